@@ -1,0 +1,118 @@
+"""Activity: which variables carry a derivative from the arguments to the results.
+
+A variable is *varied* when it depends on a differentiable argument, *useful* when a result depends
+on it; only a variable that is both is active and gets an adjoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import assert_never
+
+from loma.ir import (
+    Assign, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, FloatType, For, Function,
+    If, Index, IndexAssign, IntConst, IntType, Member, NoDiff, Op, Place, Reduce, Return, Select,
+    Stmt, TensorType, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
+)  # fmt: skip
+from loma.ops import OPS
+from loma.walk import statements
+
+
+def carries_derivative(type_: Type) -> bool:
+    """Whether values of the type have a derivative: floats and float tensors do."""
+    return isinstance(type_, FloatType) or (
+        isinstance(type_, TensorType) and type_.element != "int"
+    )
+
+
+def differentiable_reads(expr: Expr) -> Iterator[str]:
+    """Names of the variables that the expression's value may depend on differentiably."""
+    if isinstance(expr.type, IntType):
+        return
+    match expr:
+        case IntConst() | FloatConst() | NoDiff():
+            return
+        case Var(name):
+            if carries_derivative(expr.type):
+                yield name
+        case Index(base) | Member(base):
+            yield from differentiable_reads(base)
+        case ZeroPad(read):
+            yield from differentiable_reads(read)
+        case Unary(_, operand):
+            yield from differentiable_reads(operand)
+        case Binary(_, left, right):
+            yield from differentiable_reads(left)
+            yield from differentiable_reads(right)
+        case Select(_, then, other):
+            yield from differentiable_reads(then)
+            yield from differentiable_reads(other)
+        case Builtin(_, args) | Call(_, args):
+            for arg in args:
+                yield from differentiable_reads(arg)
+        case Op(name, args):
+            if OPS[name].differentiable:
+                for label, arg in zip(_labels(name, len(args)), args, strict=True):
+                    if label not in ("like", "cond"):
+                        yield from differentiable_reads(arg)
+        case Reduce(kind, body):
+            if kind not in ("argmax", "argmin"):
+                yield from differentiable_reads(body)
+        case _:
+            assert_never(expr)
+
+
+def _labels(name: str, count: int) -> tuple[str, ...]:
+    info = OPS[name]
+    return info.args * count if info.takes_list else info.args[:count]
+
+
+def root(place: Place | Expr) -> str:
+    """The variable that a place is a part of."""
+    match place:
+        case Var(name):
+            return name
+        case Index(base) | Member(base):
+            return root(base)
+        case _:
+            raise AssertionError(place)
+
+
+def _flows(body: tuple[Stmt, ...]) -> Iterator[tuple[set[str], set[str]]]:
+    """(written variables, variables that their values depend on differentiably), by statement."""
+    for stmt in statements(body):
+        match stmt:
+            case Declare(target, value):
+                if value is not None:
+                    yield {target.name}, set(differentiable_reads(value))
+            case Assign(target, _, value) | IndexAssign(target, _, value):
+                yield {root(target)}, set(differentiable_reads(value))
+            case Unpack(targets, call):
+                yield {target.name for target in targets}, set(differentiable_reads_of(call.args))
+            case CallStmt() | Return() | Zero() | If() | For() | While():
+                pass
+            case _:
+                assert_never(stmt)
+
+
+def differentiable_reads_of(args: Iterable[Expr]) -> Iterator[str]:
+    for arg in args:
+        yield from differentiable_reads(arg)
+
+
+def active_variables(
+    function: Function, types: dict[str, Type], inputs: set[str], outputs: set[str]
+) -> set[str]:
+    """Variables on a differentiable path from ``inputs`` to ``outputs``."""
+    flows = list(_flows(function.body))
+    varied, useful = set(inputs), set(outputs)
+    changed = True
+    while changed:
+        before = len(varied) + len(useful)
+        for written, read in flows:
+            if read & varied:
+                varied |= {name for name in written if carries_derivative(types[name])}
+            if written & useful:
+                useful |= read
+        changed = len(varied) + len(useful) != before
+    return varied & useful

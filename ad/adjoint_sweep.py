@@ -1,0 +1,210 @@
+"""The adjoint sweep of reverse mode: for each statement, last first, its adjoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma import builder as b
+from loma.ad.activity import carries_derivative, differentiable_reads, root
+from loma.ad.expressions import contributions
+from loma.ad.forward_sweep import ForwardSweep
+from loma.ad.index_statements import Adjoints, adjoint_statements
+from loma.ad.operator_rules import OpAdjoint
+from loma.ad.rules import OP_RULES
+from loma.ad.sweep import Env, Record, SweepContext
+from loma.ir import (
+    Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Place, Stmt, TensorType,
+    TupleType, Unpack, Var, Zero, is_tensor_function,
+)  # fmt: skip
+from loma.walk import map_expressions
+
+
+class AdjointSweep:
+    """Turns the records of a forward sweep into adjoint statements."""
+
+    def __init__(self, context: SweepContext, forward: ForwardSweep) -> None:
+        self._ctx = context
+        self._forward = forward
+
+    def block(self, records: list[Record]) -> list[Stmt]:
+        out: list[Stmt] = []
+        for record in reversed(records):
+            out += self._statement(record)
+        return out
+
+    def _statement(self, record: Record) -> list[Stmt]:
+        stmt, env = record.stmt, record.env
+        match stmt:
+            case Declare(target, value):
+                if value is None or not self._ctx.is_active(target.name):
+                    return []
+                return self._value(target, "=", value, record)
+            case Assign(Var() as target, op, value):
+                if not self._ctx.is_active(target.name):
+                    return []
+                return self._value(target, op, value, record)
+            case IndexAssign(target):
+                if not self._ctx.is_active(root(target)):
+                    return []
+                moved = map_expressions(stmt, lambda e: self._ctx.rename(e, env))
+                assert isinstance(moved, IndexAssign)
+                return adjoint_statements(moved, record.extreme, self._use())
+            case Unpack(targets, call):
+                if not any(self._ctx.is_active(target.name) for target in targets):
+                    return []
+                return self._call(targets, call, record)
+            case Zero(target):
+                return self._clear(target.name) if self._ctx.is_active(target.name) else []
+            case If(cond, then, other):
+                return self._if(stmt, cond, (then, other), env)
+            case For():
+                return self._loop(stmt, record)
+            case _:
+                raise AssertionError(stmt)
+
+    def _use(self) -> Adjoints:
+        return Adjoints(
+            self._ctx.adjoint,
+            self._ctx.is_active,
+            self._ctx.partial_name,
+            self._ctx.names,
+            self._ctx.temporary,
+        )
+
+    def _clear(self, name: str) -> list[Stmt]:
+        var = self._ctx.adjoint(name)
+        return [Zero(var) if isinstance(var.type, TensorType) else Assign(var, "=", b.flt(0))]
+
+    def _value(self, target: Var, op: str, value: Expr, record: Record) -> list[Stmt]:
+        """The adjoint of a whole assignment of an operator's value or a scalar expression."""
+        if isinstance(value, Call) and value.function not in self._scalar_functions():
+            return self._call((target,), value, record)
+        g = self._ctx.adjoint(target.name)
+        renamed = self._ctx.rename(value, record.env)
+        out: list[Stmt] = []
+        own: Expr | None = None
+        for place, amount in self._amounts(renamed, g, record.result[0], out):
+            if place == g:
+                own = amount if own is None else b.binary("+", own, amount)
+            else:
+                out.append(self._accumulate(place, amount))
+        if own is not None:
+            out.append(Assign(g, "=" if op == "=" else "+=", own))
+        elif op == "=":
+            out += self._clear(target.name)
+        return out
+
+    def _scalar_functions(self) -> set[str]:
+        return {f.name for f in self._ctx.functions if not is_tensor_function(f)}
+
+    def _amounts(
+        self, value: Expr, g: Var, result: Var, out: list[Stmt]
+    ) -> list[tuple[Place, Expr]]:
+        """What is to be added to which adjoint for a value with adjoint ``g``."""
+        match value:
+            case Op(name, args, attrs):
+                if not any(self._reaches(arg) for arg in args):
+                    return []
+                adjoints = OP_RULES[name](OpAdjoint(name, args, dict(attrs), result, g))
+                found: list[tuple[Place, Expr]] = []
+                for arg, adjoint in zip(args, adjoints, strict=True):
+                    if adjoint is None or not self._reaches(arg):
+                        continue
+                    if isinstance(arg, Var):
+                        found.append((self._ctx.adjoint(arg.name), adjoint))
+                    else:
+                        seed = self._ctx.temporary(None, "_g")
+                        out.append(Assign(seed, "=", adjoint))
+                        found += self._scalar_amounts(arg, seed)
+                return found
+            case NoDiff():
+                return []
+            case Var(name) if isinstance(value.type, TensorType):
+                return [(self._ctx.adjoint(name), g)] if self._ctx.is_active(name) else []
+            case _:
+                return self._scalar_amounts(value, g)
+
+    def _scalar_amounts(self, value: Expr, g: Var) -> list[tuple[Place, Expr]]:
+        found: list[tuple[Place, Expr]] = []
+        for one in contributions(value, g, self._ctx.is_active, self._ctx.partial_name):
+            place: Place
+            if isinstance(one.place, Var):
+                place = self._ctx.adjoint(one.place.name)
+            else:
+                assert isinstance(one.place.base, Var)
+                place = replace(one.place, base=self._ctx.adjoint(one.place.base.name))
+            found.append((place, one.value))
+        return found
+
+    def _accumulate(self, place: Place, amount: Expr) -> Stmt:
+        if isinstance(place, Index):
+            return IndexAssign(place, "+=", amount, ())
+        return Assign(place, "+=", amount)
+
+    def _reaches(self, arg: Expr) -> bool:
+        return any(self._ctx.is_active(name) for name in differentiable_reads(arg))
+
+    def _call(self, targets: tuple[Var, ...], call: Call, record: Record) -> list[Stmt]:
+        plan = self._ctx.plan(call.function)
+        args = tuple(self._ctx.rename(arg, record.env) for arg in call.args)
+        wanted = {k for k in plan.differentiable if self._reaches(args[k])}
+        out: list[Stmt] = []
+        grads: list[Var] = []
+        for target in targets:
+            if carries_derivative(target.type) and not self._ctx.is_active(target.name):
+                self._ctx.active.add(target.name)  # a result that nobody uses: its adjoint is zero
+            grads.append(
+                self._ctx.adjoint(target.name) if carries_derivative(target.type) else target
+            )
+        made = plan.backward_call(args, record.result, record.saved, tuple(grads), wanted)
+        new = tuple(self._ctx.new("_d_arg", type_) for type_ in plan.adjoint_types(args))
+        if self._ctx.depth > 0:
+            self._ctx.sweeps.declarations += [Declare(var, None) for var in new]
+        if len(new) == 1:
+            made = replace(made, type=new[0].type)
+            out.append(Declare(new[0], made) if self._ctx.depth == 0 else Assign(new[0], "=", made))
+        else:
+            made = replace(made, type=TupleType(tuple(v.type for v in new)))
+            out.append(Unpack(new, made))
+        for target in targets:
+            if carries_derivative(target.type):
+                out += self._clear(target.name)
+        for k, var in zip(plan.differentiable, new, strict=True):
+            if k not in wanted:
+                continue
+            arg = args[k]
+            if isinstance(arg, Var):
+                out.append(Assign(self._ctx.adjoint(arg.name), "+=", var))
+            else:
+                out += [self._accumulate(p, a) for p, a in self._scalar_amounts(arg, var)]
+        return out
+
+    def _if(
+        self, stmt: If, cond: Expr, branches: tuple[tuple[Stmt, ...], ...], env: Env
+    ) -> list[Stmt]:
+        done: list[tuple[Stmt, ...]] = []
+        self._ctx.depth += 1
+        for branch in branches:
+            code, records = self._forward.block(branch, dict(env))
+            done.append((*code, *self.block(records)))
+        self._ctx.depth -= 1
+        return [replace(stmt, cond=self._ctx.rename(cond, env), then=done[0], other=done[1])]
+
+    def _loop(self, stmt: For, record: Record) -> list[Stmt]:
+        env = dict(record.env)
+        self._ctx.depth += 1
+        self._ctx.counters.append((stmt.counter, stmt.extent))
+        restores: list[Stmt] = []
+        for name, tape in record.tape:
+            var = self._ctx.new(f"{name}_at", self._ctx.types[name])
+            self._ctx.primal[var.name] = self._ctx.base(name)
+            self._ctx.sweeps.declarations.append(Declare(var, None))
+            restores.append(self._forward.tape_access(var, tape, stmt, store=False))
+            env[name] = var.name
+        code, records = self._forward.block(stmt.body, env)
+        adjoint = self.block(records)
+        self._ctx.counters.pop()
+        self._ctx.depth -= 1
+        extent = self._ctx.rename(stmt.extent, record.env)
+        body = (*restores, *code, *adjoint)
+        return [replace(stmt, extent=extent, body=body, backwards=not stmt.backwards)]

@@ -1,0 +1,77 @@
+"""What reverse mode needs to know of a tensor function that is called: its split pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loma import errors
+from loma.ad.normalise import call_types, pure_results
+from loma.ad.pairs import SplitPair
+from loma.ir import FLOAT, Call, Expr, Function, IntConst, IntType, TensorType, Type, Var
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    """How a call of ``primal`` runs in the two sweeps."""
+
+    primal: Function
+    pair: SplitPair
+    forward_function: Function
+    backward_function: Function
+
+    @property
+    def forward(self) -> str:
+        return self.pair.forward
+
+    @property
+    def differentiable(self) -> tuple[int, ...]:
+        return self.pair.differentiable
+
+    def saved_types(self, args: tuple[Expr, ...]) -> list[Type]:
+        """Types of the saved values in the caller's sizes."""
+        saved = self.forward_function.results[len(pure_results(self.primal)) :]
+        return call_types(self.forward_function, args, saved)
+
+    def adjoint_types(self, args: tuple[Expr, ...]) -> list[Type]:
+        """Types of the arguments' adjoints in the caller's sizes."""
+        return [args[k].type if isinstance(args[k].type, TensorType) else FLOAT
+                for k in self.differentiable]  # fmt: skip
+
+    def backward_call(
+        self,
+        args: tuple[Expr, ...],
+        results: tuple[Var, ...],
+        saved: tuple[Var, ...],
+        grads: tuple[Var, ...],
+        wanted: set[int],
+    ) -> Call:
+        """The call of the backward function."""
+        values: list[Expr] = []
+        for source in self.pair.sources:
+            match source.kind:
+                case "arg":
+                    values.append(args[source.index])
+                case "result":
+                    values.append(results[source.index])
+                case "saved":
+                    values.append(saved[source.index])
+                case "grad":
+                    values.append(grads[source.index])
+                case "need":
+                    values.append(IntConst(int(source.index in wanted)))
+                case "size":
+                    values.append(_size(args[source.index], source.dim))
+        return Call(self.pair.backward, tuple(values), FLOAT)
+
+
+def _size(arg: Expr, dim: int) -> Expr:
+    if isinstance(arg.type, IntType):
+        return arg
+    assert isinstance(arg.type, TensorType)
+    if arg.type.dims is None:
+        raise errors.NotDifferentiable(
+            "the derivative of this call needs the sizes of an argument of unknown rank",
+            arg.span,
+            hint="declare the argument with its sizes: Tensor[N, ...]",
+        )
+    return arg.type.dims[dim]

@@ -1,0 +1,132 @@
+"""Derivatives of whole functions, and of whole modules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma import errors
+from loma.ad.calls import CallPlan
+from loma.ad.forward import partial_derivative
+from loma.ad.joint import Joint, joint_sweeps
+from loma.ad.pairs import SplitPair
+from loma.ad.split import split
+from loma.ir import Declare, Function, Module, Param, Stmt, Var, is_tensor_function
+from loma.names import Names, module_names
+from loma.passes.liveness import Liveness
+
+
+class Differentiator:
+    """Adds derivatives to a module. Functions appear after those that they call."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._names = Names(module_names(module))
+        self._partials: dict[tuple[str, int], str] = {}
+        self._pairs: dict[str, SplitPair] = {}
+
+    def _add(self, function: Function) -> None:
+        self.module = replace(self.module, functions=(*self.module.functions, function))
+
+    def partial(self, function: str, position: int) -> str:
+        """The name of a scalar function's partial derivative in one argument."""
+        key = (function, position)
+        if key not in self._partials:
+            source = self.module.function(function)
+            wish = f"_d_{function.lstrip('_')}_d_{source.params[position].name.lstrip('_')}"
+            name = self._partials[key] = self._names.fresh(wish)
+            self._add(partial_derivative(source, position, name, self.partial))
+        return self._partials[key]
+
+    def plan(self, function: str) -> CallPlan:
+        """How a call of a tensor function is differentiated."""
+        pair = self.pair(function)
+        find = self.module.function
+        return CallPlan(find(function), pair, find(pair.forward), find(pair.backward))
+
+    def reverse(self, function: str, name: str) -> None:
+        """Adds ``name = rev_diff(function)``."""
+        primal = self.module.function(function)
+        if not is_tensor_function(primal):
+            raise errors.NotDifferentiable(
+                f"'{function}' is a scalar function: rev_diff takes tensor functions",
+                primal.span,
+                hint="call it from an index statement of a tensor function; its derivative is "
+                "taken there",
+            )
+        joint = self._joint(primal)
+        params, body = _signature(primal, joint)
+        outs = frozenset(param.name for param in params if param.mode == "Out")
+        body, _ = Liveness(self.module.functions).block(body, outs)
+        doc = f"Reverse derivative of {function}: adds to the adjoint that follows each argument."
+        self._add(Function(name, params, (), body, doc=doc, span=primal.span, primal=function))
+
+    def pair(self, function: str) -> SplitPair:
+        """The split pair of a tensor function, added to the module at first use."""
+        if function not in self._pairs:
+            primal = self.module.function(function)
+            joint = self._joint(primal)
+            names = (
+                self._names.fresh(f"{function}__forward"),
+                self._names.fresh(f"{function}__backward"),
+            )
+            forward, backward, pair = split(primal, joint, names, self.module.functions)
+            self._add(forward)
+            self._add(backward)
+            self._pairs[function] = pair
+        return self._pairs[function]
+
+    def _joint(self, primal: Function) -> Joint:
+        return joint_sweeps(primal, lambda: self.module, self.partial, self.plan)
+
+
+def _signature(primal: Function, joint: Joint) -> tuple[tuple[Param, ...], tuple[Stmt, ...]]:
+    """Arguments and body of ``rev_diff`` by the language's convention: each In argument is followed
+    by its adjoint as Out, each Out argument is replaced by its adjoint as In, adjoints of the
+    results come last."""
+    params: list[Param] = []
+    start: list[Stmt] = []
+    count = len(primal.results)
+    outs = iter(joint.seeds[count:])
+    for param in primal.params:
+        adjoint = joint.adjoints[param.name]
+        if param.mode == "In":
+            params += [param, Param(adjoint.name, param.type, "Out")]
+        else:
+            # The derivative is not given the initial value, and has no place for its adjoint.
+            params.append(Param(next(outs).name, param.type, "In"))
+            start += [Declare(Var(param.name, param.type), None), Declare(adjoint, None)]
+    params += [Param(seed.name, seed.type, "In") for seed in joint.seeds[:count]]
+    return tuple(params), (*start, *joint.declarations, *joint.forward, *joint.adjoint)
+
+
+def differentiate(module: Module) -> Module:
+    """The module with every derivative that it asks for, the requests replaced by functions."""
+    worker = Differentiator(replace(module, derivatives=()))
+    for request in module.derivatives:
+        worker._names.take(request.name)
+    for request in module.derivatives:
+        if request.mode == "fwd_diff":
+            raise errors.NotDifferentiable(
+                "fwd_diff is part of the scalar layer and is not supported yet: use rev_diff",
+                request.span,
+            )
+        worker.reverse(request.of, request.name)
+    return worker.module
+
+
+def split_pairs(
+    module: Module, names: list[str] | None = None
+) -> tuple[Module, tuple[SplitPair, ...]]:
+    """The module with the split pairs of its tensor functions (or of those that are named)."""
+    from loma.ad.activity import carries_derivative
+
+    worker = Differentiator(module)
+    chosen = (
+        names if names is not None else [f.name for f in module.functions if is_tensor_function(f)]
+    )
+    wanted = [
+        name for name in chosen
+        if any(carries_derivative(p.type) for p in module.function(name).params)
+    ]  # fmt: skip
+    pairs = tuple(worker.pair(name) for name in wanted)
+    return worker.module, pairs

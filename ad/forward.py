@@ -1,0 +1,146 @@
+"""Forward mode on scalar functions: the partial derivative as a function of the same arguments.
+
+Index statements call scalar functions; the adjoint of such a call is the adjoint of its value times
+the partial derivative, computed by a function made here. Tangents are pushed along with the values,
+so loops and branches need no tape, and partial derivatives are scalar functions again: they can be
+differentiated in turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from loma import builder as b
+from loma import errors
+from loma.ad.activity import active_variables
+from loma.ad.expressions import PartialName
+from loma.ad.rules import SCALAR_RULES
+from loma.ad.scalar_rules import times
+from loma.ir import (
+    FLOAT, Assign, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, FloatType, For,
+    Function, If, Index, IndexAssign, IntConst, IntType, Member, NoDiff, Op, Reduce, Return, Select,
+    Stmt, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
+)  # fmt: skip
+from loma.names import Names, names_of
+from loma.walk import statements
+
+
+def partial_derivative(
+    function: Function, position: int, name: str, partial_name: PartialName
+) -> Function:
+    """The function ``name`` whose value is the derivative of ``function`` in one argument."""
+    _check(function)
+    param = function.params[position]
+    types: dict[str, Type] = {p.name: p.type for p in function.params}
+    returned = "return"
+    for stmt in statements(function.body):
+        if isinstance(stmt, Declare):
+            types[stmt.target.name] = stmt.target.type
+    body = function.body
+    last = body[-1]
+    assert isinstance(last, Return)
+    # The returned value is given a name, so that activity has a variable to aim at.
+    result = Var(Names({*types}).fresh(returned), FLOAT)
+    types[result.name] = FLOAT
+    probe = replace(function, body=(*body[:-1], Declare(result, last.values[0])))
+    active = active_variables(probe, types, {param.name}, {result.name})
+    names = Names(names_of(function))
+    tangents = {v: Var(names.fresh(f"_t_{v}"), FLOAT) for v in sorted(active - {result.name})}
+    pusher = _Pusher(tangents, partial_name)
+    seed = Declare(tangents[param.name], b.flt(1)) if param.name in tangents else None
+    out = pusher.block(body)
+    doc = f"The derivative of {function.name} in {param.name}."
+    return replace(
+        function, name=name, body=((seed,) if seed else ()) + out, results=(FLOAT,), doc=doc
+    )
+
+
+def _check(function: Function) -> None:
+    if function.results != (FLOAT,) or any(p.mode == "Out" for p in function.params):
+        raise errors.NotDifferentiable(
+            f"'{function.name}' is called in an index statement that is differentiated, so it must "
+            "take In arguments and return one float",
+            function.span,
+        )
+
+
+class _Pusher:
+    def __init__(self, tangents: dict[str, Var], partial_name: PartialName) -> None:
+        self._tangents = tangents
+        self._partial_name = partial_name
+
+    def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(new for stmt in body for new in self.statement(stmt))
+
+    def statement(self, stmt: Stmt) -> tuple[Stmt, ...]:
+        match stmt:
+            case Declare(target, value):
+                tangent = self._tangents.get(target.name)
+                if tangent is None:
+                    return (stmt,)
+                slope = None if value is None else self.tangent(value)
+                return (Declare(tangent, slope), stmt)
+            case Assign(Var(name), op, value):
+                tangent = self._tangents.get(name)
+                if tangent is None:
+                    return (stmt,)
+                return (Assign(tangent, op, self.tangent(value)), stmt)
+            case If(_, then, other):
+                return (replace(stmt, then=self.block(then), other=self.block(other)),)
+            case For() | While():
+                return (replace(stmt, body=self.block(stmt.body)),)
+            case Return(values):
+                return (Return((self.tangent(values[0]),)),)
+            case Assign() | IndexAssign() | Unpack() | Zero() | CallStmt():
+                raise errors.NotDifferentiable(
+                    "this statement has no derivative in a scalar function that an index "
+                    "statement calls",
+                    stmt.span,
+                )
+            case _:
+                assert_never(stmt)
+
+    def tangent(self, expr: Expr) -> Expr:
+        """The tangent of an expression's value."""
+        zero = b.flt(0)
+        if isinstance(expr.type, IntType):
+            return zero
+        match expr:
+            case Var(name):
+                return self._tangents.get(name, zero)
+            case Unary("-", operand):
+                inner = self.tangent(operand)
+                return zero if b.is_const(inner, 0) else b.neg(inner)
+            case Binary(op, left, right):
+                return self._apply(op, (left, right))
+            case Builtin(name, args):
+                return self._apply(name, args)
+            case Select(cond, then, other):
+                a, c = self.tangent(then), self.tangent(other)
+                constant = b.is_const(a, 0) and b.is_const(c, 0)
+                return zero if constant else b.select(cond, a, c)
+            case Call(function, args):
+                total: Expr = zero
+                for k, arg in enumerate(args):
+                    inner = self.tangent(arg) if isinstance(arg.type, FloatType) else zero
+                    if not b.is_const(inner, 0):
+                        slope = Call(self._partial_name(function, k), args, FLOAT)
+                        total = b.add(total, Builtin("mul_no_nan", (slope, inner), FLOAT))
+                return total
+            case IntConst() | FloatConst() | NoDiff() | Index() | Member() | Unary():
+                return zero
+            case Reduce() | Op() | ZeroPad():
+                raise AssertionError(f"not in a scalar function: {type(expr).__name__}")
+            case _:
+                assert_never(expr)
+
+    def _apply(self, name: str, args: tuple[Expr, ...]) -> Expr:
+        inner = [self.tangent(arg) for arg in args]
+        if all(b.is_const(t, 0) for t in inner):
+            return b.flt(0)
+        total: Expr = b.flt(0)
+        for slope, partial in zip(inner, SCALAR_RULES[name](*args), strict=True):
+            if partial is not None and not b.is_const(slope, 0):
+                total = b.add(total, times(slope, partial))
+        return total

@@ -1,0 +1,242 @@
+"""The forward sweep of reverse mode: the program run with versions, tapes and saved values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from loma import builder as b
+from loma import errors, sizes
+from loma.ad.activity import carries_derivative, root
+from loma.ad.index_statements import first_extreme
+from loma.ad.sweep import Env, Record, SweepContext, modified
+from loma.axes import index_statement
+from loma.ir import (
+    FLOAT, INT, Assign, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index, IndexAssign,
+    IntConst,
+    IntType, Return, Stmt, TensorType, TupleType, Unpack, Var, While, Zero,
+)  # fmt: skip
+from loma.passes.liveness import Liveness, covers
+from loma.walk import free_variables, map_expressions, substitute
+
+
+class ForwardSweep:
+    """Emits forward code and records each statement for its adjoint."""
+
+    def __init__(self, context: SweepContext) -> None:
+        self._ctx = context
+
+    def _write(self, name: str, env: Env, value: Expr | None, out: list[Stmt]) -> Var:
+        """Starts a new version of a variable with a value (None: zero); updates ``env``."""
+        old = env.get(name, name)
+        new = self._ctx.new(name, self._ctx.types[name])
+        self._ctx.primal[new.name] = self._ctx.base(name)
+        stmt: Stmt
+        if value is None or self._ctx.depth > 0:
+            (out if self._ctx.depth == 0 else self._ctx.sweeps.declarations).append(
+                Declare(new, None)
+            )
+            stmt = Zero(new) if value is None else Assign(new, "=", value)
+        else:
+            stmt = Declare(new, value)
+        self._ctx.sweeps.merges.append((old, new.name, stmt))
+        out.append(stmt)
+        env[name] = new.name
+        return new
+
+    def block(self, body: tuple[Stmt, ...], env: Env) -> tuple[list[Stmt], list[Record]]:
+        code: list[Stmt] = []
+        records: list[Record] = []
+        for stmt in body:
+            records.append(self._statement(stmt, env, code))
+        return code, records
+
+    def _statement(self, stmt: Stmt, env: Env, code: list[Stmt]) -> Record:
+        before = dict(env)
+        match stmt:
+            case Declare(target, value):
+                if isinstance(value, Call):
+                    return self._call(stmt, (target,), value, env, code)
+                new = None if value is None else self._ctx.rename(value, env)
+                code.append(replace(stmt, value=new))
+                env[target.name] = target.name
+                return Record(stmt, before, (target,))
+            case Assign(Var() as target, op, value):
+                if isinstance(value, Call) and op == "=":
+                    return self._call(stmt, (target,), value, env, code)
+                result = self._ctx.rename(value, env)
+                if op == "+=":
+                    result = b.binary("+", self._ctx.version(target.name, env), result)
+                return Record(stmt, before, (self._write(target.name, env, result, code),))
+            case IndexAssign():
+                return self._index(stmt, env, code)
+            case Unpack(targets, call):
+                return self._call(stmt, targets, call, env, code)
+            case Zero(target):
+                return Record(stmt, before, (self._write(target.name, env, None, code),))
+            case If(cond):
+                self._copy_modified(stmt, env, code)
+                moved = self._in_place(stmt, env)
+                assert isinstance(moved, If)
+                code.append(replace(moved, cond=self._ctx.rename(cond, before)))
+                return Record(stmt, before)
+            case For():
+                return self._loop(stmt, env, code)
+            case Assign() | While() | CallStmt() | Return():
+                raise errors.NotDifferentiable("this statement has no derivative here", stmt.span)
+            case _:
+                assert_never(stmt)
+
+    def _index(self, stmt: IndexAssign, env: Env, code: list[Stmt]) -> Record:
+        before = dict(env)
+        target = stmt.target
+        name = root(target)
+        moved = map_expressions(stmt, lambda e: self._ctx.rename(e, before))
+        assert isinstance(moved, IndexAssign)
+        extreme = None
+        if self._ctx.is_active(name):
+            position = first_extreme(moved, self._ctx.temporary)
+            if isinstance(position, IndexAssign):
+                code.append(position)
+                extreme = Var(root(position.target), position.target.base.type)  # type: ignore[union-attr]
+        if stmt.op == "=" and covers(stmt):
+            # Every element is written here, so the new version needs no copy of the old one.
+            new = self._ctx.new(name, self._ctx.types[name])
+            self._ctx.primal[new.name] = self._ctx.base(name)
+            done = replace(moved, target=on_version(moved.target, new))
+            self._ctx.sweeps.merges.append((env.get(name, name), new.name, done))
+            env[name] = new.name
+            (code if self._ctx.depth == 0 else self._ctx.sweeps.declarations).append(
+                Declare(new, None)
+            )
+        else:
+            new = self._write(name, env, self._ctx.version(name, env), code)
+            done = replace(moved, target=on_version(moved.target, new))
+        code.append(done)
+        return Record(stmt, before, (new,), extreme=extreme)
+
+    def _call(
+        self, stmt: Stmt, targets: tuple[Var, ...], call: Call, env: Env, code: list[Stmt]
+    ) -> Record:
+        before = dict(env)
+        call = replace(call, args=tuple(self._ctx.rename(arg, before) for arg in call.args))
+        saved: tuple[Var, ...] = ()
+        if any(self._ctx.is_active(target.name) for target in targets):
+            plan = self._ctx.plan(call.function)
+            saved = tuple(self._ctx.new("_saved", type_) for type_ in plan.saved_types(call.args))
+            call = replace(call, function=plan.forward)
+        new: list[Var] = []
+        for target in targets:
+            known = target.name in env
+            var = self._ctx.new(target.name, self._ctx.types[target.name]) if known else target
+            if known:
+                self._ctx.primal[var.name] = self._ctx.base(target.name)
+            if self._ctx.depth > 0 and known:
+                self._ctx.sweeps.declarations.append(Declare(var, None))
+            new.append(var)
+        if self._ctx.depth > 0:
+            self._ctx.sweeps.declarations += [Declare(var, None) for var in saved]
+        made: Stmt
+        if len(new) + len(saved) == 1:
+            call = replace(call, type=new[0].type)
+            made = Declare(new[0], call) if self._ctx.depth == 0 else Assign(new[0], "=", call)
+        else:
+            call = replace(call, type=TupleType(tuple(v.type for v in (*new, *saved))))
+            made = Unpack((*new, *saved), call, stmt.span)
+        code.append(made)
+        for target, var in zip(targets, new, strict=True):
+            if target.name in env:
+                self._ctx.sweeps.merges.append((env[target.name], var.name, made))
+            env[target.name] = var.name
+        return Record(stmt, before, tuple(new), saved)
+
+    def _copy_modified(self, stmt: If | For, env: Env, code: list[Stmt]) -> list[str]:
+        """New versions, started as copies, of all that the statement's blocks modify."""
+        names = modified((stmt,))
+        for name in names:
+            self._write(name, env, self._ctx.version(name, env), code)
+        return names
+
+    def _in_place(self, stmt: Stmt, env: Env) -> Stmt:
+        return map_expressions(stmt, lambda e: self._ctx.rename(e, env))
+
+    def _loop(self, stmt: For, env: Env, code: list[Stmt]) -> Record:
+        before = dict(env)
+        modified = self._copy_modified(stmt, env, code)
+        moved = self._in_place(stmt, env)
+        assert isinstance(moved, For)
+        _, start = Liveness(self._ctx.functions).block(stmt.body, frozenset(modified))
+        carried = [name for name in modified if name in start]
+        tapes: list[tuple[str, Var]] = []
+        stores: list[Stmt] = []
+        for name in carried:
+            tape = self._tape(name, stmt)
+            tapes.append((name, tape))
+            stores.append(self.tape_access(self._ctx.version(name, env), tape, stmt, store=True))
+        code.append(replace(moved, extent=self._ctx.rename(stmt.extent, before),
+                            body=(*stores, *moved.body)))  # fmt: skip
+        return Record(stmt, before, tape=tuple(tapes))
+
+    # ------------------------------------------------------------------------------- tapes
+
+    def _tape(self, name: str, stmt: For) -> Var:
+        type_ = self._ctx.types[name]
+        dims: tuple[Expr, ...] = ()
+        if isinstance(type_, TensorType):
+            if type_.dims is None:
+                raise errors.NotDifferentiable(
+                    f"'{name}' is overwritten in a loop and its rank is not known",
+                    stmt.span, hint=f"declare it with its sizes: {name} : Tensor[N, ...]",
+                )  # fmt: skip
+            dims = type_.dims
+        elif not isinstance(type_, FloatType | IntType):
+            raise errors.NotDifferentiable(f"'{name}' cannot be kept for a derivative", stmt.span)
+        is_int = isinstance(type_, IntType) or not carries_derivative(type_)
+        trips = self._trip_bound(stmt)
+        tape = self._ctx.new(f"_tape_{name.lstrip('_')}",
+                         TensorType((trips, *dims), "int" if is_int else "float"))  # fmt: skip
+        self._ctx.sweeps.declarations.append(Declare(tape, None))
+        return tape
+
+    def _trip_bound(self, stmt: For) -> Expr:
+        """The most iterations that the loop can make, from sizes and int arguments alone."""
+        bound = stmt.extent
+        for counter, extent in reversed(self._ctx.counters):
+            form = sizes.affine(bound, (Axis(counter, extent),))
+            if form is None:
+                break
+            slopes, _ = form
+            if counter in slopes:
+                slope = sizes.constant(slopes[counter])
+                grows = slope is not None and slope > 0
+                last = b.binary("-", extent, IntConst(1)) if grows else IntConst(0)
+                bound = substitute(bound, {counter: last})
+        bound = sizes.simplify(bound)
+        changing = free_variables(bound) & self._ctx.assigned if self._ctx.depth > 0 else set()
+        counters = {counter for counter, _ in self._ctx.counters}
+        if changing or free_variables(bound) & counters:
+            raise errors.NotDifferentiable(
+                "the number of iterations of an inner loop must follow from sizes, int arguments "
+                "and outer counters",
+                stmt.span,
+            )
+        return bound
+
+    def tape_access(self, var: Var, tape: Var, stmt: For, *, store: bool) -> Stmt:
+        assert isinstance(tape.type, TensorType)
+        assert tape.type.dims is not None
+        axes = tuple(
+            Axis(self._ctx.names.fresh(f"_i{k}"), size) for k, size in enumerate(tape.type.dims[1:])
+        )
+        counters = tuple(Var(axis.name, INT) for axis in axes)
+        element = INT if tape.type.element == "int" else FLOAT
+        cell = Index(tape, (Var(stmt.counter, INT), *counters), element)
+        if not isinstance(var.type, TensorType):
+            return IndexAssign(cell, "=", var, ()) if store else Assign(var, "=", cell)
+        value = Index(var, counters, element)
+        place, source = (cell, value) if store else (value, cell)
+        return index_statement(place, "=", source, axes)
+
+
+def on_version(target: Index | Var, new: Var) -> Index | Var:
+    return new if isinstance(target, Var) else replace(target, base=new)

@@ -1,0 +1,109 @@
+"""Both sweeps of a function's reverse derivative, under final names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loma.ad.activity import active_variables, carries_derivative
+from loma.ad.calls import CallPlan
+from loma.ad.expressions import PartialName
+from loma.ad.normalise import Normal, normalise
+from loma.ad.reverse import reverse
+from loma.ad.sweep import SweepContext, Sweeps
+from loma.ad.versions import merged_names, rename
+from loma.ir import Declare, Function, Module, Return, Stmt, Var
+from loma.passes.first_write import first_writes
+from loma.passes.liveness import Liveness
+from loma.walk import expressions, free_variables, statements
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """``declarations`` hold what both sweeps use; ``results`` are the versions that are returned;
+    ``seeds`` the adjoints of the pure form's results, ``adjoints`` those of its arguments."""
+
+    normal: Normal
+    declarations: tuple[Stmt, ...]
+    forward: tuple[Stmt, ...]
+    adjoint: tuple[Stmt, ...]
+    results: tuple[Var, ...]
+    seeds: tuple[Var, ...]
+    adjoints: dict[str, Var]
+
+
+def joint_sweeps(
+    primal: Function,
+    module: Callable[[], Module],
+    partial_name: PartialName,
+    plan: Callable[[str], CallPlan],
+) -> Joint:
+    """The sweeps of one tensor function. ``module`` gives the module as it is at that moment:
+    differentiating what the function calls adds functions to it."""
+    normal = normalise(primal, module())
+    pure = normal.function
+    last = pure.body[-1]
+    assert isinstance(last, Return)
+    returned = [v.name for v in last.values if isinstance(v, Var)]
+    inputs = {p.name for p in pure.params if carries_derivative(p.type)}
+    outputs = {v for v, t in zip(returned, pure.results, strict=True) if carries_derivative(t)}
+    active = active_variables(pure, normal.types, inputs, outputs)
+    adjoints = {
+        p.name: Var(normal.names.fresh(f"_d_{p.name.lstrip('_')}"), p.type) for p in pure.params
+    }
+    seeds = _seeds(primal, normal)
+    mine = {p.name: adjoints[p.name].name for p in pure.params if carries_derivative(p.type)}
+    context = SweepContext(normal, active, mine, partial_name, plan, module().functions)
+    wanted = tuple(seed if carries_derivative(seed.type) else None for seed in seeds)
+    sweeps = reverse(normal, context, wanted)
+    return _merged(normal, sweeps, seeds, adjoints, module().functions)
+
+
+def _seeds(primal: Function, normal: Normal) -> tuple[Var, ...]:
+    """Names for the adjoints of the results, then of the ``Out`` arguments' final values."""
+    count = len(primal.results)
+    wishes = ["_d_result"] if count == 1 else [f"_d_result_{k}" for k in range(count)]
+    wishes += [f"_d_{p.name.lstrip('_')}_out" for p in primal.params if p.mode == "Out"]
+    types = normal.function.results
+    return tuple(Var(normal.names.fresh(w), t) for w, t in zip(wishes, types, strict=True))
+
+
+def _merged(
+    normal: Normal,
+    sweeps: Sweeps,
+    seeds: tuple[Var, ...],
+    adjoints: dict[str, Var],
+    functions: tuple[Function, ...],
+) -> Joint:
+    """Drops dead code, then merges versions across both sweeps."""
+    outputs = frozenset(v.name for v in adjoints.values())
+    analysis = Liveness(functions)
+    adjoint, needed = analysis.block((*sweeps.adjoint_declarations, *sweeps.adjoint), outputs)
+    results = frozenset(v.name for v in sweeps.results)
+    forward, _ = analysis.block(tuple(sweeps.forward), needed | results)
+    fixed = frozenset(p.name for p in normal.function.params)
+    # The results count as read at the very end: whoever runs the sweeps returns them.
+    names = merged_names(forward, adjoint, outputs | results, sweeps.merges, fixed, functions)
+    used = _mentioned((*forward, *adjoint))
+    declarations = tuple(
+        s for s in sweeps.declarations if isinstance(s, Declare) and s.target.name in used
+    )
+    cut = Return(())  # marks the boundaries while names are merged
+    whole = rename((*declarations, cut, *forward, cut, *adjoint), names)
+    first = whole.index(cut)
+    second = whole.index(cut, first + 1)
+    return Joint(
+        normal,
+        tuple(whole[:first]),
+        tuple(whole[first + 1 : second]),
+        first_writes(tuple(whole[second + 1 :])),
+        tuple(Var(names.get(v.name, v.name), v.type) for v in sweeps.results),
+        seeds,
+        adjoints,
+    )
+
+
+def _mentioned(body: tuple[Stmt, ...]) -> set[str]:
+    return {
+        name for stmt in statements(body) for e in expressions(stmt) for name in free_variables(e)
+    }

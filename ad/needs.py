@@ -1,0 +1,84 @@
+"""Guards in a backward function: what only serves an adjoint that nobody wants is not computed."""
+
+from __future__ import annotations
+
+
+from loma import builder as b
+from loma.ir import (
+    Assign, Declare, Expr, For, Function, If, Stmt, Unpack, Var, While,
+)  # fmt: skip
+from loma.passes.liveness import effects
+from loma.walk import blocks, free_variables
+
+
+def guard_by_need(
+    body: tuple[Stmt, ...], needs: dict[str, Var], functions: tuple[Function, ...]
+) -> tuple[Stmt, ...]:
+    """The body with statements that serve only some of the adjoints inside ``if`` on their needs.
+
+    ``needs`` maps each adjoint variable to the int argument that says whether it is wanted. It is
+    taken for granted that at least one is.
+    """
+    outs = {f.name: tuple(p.mode == "Out" for p in f.params) for f in functions}
+    everything = frozenset(needs)
+    serves: dict[str, frozenset[str]] = {name: frozenset({name}) for name in needs}
+    done: list[tuple[frozenset[str], Stmt]] = []
+    early: list[Stmt] = []
+    for stmt in reversed(body):
+        read, whole, part = _effects(stmt, outs)
+        wanted = frozenset().union(*(serves.get(name, frozenset()) for name in whole | part))
+        if not blocks(stmt):
+            for name in whole:
+                serves.pop(name, None)
+        for name in read:
+            serves[name] = serves.get(name, frozenset()) | wanted
+        if wanted == everything or not wanted or (isinstance(stmt, Declare) and not stmt.value):
+            done.append((everything, stmt))
+            continue
+        match stmt:
+            case Declare(target, value) if value is not None:
+                early.append(Declare(target, None))
+                done.append((wanted, Assign(target, "=", value, stmt.span)))
+            case Unpack(targets):
+                early += [Declare(target, None) for target in targets]
+                done.append((wanted, stmt))
+            case _:
+                done.append((wanted, stmt))
+    out: list[Stmt] = list(reversed(early))
+    group: list[Stmt] = []
+    current = everything
+    for wanted, stmt in reversed(done):
+        if wanted != current:
+            out += _guarded(group, current, everything, needs)
+            group, current = [], wanted
+        group.append(stmt)
+    return tuple(out + _guarded(group, current, everything, needs))
+
+
+def _guarded(
+    group: list[Stmt], wanted: frozenset[str], everything: frozenset[str], needs: dict[str, Var]
+) -> list[Stmt]:
+    if wanted == everything or not group:
+        return group
+    cond: Expr | None = None
+    for name, need in needs.items():
+        if name in wanted:
+            cond = need if cond is None else b.binary("or", cond, need)
+    assert cond is not None
+    return [If(cond, tuple(group), ())]
+
+
+def _effects(stmt: Stmt, outs: dict[str, tuple[bool, ...]]) -> tuple[set[str], set[str], set[str]]:
+    """What a statement, nested ones included, reads and writes."""
+    match stmt:
+        case If() | For() | While():
+            head = stmt.extent if isinstance(stmt, For) else stmt.cond
+            read, part = set(free_variables(head)), set()
+            for block in blocks(stmt):
+                for inner in block:
+                    own_read, own_whole, own_part = _effects(inner, outs)
+                    read |= own_read
+                    part |= own_whole | own_part
+            return read, set(), part
+        case _:
+            return effects(stmt, outs.__getitem__)

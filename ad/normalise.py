@@ -1,0 +1,337 @@
+"""Brings a tensor function to the normal form that reverse mode works on.
+
+In normal form
+
+* every operator and every call of a tensor function is a statement of its own whose arguments are
+  variables (or scalar expressions), so that each intermediate tensor has a name and an adjoint;
+* a reduction is the whole right side of an index statement: one that stands inside an expression is
+  computed into a temporary over just the indices that it depends on;
+* conditions and trip counts are int variables or expressions that cannot change;
+* what is returned is a variable; an ``In`` scalar that the body reassigns is a local copy;
+* the function is pure: an ``Out`` argument has become an ``In`` argument (its initial value), a
+  local variable, and a further result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from loma import builder as b
+from loma import errors
+from loma.ir import (
+    FLOAT, INT, Assign, Axis, CallStmt, Call, Declare, Expr, FloatType, For, Function, If, Index,
+    IndexAssign, IntType, Module, NoDiff, Op, Reduce, Return, Stmt, TensorType,
+    Type, Unpack, Var, While, Zero, is_tensor_function,
+)  # fmt: skip
+from loma.names import Names, names_of
+from loma.walk import (
+    free_variables, map_children, map_expressions, statements, substitute, substitute_type, walk,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """A function in normal form, the types of its variables, and the names it uses."""
+
+    function: Function
+    types: dict[str, Type]
+    names: Names
+
+
+def pure_results(function: Function) -> tuple[Type, ...]:
+    """The results of the pure form: the function's own, then its ``Out`` arguments."""
+    return function.results + tuple(p.type for p in function.params if p.mode == "Out")
+
+
+def normalise(function: Function, module: Module) -> Normal:
+    """The pure function in normal form."""
+    names = Names(names_of(function))
+    types: dict[str, Type] = {param.name: param.type for param in function.params}
+    types |= dict.fromkeys(size_variables(function), INT)
+    body = function.body
+    results = [v for stmt in body if isinstance(stmt, Return) for v in stmt.values]
+    body = tuple(stmt for stmt in body if not isinstance(stmt, Return))
+    start: list[Stmt] = []
+    renamed: dict[str, Expr] = {}
+    outs: list[Expr] = []
+    written = {root.name for root in _assigned(body)}
+    for param in function.params:
+        if param.mode == "Out" or param.name in written:
+            local = Var(names.fresh(f"{param.name}_local"), param.type)
+            types[local.name] = param.type
+            renamed[param.name] = local
+            start.append(Declare(local, Var(param.name, param.type)))
+            if param.mode == "Out":
+                outs.append(local)
+    body = tuple(map_expressions(stmt, lambda e: substitute(e, renamed)) for stmt in body)
+    results = [substitute(value, renamed) for value in results]
+    worker = _Normaliser(module, names, types, written | {v.name for v in _assigned(body)})
+    out = start + worker.block(body, 0)
+    returned: list[Expr] = []
+    for value, type_ in zip(results + outs, pure_results(function), strict=True):
+        returned.append(worker.result(value, type_, out))
+    params = tuple(replace(param, mode="In") for param in function.params)
+    pure = replace(
+        function,
+        params=params,
+        results=pure_results(function),
+        body=(*out, Return(tuple(returned))),
+    )
+    return Normal(pure, types, names)
+
+
+def size_variables(function: Function) -> tuple[str, ...]:
+    """The size variables that the arguments' types bind, in order of first appearance."""
+    found: dict[str, None] = {}
+    for param in function.params:
+        if isinstance(param.type, TensorType) and param.type.dims is not None:
+            found |= {dim.name: None for dim in param.type.dims if isinstance(dim, Var)}
+    return tuple(name for name in found if name not in {p.name for p in function.params})
+
+
+def call_types(callee: Function, args: tuple[Expr, ...], results: tuple[Type, ...]) -> list[Type]:
+    """Types of a callee's results in the caller's sizes; of unknown rank where those are."""
+    sizes: dict[str, Expr] = {}
+    for param, arg in zip(callee.params, args, strict=True):
+        if isinstance(param.type, IntType):
+            sizes[param.name] = arg
+        if not isinstance(param.type, TensorType) or param.type.dims is None:
+            continue
+        dims = arg.type.dims if isinstance(arg.type, TensorType) else None
+        if dims is not None and len(dims) == len(param.type.dims):
+            for own, dim in zip(param.type.dims, dims, strict=True):
+                if isinstance(own, Var):
+                    sizes.setdefault(own.name, dim)
+    out: list[Type] = []
+    for type_ in results:
+        if isinstance(type_, TensorType) and type_.dims is not None:
+            names = {name for dim in type_.dims for name in free_variables(dim)}
+            if names <= set(sizes):
+                type_ = substitute_type(type_, sizes)
+            else:
+                type_ = replace(type_, dims=None)
+        out.append(type_)
+    return out
+
+
+def _assigned(body: tuple[Stmt, ...]) -> list[Var]:
+    """Variables that are assigned as wholes or in part, declarations aside."""
+    found: list[Var] = []
+    for stmt in statements(body):
+        match stmt:
+            case Assign(target) | IndexAssign(target):
+                place: Expr = target
+                while not isinstance(place, Var):
+                    assert isinstance(place, Index)
+                    place = place.base
+                found.append(place)
+            case Unpack(targets):
+                found.extend(targets)
+            case Zero(target):
+                found.append(target)
+            case CallStmt(call):
+                found.extend(arg for arg in call.args if isinstance(arg, Var))
+            case _:
+                pass
+    return found
+
+
+class _Normaliser:
+    def __init__(
+        self, module: Module, names: Names, types: dict[str, Type], assigned: set[str]
+    ) -> None:
+        self._module = module
+        self._tensor_functions = {f.name for f in module.functions if is_tensor_function(f)}
+        self._names = names
+        self._types = types
+        self._assigned = assigned
+        self._out: list[Stmt] = []
+        self._hoisted: list[Stmt] = []
+        self._depth = 0
+
+    def block(self, body: tuple[Stmt, ...], depth: int) -> list[Stmt]:
+        outer, self._out = self._out, []
+        outer_depth, self._depth = self._depth, depth
+        done: list[Stmt] = []
+        for stmt in body:
+            self._out = []
+            self._statement(stmt)
+            if depth == 0:
+                done += self._hoisted
+                self._hoisted = []
+            done += self._out
+        self._out, self._depth = outer, outer_depth
+        return done
+
+    def result(self, value: Expr, type_: Type, out: list[Stmt]) -> Var:
+        """A variable that holds a returned value; appends its computation to ``out``."""
+        self._out = []
+        if isinstance(value, Var) and (value.type == type_ or isinstance(type_, TensorType)):
+            return value
+        if isinstance(type_, TensorType):
+            var = self._atom(value)
+            assert isinstance(var, Var)
+        else:
+            var = self._temporary(type_, "_result", self._scalar(value))
+        out += self._hoisted + self._out
+        self._hoisted = []
+        return var
+
+    # ---------------------------------------------------------------------------- temporaries
+
+    def _temporary(self, type_: Type, wish: str, value: Expr | None) -> Var:
+        var = Var(self._names.fresh(wish), type_)
+        self._types[var.name] = type_
+        if self._depth == 0:
+            self._out.append(Declare(var, value))
+        else:
+            self._hoisted.append(Declare(var, None))
+            if value is not None:
+                self._out.append(Assign(var, "=", value))
+        return var
+
+    def _statement(self, stmt: Stmt) -> None:
+        match stmt:
+            case Declare(target, value):
+                self._types[target.name] = target.type
+                new = None if value is None else self._value(value)
+                self._out.append(replace(stmt, value=new))
+            case Assign(Var(), op, value):
+                new = self._value(value)
+                if isinstance(new, Call) and op == "+=" and self._is_tensor_call(new):
+                    new = self._atom(new)
+                self._out.append(replace(stmt, value=new))
+            case IndexAssign(_, op, value, axes):
+                scope = {axis.name: axis for axis in axes}
+                whole = isinstance(value, Reduce) and (op == "=" or value.kind == "sum")
+                if isinstance(value, Reduce) and whole and not _shadows(value, scope):
+                    inner = scope | {axis.name: axis for axis in value.axes}
+                    new_value: Expr = replace(value, body=self._hoist(value.body, inner))
+                else:
+                    new_value = self._hoist(value, scope)
+                self._out.append(replace(stmt, value=new_value))
+            case Unpack(targets, call):
+                for target in targets:
+                    self._types.setdefault(target.name, target.type)
+                self._out.append(replace(stmt, call=self._call(call)))
+            case CallStmt(call):
+                self._call_statement(stmt, call)
+            case If(cond, then, other):
+                cond = self._scalar(cond)
+                if cond.type == FLOAT:
+                    cond = b.binary("!=", cond, b.flt(0))
+                if not isinstance(cond, Var) or cond.name in self._assigned:
+                    cond = self._temporary(INT, "_taken", cond)
+                    self._assigned.add(cond.name)
+                branches = [tuple(self.block(body, self._depth + 1)) for body in (then, other)]
+                self._out.append(replace(stmt, cond=cond, then=branches[0], other=branches[1]))
+            case For(_, extent, body):
+                extent = self._scalar(extent)
+                if not self._is_stable(extent):
+                    extent = self._temporary(INT, "_trips", extent)
+                    self._assigned.add(extent.name)
+                block = tuple(self.block(body, self._depth + 1))
+                self._out.append(replace(stmt, extent=extent, body=block))
+            case Zero():
+                self._out.append(stmt)
+            case While():
+                raise errors.NotDifferentiable(
+                    "a tensor function with a 'while' loop has no derivative", stmt.span,
+                    hint="use 'for i in range(n)', or put the loop into a scalar function",
+                )  # fmt: skip
+            case _:
+                raise errors.NotDifferentiable(
+                    "this statement has no derivative in a tensor function", stmt.span
+                )
+
+    def _is_stable(self, expr: Expr) -> bool:
+        """Whether an int expression keeps its value for the whole call."""
+        simple = all(not isinstance(e, Index | Call | Reduce | Op) for e in walk(expr))
+        return simple and not (free_variables(expr) & self._assigned)
+
+    def _call_statement(self, stmt: CallStmt, call: Call) -> None:
+        callee = self._module.function(call.function)
+        if call.function not in self._tensor_functions or callee.results:
+            raise errors.NotDifferentiable(
+                f"the call of '{call.function}' as a statement has no derivative here", stmt.span
+            )
+        outs = tuple(
+            arg
+            for param, arg in zip(callee.params, call.args, strict=True)
+            if param.mode == "Out" and isinstance(arg, Var)
+        )
+        pure = self._call(replace(call, type=outs[0].type))
+        if len(outs) == 1:
+            self._out.append(Assign(outs[0], "=", pure))
+        else:
+            self._out.append(Unpack(outs, pure, stmt.span))
+
+    # ------------------------------------------------------------------------------- values
+
+    def _is_tensor_call(self, expr: Expr) -> bool:
+        return isinstance(expr, Call) and expr.function in self._tensor_functions
+
+    def _value(self, expr: Expr) -> Expr:
+        """The right side of a whole assignment."""
+        if self._is_tensor_call(expr):
+            assert isinstance(expr, Call)
+            return self._call(expr)
+        if isinstance(expr.type, TensorType):
+            return self._tensor(expr)
+        return self._scalar(expr)
+
+    def _call(self, call: Call) -> Call:
+        return replace(call, args=tuple(self._atom(arg) for arg in call.args))
+
+    def _tensor(self, expr: Expr) -> Expr:
+        match expr:
+            case Op(_, args):
+                return replace(expr, args=tuple(self._atom(arg) for arg in args))
+            case NoDiff(operand):
+                return replace(expr, operand=self._atom(operand))
+            case Call():
+                return self._call(expr)
+            case _:
+                return expr
+
+    def _atom(self, expr: Expr) -> Expr:
+        """A tensor as a variable, a scalar as a scalar expression."""
+        if not isinstance(expr.type, TensorType):
+            if isinstance(expr.type, FloatType) and self._is_tensor_call(expr):
+                return self._temporary(FLOAT, "_t", self._value(expr))
+            return self._scalar(expr)
+        if isinstance(expr, Var):
+            return expr
+        return self._temporary(expr.type, "_t", self._tensor(expr))
+
+    def _scalar(self, expr: Expr) -> Expr:
+        """A scalar expression outside an index statement."""
+        if self._is_tensor_call(expr):
+            return self._temporary(expr.type, "_t", self._value(expr))
+        match expr:
+            case Index(base, subscripts) if not isinstance(base, Var):
+                new = tuple(self._scalar(s) for s in subscripts)
+                return replace(expr, base=self._atom(base), subscripts=new)
+            case Reduce():
+                return self._hoist(expr, {})
+            case _:
+                return map_children(expr, self._scalar)
+
+    def _hoist(self, expr: Expr, scope: dict[str, Axis]) -> Expr:
+        """The expression with each reduction in it read from a temporary."""
+        if not isinstance(expr, Reduce):
+            return map_children(expr, lambda child: self._hoist(child, scope))
+        inner = scope | {axis.name: axis for axis in expr.axes}
+        expr = replace(expr, body=self._hoist(expr.body, inner))
+        used = free_variables(expr)
+        axes = tuple(axis for axis in scope.values() if axis.name in used)
+        element = "int" if expr.kind in ("argmax", "argmin") or expr.type == INT else "float"
+        type_ = TensorType(tuple(axis.extent for axis in axes), element)  # type: ignore[arg-type]
+        var = self._temporary(type_, "_r", None)
+        place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)
+        self._out.append(IndexAssign(place, "=", expr, axes))
+        return place
+
+
+def _shadows(reduce: Reduce, scope: dict[str, Axis]) -> bool:
+    return any(axis.name in scope for axis in reduce.axes)

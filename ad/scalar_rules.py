@@ -1,0 +1,162 @@
+"""Rules for scalar functions: the partial derivative with respect to each argument.
+
+They serve the scalar layer and index statements alike, in forward and in reverse mode. A partial
+that can be infinite or NaN where the value itself is never used is marked ``Singular``: it is
+multiplied by ``mul_no_nan``, so that a zero adjoint passes nothing on (the branch of a ``where``
+that was not taken, a tangent that is zero).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from loma import builder as b
+from loma.ir import FLOAT, Builtin, Expr, FloatConst, IntConst, Select
+
+
+@dataclass(frozen=True, slots=True)
+class Singular:
+    """A partial derivative that may be infinite or NaN at points where it must not count."""
+
+    partial: Expr
+
+
+Partial: TypeAlias = Expr | Singular | None
+ScalarRule: TypeAlias = Callable[..., tuple[Partial, ...]]
+
+
+def _call(name: str, *args: Expr) -> Expr:
+    return b.builtin(name, args)
+
+
+def _div(top: Expr, bottom: Expr) -> Expr:
+    return b.binary("/", top, bottom)
+
+
+def add_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
+    """d(x + y) = dx + dy"""
+    return b.flt(1), b.flt(1)
+
+
+def sub_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
+    """d(x - y) = dx - dy"""
+    return b.flt(1), b.flt(-1)
+
+
+def mul_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
+    """d(x y) = y dx + x dy"""
+    return y, x
+
+
+def quotient_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
+    """d(x / y) = dx / y - x / y / y dy"""
+    if isinstance(y, FloatConst | IntConst) and y.value:
+        return _div(b.flt(1), y), None
+    return Singular(_div(b.flt(1), y)), Singular(b.neg(_div(_div(x, y), y)))
+
+
+def power_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
+    """d(x ** y) = y x ** (y - 1) dx + log(x) x ** y dy; 0 where the factor y or x is 0"""
+    if isinstance(y, IntConst | FloatConst):
+        if y.value == 0:
+            return None, None
+        if y.value == 1:
+            return b.flt(1), None
+        if y.value == 2:
+            return b.mul(b.flt(2), x), None
+        less = IntConst(y.value - 1) if isinstance(y, IntConst) else b.flt(y.value - 1)
+        partial = b.mul(b.flt(y.value), b.binary("**", x, less))
+        return (partial if isinstance(y, IntConst) and y.value > 0 else Singular(partial)), None
+    slope = b.mul(y, _call("pow", x, b.binary("-", y, b.flt(1))))
+    growth = b.mul(_call("pow", x, y), _call("log", x))
+    return (
+        Singular(b.select(b.binary("==", y, b.flt(0)), b.flt(0), slope)),
+        Singular(b.select(b.binary("==", x, b.flt(0)), b.flt(0), growth)),
+    )
+
+
+def exp_rule(x: Expr) -> tuple[Partial, ...]:
+    """d exp(x) = exp(x) dx"""
+    return (Singular(_call("exp", x)),)
+
+
+def log_rule(x: Expr) -> tuple[Partial, ...]:
+    """d log(x) = dx / x"""
+    return (Singular(_div(b.flt(1), x)),)
+
+
+def sqrt_rule(x: Expr) -> tuple[Partial, ...]:
+    """d sqrt(x) = dx / (2 sqrt(x)), and 0 at 0"""
+    slope = _div(b.flt(0.5), _call("sqrt", x))
+    return (Singular(b.select(b.binary("!=", x, b.flt(0)), slope, b.flt(0))),)
+
+
+def sin_rule(x: Expr) -> tuple[Partial, ...]:
+    """d sin(x) = cos(x) dx"""
+    return (_call("cos", x),)
+
+
+def cos_rule(x: Expr) -> tuple[Partial, ...]:
+    """d cos(x) = -sin(x) dx"""
+    return (b.neg(_call("sin", x)),)
+
+
+def tan_rule(x: Expr) -> tuple[Partial, ...]:
+    """d tan(x) = (1 + tan(x)^2) dx"""
+    tan = _call("tan", x)
+    return (b.binary("+", b.flt(1), b.binary("*", tan, tan)),)
+
+
+def tanh_rule(x: Expr) -> tuple[Partial, ...]:
+    """d tanh(x) = (1 - tanh(x)^2) dx"""
+    tanh = _call("tanh", x)
+    return (b.binary("-", b.flt(1), b.binary("*", tanh, tanh)),)
+
+
+def abs_rule(x: Expr) -> tuple[Partial, ...]:
+    """d abs(x) = sign(x) dx, and 0 at 0"""
+    below = b.select(b.binary("<", x, b.flt(0)), b.flt(-1), b.flt(0))
+    return (b.select(b.binary(">", x, b.flt(0)), b.flt(1), below),)
+
+
+def _chosen(first: Expr) -> tuple[Partial, ...]:
+    return b.select(first, b.flt(1), b.flt(0)), b.select(first, b.flt(0), b.flt(1))
+
+
+def max_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
+    """d max(x, y) = dx where x >= y, else dy"""
+    return _chosen(b.binary(">=", x, y))
+
+
+def min_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
+    """d min(x, y) = dx where x <= y, else dy"""
+    return _chosen(b.binary("<=", x, y))
+
+
+def mul_no_nan_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
+    """d(x y) = y dx + x dy, where a zero adjoint or a zero y passes nothing"""
+    return y, Singular(x)
+
+
+def flat_rule(*args: Expr) -> tuple[Partial, ...]:
+    """no derivative: ints, floor, truncation"""
+    return (None,) * len(args)
+
+
+def times(g: Expr, partial: Partial) -> Expr:
+    """An adjoint or tangent times a partial derivative."""
+    match partial:
+        case None:
+            return b.flt(0)
+        case Singular(Select(cond, then, other)) if b.is_const(other, 0):
+            return b.select(cond, times(g, Singular(then)), b.flt(0))
+        case Singular(Select(cond, then, other)) if b.is_const(then, 0):
+            return b.select(cond, b.flt(0), times(g, Singular(other)))
+        case Singular(inner):
+            return g if b.is_const(inner, 1) else Builtin("mul_no_nan", (inner, g), FLOAT)
+        case _:
+            if isinstance(partial, Select) and b.is_const(partial.other, 0):
+                return b.select(partial.cond, times(g, partial.then), b.flt(0))
+            return b.mul(g, partial)

@@ -1,0 +1,199 @@
+"""Split mode: a forward function that hands over what its backward function needs.
+
+Under autograd a function runs as ``f__forward``, which returns the results and the saved values,
+and later as ``f__backward``, which takes those and the adjoints of the results and returns the
+adjoints of the arguments. Both are ordinary loma functions, so the backward function can be split
+in its turn: derivatives of any order exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loma import builder as b
+from loma.ad.activity import carries_derivative
+from loma.ad.joint import Joint
+from loma.ad.needs import guard_by_need
+from loma.ad.normalise import pure_results
+from loma.ad.pairs import Source, SplitPair
+from loma.ad.versions import written
+from loma.ir import (
+    INT, Call, Declare, Expr, Function, Index, IndexAssign, IntType, Param, Return, Stmt,
+    TensorType, Type, Var,
+)  # fmt: skip
+from loma.passes.first_write import first_writes
+from loma.passes.liveness import Liveness, reads_of_type
+from loma.walk import free_variables, statements, walk
+
+
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    """The backward function's arguments while they are collected."""
+
+    params: list[Param]
+    sources: list[Source]
+    saved: list[Var]
+
+    def add(self, name: str, type_: Type, source: Source) -> None:
+        self.params.append(Param(name, type_, "In"))
+        self.sources.append(source)
+
+    def save(self, var: Var) -> None:
+        self.add(var.name, var.type, Source("saved", len(self.saved)))
+        self.saved.append(var)
+
+
+def split(
+    primal: Function, joint: Joint, names: tuple[str, str], functions: tuple[Function, ...]
+) -> tuple[Function, Function, SplitPair]:
+    """Cuts the sweeps of ``primal`` into a forward and a backward function of these names."""
+    pure = joint.normal.function
+    positions = tuple(k for k, p in enumerate(pure.params) if carries_derivative(p.type))
+    adjoints = [joint.adjoints[pure.params[k].name] for k in positions]
+    analysis = Liveness(functions)
+    starts = tuple(
+        _zero(v, Var(pure.params[k].name, v.type)) for k, v in zip(positions, adjoints, strict=True)
+    )
+    made = {name for stmt in statements(joint.forward) for name in written(stmt)}
+    own = tuple(
+        s for s in joint.declarations if isinstance(s, Declare) and s.target.name not in made
+    )
+    body = first_writes((*starts, *own, *joint.adjoint))
+    body, live = analysis.block(body, frozenset(v.name for v in adjoints))
+    again, live = analysis.block(_recomputable(joint), live)
+    arguments, boxes, unboxes = _collect(joint, live)
+    _add_grads(joint, arguments)
+    _add_sizes(joint, arguments, live, adjoints)
+    needs: dict[str, Var] = {}
+    for k, adjoint in zip(positions, adjoints, strict=True):
+        need = joint.normal.names.fresh(f"_need_{pure.params[k].name.lstrip('_')}")
+        arguments.add(need, INT, Source("need", k))
+        needs[adjoint.name] = Var(need, INT)
+    guarded = guard_by_need((*unboxes, *again, *body), needs, functions)
+    backward = Function(
+        names[1],
+        tuple(arguments.params),
+        tuple(v.type for v in adjoints),
+        (*guarded, Return(tuple(adjoints))),
+        doc=f"Adjoints of the arguments of {primal.name}.",
+        span=primal.span,
+    )
+    returned = (*joint.results, *arguments.saved)
+    kept, _ = Liveness(functions).block(
+        (*joint.declarations, *joint.forward, *boxes), frozenset(v.name for v in returned)
+    )
+    forward = Function(
+        names[0],
+        pure.params,
+        (*pure_results(primal), *(v.type for v in arguments.saved)),
+        (*kept, Return(returned)),
+        doc=f"{primal.name}, and what its backward part needs.",
+        span=primal.span,
+    )
+    pair = SplitPair(primal.name, names[0], names[1], tuple(arguments.sources), positions)
+    return forward, backward, pair
+
+
+def _zero(adjoint: Var, param: Var) -> Stmt:
+    """The adjoint's declaration; where no sizes are known, shaped like the argument."""
+    unknown = isinstance(adjoint.type, TensorType) and adjoint.type.dims is None
+    return Declare(adjoint, b.operator("zeros_like", (param,)) if unknown else None)
+
+
+def _collect(
+    joint: Joint, live: frozenset[str]
+) -> tuple[_Arguments, tuple[Stmt, ...], tuple[Stmt, ...]]:
+    """Arguments for all that the backward part reads, seeds and sizes aside.
+
+    Ints that follow from data travel as rank-0 IntTensors: also returned are the statements that
+    pack them in the forward and unpack them in the backward part.
+    """
+    pure = joint.normal.function
+    params = {p.name: k for k, p in enumerate(pure.params)}
+    seeds = {seed.name for seed in joint.seeds}
+    results: dict[str, int] = {}
+    for k, var in enumerate(joint.results):
+        results.setdefault(var.name, k)
+    types = joint.normal.types
+    arguments = _Arguments([], [], [])
+    boxes: list[Stmt] = []
+    unboxes: list[Stmt] = []
+    sizes = set(_size_sources(joint))
+    for name in sorted(live - seeds - sizes, key=lambda n: (params.get(n, len(params)), n)):
+        if name in params:
+            arguments.add(name, pure.params[params[name]].type, Source("arg", params[name]))
+        elif isinstance(types[name], IntType):
+            box = Var(joint.normal.names.fresh(f"_box_{name.lstrip('_')}"), TensorType((), "int"))
+            arguments.save(box)
+            cell = Index(box, (), INT)
+            boxes += [Declare(box, None), IndexAssign(cell, "=", Var(name, INT), ())]
+            unboxes.append(Declare(Var(name, INT), cell))
+        elif name in results:
+            arguments.add(name, types[name], Source("result", results[name]))
+        else:
+            arguments.save(Var(name, types[name]))
+    return arguments, tuple(boxes), tuple(unboxes)
+
+
+def _add_grads(joint: Joint, arguments: _Arguments) -> None:
+    for k, seed in enumerate(joint.seeds):
+        if carries_derivative(seed.type):
+            arguments.add(seed.name, seed.type, Source("grad", k))
+
+
+def _size_sources(joint: Joint) -> dict[str, Source]:
+    """Where each size variable of the primal can be read."""
+    found: dict[str, Source] = {}
+    params = joint.normal.function.params
+    for k, param in enumerate(params):
+        if isinstance(param.type, TensorType) and param.type.dims is not None:
+            for d, dim in enumerate(param.type.dims):
+                if isinstance(dim, Var) and dim.name not in {p.name for p in params}:
+                    found.setdefault(dim.name, Source("size", k, d))
+    return found
+
+
+def _add_sizes(
+    joint: Joint, arguments: _Arguments, live: frozenset[str], adjoints: list[Var]
+) -> None:
+    """Int arguments for sizes that the backward part uses and no tensor argument shows."""
+    params = {p.name: k for k, p in enumerate(joint.normal.function.params)}
+    needed = set(live)
+    for type_ in [p.type for p in arguments.params] + [v.type for v in adjoints]:
+        needed |= reads_of_type(type_)
+    shown: set[str] = set()
+    for param in arguments.params:
+        if isinstance(param.type, TensorType) and param.type.dims is not None:
+            shown |= {dim.name for dim in param.type.dims if isinstance(dim, Var)}
+    for name, source in _size_sources(joint).items():
+        if name in needed and name not in shown:
+            arguments.add(name, INT, source)
+    present = {p.name for p in arguments.params}
+    for name in sorted((needed & set(params)) - present):
+        type_ = joint.normal.function.params[params[name]].type
+        arguments.add(name, type_, Source("arg", params[name]))
+
+
+def _recomputable(joint: Joint) -> tuple[Stmt, ...]:
+    """Declarations of ints that follow from sizes and int arguments alone: the backward part
+    computes them again instead of having them saved."""
+    known = set(_size_sources(joint))
+    known |= {p.name for p in joint.normal.function.params if isinstance(p.type, IntType)}
+    writes = [name for stmt in statements(joint.forward) for name in written(stmt)]
+    out: list[Stmt] = []
+    for stmt in joint.forward:
+        if (
+            isinstance(stmt, Declare)
+            and isinstance(stmt.target.type, IntType)
+            and stmt.value is not None
+            and writes.count(stmt.target.name) == 1
+            and free_variables(stmt.value) <= known
+            and not _reads_data(stmt.value)
+        ):
+            known.add(stmt.target.name)
+            out.append(stmt)
+    return tuple(out)
+
+
+def _reads_data(expr: Expr) -> bool:
+    return any(isinstance(node, Index | Call) for node in walk(expr))

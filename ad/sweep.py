@@ -1,0 +1,132 @@
+"""What the two sweeps of reverse mode share: versions of variables, adjoints, declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from loma import builder as b
+from loma.ad.activity import root
+from loma.ad.calls import CallPlan
+from loma.ad.expressions import PartialName
+from loma.ad.normalise import Normal
+from loma.ir import (
+    FLOAT, Assign, Declare, Expr, Function, IndexAssign, Stmt, TensorType, Type, Unpack,
+    Var, Zero,
+)  # fmt: skip
+from loma.walk import statements, substitute
+
+Env = dict[str, str]  # primal variable -> the version that holds its value
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A statement of the forward sweep as its adjoint needs it: in terms of versions."""
+
+    stmt: Stmt
+    env: Env
+    result: tuple[Var, ...] = ()  # the versions that it wrote
+    saved: tuple[Var, ...] = ()  # what a called function's forward part handed over
+    extreme: Var | None = None  # position of the first extreme of a max or min reduction
+    tape: tuple[tuple[str, Var], ...] = ()  # for a loop: (variable, its tape)
+
+
+@dataclass(slots=True)
+class Sweeps:
+    """The two sweeps of one function, still with separate versions.
+
+    ``merges`` are (old version, new version, statement that starts the new one).
+    """
+
+    declarations: list[Stmt] = field(default_factory=list)
+    forward: list[Stmt] = field(default_factory=list)
+    adjoint: list[Stmt] = field(default_factory=list)
+    adjoint_declarations: list[Stmt] = field(default_factory=list)
+    merges: list[tuple[str, str, Stmt]] = field(default_factory=list)
+    results: tuple[Var, ...] = ()
+
+
+class SweepContext:
+    """Names, types and versions while the sweeps of one function in normal form are built."""
+
+    def __init__(
+        self,
+        normal: Normal,
+        active: set[str],
+        adjoint_names: dict[str, str],
+        partial_name: PartialName,
+        plan: Callable[[str], CallPlan],
+        functions: tuple[Function, ...],
+    ) -> None:
+        """``adjoint_names`` gives the adjoint variables that already exist (the arguments')."""
+        self.types = normal.types
+        self.names = normal.names
+        self.active = active
+        self.partial_name = partial_name
+        self.plan = plan
+        self.functions = functions
+        self.primal: dict[str, str] = {}  # version -> primal variable
+        self.adjoints: dict[str, Var] = {
+            name: Var(adjoint, self.types[name]) for name, adjoint in adjoint_names.items()
+        }
+        self.assigned = set(modified(normal.function.body))
+        self.depth = 0  # of nested blocks: only at depth 0 can a variable be declared
+        self.counters: list[tuple[str, Expr]] = []  # of the loops around, with their extents
+        self.sweeps = Sweeps()
+
+    def version(self, name: str, env: Env) -> Var:
+        return Var(env.get(name, name), self.types[name])
+
+    def rename(self, expr: Expr, env: Env) -> Expr:
+        used = {n: v for n, v in env.items() if n != v}
+        return substitute(expr, {n: Var(v, self.types[n]) for n, v in used.items()})
+
+    def base(self, name: str) -> str:
+        return self.primal.get(name, name)
+
+    def is_active(self, name: str) -> bool:
+        return self.base(name) in self.active
+
+    def adjoint(self, name: str) -> Var:
+        """The adjoint variable of a variable or of one of its versions."""
+        name = self.base(name)
+        if name not in self.adjoints:
+            type_ = self.types[name]
+            var = Var(self.names.fresh(f"_d_{name.lstrip('_')}"), type_)
+            start: Expr | None = None
+            if isinstance(type_, TensorType) and type_.dims is None:
+                start = b.operator("zeros_like", (self.version(name, self.last_env()),))
+            self.sweeps.adjoint_declarations.append(Declare(var, start))
+            self.adjoints[name] = var
+            self.types[var.name] = type_
+        return self.adjoints[name]
+
+    def last_env(self) -> Env:
+        return {base: version for version, base in self.primal.items()}
+
+    def new(self, wish: str, type_: Type) -> Var:
+        var = Var(self.names.fresh(wish), type_)
+        self.types[var.name] = type_
+        return var
+
+    def temporary(self, type_: TensorType | None, wish: str) -> Var:
+        """A variable declared at the top of the function."""
+        var = self.new(wish, FLOAT if type_ is None else type_)
+        self.sweeps.declarations.append(Declare(var, None))
+        return var
+
+
+def modified(body: tuple[Stmt, ...]) -> list[str]:
+    """Variables that are assigned, in order of first assignment; declarations aside."""
+    found: dict[str, None] = {}
+    for inner in statements(body):
+        match inner:
+            case Assign(target) | IndexAssign(target):
+                found[root(target)] = None
+            case Unpack(targets):
+                found |= {target.name: None for target in targets}
+            case Zero(target):
+                found[target.name] = None
+            case _:
+                pass
+    return list(found)

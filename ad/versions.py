@@ -1,0 +1,119 @@
+"""Merges versions: a new version takes the old one's name where the old value is dead.
+
+The sweeps of reverse mode write every new value of a variable under a new name. Where nobody reads
+the old value any more, both names become one, and the copy between them disappears: what the
+program did in place is done in place again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma.ir import (
+    Assign, Binary, Declare, Expr, For, Function, If, Index, IndexAssign, Member, Op, Stmt, Unpack,
+    Var, While, Zero,
+)  # fmt: skip
+from loma.passes.liveness import Liveness
+from loma.walk import map_children, map_expressions, statements
+
+
+def merged_names(
+    forward: tuple[Stmt, ...],
+    adjoint: tuple[Stmt, ...],
+    live: frozenset[str],
+    merges: list[tuple[str, str, Stmt]],
+    fixed: frozenset[str],
+    functions: tuple[Function, ...],
+) -> dict[str, str]:
+    """For each version the name that it shares; ``live`` is what is read after both sweeps.
+
+    Names in ``fixed`` (the arguments) are never written to, so nothing is merged into them. Nor
+    does the adjoint sweep write to what the forward sweep made: in split mode that is an argument.
+    """
+    made_forward = set(fixed) | {name for stmt in statements(forward) for name in written(stmt)}
+    wanted = {id(stmt) for _, _, stmt in merges}
+    after: dict[int, frozenset[str]] = {}
+
+    def visit(stmt: Stmt, live_after: frozenset[str]) -> None:
+        if id(stmt) in wanted:
+            after[id(stmt)] = live_after
+
+    _, between = Liveness(functions, visit).block(adjoint, live)
+    in_adjoint = set(after)
+    Liveness(functions, visit).block(forward, between | live)
+    group: dict[str, list[str]] = {}
+    name_of: dict[str, str] = {}
+    for old, new, stmt in merges:
+        if id(stmt) not in after:
+            continue  # dead code
+        shared = name_of.get(old, old)
+        members = group.setdefault(shared, [shared])
+        if shared in fixed or (id(stmt) in in_adjoint and made_forward & set(members)):
+            continue
+        if any(member in after[id(stmt)] for member in members):
+            continue
+        members.append(new)
+        name_of[new] = shared
+    return name_of
+
+
+def written(stmt: Stmt) -> list[str]:
+    """Variables that the statement itself gives values to, as a whole or in part."""
+    match stmt:
+        case Assign(target) | IndexAssign(target):
+            place: Expr = target
+            while not isinstance(place, Var):
+                assert isinstance(place, Index | Member)
+                place = place.base
+            return [place.name]
+        case Declare(target) | Zero(target):
+            return [target.name]
+        case Unpack(targets):
+            return [target.name for target in targets]
+        case _:
+            return []
+
+
+def rename(body: tuple[Stmt, ...], names: dict[str, str]) -> list[Stmt]:
+    """The body under merged names; copies of a variable to itself are left out."""
+
+    def moved(expr: Expr) -> Expr:
+        if isinstance(expr, Var):
+            return replace(expr, name=names[expr.name]) if expr.name in names else expr
+        return map_children(expr, moved)
+
+    return list(_clean(tuple(map_expressions(stmt, moved) for stmt in body), set()))
+
+
+def _clean(body: tuple[Stmt, ...], declared: set[str]) -> tuple[Stmt, ...]:
+    out: list[Stmt] = []
+    for stmt in body:
+        match stmt:
+            case Declare(target, value):
+                if target.name not in declared:
+                    declared.add(target.name)
+                    out.append(stmt)
+                elif value is not None and value != target:
+                    out.append(_assignment(target, value))
+            case Assign(target, "=", value) if value == target:
+                pass
+            case Assign(Var() as target, "=", value):
+                out.append(_assignment(target, value))
+            case If(_, then, other):
+                out.append(
+                    replace(stmt, then=_clean(then, declared), other=_clean(other, declared))
+                )
+            case For() | While():
+                out.append(replace(stmt, body=_clean(stmt.body, declared)))
+            case _:
+                out.append(stmt)
+    return tuple(out)
+
+
+def _assignment(target: Var, value: Expr) -> Assign:
+    """``x = x + e`` is written ``x += e``."""
+    match value:
+        case Binary("+", left, right) | Op("add", (left, right)) if left == target:
+            return Assign(target, "+=", right)
+        case _:
+            return Assign(target, "=", value)

@@ -1,0 +1,253 @@
+"""Assignments: of whole values, of elements, of several results, and the augmented ones."""
+
+from __future__ import annotations
+
+import ast
+
+from loma import builder as b
+from loma import errors
+from loma.frontend import expressions as ex
+from loma.frontend.index_statement import Operation, free_indices, index_statement
+from loma.frontend.operators import split
+from loma.frontend.scope import Scope, Symbol, span_of
+from loma.frontend.types import check_declarable
+from loma.frontend.unsupported import unsupported
+from loma.ir import (
+    FLOAT, ArrayType, Assign, Call, Declare, Expr, Index, IntConst, Member, Place, Span, Stmt,
+    TensorType, TupleType, Type, Unpack, Var,
+)  # fmt: skip
+from loma.walk import variables
+
+_AUGMENTED: dict[type[ast.operator], Operation] = {
+    ast.Add: "+=", ast.Sub: "-=", ast.Mult: "*=", ast.Div: "/=",
+}  # fmt: skip
+_SYMBOLS: dict[type[ast.operator], str] = {ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
+
+
+def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
+    """``place = value``, or ``a, b = f(x)``."""
+    if len(node.targets) != 1:
+        raise errors.SyntaxNotSupported(
+            "one '=' in a statement", span_of(node.targets[1]), hint="write two assignments"
+        )
+    (target,) = node.targets
+    span = span_of(node)
+    match target:
+        case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            return _unpack(scope, targets, node.value, span)
+        case ast.Name():
+            return [_assign_variable(scope, target, node.value, span)]
+        case ast.Subscript() if _tensor_of(scope, target) is not None:
+            _check_target(scope, target)
+            return [index_statement(scope, target, "=", node.value, span)]
+        case ast.Subscript() | ast.Attribute():
+            place = _scalar_place(scope, target)
+            return [Assign(place, "=", _value(scope, node.value, place.type, "the value"), span)]
+        case _:
+            raise _no_target(target)
+
+
+def _no_target(node: ast.expr) -> errors.UserError:
+    if isinstance(node, ast.Starred):
+        return unsupported(node)
+    return errors.SyntaxNotSupported("this cannot be assigned to", span_of(node))
+
+
+def _tensor_of(scope: Scope, target: ast.Subscript) -> Symbol | None:
+    """The tensor whose element a target is; None for an array's. An unknown name is an error."""
+    root: ast.expr = target
+    while isinstance(root, ast.Subscript | ast.Attribute):
+        root = root.value
+    if not isinstance(root, ast.Name):
+        raise errors.SyntaxNotSupported("this cannot be assigned to", span_of(target))
+    symbol = scope.symbols.get(root.id)
+    if symbol is None:
+        raise scope.undeclared(root.id, span_of(root), "Tensor[...]")
+    return symbol if isinstance(symbol.type, TensorType) else None
+
+
+def _check_target(scope: Scope, target: ast.Subscript) -> None:
+    """Refuses a target that is an element of an element, or of a tensor that is read only."""
+    if not isinstance(target.value, ast.Name):
+        raise errors.RankMismatch(
+            "a tensor takes all its subscripts at once", span_of(target),
+            hint="write X[i, j] instead of X[i][j]",
+        )  # fmt: skip
+    symbol = scope.check_writable(target.value.id, span_of(target))
+    assert isinstance(symbol.type, TensorType)
+    ex.check_rank(target, Var(symbol.name, symbol.type), symbol.type)
+
+
+def _scalar_place(scope: Scope, target: ast.Subscript | ast.Attribute) -> Place:
+    place = ex.expression(scope, target)
+    root: Expr = place
+    while isinstance(root, Index | Member):
+        root = root.base
+    assert isinstance(root, Var)
+    assert isinstance(place, Index | Member)
+    scope.check_writable(root.name, span_of(target))
+    return place
+
+
+def _value(scope: Scope, node: ast.expr, type_: Type, what: str) -> Expr:
+    value = ex.expression(scope, node)
+    return ex.convert(scope, value, type_, what, errors.AssignTypeMismatch)
+
+
+# ------------------------------------------------------------------------------- whole variables
+
+
+def _assign_variable(scope: Scope, target: ast.Name, node: ast.expr, span: Span) -> Stmt:
+    name, place = target.id, span_of(target)
+    if name in scope.symbols:
+        symbol = scope.check_writable(name, place)
+        value = _value(scope, node, symbol.type, f"the value of '{name}'")
+        scope.unassigned.discard(name)
+        return Assign(Var(name, symbol.type, place), "=", value, span)
+    value = ex.expression(scope, node)
+    if isinstance(value.type, TensorType):
+        scope.check_outermost(name, place)
+        check_declarable(scope, name, value.type, place)
+        scope.add(Symbol(name, value.type, "local", place))
+        return Declare(Var(name, value.type, place), value, span)
+    if isinstance(value.type, TupleType):
+        ex.convert(scope, value, FLOAT, f"'{name}'", errors.AssignTypeMismatch)
+    raise scope.undeclared(name, place, b.show_type(value.type))
+
+
+def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
+    """``place += value`` and its relatives."""
+    op = _AUGMENTED.get(type(node.op))
+    if op is None:
+        symbol = _SYMBOLS.get(type(node.op))
+        if symbol is None:
+            raise unsupported(node.op, node)
+        text = ast.unparse(node.target)
+        raise errors.SyntaxNotSupported(
+            f"'{symbol}=' is not part of loma", span_of(node), hint=f"{text} = {text} {symbol} ..."
+        )
+    span, target = span_of(node), node.target
+    if isinstance(target, ast.Subscript) and _tensor_of(scope, target) is not None:
+        _check_target(scope, target)
+        return index_statement(scope, target, op, node.value, span)
+    if isinstance(target, ast.Name):
+        symbol_ = scope.check_writable(target.id, span_of(target))
+        if isinstance(symbol_.type, TensorType) and symbol_.type.dims != ():
+            return _augment_tensor(scope, symbol_, target, op, node.value, span)
+        if free_indices(scope, node.value) and (symbol_.type == FLOAT or b.is_rank0(symbol_.type)):
+            return index_statement(scope, target, op, node.value, span)
+        place: Place = Var(symbol_.name, symbol_.type, span_of(target))
+        if isinstance(symbol_.type, TensorType):
+            return _augment_tensor(scope, symbol_, target, op, node.value, span)
+    else:
+        place = _scalar_place(scope, target)
+    if isinstance(place.type, ArrayType) or not b.is_scalar(place.type):
+        raise errors.AssignTypeMismatch(
+            f"'{op}' takes ints, floats and tensors, found {b.show_type(place.type)}", span
+        )
+    value = _value(scope, node.value, FLOAT, "the value")
+    if op == "+=":
+        return Assign(place, "+=", value, span)
+    return Assign(place, "=", b.binary(op[0], place, value, span), span)
+
+
+def _augment_tensor(
+    scope: Scope, symbol: Symbol, target: ast.Name, op: Operation, node: ast.expr, span: Span
+) -> Stmt:
+    """On a whole tensor, with NumPy broadcasting of the value."""
+    scope.check_assigned(symbol.name, span_of(target))
+    place = Var(symbol.name, symbol.type, span_of(target))
+    value = ex.expression(scope, node)
+    if op == "+=" and _adds_without_broadcast(value.type, symbol.type):
+        return Assign(place, "+=", value, span)
+    whole = b.binary(op[0], place, value, span)
+    what = f"the value of '{symbol.name}'"
+    return Assign(
+        place, "=", ex.convert(scope, whole, symbol.type, what, errors.AssignTypeMismatch), span
+    )
+
+
+def _adds_without_broadcast(value: Type, target: Type) -> bool:
+    """Whether ``+=`` adds element by element, as far as can be told before a call."""
+    if not (isinstance(value, TensorType) and b.convertible(value, target)):
+        return False
+    assert isinstance(target, TensorType)
+    pairs = zip(value.dims or (), target.dims or (), strict=False)
+    return all(a != IntConst(1) or c == IntConst(1) for a, c in pairs)
+
+
+# ------------------------------------------------------------------------------- several results
+
+
+def _unpack(scope: Scope, nodes: list[ast.expr], node: ast.expr, span: Span) -> list[Stmt]:
+    names: list[ast.Name] = []
+    for item in nodes:
+        if not isinstance(item, ast.Name):
+            raise errors.SyntaxNotSupported(
+                "results are taken apart into variables", span_of(item),
+                hint="take them into variables, and assign those",
+            )  # fmt: skip
+        if item.id in {name.id for name in names}:
+            raise errors.DuplicateVariable(
+                f"'{item.id}' takes two results", span_of(item), var=item.id
+            )
+        names.append(item)
+    match node:
+        case ast.Call(func=ast.Name(id="split")) if "split" not in scope.program.functions:
+            return _split(scope, names, node, span)
+        case ast.Call():
+            value = ex.expression(scope, node)
+        case _:
+            raise errors.SyntaxNotSupported(
+                "only the results of a call are taken apart", span_of(node),
+                hint="write one assignment for each variable",
+            )  # fmt: skip
+    if not isinstance(value, Call) or not isinstance(value.type, TupleType):
+        raise errors.AssignTypeMismatch(
+            f"this has one result, and {len(names)} variables are given", span_of(node),
+            hint="write x = f(...)",
+        )  # fmt: skip
+    if len(value.type.items) != len(names):
+        raise errors.AssignTypeMismatch(
+            f"'{value.function}' has {len(value.type.items)} results, and {len(names)} variables "
+            "are given",
+            span,
+        )
+    targets = tuple(
+        _result_variable(scope, name, type_)
+        for name, type_ in zip(names, value.type.items, strict=True)
+    )
+    return [Unpack(targets, value, span)]
+
+
+def _result_variable(scope: Scope, name: ast.Name, type_: Type) -> Var:
+    """The variable that takes a result; a new one is declared by that."""
+    span = span_of(name)
+    if name.id not in scope.symbols:
+        scope.check_outermost(name.id, span)
+        check_declarable(scope, name.id, type_, span)
+        scope.add(Symbol(name.id, type_, "local", span))
+        return Var(name.id, type_, span)
+    symbol = scope.check_writable(name.id, span)
+    if not ex.fits(type_, symbol.type):
+        raise errors.AssignTypeMismatch(
+            f"'{name.id}' is {b.show_type(symbol.type)} and cannot take {b.show_type(type_)}", span,
+            related=((symbol.span, "declared here"),),
+        )  # fmt: skip
+    scope.unassigned.discard(name.id)
+    return Var(name.id, symbol.type, span)
+
+
+def _split(scope: Scope, names: list[ast.Name], node: ast.Call, span: Span) -> list[Stmt]:
+    out: list[Stmt] = []
+    parts = split(scope, node, len(names))
+    for k, (name, (value, type_)) in enumerate(zip(names, parts, strict=True)):
+        if k + 1 < len(names) and name.id in variables(value):
+            raise errors.SyntaxNotSupported(
+                f"'{name.id}' is split and takes a part at once", span_of(name),
+                hint="use a new name for the part",
+            )  # fmt: skip
+        new = name.id not in scope.symbols
+        target = _result_variable(scope, name, type_)
+        out.append(Declare(target, value, span) if new else Assign(target, "=", value, span))
+    return out

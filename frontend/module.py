@@ -1,0 +1,201 @@
+"""A whole file: its structs, functions and derivatives, and the order in which they are called."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+import warnings
+from pathlib import PurePath
+
+from loma import errors
+from loma.builtins import BUILTINS
+from loma.frontend import statements
+from loma.frontend.order import sort_derivatives, sort_functions, sort_structs
+from loma.frontend.scope import Program, Scope, span_of, span_of_def
+from loma.frontend.signatures import derivative_header, function_header, function_scope, read_struct
+from loma.frontend.types import TYPE_NAMES
+from loma.frontend.calls import SYNTAX_NAMES
+from loma.frontend.unsupported import unsupported
+from loma.ir import Derivative, Function, Module, Span
+
+# Deeper text would exhaust Python's stack in one of the stages that follow.
+MAX_DEPTH = 150
+_RESERVED = {*SYNTAX_NAMES, *BUILTINS, *TYPE_NAMES, "tuple", "In", "Out", "Diff"}
+
+
+def parse(source: str, path: str = "<text>") -> Module:
+    """Reads a program. Raises a :class:`loma.errors.UserError` for every mistake in it.
+
+    The module's name is the stem of ``path`` made an identifier, "module" if there is none.
+    """
+    try:
+        return _module(source.removeprefix("\ufeff"), path)
+    except errors.UserError as error:
+        raise error.locate(source, path) from None
+    except (RecursionError, MemoryError):
+        raise errors.SyntaxNotSupported("the program is nested too deeply").locate(
+            source, path
+        ) from None
+
+
+def module_name(path: str) -> str:
+    """The name of the module that a file holds."""
+    stem = "" if path.startswith("<") else PurePath(path).stem
+    name = re.sub(r"\W", "_", stem)
+    if name and (name[0].isdigit() or keyword.iskeyword(name)):
+        name = f"_{name}"
+    return name if name.isidentifier() else "module"
+
+
+def _module(source: str, path: str) -> Module:
+    tree = _syntax(source)
+    _check_depth(tree)
+    classes: list[ast.ClassDef] = []
+    defs: list[ast.FunctionDef] = []
+    derivatives: list[Derivative] = []
+    for stmt in tree.body:
+        match stmt:
+            case ast.FunctionDef():
+                defs.append(stmt)
+            case ast.ClassDef():
+                classes.append(stmt)
+            case ast.Assign():
+                derivatives.append(_derivative(stmt))
+            case _:
+                _check_ignored(stmt)
+    _check_names(classes, defs, derivatives)
+    program = Program()
+    for struct in sort_structs(classes):
+        program.structs[struct.name] = read_struct(struct, program)
+    for node in defs:
+        program.functions[node.name] = function_header(node, program)
+    ordered = sort_derivatives(derivatives, program.functions)
+    for derivative in ordered:
+        if derivative.mode == "fwd_diff" or derivative.of in program.forward:
+            program.forward.add(derivative.name)
+        else:
+            program.functions[derivative.name] = derivative_header(derivative, program)
+    functions: dict[str, Function] = {}
+    calls: dict[str, dict[str, Span]] = {}
+    for node in defs:
+        scope = function_scope(node, program)
+        functions[node.name] = _function(scope, node)
+        calls[node.name] = scope.calls
+    in_order = sort_functions(functions, calls, ordered)
+    name = module_name(path)
+    structs = tuple(program.structs.values())
+    return Module(name, structs, in_order, tuple(ordered), source, path)
+
+
+def _function(scope: Scope, node: ast.FunctionDef) -> Function:
+    header = scope.header
+    nodes = node.body
+    if ast.get_docstring(node, clean=False) is not None:
+        nodes = nodes[1:]
+    try:
+        body = statements.body(scope, nodes)
+    except RecursionError:
+        raise errors.SyntaxNotSupported(
+            f"'{header.name}' is nested too deeply", header.span
+        ) from None
+    doc = ast.get_docstring(node) or ""
+    return Function(header.name, header.params, header.results, body, doc=doc, span=header.span)
+
+
+# ---------------------------------------------------------------------------------------- syntax
+
+
+def _syntax(source: str) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except SyntaxError as error:
+        raise _syntax_error(source, error) from None
+    except ValueError as error:  # null bytes, lone surrogates, very long numbers
+        raise errors.SyntaxNotSupported(f"this is not Python syntax: {error}") from None
+
+
+def _syntax_error(source: str, error: SyntaxError) -> errors.UserError:
+    line = error.lineno or 0
+    text = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    before = text[line - 1][: max(0, (error.offset or 1) - 1)] if 0 < line <= len(text) else ""
+    col = len(before.encode(errors="replace"))
+    return errors.SyntaxNotSupported(
+        f"this is not Python syntax: {error.msg}", Span(line, col, line, col + 1)
+    )
+
+
+def _check_depth(tree: ast.Module) -> None:
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return
+    place = next((node for node in level if hasattr(node, "lineno")), tree)
+    raise errors.SyntaxNotSupported(
+        f"the program is nested more than {MAX_DEPTH} levels deep", span_of(place),
+        hint="split a long expression over several statements",
+    )  # fmt: skip
+
+
+def _check_ignored(node: ast.stmt) -> None:
+    """Top-level statements that mean nothing: docstrings, and imports for the sake of editors."""
+    match node:
+        case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
+            return
+        case ast.Import(names=names) if all(a.name.split(".")[0] == "loma" for a in names):
+            return
+        case ast.ImportFrom(module=str(name), level=0) if name.split(".")[0] == "loma":
+            return
+        case ast.Import() | ast.ImportFrom():
+            raise unsupported(node)
+        case ast.AsyncFunctionDef():
+            raise unsupported(node)
+        case _:
+            raise errors.SyntaxNotSupported(
+                "a program has functions, structs and derivatives at its top level only",
+                span_of(node),
+                hint="put statements into a function",
+            )
+
+
+def _derivative(node: ast.Assign) -> Derivative:
+    match node.targets, node.value:
+        case [ast.Name(id=name)], ast.Call(
+            func=ast.Name(id="rev_diff" | "fwd_diff" as mode), args=[ast.Name(id=of)], keywords=[]
+        ):
+            return Derivative(name, "rev_diff" if mode == "rev_diff" else "fwd_diff", of,
+                              span_of(node))  # fmt: skip
+        case _, ast.Call(func=ast.Name(id="rev_diff" | "fwd_diff" as mode)):
+            raise errors.SyntaxNotSupported(
+                f"'{mode}' takes the name of one function", span_of(node),
+                hint=f"d_f = {mode}(f)",
+            )  # fmt: skip
+        case _:
+            raise errors.SyntaxNotSupported(
+                "only derivatives are assigned at the top level", span_of(node),
+                hint="d_f = rev_diff(f)",
+            )  # fmt: skip
+
+
+def _check_names(
+    classes: list[ast.ClassDef], defs: list[ast.FunctionDef], derivatives: list[Derivative]
+) -> None:
+    definitions: list[ast.ClassDef | ast.FunctionDef] = [*classes, *defs]
+    places = [(node.name, span_of_def(node)) for node in definitions]
+    places += [(derivative.name, derivative.span) for derivative in derivatives]
+    seen: dict[str, Span] = {}
+    for name, span in sorted(places, key=lambda item: (item[1].line, item[1].col)):
+        if name in _RESERVED:
+            raise errors.DuplicateFunction(
+                f"'{name}' is a name of the language itself", span, hint="use another name",
+                var=name,
+            )  # fmt: skip
+        if name in seen:
+            raise errors.DuplicateFunction(
+                f"'{name}' is already defined", span, var=name,
+                related=((seen[name], "first defined here"),),
+            )  # fmt: skip
+        seen[name] = span

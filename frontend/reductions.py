@@ -1,0 +1,67 @@
+"""Reductions: ``sum(... for i in N)`` and its relatives."""
+
+from __future__ import annotations
+
+import ast
+
+from loma import errors
+from loma.frontend import expressions as ex
+from loma.frontend.scope import Scope, Symbol, int_symbol, span_of
+from loma.ir import INT, Axis, Expr, Reduce, ReduceKind
+
+REDUCTIONS: dict[str, ReduceKind] = {
+    "sum": "sum", "max": "max", "min": "min", "prod": "prod", "argmax": "argmax",
+    "argmin": "argmin",
+}  # fmt: skip
+
+
+def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.GeneratorExp) -> Expr:
+    symbols: list[Symbol] = []
+    axes: list[Axis] = []
+
+    def bind(rest: list[ast.comprehension]) -> Expr:
+        if not rest:
+            with scope.elements():
+                return ex.scalar(scope, generator.elt)
+        loop = rest[0]
+        if loop.ifs:
+            raise errors.SyntaxNotSupported(
+                "a reduction has no 'if'", span_of(loop.ifs[0]),
+                hint=f"write {kind}(... if condition else 0.0 for ...)",
+            )  # fmt: skip
+        if loop.is_async:
+            raise errors.SyntaxNotSupported("'async' is not part of loma", span_of(generator))
+        if not isinstance(loop.target, ast.Name):
+            raise errors.SyntaxNotSupported(
+                "a reduction binds one index in each 'for'", span_of(loop.target),
+                hint="write sum(... for i in N for j in M)",
+            )  # fmt: skip
+        with scope.elements():
+            extent = _extent(scope, loop.iter)
+        symbol = int_symbol(loop.target.id, "index", span_of(loop.target), extent)
+        symbols.append(symbol)
+        axes.append(Axis(symbol.name, extent))
+        with scope.with_symbols(symbol):
+            return bind(rest[1:])
+
+    body = bind(generator.generators)
+    type_ = INT if kind in ("argmax", "argmin") else body.type
+    return Reduce(kind, body, tuple(axes), type_, span_of(node))
+
+
+def _extent(scope: Scope, node: ast.expr) -> Expr:
+    match node:
+        case ast.Call(func=ast.Name(id="range"), args=[inner], keywords=[]):
+            return ex.int_expression(scope, inner, "a range")
+        case ast.Call(func=ast.Name(id="range")):
+            raise errors.SyntaxNotSupported(
+                "a range has one bound and starts at 0", span_of(node),
+                hint="shift the index: for i in range(n - m), and i + m inside",
+            )  # fmt: skip
+        case ast.List() | ast.Tuple() | ast.Constant(value=str()):
+            raise errors.SyntaxNotSupported(
+                "a reduction runs over a size or a range", span_of(node),
+                hint="write 'for i in N' or 'for i in range(n)'",
+            )  # fmt: skip
+        case _:
+            return ex.int_expression(scope, node, "a range")

@@ -1,0 +1,218 @@
+"""What a function's body knows while it is read: names, indices, the other functions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from loma import errors
+from loma.ir import INT, ArrayType, Expr, Function, Span, Struct, TensorType, Type, Var
+
+Kind = Literal["In", "Out", "size", "local", "counter", "index"]
+
+
+def span_of(node: ast.AST) -> Span:
+    """The stretch of text of a syntax node."""
+    line, col = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+    end = getattr(node, "end_lineno", None) or line
+    end_col = getattr(node, "end_col_offset", None)
+    return Span(line, col, end, col if end_col is None else end_col)
+
+
+def span_of_def(node: ast.FunctionDef | ast.ClassDef) -> Span:
+    """The stretch of ``def name`` or ``class name``."""
+    word = "class " if isinstance(node, ast.ClassDef) else "def "
+    end = node.col_offset + len(word) + len(node.name.encode())
+    return Span(node.lineno, node.col_offset, node.lineno, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A name of a function's body.
+
+    ``extent`` is the range of a loop counter or an index. ``definition`` is the value of an int
+    variable that is assigned once and depends on sizes only: in a tensor's type it stands for the
+    variable.
+    """
+
+    name: str
+    type: Type
+    kind: Kind
+    span: Span
+    extent: Expr | None = None
+    definition: Expr | None = None
+
+    def describe(self) -> str:
+        """What kind of thing the name is, for messages."""
+        return {
+            "In": "an argument", "Out": "an argument", "size": "a size variable",
+            "local": "a variable", "counter": "a loop counter", "index": "an index",
+        }[self.kind]  # fmt: skip
+
+
+@dataclass(slots=True)
+class Program:
+    """What the functions of a module know of each other: structs and signatures.
+
+    ``functions`` holds headers, bodies left empty, those of reverse derivatives included;
+    ``forward`` the names of forward derivatives, whose differential types have no values here.
+    """
+
+    structs: dict[str, Struct] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    forward: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Scope:
+    """The state of reading one function.
+
+    ``reassigned`` maps names that get a value more than once in the text to the second such place.
+    ``elementwise`` holds inside index statements and reductions, where expressions are scalar;
+    ``guarded`` counts conditions around the expression, ``subscripts`` the brackets around it.
+    ``calls`` collects the functions that are called, with the first place of each; ``ended`` the
+    counters and indices that existed before; ``unassigned`` the tensors of unknown rank that were
+    declared without a value and have got none since.
+    """
+
+    program: Program
+    header: Function
+    symbols: dict[str, Symbol] = field(default_factory=dict)
+    reassigned: dict[str, Span] = field(default_factory=dict)
+    calls: dict[str, Span] = field(default_factory=dict)
+    ended: dict[str, Kind] = field(default_factory=dict)
+    unassigned: set[str] = field(default_factory=set)
+    depth: int = 0
+    elementwise: bool = False
+    guarded: int = 0
+    subscripts: int = 0
+
+    def add(self, symbol: Symbol) -> None:
+        """Declares a name; DuplicateVariable if it is taken."""
+        first = self.symbols.get(symbol.name)
+        if first is not None:
+            raise errors.DuplicateVariable(
+                f"'{symbol.name}' is already {first.describe()}",
+                symbol.span,
+                related=((first.span, "first declared here"),),
+                var=symbol.name,
+            )
+        self.symbols[symbol.name] = symbol
+
+    @contextmanager
+    def with_symbols(self, *symbols: Symbol) -> Iterator[None]:
+        """Names that exist for a while: loop counters and indices."""
+        added: list[str] = []
+        try:
+            for symbol in symbols:
+                self.add(symbol)
+                added.append(symbol.name)
+            yield
+        finally:
+            for name in added:
+                self.ended[name] = self.symbols.pop(name).kind
+
+    def check_outermost(self, name: str, span: Span) -> None:
+        """Refuses a declaration inside ``if``, ``for`` or ``while``."""
+        if self.depth:
+            raise errors.DeclarationNotOutmostLevel(
+                f"'{name}' is declared inside 'if', 'for' or 'while'",
+                span,
+                hint="declare it before, at the level of the function's body",
+                var=name,
+            )
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Inside something that may not be evaluated."""
+        self.guarded += 1
+        try:
+            yield
+        finally:
+            self.guarded -= 1
+
+    @contextmanager
+    def elements(self) -> Iterator[None]:
+        """Inside an index statement or a reduction."""
+        before, self.elementwise = self.elementwise, True
+        try:
+            yield
+        finally:
+            self.elementwise = before
+
+    def lookup(self, node: ast.Name) -> Expr:
+        """The variable of that name; an error that suggests the nearest name if there is none."""
+        symbol = self.symbols.get(node.id)
+        if symbol is not None:
+            self.check_assigned(node.id, span_of(node))
+            return Var(symbol.name, symbol.type, span_of(node))
+        if self.subscripts:
+            raise errors.UnboundIndex(
+                f"index '{node.id}' is not bound: only an index statement or a reduction binds one",
+                span_of(node),
+                hint=f"bind it, as in sum(... for {node.id} in range(n)), or declare a variable",
+                var=node.id,
+            )
+        if node.id in self.program.functions:
+            raise errors.UndeclaredVariable(
+                f"'{node.id}' is a function, not a variable",
+                span_of(node),
+                hint=f"call it: {node.id}(...)",
+                var=node.id,
+            )
+        raise self.undeclared(node.id, span_of(node))
+
+    def undeclared(self, name: str, span: Span, type_: str = "float") -> errors.UserError:
+        """The error for an unknown name, with the best hint there is."""
+        hint = errors.suggest(name, self.symbols)
+        if self.ended.get(name) == "counter":
+            hint = "a loop's counter exists only inside the loop"
+        elif self.ended.get(name) == "index":
+            hint = "an index exists only inside its statement or reduction"
+        return errors.UndeclaredVariable(
+            f"variable '{name}' is not declared",
+            span,
+            hint=hint or f"declare it first: {name} : {type_}",
+            var=name,
+        )
+
+    def check_assigned(self, name: str, span: Span) -> None:
+        """Refuses the use of a tensor that cannot start at zero, because its rank is not known."""
+        if name in self.unassigned:
+            raise errors.RankMismatch(
+                f"tensor '{name}' is used before it is assigned",
+                span,
+                hint="give its type sizes, so that it starts at zero, or assign it first",
+                related=((self.symbols[name].span, "declared without sizes here"),),
+                var=name,
+            )
+
+    def check_writable(self, name: str, span: Span) -> Symbol:
+        """The variable that an assignment writes; an error if it is read only or unknown."""
+        symbol = self.symbols.get(name)
+        if symbol is None:
+            raise self.undeclared(name, span)
+        if symbol.kind in ("size", "counter", "index"):
+            raise errors.WriteToSize(
+                f"'{name}' is {symbol.describe()} and cannot be assigned to",
+                span,
+                hint="use a variable of its own",
+                var=name,
+            )
+        if symbol.kind == "In" and isinstance(symbol.type, TensorType | ArrayType):
+            noun = "tensor" if isinstance(symbol.type, TensorType) else "array"
+            raise errors.WriteToInArgument(
+                f"'{name}' is an In {noun}, which is read only",
+                span,
+                hint="write to a local variable, or make the argument Out[...]",
+                related=((symbol.span, "declared here"),),
+                var=name,
+            )
+        return symbol
+
+
+def int_symbol(name: str, kind: Kind, span: Span, extent: Expr | None = None) -> Symbol:
+    return Symbol(name, INT, kind, span, extent)

@@ -1,0 +1,281 @@
+"""Headers: what a function takes and gives, before any body is read."""
+
+from __future__ import annotations
+
+import ast
+from typing import Literal
+
+from loma import errors
+from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
+from loma.frontend.types import check_sizes, read_results, read_type, size_in_scope, size_value
+from loma.ir import (
+    INT, ArrayType, Derivative, Expr, Function, Param, Span, Struct, TensorType, Type, Var,
+)  # fmt: skip
+from loma.names import Names
+from loma.walk import variables
+
+
+def _no_size(node: ast.Name) -> Expr:
+    raise errors.UnknownType("no tensors in structs", span_of(node))
+
+
+# --------------------------------------------------------------------------------------- structs
+
+
+def read_struct(node: ast.ClassDef, program: Program) -> Struct:
+    """``class Ray:`` with a declaration for each member."""
+    if node.bases or node.keywords or node.decorator_list:
+        raise errors.SyntaxNotSupported(
+            "a struct has no base classes or decorators", span_of_def(node),
+            hint=f"class {node.name}:",
+        )  # fmt: skip
+    members: dict[str, tuple[Type, Span]] = {}
+    for item in node.body:
+        match item:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=None):
+                if name in members:
+                    raise errors.DuplicateVariable(
+                        f"member '{name}' is declared twice", span_of(item.target), var=name,
+                        related=((members[name][1], "first declared here"),),
+                    )  # fmt: skip
+                members[name] = _member_type(annotation, program), span_of(item.target)
+            case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
+                pass
+            case _:
+                raise errors.SyntaxNotSupported(
+                    "a struct has declarations of members only", span_of(item),
+                    hint="write 'name : type', without a value",
+                )  # fmt: skip
+    listed = tuple((name, type_) for name, (type_, _) in members.items())
+    return Struct(node.name, listed, span_of_def(node))
+
+
+def _member_type(node: ast.expr, program: Program) -> Type:
+    type_ = read_type(node, program, _no_size)
+    if isinstance(type_, TensorType):
+        raise errors.UnknownType("a member of a struct cannot be a tensor", span_of(node))
+    element: Type = type_
+    while isinstance(element, ArrayType):
+        if element.size is None:
+            raise errors.DeclareUnboundedArray(
+                "an array in a struct needs a size", span_of(node), hint="Array[float, 3]"
+            )
+        element = element.element
+    return type_
+
+
+# ------------------------------------------------------------------------------------- functions
+
+
+def function_header(node: ast.FunctionDef, program: Program) -> Function:
+    """The function with an empty body."""
+    _check_form(node)
+    scope = Scope(program, Function(node.name, (), (), (), span=span_of_def(node)))
+    params = _params(node, scope)
+    for symbol in _param_symbols(params):
+        scope.add(symbol)
+    results = read_results(node.returns, program, size_in_scope(scope))
+    for type_ in results:
+        assert node.returns is not None
+        check_sizes(type_, span_of(node.returns))
+        if isinstance(type_, ArrayType):
+            raise errors.UnknownType(
+                "a function cannot return an array", span_of(node.returns),
+                hint="give it an Out[Array[...]] argument",
+            )  # fmt: skip
+    return Function(node.name, params, results, (), span=span_of_def(node))
+
+
+def _check_form(node: ast.FunctionDef) -> None:
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Name) and decorator.id == "simd":
+            raise errors.SyntaxNotSupported("'@simd' is not supported", span_of(decorator))
+        raise errors.SyntaxNotSupported("a function has no decorators", span_of(decorator))
+    args = node.args
+    if args.vararg or args.kwarg or args.kwonlyargs or args.posonlyargs:
+        extra = args.vararg or args.kwarg or (args.kwonlyargs or args.posonlyargs)[0]
+        raise errors.SyntaxNotSupported(
+            "arguments are plain names: no '*', '**' or '/'", span_of(extra)
+        )
+    if args.defaults:
+        raise errors.SyntaxNotSupported(
+            "arguments have no default values", span_of(args.defaults[0])
+        )
+
+
+def _params(node: ast.FunctionDef, scope: Scope) -> tuple[Param, ...]:
+    names = [arg.arg for arg in node.args.args]
+    ints = {arg.arg for arg in node.args.args if _is_int(arg)}
+    bound = set(_bare_sizes(node, ints))
+    out: list[Param] = []
+    for arg in node.args.args:
+        found = _mode_and_type(arg)
+        if found is None:
+            raise errors.FuncArgNotAnnotated(
+                f"argument '{arg.arg}' of '{node.name}' needs In[...] or Out[...]", span_of(arg),
+                hint=f"{arg.arg} : In[{_guess(arg)}]", var=arg.arg,
+            )  # fmt: skip
+        first = names.index(arg.arg)
+        if first != len(out):
+            raise errors.DuplicateVariable(
+                f"'{arg.arg}' is already an argument", span_of(arg), var=arg.arg,
+                related=((out[first].span, "first declared here"),),
+            )  # fmt: skip
+
+        def size_of(name: ast.Name) -> Expr:
+            if name.id in bound or name.id in ints:
+                return Var(name.id, INT, span_of(name))
+            if name.id in names:
+                raise errors.UnknownSizeVariable(
+                    f"'{name.id}' is an argument that is no In[int] and cannot be a size",
+                    span_of(name), var=name.id,
+                )  # fmt: skip
+            raise errors.UnknownSizeVariable(
+                f"size variable '{name.id}' stands alone in no dimension of an argument",
+                span_of(name),
+                hint=errors.suggest(name.id, bound | ints)
+                or f"make it an argument: {name.id} : In[int]",
+                var=name.id,
+            )
+
+        mode, annotation = found
+        type_ = read_type(annotation, scope.program, size_of)
+        check_sizes(type_, span_of(annotation))
+        out.append(Param(arg.arg, type_, mode, span_of(arg)))
+    return tuple(out)
+
+
+def _mode_and_type(arg: ast.arg) -> tuple[Literal["In", "Out"], ast.expr] | None:
+    match arg.annotation:
+        case ast.Subscript(value=ast.Name(id="In"), slice=inner):
+            return "In", inner
+        case ast.Subscript(value=ast.Name(id="Out"), slice=inner):
+            return "Out", inner
+        case _:
+            return None
+
+
+def _is_int(arg: ast.arg) -> bool:
+    match _mode_and_type(arg):
+        case "In", ast.Name(id="int"):
+            return True
+        case _:
+            return False
+
+
+def _guess(arg: ast.arg) -> str:
+    return "float" if arg.annotation is None else ast.unparse(arg.annotation)
+
+
+def _bare_sizes(node: ast.FunctionDef, ints: set[str]) -> list[str]:
+    """The names that stand alone in a dimension of an argument: the size variables."""
+    names = {arg.arg for arg in node.args.args}
+    found: list[str] = []
+    for arg in node.args.args:
+        match _mode_and_type(arg):
+            case _, ast.Subscript(
+                value=ast.Name(id="Tensor" | "IntTensor" | "TorchTensorFloat"), slice=inner
+            ):
+                items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+                found += [i.id for i in items if isinstance(i, ast.Name) and i.id not in names]
+            case _:
+                pass
+    return found
+
+
+def _param_symbols(params: tuple[Param, ...]) -> list[Symbol]:
+    """The arguments and the size variables as names of the body."""
+    symbols = [Symbol(p.name, p.type, p.mode, p.span) for p in params]
+    known = {p.name for p in params}
+    for param in params:
+        if isinstance(param.type, TensorType):
+            for dim in param.type.dims or ():
+                if isinstance(dim, Var) and dim.name not in known:
+                    known.add(dim.name)
+                    symbols.append(int_symbol(dim.name, "size", dim.span))
+    return symbols
+
+
+def function_scope(node: ast.FunctionDef, program: Program) -> Scope:
+    """The names at the start of the function's body."""
+    header = program.functions[node.name]
+    scope = Scope(program, header)
+    for symbol in _param_symbols(header.params):
+        scope.add(symbol)
+    scope.reassigned = _reassigned(node, program)
+    for type_ in (*(p.type for p in header.params), *header.results):
+        if isinstance(type_, TensorType):
+            for dim in type_.dims or ():
+                for name in variables(dim):
+                    size_value(scope, scope.symbols[name], dim.span)
+    return scope
+
+
+def _reassigned(node: ast.FunctionDef, program: Program) -> dict[str, Span]:
+    """Where names get a second value: arguments any value, others one after their declaration."""
+    given = {arg.arg for arg in node.args.args}
+    found: dict[str, Span] = {}
+
+    def mark(target: ast.expr) -> None:
+        match target:
+            case ast.Tuple(elts=items) | ast.List(elts=items):
+                for item in items:
+                    mark(item)
+            case ast.Name(id=name):
+                if name in given:
+                    found.setdefault(name, span_of(target))
+                given.add(name)
+            case _:
+                pass
+
+    def visit(nodes: list[ast.stmt]) -> None:
+        for stmt in nodes:
+            match stmt:
+                case ast.Assign(targets=targets):
+                    for target in targets:
+                        mark(target)
+                case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+                    mark(target)
+                case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args)):
+                    callee = program.functions.get(name)
+                    modes = [p.mode for p in callee.params] if callee else ["Out"] * len(args)
+                    for arg, mode in zip(args, modes, strict=False):
+                        if mode == "Out":
+                            mark(arg)
+                case ast.If() | ast.For() | ast.While():
+                    visit(stmt.body)
+                    visit(stmt.orelse)
+                case _:
+                    pass
+
+    visit(node.body)
+    return found
+
+
+# ----------------------------------------------------------------------------------- derivatives
+
+
+def derivative_header(derivative: Derivative, program: Program) -> Function:
+    """The signature of a reverse derivative, which AD makes later.
+
+    Each In argument is followed by its adjoint as Out; each Out argument becomes its adjoint as
+    In; each result adds a last In argument, its adjoint.
+    """
+    primal = program.functions[derivative.of]
+    names = Names(p.name for p in primal.params)
+    for type_ in (*(p.type for p in primal.params), *primal.results):
+        if isinstance(type_, TensorType):
+            names.take(*(name for dim in type_.dims or () for name in variables(dim)))
+    params: list[Param] = []
+    for param in primal.params:
+        wish = f"_d_{param.name.lstrip('_')}"
+        if param.mode == "In":
+            params.append(param)
+            params.append(Param(names.fresh(wish), param.type, "Out", derivative.span))
+        else:
+            params.append(Param(names.fresh(f"{wish}_out"), param.type, "In", derivative.span))
+    several = len(primal.results) > 1
+    for k, type_ in enumerate(primal.results):
+        wish = f"_d_result_{k}" if several else "_d_result"
+        params.append(Param(names.fresh(wish), type_, "In", derivative.span))
+    return Function(derivative.name, tuple(params), (), (), span=derivative.span)

@@ -1,0 +1,251 @@
+"""Annotations to types: scalars, arrays, structs, tensors and the arithmetic of their sizes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Literal
+
+from loma import errors, sizes
+from loma.frontend.scope import Program, Scope, Symbol, span_of
+from loma.ir import (
+    FLOAT, INT, ArrayType, Binary, BinaryOp, Expr, IntConst, Span, StructType, TensorType,
+    TupleType, Type, Unary, Var,
+)  # fmt: skip
+from loma.printer import print_expr
+from loma.walk import free_variables, substitute
+
+Element = Literal["float", "float32", "int"]
+_TENSORS: dict[str, Element] = {
+    "Tensor": "float", "TorchTensorFloat": "float32", "IntTensor": "int",
+}  # fmt: skip
+TYPE_NAMES = ("int", "float", "Array", *_TENSORS)
+_SIZE_OPS: dict[type[ast.operator], BinaryOp] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
+}  # fmt: skip
+# What stands for a name in a tensor's sizes; it raises when the name is no size there.
+SizeOf = Callable[[ast.Name], Expr]
+
+
+def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
+    """The type that an annotation names. Raises UnknownType."""
+    match node:
+        case ast.Name(id="int"):
+            return INT
+        case ast.Name(id="float"):
+            return FLOAT
+        case ast.Name(id=name) if name in _TENSORS:
+            return TensorType(None, _TENSORS[name])
+        case ast.Name(id=name) if name in program.structs:
+            return StructType(name)
+        case ast.Name(id="Array"):
+            raise errors.UnknownType(
+                "an Array needs the type of its elements", span_of(node),
+                hint="Array[float, 3], or Array[float] for an argument of any length",
+            )  # fmt: skip
+        case ast.Subscript(value=ast.Name(id="Array"), slice=inner):
+            return _array(node, inner, program, size_of)
+        case ast.Subscript(value=ast.Name(id=name), slice=inner) if name in _TENSORS:
+            items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            return TensorType(tuple(_size(item, size_of) for item in items), _TENSORS[name])
+        case ast.Subscript(value=ast.Name(id="Diff")) | ast.Name(id="Diff"):
+            raise _differential(node)
+        case ast.Name(id=name) if name.startswith("_d") and _differential_of(name, program):
+            raise _differential(node)
+        case ast.Name(id="In" | "Out") | ast.Subscript(value=ast.Name(id="In" | "Out")):
+            raise errors.UnknownType(
+                "In[...] and Out[...] stand only around the type of an argument", span_of(node)
+            )
+        case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)):
+            raise errors.UnknownType(
+                f"there is no type '{name}'", span_of(node),
+                hint=errors.suggest(name, [*TYPE_NAMES, *program.structs])
+                or "types are int, float, Array[T], Tensor[N, M], IntTensor[N] and structs",
+                var=name,
+            )  # fmt: skip
+        case _:
+            raise errors.UnknownType(
+                "this is no type", span_of(node),
+                hint="types are int, float, Array[T], Tensor[N, M], IntTensor[N] and structs",
+            )  # fmt: skip
+
+
+def read_results(node: ast.expr | None, program: Program, size_of: SizeOf) -> tuple[Type, ...]:
+    """The types after ``->``: none, one, or those of ``tuple[...]``."""
+    match node:
+        case None | ast.Constant(value=None):
+            return ()
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=inner):
+            items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            return tuple(read_type(item, program, size_of) for item in items)
+        case _:
+            return (read_type(node, program, size_of),)
+
+
+def _differential_of(name: str, program: Program) -> bool:
+    return name == "_dfloat" or name[2:] in program.structs
+
+
+def _differential(node: ast.expr) -> errors.UserError:
+    return errors.SyntaxNotSupported(
+        "differential types (Diff[T], _dfloat) are not supported", span_of(node),
+        hint="use rev_diff, whose arguments have ordinary types",
+    )  # fmt: skip
+
+
+def _array(node: ast.expr, inner: ast.expr, program: Program, size_of: SizeOf) -> ArrayType:
+    items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+    if len(items) not in (1, 2):
+        raise errors.UnknownType(
+            "an Array has an element type and at most one size", span_of(node),
+            hint="nest them: Array[Array[float, 3], 4]",
+        )  # fmt: skip
+    element = read_type(items[0], program, size_of)
+    if isinstance(element, TensorType | TupleType):
+        raise errors.UnknownType("the elements of an Array are no tensors", span_of(items[0]))
+    if len(items) == 1:
+        return ArrayType(element, None)
+    match items[1]:
+        case ast.Constant(value=int(size)) if size is not True and size is not False and size > 0:
+            return ArrayType(element, size)
+        case other:
+            raise errors.UnknownType("the size of an Array is a positive constant", span_of(other))
+
+
+def _size(node: ast.expr, size_of: SizeOf) -> Expr:
+    match node:
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=int(value)) if value < 2**63:
+            return IntConst(value, span_of(node))
+        case ast.Name():
+            return size_of(node)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = _size(operand, size_of)
+            if isinstance(inner, IntConst):
+                return IntConst(-inner.value, span_of(node))
+            return Unary("-", inner, INT, span_of(node))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _SIZE_OPS:
+            a, b = _size(left, size_of), _size(right, size_of)
+            return Binary(_SIZE_OPS[type(op)], a, b, INT, span_of(node))
+        case _:
+            pass
+    raise errors.UnknownType(
+        "a size is a name, a whole number, or + - * // % of sizes", span_of(node)
+    )
+
+
+def check_sizes(type_: Type, span: Span) -> None:
+    """Refuses a constant size below zero."""
+    if isinstance(type_, TensorType):
+        for dim in type_.dims or ():
+            value = sizes.constant(dim)
+            if value is not None and value < 0:
+                raise errors.UnknownType(f"a size cannot be {value}", span)
+
+
+# ----------------------------------------------------------------------- sizes inside functions
+
+
+def size_in_scope(scope: Scope) -> SizeOf:
+    """What names mean in the tensor types of a function's body and in its result types."""
+
+    def size_of(node: ast.Name) -> Expr:
+        symbol = scope.symbols.get(node.id)
+        if symbol is None:
+            raise errors.UnknownSizeVariable(
+                f"size variable '{node.id}' is bound by no argument", span_of(node),
+                hint=errors.suggest(node.id, [s.name for s in scope.symbols.values()
+                                              if s.type == INT])
+                or f"make it a size of an argument, or an argument: {node.id} : In[int]",
+                var=node.id,
+            )  # fmt: skip
+        return size_value(scope, symbol, span_of(node))
+
+    return size_of
+
+
+def size_value(scope: Scope, symbol: Symbol, span: Span) -> Expr:
+    """The int expression over sizes and In[int] arguments that a name stands for in a type."""
+    if symbol.type != INT:
+        raise errors.UnknownSizeVariable(
+            f"'{symbol.name}' is no int and cannot be a size", span,
+            related=((symbol.span, "declared here"),), var=symbol.name,
+        )  # fmt: skip
+    changed = scope.reassigned.get(symbol.name)
+    if symbol.kind == "In" and changed is not None:
+        raise errors.UnknownSizeVariable(
+            f"'{symbol.name}' is reassigned in this function, so it cannot be a size", span,
+            hint="assign to another variable", related=((changed, "reassigned here"),),
+            var=symbol.name,
+        )  # fmt: skip
+    if symbol.kind in ("size", "In"):
+        return Var(symbol.name, INT, span)
+    if symbol.definition is not None:
+        return symbol.definition
+    raise errors.UnknownSizeVariable(
+        f"'{symbol.name}' is {symbol.describe()}, and a size must be known when the function "
+        "is called",
+        span,
+        hint="sizes are made of the arguments' sizes, In[int] arguments and constants",
+        related=((symbol.span, "declared here"),),
+        var=symbol.name,
+    )
+
+
+def fixed_sizes(scope: Scope, expr: Expr) -> Expr:
+    """An int expression with variables that are assigned once replaced by their values."""
+    values = {
+        name: symbol.definition
+        for name in free_variables(expr)
+        if (symbol := scope.symbols.get(name)) is not None and symbol.definition is not None
+    }
+    return substitute(expr, values) if values else expr
+
+
+def check_declarable(scope: Scope, name: str, type_: Type, span: Span) -> None:
+    """Refuses a variable whose inferred sizes are not known when the function is called."""
+    if not isinstance(type_, TensorType):
+        return
+    for dim in type_.dims or ():
+        if not _is_size_arithmetic(dim):
+            raise errors.UnknownSizeVariable(
+                f"a size of '{name}' is '{print_expr(dim)}', and sizes are made with + - * // %",
+                span,
+                hint="whole division of sizes is '//'",
+            )
+        for used in sorted(free_variables(dim)):
+            symbol = scope.symbols[used]
+            if symbol.kind not in ("size", "In") or used in scope.reassigned:
+                raise errors.UnknownSizeVariable(
+                    f"a size of '{name}' depends on '{used}', which is no size variable",
+                    span,
+                    hint="sizes are made of the arguments' sizes, In[int] arguments and constants",
+                    related=((symbol.span, f"'{used}' is declared here"),),
+                    var=used,
+                )
+
+
+def _is_size_arithmetic(expr: Expr) -> bool:
+    match expr:
+        case Var() | IntConst():
+            return True
+        case Unary("-", operand):
+            return _is_size_arithmetic(operand)
+        case Binary("+" | "-" | "*" | "//" | "%", left, right):
+            return _is_size_arithmetic(left) and _is_size_arithmetic(right)
+        case _:
+            return False
+
+
+def size_definition(scope: Scope, name: str, type_: Type, value: Expr) -> Expr | None:
+    """The value of an int variable that may stand in a tensor's sizes: assigned once, of sizes."""
+    if type_ != INT or value.type != INT or name in scope.reassigned:
+        return None
+    value = fixed_sizes(scope, value)
+    if not _is_size_arithmetic(value):
+        return None
+    for used in free_variables(value):
+        if scope.symbols[used].kind not in ("size", "In") or used in scope.reassigned:
+            return None
+    return value

@@ -1,0 +1,44 @@
+"""loma: differentiable tensor functions, written once and compiled with their derivatives.
+
+    m = loma.compile("squash.loma")
+    y = m.squash(x)          # takes part in autograd
+    print(m.show("adjoint"))
+
+Public names are loaded when they are first used, so that ``import loma.ir`` imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loma.check import check_gradients as check_gradients
+    from loma.compiler import compile as compile
+    from loma.compiler import compile_many as compile_many
+    from loma.embedded import module as module
+    from loma.errors import UserError as UserError
+    from loma.functions import LomaModule as LomaModule
+
+_PUBLIC = {
+    "LomaModule": "loma.functions",
+    "UserError": "loma.errors",
+    "check_gradients": "loma.check",
+    "compile": "loma.compiler",
+    "compile_many": "loma.compiler",
+    "module": "loma.embedded",
+}
+
+__all__ = ["LomaModule", "UserError", "check_gradients", "compile", "compile_many", "module"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'loma' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -1,0 +1,303 @@
+"""Makes typed IR: an expression has its type the moment it exists.
+
+The frontend builds programs with it and AD builds derivatives with it, so both obey one set of type
+rules. Errors carry the span that is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from loma import errors, sizes
+from loma.builtins import BUILTINS
+from loma.ir import (
+    FLOAT, INT, NOWHERE, ArrayType, Attr, Binary, BinaryOp, Builtin, Expr, FloatConst, FloatType,
+    Index, IntConst, IntType, Op, Select, Span, StructType, TensorType, TupleType, Type, Unary,
+)  # fmt: skip
+from loma.ops import INFIX, OPS, AttrInfo, OpInfo
+from loma.shapes import OpCall
+
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+
+
+def show_type(type_: Type) -> str:
+    """A type as a user writes it."""
+    from loma.printer import print_type
+
+    return print_type(type_)
+
+
+def is_scalar(type_: Type) -> bool:
+    return isinstance(type_, IntType | FloatType)
+
+
+def is_rank0(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.dims == ()
+
+
+def as_scalar(expr: Expr) -> Expr:
+    """A rank-0 tensor read as a scalar; every other expression as it is."""
+    if not is_rank0(expr.type):
+        return expr
+    assert isinstance(expr.type, TensorType)
+    return Index(expr, (), INT if expr.type.element == "int" else FLOAT, expr.span)
+
+
+def convertible(source: Type, target: Type) -> bool:
+    """Whether a value may be assigned, passed or returned where ``target`` is expected."""
+    if is_scalar(target):
+        return is_scalar(source) or is_rank0(source)
+    match source, target:
+        case TensorType(a, e1), TensorType(b, e2):
+            if (e1 == "int") != (e2 == "int"):
+                return False
+            if a is None or b is None:
+                return True
+            return len(a) == len(b) and all(
+                sizes.equal(x, y) is not False for x, y in zip(a, b, strict=True)
+            )
+        case _:
+            return source == target
+
+
+# --------------------------------------------------------------------------- scalar expressions
+
+
+def unary(op: str, operand: Expr, span: Span = NOWHERE) -> Expr:
+    """``-x`` on scalars and tensors, ``not x`` on scalars."""
+    if isinstance(operand.type, TensorType) and op == "-":
+        return operator("neg", (operand,), {}, span)
+    operand = as_scalar(operand)
+    if not is_scalar(operand.type):
+        raise errors.UnaryOpTypeMismatch(
+            f"'{op}' takes an int or a float, found {show_type(operand.type)}", span
+        )
+    if op == "not":
+        return Unary("not", operand, INT, span)
+    match operand:
+        case IntConst(value):
+            return IntConst(-value, span)
+        case FloatConst(value):
+            return FloatConst(-value, span)
+    return Unary("-", operand, operand.type, span)
+
+
+def binary(op: str, left: Expr, right: Expr, span: Span = NOWHERE) -> Expr:
+    """An infix operation; on a tensor it becomes the operator of that name, with broadcasting."""
+    for side in (left, right):
+        if isinstance(side.type, ArrayType | StructType | TupleType):
+            raise errors.BinaryOpTypeMismatch(
+                f"'{op}' takes ints and floats, found {show_type(left.type)} and "
+                f"{show_type(right.type)}",
+                span,
+            )
+    if isinstance(left.type, TensorType) or isinstance(right.type, TensorType):
+        if op not in INFIX:
+            raise errors.BinaryOpTypeMismatch(
+                f"'{op}' is not an operator on tensors",
+                span,
+                hint="on whole tensors use + - * / and comparisons, or write an index statement",
+            )
+        return operator(INFIX[op], (left, right), {}, span)
+    result: Type = FLOAT if FLOAT in (left.type, right.type) else INT
+    if op in _COMPARISONS or op in ("and", "or"):
+        result = INT
+    if op == "**" and not (isinstance(right, IntConst) and right.value >= 0):
+        result = FLOAT
+    return Binary(cast(BinaryOp, op), left, right, result, span)
+
+
+def select(cond: Expr, then: Expr, other: Expr, span: Span = NOWHERE) -> Expr:
+    """``then if cond else other`` on scalars."""
+    cond, then, other = as_scalar(cond), as_scalar(then), as_scalar(other)
+    if not is_scalar(cond.type):
+        raise errors.IfCondTypeMismatch(
+            f"a condition is an int or a float, found {show_type(cond.type)}",
+            cond.span,
+            hint="choose between tensors with where(cond, a, b)",
+        )
+    if not (is_scalar(then.type) and is_scalar(other.type)):
+        raise errors.BinaryOpTypeMismatch(
+            f"the branches of 'if ... else' are {show_type(then.type)} and "
+            f"{show_type(other.type)}; they must be ints or floats",
+            span,
+            hint="choose between tensors with where(cond, a, b)",
+        )
+    result: Type = FLOAT if FLOAT in (then.type, other.type) else INT
+    return Select(cond, then, other, result, span)
+
+
+def builtin(name: str, args: Sequence[Expr], span: Span = NOWHERE) -> Expr:
+    """A call of a built-in scalar function."""
+    info = BUILTINS[name]
+    if len(args) != info.arity:
+        raise errors.CallTypeMismatch(
+            f"'{name}' takes {_count(info.arity, 'argument')}, found {len(args)}", span
+        )
+    scalars = tuple(as_scalar(arg) for arg in args)
+    for arg in scalars:
+        if not is_scalar(arg.type):
+            raise errors.CallTypeMismatch(
+                f"'{name}' takes ints and floats here, found {show_type(arg.type)}", arg.span
+            )
+    if info.result == "operands":
+        result: Type = FLOAT if any(a.type == FLOAT for a in scalars) else INT
+    else:
+        result = INT if info.result == "int" else FLOAT
+    return Builtin(name, scalars, result, span)
+
+
+# ----------------------------------------------------- arithmetic for derivatives, constants folded
+
+
+def is_const(expr: Expr, value: float) -> bool:
+    return isinstance(expr, FloatConst | IntConst) and expr.value == value
+
+
+def add(left: Expr, right: Expr) -> Expr:
+    if is_const(left, 0.0):
+        return right
+    return left if is_const(right, 0.0) else binary("+", left, right)
+
+
+def mul(left: Expr, right: Expr) -> Expr:
+    if is_const(left, 1.0) and right.type != INT:
+        return right
+    if is_const(right, 1.0) and left.type != INT:
+        return left
+    if is_const(right, -1.0):
+        return neg(left)
+    return neg(right) if is_const(left, -1.0) else binary("*", left, right)
+
+
+def neg(operand: Expr) -> Expr:
+    if isinstance(operand, Unary) and operand.op == "-":
+        return operand.operand
+    return unary("-", operand)
+
+
+def flt(value: float) -> FloatConst:
+    return FloatConst(float(value))
+
+
+# ------------------------------------------------------------------------------ tensor operators
+
+
+def operator(
+    name: str, args: Sequence[Expr], attrs: dict[str, object] | None = None, span: Span = NOWHERE
+) -> Op:
+    """A call of a tensor operator, its attributes checked and completed.
+
+    ``attrs`` maps names to ints, int expressions, or sequences of them.
+    """
+    info = OPS[name]
+    _check_args(info, args, span)
+    values: list[tuple[str, Attr]] = []
+    given = dict(attrs or {})
+    for attr in info.attrs:
+        values.append((attr.name, _attr(info, attr, given, args, span)))
+        given.pop(attr.name, None)
+    for unknown in given:
+        names = [a.name for a in info.attrs]
+        raise errors.OperatorArguments(
+            f"'{name}' has no attribute '{unknown}'; it has {', '.join(names) or 'none'}", span,
+            hint=errors.suggest(unknown, names),
+        )  # fmt: skip
+    complete = dict(values)
+    if complete.get("stride") == ():
+        complete["stride"] = complete["kernel_size"]
+    call = OpCall(name, tuple(args), complete, span)
+    return Op(name, tuple(args), tuple(complete.items()), info.shape(call), span)
+
+
+def _check_args(info: OpInfo, args: Sequence[Expr], span: Span) -> None:
+    least = 1 if info.takes_list else len(info.args) - info.optional
+    if len(args) < least or (len(args) > len(info.args) and not info.takes_list):
+        wanted = f"{least}" if not info.optional else f"{least} or {len(info.args)}"
+        raise errors.OperatorArguments(
+            f"'{info.name}' takes {wanted} tensor argument{'s' if wanted != '1' else ''} "
+            f"({', '.join(info.args)}), found {len(args)}",
+            span,
+        )
+    for position, arg in enumerate(args):
+        name = info.args[min(position, len(info.args) - 1)]
+        if info.scalars and is_scalar(arg.type):
+            continue
+        if not isinstance(arg.type, TensorType):
+            raise errors.OperatorArguments(
+                f"argument '{name}' of '{info.name}' must be a tensor, found {show_type(arg.type)}",
+                arg.span if arg.span != NOWHERE else span,
+            )
+        is_int = arg.type.element == "int"
+        if is_int and name not in info.ints and not info.any_element:
+            raise errors.DtypeMismatch(
+                f"argument '{name}' of '{info.name}' must be a float tensor, found an IntTensor",
+                arg.span if arg.span != NOWHERE else span,
+            )
+        if not is_int and name in info.ints:
+            raise errors.DtypeMismatch(
+                f"argument '{name}' of '{info.name}' must be an IntTensor, found a float tensor",
+                arg.span if arg.span != NOWHERE else span,
+            )
+
+
+def _attr(
+    info: OpInfo, attr: AttrInfo, given: dict[str, object], args: Sequence[Expr], span: Span
+) -> Attr:
+    value = given.get(attr.name, attr.default)
+    if value is None:
+        raise errors.OperatorArguments(f"'{info.name}' needs its attribute '{attr.name}'", span)
+    items = value if isinstance(value, tuple | list) else (value,)
+    exprs = tuple(IntConst(v) if isinstance(v, int) else cast(Expr, v) for v in items)
+    for expr in exprs:
+        if expr.type != INT:
+            raise errors.OperatorArguments(
+                f"attribute '{attr.name}' of '{info.name}' takes ints, found "
+                f"{show_type(expr.type)}",
+                expr.span if expr.span != NOWHERE else span,
+            )
+    if attr.kind in ("dim", "dims", "flag"):
+        exprs = tuple(_constant(info, attr, e, args, span) for e in exprs)
+    if attr.kind in ("int", "dim", "flag"):
+        if isinstance(value, tuple | list):
+            raise errors.OperatorArguments(
+                f"attribute '{attr.name}' of '{info.name}' is one int, found a list", span
+            )
+        return exprs[0]
+    pair = isinstance(attr.default, tuple) and len(attr.default) == 2
+    if pair or attr.name in ("kernel_size", "stride"):
+        if not isinstance(value, tuple | list):
+            exprs = exprs * 2
+        if len(exprs) not in ((0, 2) if attr.default == () else (2,)):
+            raise errors.OperatorArguments(
+                f"attribute '{attr.name}' of '{info.name}' takes two ints, found {len(exprs)}", span
+            )
+    return exprs
+
+
+def _constant(
+    info: OpInfo, attr: AttrInfo, expr: Expr, args: Sequence[Expr], span: Span
+) -> IntConst:
+    value = sizes.constant(expr)
+    if value is None:
+        raise errors.OperatorArguments(
+            f"attribute '{attr.name}' of '{info.name}' must be a constant", span
+        )
+    if attr.kind == "flag":
+        return IntConst(value)
+    # a reduction's result type is of lower rank, but its dims name those of its first argument;
+    # the *_like operators and the adjoints that carry a shape name dims of what they make
+    like = args[-1] if info.name.endswith("_like") else args[0]
+    own = cast(TensorType, like.type).dims
+    if own is None or info.name in ("slice_into", "scatter_add"):
+        return IntConst(value)
+    if not -len(own) <= value < len(own):
+        raise errors.OperatorArguments(
+            f"'{info.name}' has no dimension {value}: its argument has rank {len(own)}", span
+        )
+    return IntConst(value % len(own))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

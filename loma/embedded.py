@@ -1,0 +1,70 @@
+"""Programs in Python files: the decorator ``loma.module``."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from loma.functions import LomaModule
+
+
+def module(decorated: type | Callable[..., Any]) -> LomaModule:
+    """Compiles the program that stands in a Python file under this decorator.
+
+    The program is the body of a class, or of a function without arguments (which is never called,
+    so its names need not exist in Python)::
+
+        @loma.module
+        def layers():
+            def double(x : In[Tensor[N]]) -> Tensor[N]:
+                return x + x
+
+    A function with arguments is itself the program's one function. Python evaluates the annotations
+    of a class body's functions, and of such a function, unless the file starts with
+    ``from __future__ import annotations``. Lines in error messages are those of the Python file.
+    """
+    from loma.compiler import Program, load
+
+    try:
+        lines, first = inspect.getsourcelines(decorated)
+    except (OSError, TypeError) as error:
+        raise TypeError(
+            f"loma.module: the source text of {decorated!r} is not available"
+        ) from error
+    path = inspect.getsourcefile(decorated) or "<text>"
+    return load(Program(_program_text(lines, first), path, decorated.__name__))
+
+
+def _program_text(lines: list[str], first: int) -> str:
+    """The program, behind as many empty lines as make its line numbers those of the file.
+
+    ``first`` is the number of the first of ``lines``, that of the decorator.
+    """
+    lines = textwrap.dedent("".join(lines)).splitlines(keepends=True)
+    node = ast.parse("".join(lines)).body[0]
+    assert isinstance(node, ast.ClassDef | ast.FunctionDef)
+    if isinstance(node, ast.FunctionDef) and _takes_arguments(node):
+        start = node.lineno
+    else:
+        body = _without_docstring(node.body)
+        decorators = getattr(body[0], "decorator_list", [])
+        start = min([body[0].lineno, *(item.lineno for item in decorators)])
+        if start == node.lineno:
+            raise TypeError(f"loma.module: the body of {node.name} must start on a line of its own")
+    return "\n" * (first + start - 2) + textwrap.dedent("".join(lines[start - 1 :]))
+
+
+def _takes_arguments(node: ast.FunctionDef) -> bool:
+    arguments = node.args
+    return bool(arguments.args or arguments.posonlyargs or arguments.kwonlyargs)
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    match body[0]:
+        case ast.Expr(ast.Constant(str())) if len(body) > 1:
+            return body[1:]
+        case _:
+            return body

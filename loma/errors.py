@@ -1,0 +1,421 @@
+"""Every error that a loma program can earn, and the one renderer that shows them.
+
+An error says what was found and what was expected (``message``), where (``span``), what to do about
+it (``hint``) and which other places take part (``related``)::
+
+    raise UndeclaredVariable("variable 'y' is not declared", span, hint=suggest("y", names))
+
+Whoever knows the program's text calls :meth:`UserError.locate`, once, near the top; ``str(error)``
+is then the whole report::
+
+    squash.loma:4:9: error: variable 'y' is not declared
+        4 |     x = y + 1.0
+          |         ^
+      hint: declare it first: y : float
+
+The classes of the teaching language's compiler keep their names and their attributes (``var``,
+``stmt``, ``expr``, ``node``, ``first_declare_stmt``, ``duplicate_declare_stmt``), so that a host
+script written for it can catch and read them here. A wrong *call* of a compiled function is no
+``UserError``: it is a ``TypeError`` or ``ValueError``, as for any Python function.
+"""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+
+from loma.ir import NOWHERE, Span
+
+Related: TypeAlias = tuple[tuple[Span, str], ...]
+_Paint: TypeAlias = Callable[[str, str], str]
+
+
+def suggest(name: str, candidates: Iterable[str]) -> str | None:
+    """A hint that names the candidate nearest to a misspelt name; None when none is near."""
+    near = difflib.get_close_matches(name, sorted(set(candidates)), n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'?" if near else None
+
+
+# ------------------------------------------------------------------------------- user errors
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The offending place as the teaching compiler's scripts read it."""
+
+    span: Span
+
+    @property
+    def lineno(self) -> int:
+        return self.span.line
+
+    @property
+    def col_offset(self) -> int:
+        return self.span.col
+
+
+class Name(str):
+    """The offending name: equal to the plain string, and it knows its line."""
+
+    lineno: int
+
+    def __new__(cls, text: str, lineno: int = 0) -> Self:
+        name = super().__new__(cls, text)
+        name.lineno = lineno
+        return name
+
+
+class UserError(Exception):
+    """A mistake in a loma program.
+
+    ``related`` are further places with a note each ("declared here"). ``var`` is the name that the
+    error is about, where there is one; left out, it is the text under ``span``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        span: Span = NOWHERE,
+        *,
+        hint: str | None = None,
+        related: Related = (),
+        var: str | None = None,
+    ) -> None:
+        super().__init__(message, span)
+        self.message = message
+        self.span = span
+        self.hint = hint
+        self.related = related
+        self.source = ""
+        self.path = "<text>"
+        self._var = var
+
+    def locate(self, source: str, path: str) -> UserError:
+        """Says which text the spans point into, unless that is known; returns the error."""
+        if not self.source:
+            self.source, self.path = source, path
+        return self
+
+    def to_string(self) -> str:
+        return self.render(color=False)
+
+    def render(self, color: bool = False) -> str:
+        """The report: head line, source line, carets, hint, related places."""
+        paint = _ansi if color else _plain
+        lines = [
+            paint("bold", f"{_place(self.path, self.span)}: ")
+            + paint("error", "error: ")
+            + paint("bold", self.message),
+            *_excerpt(self.source, self.span, paint, "caret"),
+        ]
+        for span, note in self.related:
+            lines.append(f"  {_place(self.path, span)}: {paint('note', 'note: ')}{note}")
+            lines += _excerpt(self.source, span, paint, "note")
+        if self.hint:
+            lines.append(f"  {paint('hint', 'hint: ')}{self.hint}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.to_string()
+
+    @property
+    def var(self) -> Name:
+        text = self._var if self._var is not None else _text_under(self.source, self.span)
+        return Name(text, self.span.line)
+
+    @property
+    def node(self) -> Node:
+        return Node(self.span)
+
+    stmt = expr = duplicate_declare_stmt = node
+
+    @property
+    def lineno(self) -> int:
+        return self.span.line
+
+    @property
+    def first_declare_stmt(self) -> Node:
+        return Node(self.related[0][0] if self.related else self.span)
+
+
+# ------------------------------------------------- shared with the teaching language's compiler
+
+
+class FuncArgNotAnnotated(UserError):
+    """An argument without ``In[...]`` or ``Out[...]``."""
+
+
+class DuplicateVariable(UserError):
+    """A name declared twice; ``related[0]`` is the first declaration."""
+
+
+class UndeclaredVariable(UserError):
+    """A name used before any declaration."""
+
+
+class ReturnNotLastStmt(UserError):
+    """A ``return`` anywhere but at the end of the function."""
+
+
+class DeclareUnboundedArray(UserError):
+    """A local ``Array[T]`` without a size."""
+
+
+class DeclarationNotOutmostLevel(UserError):
+    """A declaration inside ``if``, ``for`` or ``while``."""
+
+
+class CallWithOutArgNotInCallStmt(UserError):
+    """A function with ``Out`` arguments called inside an expression."""
+
+
+class TypeMismatch(UserError):
+    """A value of one type where another is needed; the subclasses say where."""
+
+
+class DeclareTypeMismatch(TypeMismatch):
+    """The value of a declaration does not fit the declared type."""
+
+
+class AssignTypeMismatch(TypeMismatch):
+    """The value of an assignment does not fit its target."""
+
+
+class ReturnTypeMismatch(TypeMismatch):
+    """A returned value does not fit the function's result type."""
+
+
+class UnaryOpTypeMismatch(TypeMismatch):
+    """An operand that a unary operator cannot take."""
+
+
+class BinaryOpTypeMismatch(TypeMismatch):
+    """Operands that a binary operator cannot take."""
+
+
+class CallTypeMismatch(TypeMismatch):
+    """Wrong number or types of the arguments of a call."""
+
+
+class ArrayAccessTypeMismatch(TypeMismatch):
+    """A subscript on something that has none, or one that is not an int."""
+
+
+class StructAccessTypeMismatch(TypeMismatch):
+    """``x.member`` of something that is no struct."""
+
+
+class IfCondTypeMismatch(TypeMismatch):
+    """The condition of ``if`` is neither an int nor a float."""
+
+
+IfElseCondTypeMismatch = IfCondTypeMismatch
+
+
+class WhileCondTypeMismatch(TypeMismatch):
+    """The condition of ``while`` is neither an int nor a float."""
+
+
+class StructMemberNotFound(UserError):
+    """``x.member`` with a member that the struct does not have."""
+
+
+class CallIDNotFound(UserError):
+    """A call of a function that does not exist."""
+
+
+class CallArgNotLHS(UserError):
+    """An ``Out`` argument that cannot be written to, such as ``x + 1``."""
+
+
+class ArgOutNotLValue(CallArgNotLHS):
+    """The same mistake for a place that exists but is read only, such as an ``In`` array."""
+
+
+class AliasedOutArgument(UserError):
+    """One storage passed to two arguments of which one is ``Out``."""
+
+
+class ReturnMissing(UserError):
+    """A function with a result type that does not return."""
+
+
+# --------------------------------------------------------------------------------- names, syntax
+
+
+class SyntaxNotSupported(UserError):
+    """Python that is not loma, or text that is not even Python."""
+
+
+class UnknownName(UserError):
+    """A name of a type, operator or attribute that does not exist; see :func:`suggest`."""
+
+
+class UnknownType(UnknownName):
+    """An annotation that is no type of the language."""
+
+
+class DuplicateFunction(UserError):
+    """Two functions, structs or derivatives of one name in a file."""
+
+
+class RecursionNotSupported(UserError):
+    """A function that calls itself, directly or through others."""
+
+
+# ---------------------------------------------------------------------------------- tensor layer
+
+
+class UnknownSizeVariable(UserError):
+    """A size in a result's or local's type that no argument binds."""
+
+
+class IndexRangeUnknown(UserError):
+    """An index that stands alone in no subscript and has no explicit range."""
+
+
+class IndexRangeMismatch(UserError):
+    """An index that stands alone in dimensions of different sizes."""
+
+
+class SubscriptOutOfRange(UserError):
+    """A subscript that is known to leave its tensor."""
+
+
+class UnboundIndex(UserError):
+    """An index on the right of ``=`` that is neither on the left nor bound by a reduction."""
+
+
+class TargetReadElsewhere(UserError):
+    """A target read on its own right side at an element other than the one written."""
+
+
+class TargetNotInjective(UserError):
+    """Subscripts under ``=`` that may write one element twice."""
+
+
+class RankMismatch(UserError):
+    """A tensor with another number of dimensions than it is used with."""
+
+
+class ShapeMismatch(UserError):
+    """Sizes that have to agree and do not."""
+
+
+class DtypeMismatch(UserError):
+    """An IntTensor where a float tensor is needed, or the other way round."""
+
+
+class WriteToInArgument(UserError):
+    """An assignment to an ``In`` tensor or array, which is read only."""
+
+
+class WriteToSize(UserError):
+    """An assignment to a size variable or a loop counter."""
+
+
+class OperatorArguments(UserError):
+    """Wrong arguments or attributes of a tensor operator."""
+
+
+# -------------------------------------------------------------------- derivatives and backends
+
+
+class NotDifferentiable(UserError):
+    """A derivative that does not exist, or that there is no rule for."""
+
+
+class BackendLacksOperator(UserError):
+    """An operator or type that the chosen backend cannot compile."""
+
+
+# ------------------------------------------------------------------------------------- toolchain
+
+
+class ToolchainError(RuntimeError):
+    """Something outside the program failed: the C++ compiler or what it needs."""
+
+
+class CompilerNotFound(ToolchainError):
+    """There is no C++ compiler to run."""
+
+
+class CompilationFailed(ToolchainError):
+    """The C++ compiler refused the generated code: a defect of loma, or of the installation."""
+
+
+# ------------------------------------------------------------------------------------- rendering
+
+_STYLES = {
+    "bold": "\x1b[1m",
+    "error": "\x1b[1;31m",
+    "caret": "\x1b[1;31m",
+    "note": "\x1b[1;36m",
+    "hint": "\x1b[1;32m",
+    "dim": "\x1b[2m",
+}
+
+
+def _ansi(style: str, text: str) -> str:
+    return f"{_STYLES[style]}{text}\x1b[0m"
+
+
+def _plain(style: str, text: str) -> str:
+    return text
+
+
+def _place(path: str, span: Span) -> str:
+    """``path:line:column`` with the column counted from 1, as compilers and editors do."""
+    return f"{path}:{span.line}:{span.col + 1}" if span.line else path
+
+
+def _source_line(source: str, line: int) -> str:
+    # Only the line ends that Python's parser counts: str.splitlines() knows more of them.
+    lines = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines[line - 1] if 0 < line <= len(lines) else ""
+
+
+def _columns(text: str, span: Span) -> tuple[int, int]:
+    """Start and end of the span within its first line, in characters.
+
+    Spans are :mod:`ast` positions, so their columns count UTF-8 bytes.
+    """
+    data = text.encode()
+    end = span.end_col if span.end_line == span.line else len(data)
+    start = len(data[: span.col].decode(errors="ignore"))
+    stop = len(data[:end].decode(errors="ignore"))
+    return start, max(start, stop)
+
+
+def _text_under(source: str, span: Span) -> str:
+    text = _source_line(source, span.line)
+    start, stop = _columns(text, span)
+    return text[start:stop]
+
+
+def _excerpt(source: str, span: Span, paint: _Paint, style: str) -> list[str]:
+    """The span's first line with a number, and the carets under it; nothing without a source."""
+    text = _source_line(source, span.line)
+    if not text.strip():
+        return []
+    start, stop = _columns(text, span)
+    # A comment or blanks at the end of a statement that goes on are not part of what is wrong.
+    underlined = text[start:stop].rstrip()
+    padding = "".join("\t" if c == "\t" else " " * _width(c) for c in text[:start])
+    carets = "^" * max(1, sum(map(_width, underlined)))
+    number = f"{span.line:>5} | "
+    margin = f"{'':>5} | "
+    return [
+        paint("dim", number) + text,
+        paint("dim", margin) + padding + paint(style, carets),
+    ]
+
+
+def _width(character: str) -> int:
+    """Terminal columns that the character takes."""
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -1,0 +1,363 @@
+"""The table of tensor operators: arguments, attributes, and the shape of the result.
+
+An operator is one row here, one derivative rule in :mod:`loma.ad.rules`, and one row in each
+backend's ``ops.py``; a test names every missing row. Names and attributes follow PyTorch's.
+Operators marked ``internal`` come from derivative rules; programs may use them too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from loma import shapes
+from loma.shapes import ShapeRule
+
+AttrKind = Literal["int", "ints", "dim", "dims", "flag"]
+REQUIRED = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttrInfo:
+    """An attribute: "int" and "ints" take any int expressions; "dim" and "dims" take constants
+    that name dimensions of the first argument (negative ones count from the end); "flag" is a
+    constant 0 or 1. ``default`` None means that it must be given."""
+
+    name: str
+    kind: AttrKind
+    default: int | tuple[int, ...] | None = REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """``args`` are the names of the tensor arguments; of these the last ``optional`` may be left
+    out. ``takes_list``: one argument, a list of tensors. ``scalars``: an argument may be a scalar.
+    ``ints`` names the arguments that must be IntTensors; the others must be float tensors unless
+    ``any_element``. ``differentiable`` is False where the derivative is zero."""
+
+    name: str
+    args: tuple[str, ...]
+    attrs: tuple[AttrInfo, ...]
+    shape: ShapeRule
+    doc: str
+    optional: int = 0
+    takes_list: bool = False
+    scalars: bool = False
+    differentiable: bool = True
+    internal: bool = False
+    infix: str | None = None
+    ints: tuple[str, ...] = ()
+    any_element: bool = False
+
+
+def _a(name: str, kind: AttrKind, default: int | tuple[int, ...] | None = REQUIRED) -> AttrInfo:
+    return AttrInfo(name, kind, default)
+
+
+_CONV = (
+    _a("stride", "ints", (1, 1)),
+    _a("padding", "ints", (0, 0)),
+    _a("dilation", "ints", (1, 1)),
+    _a("groups", "int", 1),
+)
+_POOL = (_a("kernel_size", "ints"), _a("stride", "ints", ()), _a("padding", "ints", (0, 0)))
+_REDUCE = (_a("dims", "dims", ()), _a("keepdim", "flag", 0))
+_SLICE = (_a("dim", "dim"), _a("start", "int"), _a("end", "int"), _a("step", "int", 1))
+
+
+def _infix(name: str, symbol: str, doc: str, result: ShapeRule) -> OpInfo:
+    differentiable = result is shapes.broadcast
+    return OpInfo(
+        name, ("a", "b"), (), result, doc, scalars=True, infix=symbol,
+        differentiable=differentiable, any_element=True,
+    )  # fmt: skip
+
+
+def _unary(name: str, doc: str, differentiable: bool = True) -> OpInfo:
+    return OpInfo(name, ("x",), (), shapes.same, doc, differentiable=differentiable)
+
+
+_ROWS: tuple[OpInfo, ...] = (
+    # infix arithmetic and comparisons, with NumPy broadcasting
+    _infix("add", "+", "elementwise sum", shapes.broadcast),
+    _infix("sub", "-", "elementwise difference", shapes.broadcast),
+    _infix("mul", "*", "elementwise product", shapes.broadcast),
+    _infix("div", "/", "elementwise quotient", shapes.broadcast),
+    _infix("lt", "<", "1 where a < b, else 0", shapes.compare),
+    _infix("le", "<=", "1 where a <= b, else 0", shapes.compare),
+    _infix("gt", ">", "1 where a > b, else 0", shapes.compare),
+    _infix("ge", ">=", "1 where a >= b, else 0", shapes.compare),
+    _infix("eq", "==", "1 where a == b, else 0", shapes.compare),
+    _infix("ne", "!=", "1 where a != b, else 0", shapes.compare),
+    OpInfo("neg", ("x",), (), shapes.same, "the negative", infix="-", any_element=True),
+    # elementwise functions
+    _unary("relu", "max(x, 0); derivative 0 at 0"),
+    _unary("sigmoid", "1 / (1 + exp(-x))"),
+    _unary("tanh", "hyperbolic tangent"),
+    _unary("exp", "e to the power x"),
+    _unary("log", "natural logarithm"),
+    _unary("sqrt", "square root; derivative 0 at 0"),
+    _unary("abs", "absolute value; derivative 0 at 0"),
+    _unary("sign", "-1, 0 or 1", differentiable=False),
+    OpInfo(
+        "mul_no_nan",
+        ("x", "y"),
+        (),
+        shapes.broadcast,
+        "x * y, and 0 where y is 0, even if x is infinite or NaN",
+        scalars=True,
+    ),
+    OpInfo(
+        "where",
+        ("cond", "a", "b"),
+        (),
+        shapes.where,
+        "a where cond is not 0, else b; nothing passes to the branch not taken",
+        scalars=True,
+        any_element=True,
+    ),
+    # reductions and softmax
+    OpInfo(
+        "sum",
+        ("x",),
+        _REDUCE,
+        shapes.reduce,
+        "sum over dims (all of them by default)",
+        any_element=True,
+    ),
+    OpInfo("mean", ("x",), _REDUCE, shapes.reduce, "mean over dims (all of them by default)"),
+    OpInfo(
+        "amax",
+        ("x",),
+        _REDUCE,
+        shapes.reduce,
+        "largest element over dims; the adjoint goes to the first of equals",
+        any_element=True,
+    ),
+    OpInfo(
+        "argmax",
+        ("x",),
+        (_a("dim", "dim"),),
+        shapes.argmax,
+        "position of the first largest element along dim",
+        differentiable=False,
+        any_element=True,
+    ),
+    OpInfo("softmax", ("x",), (_a("dim", "dim"),), shapes.same, "exp(x) / sum(exp(x)) along dim"),
+    OpInfo("log_softmax", ("x",), (_a("dim", "dim"),), shapes.same, "log of softmax along dim"),
+    # linear algebra and convolutions
+    OpInfo("matmul", ("a", "b"), (), shapes.matmul, "matrix product, batched as in torch.matmul"),
+    OpInfo("linear", ("x", "w", "b"), (), shapes.linear, "x @ w.T + b", optional=1),
+    OpInfo(
+        "conv2d",
+        ("x", "w", "b"),
+        _CONV,
+        shapes.conv2d,
+        "cross-correlation of x [N, C, H, W] with w [O, C/groups, P, Q]",
+        optional=1,
+    ),
+    OpInfo(
+        "conv_transpose2d",
+        ("x", "w", "b"),
+        (*_CONV[:2], _a("output_padding", "ints", (0, 0)), *_CONV[2:]),
+        shapes.conv_transpose2d,
+        "the adjoint of conv2d in its input",
+        optional=1,
+    ),
+    OpInfo(
+        "conv2d_input",
+        ("g", "w"),
+        (_a("shape", "ints"), *_CONV),
+        shapes.from_shape,
+        "adjoint of conv2d in x, which has the given shape",
+        internal=True,
+    ),
+    OpInfo(
+        "conv2d_weight",
+        ("g", "x"),
+        (_a("shape", "ints"), *_CONV),
+        shapes.from_shape,
+        "adjoint of conv2d in w, which has the given shape",
+        internal=True,
+    ),
+    # pooling
+    OpInfo("max_pool2d", ("x",), _POOL, shapes.pool2d, "largest element of each window"),
+    OpInfo(
+        "max_pool2d_index",
+        ("x",),
+        _POOL,
+        shapes.pool2d_index,
+        "flat position in [H * W] of each window's first largest element",
+        differentiable=False,
+        internal=True,
+    ),
+    OpInfo("avg_pool2d", ("x",), _POOL, shapes.pool2d, "mean of each window, padding counted"),
+    OpInfo(
+        "avg_pool2d_input",
+        ("g",),
+        (_a("shape", "ints"), *_POOL),
+        shapes.from_shape,
+        "adjoint of avg_pool2d",
+        internal=True,
+    ),
+    # shape
+    OpInfo(
+        "reshape",
+        ("x",),
+        (_a("shape", "ints"),),
+        shapes.reshape,
+        "the same elements in row-major order; one size may be -1",
+        any_element=True,
+    ),
+    OpInfo(
+        "permute",
+        ("x",),
+        (_a("dims", "dims"),),
+        shapes.permute,
+        "dimensions in a new order",
+        any_element=True,
+    ),
+    OpInfo(
+        "transpose",
+        ("x",),
+        (_a("dim0", "dim"), _a("dim1", "dim")),
+        shapes.transpose,
+        "two dimensions exchanged",
+        any_element=True,
+    ),
+    OpInfo(
+        "cat",
+        ("tensors",),
+        (_a("dim", "dim", 0),),
+        shapes.cat,
+        "joined along dim",
+        takes_list=True,
+        any_element=True,
+    ),
+    OpInfo("slice", ("x",), _SLICE, shapes.slice_, "x[start:end:step] along dim", any_element=True),
+    OpInfo(
+        "slice_into",
+        ("g",),
+        (_a("shape", "ints"), *_SLICE),
+        shapes.from_shape,
+        "adjoint of slice: g inside zeros of the given shape",
+        internal=True,
+        any_element=True,
+    ),
+    OpInfo(
+        "expand",
+        ("x",),
+        (_a("shape", "ints"),),
+        shapes.from_shape,
+        "broadcast to the shape",
+        any_element=True,
+    ),
+    OpInfo(
+        "sum_to",
+        ("x",),
+        (_a("shape", "ints"),),
+        shapes.from_shape,
+        "adjoint of expand: summed over what was broadcast",
+        internal=True,
+        any_element=True,
+    ),
+    OpInfo(
+        "reshape_like",
+        ("x", "like"),
+        (),
+        shapes.like,
+        "reshape to the shape of like",
+        internal=True,
+        any_element=True,
+    ),
+    OpInfo(
+        "expand_like",
+        ("x", "like"),
+        (),
+        shapes.like,
+        "expand to the shape of like",
+        internal=True,
+        any_element=True,
+    ),
+    OpInfo(
+        "sum_to_like",
+        ("x", "like"),
+        (),
+        shapes.like,
+        "sum_to the shape of like",
+        internal=True,
+        any_element=True,
+    ),
+    OpInfo(
+        "unreduce_like",
+        ("g", "like"),
+        _REDUCE,
+        shapes.like,
+        "adjoint of sum over dims of a tensor shaped as like",
+        internal=True,
+        any_element=True,
+    ),
+    # selection and constants
+    OpInfo(
+        "one_hot",
+        ("index",),
+        (_a("size", "int"),),
+        shapes.one_hot,
+        "1.0 at each position of an IntTensor, along a new last dimension",
+        ints=("index",),
+    ),
+    OpInfo(
+        "gather",
+        ("x", "index"),
+        (_a("dim", "dim"),),
+        shapes.gather,
+        "x taken at index along dim, as torch.gather",
+        ints=("index",),
+        any_element=True,
+    ),
+    OpInfo(
+        "scatter_add",
+        ("g", "index"),
+        (_a("shape", "ints"), _a("dim", "dim")),
+        shapes.from_shape,
+        "adjoint of gather: g added at index into zeros of the given shape",
+        internal=True,
+        ints=("index",),
+        any_element=True,
+    ),
+    OpInfo(
+        "scatter_add_like",
+        ("g", "index", "like"),
+        (_a("dim", "dim"),),
+        shapes.scatter_like,
+        "scatter_add into zeros shaped as like",
+        internal=True,
+        ints=("index",),
+        any_element=True,
+    ),
+    OpInfo("zeros", (), (_a("shape", "ints"),), shapes.constant, "all zero"),
+    OpInfo("ones", (), (_a("shape", "ints"),), shapes.constant, "all one"),
+    OpInfo(
+        "zeros_like",
+        ("x",),
+        (),
+        shapes.same,
+        "zeros shaped as x",
+        differentiable=False,
+        internal=True,
+        any_element=True,
+    ),
+    OpInfo(
+        "ones_like",
+        ("x",),
+        (),
+        shapes.same,
+        "ones shaped as x",
+        differentiable=False,
+        internal=True,
+        any_element=True,
+    ),
+)
+
+OPS: dict[str, OpInfo] = {row.name: row for row in _ROWS}
+INFIX: dict[str, str] = {row.infix: row.name for row in _ROWS if row.infix and len(row.args) == 2}

@@ -1,0 +1,22 @@
+"""Dead code: statements whose values nobody reads are dropped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma.ir import Function, Module
+from loma.passes.liveness import Liveness
+
+
+def dead_code(module: Module) -> Module:
+    """The module with dead statements removed from every tensor and scalar function."""
+    functions = tuple(_function(function, module.functions) for function in module.functions)
+    return replace(module, functions=functions)
+
+
+def _function(function: Function, functions: tuple[Function, ...]) -> Function:
+    if function.simd:
+        return function  # writes through atomic_add are calls inside expressions
+    outs = frozenset(param.name for param in function.params if param.mode == "Out")
+    body, _ = Liveness(functions).block(function.body, outs)
+    return replace(function, body=body)

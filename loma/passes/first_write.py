@@ -1,0 +1,91 @@
+"""A variable that starts at zero and is first added to is assigned instead.
+
+``x : T`` followed by ``x += e`` becomes ``x : T = e``, and an index statement that adds to every
+element of a fresh tensor becomes an assignment (with an explicit ``sum`` over the indices that only
+the right side has), so that no tensor is filled with zeros only to be read again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma import sizes
+from loma.ir import (
+    FLOAT, Assign, Declare, Expr, IndexAssign, Module, Op, Reduce, Stmt, TensorType, Var, Zero,
+)  # fmt: skip
+from loma.passes.liveness import covers
+from loma.walk import blocks, expressions, free_variables
+
+
+def first_write(module: Module) -> Module:
+    """The pass on every function of a module."""
+    return replace(
+        module,
+        functions=tuple(replace(f, body=first_writes(f.body)) for f in module.functions),
+    )
+
+
+def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The pass on one function's body."""
+    out: list[Stmt | None] = list(body)
+    for position, stmt in enumerate(body):
+        if not isinstance(stmt, Declare) or not _is_zero(stmt.value):
+            continue
+        name = stmt.target.name
+        later = position + 1
+        while later < len(body) and not _mentions(out[later], name):
+            later += 1
+        if later == len(body):
+            continue
+        use = out[later]
+        match use:
+            case Assign(Var() as target, "+=", value) if (
+                target.name == name
+                and name not in free_variables(value)
+                and _same_type(target, value)
+            ):
+                out[position] = None
+                out[later] = Declare(target, value, use.span)
+            case Zero():
+                out[later] = None
+            case IndexAssign(target, "+=") if covers(use) and name not in free_variables(use.value):
+                out[later] = _assigned(use)
+            case _:
+                pass
+    return tuple(stmt for stmt in out if stmt is not None)
+
+
+def _is_zero(value: Expr | None) -> bool:
+    return value is None or (isinstance(value, Op) and value.name in ("zeros_like", "zeros"))
+
+
+def _mentions(stmt: Stmt | None, name: str) -> bool:
+    if stmt is None:
+        return False
+    if any(name in free_variables(expr) for expr in expressions(stmt)):
+        return True
+    return any(_mentions(inner, name) for block in blocks(stmt) for inner in block)
+
+
+def _same_type(target: Var, value: Expr) -> bool:
+    if not isinstance(target.type, TensorType):
+        return target.type == value.type
+    own, other = target.type.dims, getattr(value.type, "dims", None)
+    if own is None or other is None:
+        return own is None and isinstance(value, Op | Var)
+    return len(own) == len(other) and all(
+        sizes.equal(a, c) is True for a, c in zip(own, other, strict=True)
+    )
+
+
+def _assigned(stmt: IndexAssign) -> IndexAssign:
+    """``T[l] += e`` into zeros as ``T[l] = sum(e for ...)``."""
+    own = free_variables(stmt.target)
+    kept = tuple(axis for axis in stmt.axes if axis.name in own)
+    summed = tuple(axis for axis in stmt.axes if axis.name not in own)
+    value = stmt.value
+    if summed and isinstance(value, Reduce):
+        return stmt
+    if summed:
+        value = Reduce("sum", value, summed, FLOAT if value.type == FLOAT else value.type)
+    return replace(stmt, op="=", value=value, axes=kept)

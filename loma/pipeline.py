@@ -1,0 +1,186 @@
+"""The stages of the compiler, in order, with the checks between them.
+
+====================  ==============================================================================
+``parsed``            the program's text as a typed module
+``adjoint``           with the derivatives that the program asks for
+``optimised``         with what autograd runs for each differentiable function, simplified
+``cpp``               C++ for libtorch
+====================  ==============================================================================
+
+A user's mistake is a :class:`loma.errors.UserError` that knows its place in the text; what
+:func:`loma.verify.verify` finds between two stages is a defect of the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from loma.errors import UserError, suggest
+from loma.ir import Call, Function, Module, is_tensor_function
+from loma.names import module_names
+from loma.printer import print_function, print_module
+from loma.walk import expressions, statements, walk
+
+if TYPE_CHECKING:
+    from loma.ad.pairs import SplitPair
+    from loma.backends.base import GeneratedSource
+
+STAGES = ("parsed", "adjoint", "optimised", "cpp")
+
+
+@dataclass(frozen=True, slots=True)
+class Optimised:
+    """A module with what autograd runs.
+
+    ``names`` are the functions that a program may call. ``zeroed`` gives, by function, the
+    positions of arguments that start at zero and that no caller passes: the adjoints of a function
+    that ``rev_diff`` made, and so of the halves of its split pair.
+    """
+
+    module: Module
+    pairs: tuple[SplitPair, ...]
+    names: tuple[str, ...]
+    zeroed: dict[str, tuple[int, ...]]
+
+
+def parsed(source: str, path: str = "<text>", name: str | None = None) -> Module:
+    from loma import frontend
+
+    with _located(source, path):
+        module = frontend.parse(source, path)
+        return _verified(replace(module, name=name) if name else module)
+
+
+def adjoint(module: Module) -> Module:
+    from loma import ad
+
+    with _located(module.source, module.path):
+        return _verified(ad.differentiate(module))
+
+
+def optimised(module: Module, names: Iterable[str]) -> Optimised:
+    """Adds the split pair of every function but derivatives; theirs is made when first needed.
+
+    ``module`` is the stage ``adjoint``, ``names`` what the program itself names.
+    """
+    from loma import ad, passes
+
+    names = tuple(names)
+    wanted = [f.name for f in _callable(module, names) if f.primal is None]
+    with _located(module.source, module.path):
+        split, pairs = ad.split_pairs(module, names=wanted)
+        final = _verified(passes.optimise(_verified(split)))
+    zeroed = {
+        function.name: tuple(k for k, p in enumerate(function.params) if p.mode == "Out")
+        for function in module.functions
+        if function.primal is not None
+    }
+    return Optimised(final, pairs, names, zeroed)
+
+
+def program(source: str, path: str = "<text>", name: str | None = None) -> Optimised:
+    """From the text to the stage ``optimised``."""
+    module = parsed(source, path, name)
+    return optimised(adjoint(module), module_names(module))
+
+
+def derived(base: Optimised, function: str) -> Optimised:
+    """What a derivative of ``function`` (a derivative itself, or half of a split pair) needs.
+
+    The saved values of a pair are functions of the arguments, so its two halves are differentiated
+    together.
+    """
+    from loma import ad, passes
+
+    names: tuple[str, ...] = (function,)
+    zeroed = dict(base.zeroed)
+    for pair in base.pairs:
+        zeroed[pair.forward] = zeroed.get(pair.primal, ())
+        if function in (pair.forward, pair.backward) and any(
+            source.kind == "saved" for source in pair.sources
+        ):
+            names = (pair.forward, pair.backward)
+    with _located(base.module.source, base.module.path):
+        split, pairs = ad.split_pairs(_reachable(base.module, names), names=list(names))
+        return Optimised(_verified(passes.optimise(_verified(split))), pairs, names, zeroed)
+
+
+def generated(stage: Optimised) -> GeneratedSource:
+    from loma.backends import libtorch
+
+    with _located(stage.module.source, stage.module.path):
+        return libtorch.generate(stage.module, stage.pairs, stage.names, stage.zeroed)
+
+
+def stage_text(source: str, stage: str, function: str | None = None, path: str = "<text>") -> str:
+    """The program after a stage as text: loma, or C++ for ``cpp``; or one function of it.
+
+    ValueError for a stage or a function that there is none of.
+    """
+    if stage not in STAGES:
+        raise ValueError(f"no stage '{stage}': the stages are {', '.join(STAGES)}")
+    if stage == "parsed":
+        return _loma_text(parsed(source, path), function)
+    if stage == "adjoint":
+        return _loma_text(adjoint(parsed(source, path)), function)
+    final = program(source, path)
+    if stage == "optimised":
+        return _loma_text(final.module, function)
+    if function is None:
+        return generated(final).text
+    from loma.backends.libtorch import codegen
+
+    return codegen.lower_function(find(final.module, function), final.module)
+
+
+def find(module: Module, name: str) -> Function:
+    """The function of that name; ValueError, with the nearest name, when there is none."""
+    names = [function.name for function in module.functions]
+    if name not in names:
+        hint = suggest(name, names) or f"it has {', '.join(names) or 'none'}"
+        raise ValueError(f"{module.path} has no function '{name}': {hint}")
+    return module.function(name)
+
+
+def _loma_text(module: Module, function: str | None) -> str:
+    return print_module(module) if function is None else print_function(find(module, function))
+
+
+def _callable(module: Module, names: tuple[str, ...]) -> list[Function]:
+    return [f for f in module.functions if is_tensor_function(f) and f.name in names]
+
+
+def _verified(module: Module) -> Module:
+    from loma.verify import verify
+
+    verify(module)
+    return module
+
+
+@contextmanager
+def _located(source: str, path: str) -> Iterator[None]:
+    """Tells errors that pass which text they point into."""
+    try:
+        yield
+    except UserError as error:
+        error.locate(source, path)
+        raise
+
+
+def _reachable(module: Module, names: tuple[str, ...]) -> Module:
+    """The module with those functions and what they call, no more."""
+    wanted = set(names)
+    for function in reversed(module.functions):  # callees stand before callers
+        if function.name in wanted:
+            wanted |= {
+                node.function
+                for stmt in statements(function.body)
+                for expr in expressions(stmt)
+                for node in walk(expr)
+                if isinstance(node, Call)
+            }
+    kept = tuple(function for function in module.functions if function.name in wanted)
+    return replace(module, functions=kept, derivatives=())

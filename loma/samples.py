@@ -1,0 +1,206 @@
+"""Arguments made up for a function from its signature, for a check that needs some point to run at.
+
+Sizes come from the given shapes, from given sizes, or are small and all different, so that two
+dimensions never agree by accident.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from loma.errors import suggest
+from loma.ir import (
+    Binary,
+    Expr,
+    FloatType,
+    Function,
+    IntConst,
+    IntType,
+    Param,
+    TensorType,
+    Unary,
+    Var,
+)
+
+
+class SampleError(ValueError):
+    """The given shapes, sizes and values do not fit the function, or leave something open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a user fixed: shapes of tensors, values of size variables, values of scalars."""
+
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+
+
+def sample_arguments(
+    function: Function, given: Given | None = None, *, seed: int = 0, positive: bool = False
+) -> dict[str, object]:
+    """A value for each argument that Python passes, by name, in order.
+
+    Tensors are float64 and standard normal (``positive``: uniform in [0.5, 1.5]), integer tensors
+    hold 0 and 1, an ``int`` is 2. The ``Out`` arguments of a derivative are left out, as in a call.
+
+    Raises SampleError for names that the function lacks, shapes that contradict one another, and
+    what cannot be made up (the shape of a tensor of any rank, arrays, structs).
+    """
+    given = given or Given()
+    params = [p for p in function.params if p.mode == "In" or function.primal is None]
+    _refuse_unknown(function, params, given)
+    generator = torch.Generator().manual_seed(seed)
+    ints = {p.name: _int_value(function, p, given) for p in params if isinstance(p.type, IntType)}
+    sizes = bind_sizes(function, params, given, ints)
+
+    def draw(shape: Sequence[int]) -> torch.Tensor:
+        if positive:
+            return torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    arguments: dict[str, object] = {}
+    for param in params:
+        match param.type:
+            case IntType():
+                arguments[param.name] = ints[param.name]
+            case FloatType():
+                value = given.scalars.get(param.name)
+                arguments[param.name] = float(draw(())) if value is None else float(value)
+            case TensorType() as tensor:
+                shape = _shape(function, param, tensor, given, sizes | ints)
+                if tensor.element == "int":
+                    arguments[param.name] = torch.randint(0, 2, shape, generator=generator)
+                else:
+                    arguments[param.name] = draw(shape)
+            case _:
+                raise SampleError(
+                    f"{function.name}: no value can be made up for '{param.name}', "
+                    "which is neither a tensor nor a number"
+                )
+    return arguments
+
+
+def bind_sizes(
+    function: Function, params: Sequence[Param], given: Given, ints: Mapping[str, int]
+) -> dict[str, int]:
+    """Every size variable of the signature with its value."""
+    bound: dict[str, tuple[int, str]] = {
+        name: (value, "the given size") for name, value in given.sizes.items()
+    }
+    open_names: list[str] = []
+    for param in params:
+        if not isinstance(param.type, TensorType) or param.type.dims is None:
+            continue
+        shape = given.shapes.get(param.name)
+        if shape is not None and len(shape) != len(param.type.dims):
+            raise SampleError(
+                f"{function.name}: '{param.name}' has {len(param.type.dims)} dimensions, "
+                f"but the given shape has {len(shape)}: {_joined(shape)}"
+            )
+        for position, dim in enumerate(param.type.dims):
+            if not isinstance(dim, Var) or dim.name in ints:
+                continue
+            if shape is None:
+                open_names.append(dim.name)
+                continue
+            value, source = bound.setdefault(
+                dim.name, (shape[position], f"dimension {position} of '{param.name}'")
+            )
+            if value != shape[position]:
+                raise SampleError(
+                    f"{function.name}: size {dim.name} is {value} by {source}, "
+                    f"but {shape[position]} by dimension {position} of '{param.name}'"
+                )
+    sizes = {name: value for name, (value, _) in bound.items()}
+    fresh = itertools.count(2)
+    for name in open_names:
+        if name not in sizes:
+            sizes[name] = next(n for n in fresh if n not in sizes.values())
+    return sizes
+
+
+def _shape(
+    function: Function, param: Param, tensor: TensorType, given: Given, env: Mapping[str, int]
+) -> tuple[int, ...]:
+    shape = given.shapes.get(param.name)
+    if tensor.dims is None:
+        if shape is None:
+            raise SampleError(
+                f"{function.name}: '{param.name}' may have any rank, so its shape must be given"
+            )
+        return tuple(shape)
+    declared = tuple(_evaluate(function, dim, env) for dim in tensor.dims)
+    if shape is not None and tuple(shape) != declared:
+        raise SampleError(
+            f"{function.name}: the given shape of '{param.name}' is {_joined(shape)}, "
+            f"but its type makes it {_joined(declared)}"
+        )
+    if any(size < 0 for size in declared):
+        raise SampleError(
+            f"{function.name}: the sizes make '{param.name}' a tensor of shape "
+            f"{_joined(declared)}: give other sizes"
+        )
+    return declared
+
+
+def _evaluate(function: Function, expr: Expr, env: Mapping[str, int]) -> int:
+    """The value of a dimension."""
+    match expr:
+        case IntConst(value):
+            return value
+        case Var(name):
+            if name not in env:
+                raise SampleError(f"{function.name}: size {name} is not known: give it a value")
+            return env[name]
+        case Unary("-", operand):
+            return -_evaluate(function, operand, env)
+        case Binary(op, left, right):
+            a, b = _evaluate(function, left, env), _evaluate(function, right, env)
+            if op in ("/", "//", "%") and b == 0:
+                raise SampleError(f"{function.name}: the sizes divide by zero in a dimension")
+            match op:
+                case "+":
+                    return a + b
+                case "-":
+                    return a - b
+                case "*":
+                    return a * b
+                case "//":
+                    return a // b
+                case "%":
+                    return a % b
+                case "/":
+                    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    raise SampleError(f"{function.name}: a dimension is more than int arithmetic: give all shapes")
+
+
+def _int_value(function: Function, param: Param, given: Given) -> int:
+    value = given.scalars.get(param.name, 2)
+    if value != int(value):
+        raise SampleError(f"{function.name}: '{param.name}' is an int, got {value}")
+    return int(value)
+
+
+def _refuse_unknown(function: Function, params: Sequence[Param], given: Given) -> None:
+    tensors = [p for p in params if isinstance(p.type, TensorType)]
+    scalars = [p for p in params if isinstance(p.type, IntType | FloatType)]
+    dims = [dim for p in tensors for dim in getattr(p.type, "dims", None) or ()]
+    known: tuple[tuple[str, Mapping[str, object], list[str]], ...] = (
+        ("tensor argument", given.shapes, [p.name for p in tensors]),
+        ("size variable", given.sizes, [dim.name for dim in dims if isinstance(dim, Var)]),
+        ("int or float argument", given.scalars, [p.name for p in scalars]),
+    )
+    for kind, values, names in known:
+        for name in values:
+            if name not in names:
+                hint = suggest(name, names) or f"it has {', '.join(dict.fromkeys(names)) or 'none'}"
+                raise SampleError(f"{function.name} has no {kind} '{name}': {hint}")
+
+
+def _joined(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

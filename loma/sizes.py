@@ -1,0 +1,175 @@
+"""Algebra of int expressions: sizes of dimensions and subscripts.
+
+An int expression is brought to a polynomial over *atoms* (variables, and what is not ``+ - *``:
+floor divisions, remainders, element reads). Two sizes are provably equal when their polynomials
+are, provably different when they differ by a constant, else a call has to check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from loma.ir import INT, Axis, Binary, Expr, IntConst, Unary, Var
+
+Monomial: TypeAlias = tuple[Expr, ...]
+Polynomial: TypeAlias = dict[Monomial, int]
+
+
+def _key(atom: Expr) -> tuple[int, str]:
+    return (0, atom.name) if isinstance(atom, Var) else (1, repr(atom))
+
+
+def _product(left: Polynomial, right: Polynomial) -> Polynomial:
+    out: Polynomial = {}
+    for m1, c1 in left.items():
+        for m2, c2 in right.items():
+            monomial = tuple(sorted(m1 + m2, key=_key))
+            out[monomial] = out.get(monomial, 0) + c1 * c2
+    return {m: c for m, c in out.items() if c}
+
+
+def _sum(left: Polynomial, right: Polynomial, sign: int = 1) -> Polynomial:
+    out = dict(left)
+    for m, c in right.items():
+        out[m] = out.get(m, 0) + sign * c
+    return {m: c for m, c in out.items() if c}
+
+
+def constant(expr: Expr) -> int | None:
+    """The value of an int expression that is a constant, else None."""
+    poly = polynomial(expr)
+    if not poly:
+        return 0
+    return poly[()] if set(poly) == {()} else None
+
+
+def polynomial(expr: Expr) -> Polynomial:
+    """The expression as a sum of products of atoms, without zero coefficients."""
+    match expr:
+        case IntConst(value):
+            return {(): value} if value else {}
+        case Unary("-", operand):
+            return _sum({}, polynomial(operand), -1)
+        case Binary("+", left, right):
+            return _sum(polynomial(left), polynomial(right))
+        case Binary("-", left, right):
+            return _sum(polynomial(left), polynomial(right), -1)
+        case Binary("*", left, right):
+            return _product(polynomial(left), polynomial(right))
+        case Binary("//" | "%" as op, left, right):
+            return _division(op, left, right)
+        case Var():
+            return {(replace(expr, span=IntConst(0).span),): 1}
+        case _:
+            return {(expr,): 1}
+
+
+def _division(op: str, left: Expr, right: Expr) -> Polynomial:
+    top, bottom = polynomial(left), polynomial(right)
+    if set(bottom) == {()}:
+        divisor = bottom[()]
+        if divisor == 1:
+            return top if op == "//" else {}
+        if divisor > 0 and all(c % divisor == 0 for c in top.values()):
+            return {m: c // divisor for m, c in top.items()} if op == "//" else {}
+        if not top or set(top) == {()}:
+            value = top.get((), 0)
+            result = value // divisor if op == "//" else value % divisor
+            return {(): result} if result else {}
+    assert op in ("//", "%")
+    atom = Binary("//" if op == "//" else "%", from_polynomial(top), from_polynomial(bottom), INT)
+    return {(atom,): 1}
+
+
+def from_polynomial(poly: Polynomial) -> Expr:
+    """A readable int expression of a polynomial: variables first, constants last."""
+    terms = sorted(
+        poly.items(),
+        key=lambda item: (not item[0], item[1] < 0, -len(item[0]), [_key(a) for a in item[0]]),
+    )
+    result: Expr | None = None
+    for monomial, coefficient in terms:
+        size = abs(coefficient)
+        term: Expr | None = None if monomial and size == 1 else IntConst(size)
+        for atom in monomial:
+            term = atom if term is None else Binary("*", term, atom, INT)
+        assert term is not None
+        if result is None:
+            result = term if coefficient > 0 else _negate(term)
+        else:
+            result = Binary("+" if coefficient > 0 else "-", result, term, INT)
+    return IntConst(0) if result is None else result
+
+
+def _negate(term: Expr) -> Expr:
+    return IntConst(-term.value) if isinstance(term, IntConst) else Unary("-", term, INT)
+
+
+def simplify(expr: Expr) -> Expr:
+    """The int expression in normal form."""
+    return from_polynomial(polynomial(expr))
+
+
+def equal(left: Expr, right: Expr) -> bool | None:
+    """True or False when provable for all sizes, None when only a call can tell."""
+    difference = _sum(polynomial(left), polynomial(right), -1)
+    if not difference:
+        return True
+    return False if set(difference) == {()} else None
+
+
+def product(factors: tuple[Expr, ...]) -> Expr:
+    """The product of int expressions, in normal form."""
+    poly: Polynomial = {(): 1}
+    for factor in factors:
+        poly = _product(poly, polynomial(factor))
+    return from_polynomial(poly)
+
+
+def quotient(top: Expr, bottom: Expr) -> Expr:
+    """``top // bottom`` in normal form; exact where a monomial divides every term."""
+    divisor = polynomial(bottom)
+    if len(divisor) == 1:
+        ((factors, coefficient),) = divisor.items()
+        out: Polynomial = {}
+        for monomial, value in polynomial(top).items():
+            rest = list(monomial)
+            for atom in factors:
+                if atom not in rest:
+                    break
+                rest.remove(atom)
+            else:
+                if value % coefficient == 0:
+                    out[tuple(rest)] = value // coefficient
+                    continue
+            break
+        else:
+            return from_polynomial(out)
+    return simplify(Binary("//", top, bottom, INT))
+
+
+def affine(expr: Expr, axes: tuple[Axis, ...]) -> tuple[dict[str, Expr], Expr] | None:
+    """``expr`` as (coefficient of each axis that occurs, the rest), or None if it is not affine.
+
+    Coefficients and the rest are int expressions that no axis occurs in.
+    """
+    names = {axis.name for axis in axes}
+    parts: dict[str | None, Polynomial] = {None: {}}
+    for monomial, value in polynomial(expr).items():
+        own = [a for a in monomial if isinstance(a, Var) and a.name in names]
+        rest = tuple(a for a in monomial if not (isinstance(a, Var) and a.name in names))
+        if len(own) > 1 or any(mentions(atom, names) for atom in rest):
+            return None
+        name = own[0].name if own and isinstance(own[0], Var) else None
+        part = parts.setdefault(name, {})
+        part[rest] = part.get(rest, 0) + value
+    rest_expr = from_polynomial(parts.pop(None))
+    return {str(name): from_polynomial(poly) for name, poly in parts.items()}, rest_expr
+
+
+def mentions(expr: Expr, names: set[str]) -> bool:
+    """Whether a variable of one of these names occurs in the expression."""
+    from loma.walk import variables
+
+    return any(name in names for name in variables(expr))

@@ -1,0 +1,197 @@
+"""Re-checks a module: what every stage may rely on, and must leave behind.
+
+A violation is a mistake of the compiler, never of the program, so it is no ``UserError``. Types are
+recomputed with :mod:`loma.builder`; sizes count as equal unless they provably differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from loma.ir import (
+    FLOAT, INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, Index,
+    IndexAssign, Module, Param, Return, Stmt, TensorType, TupleType, Unpack, Var, While, Zero,
+)  # fmt: skip
+from loma.verify_expressions import Expressions, VerificationError, unique
+from loma.walk import free_variables
+
+__all__ = ["VerificationError", "verify"]
+
+
+def verify(module: Module) -> None:
+    """Raises VerificationError unless the module is well formed."""
+    structs = {struct.name: dict(struct.members) for struct in module.structs}
+    unique([f.name for f in module.functions], "function", module.name)
+    # a derivative may be called before AD has made it
+    promised = {derivative.name for derivative in module.derivatives}
+    known: dict[str, Function] = {}
+    every = {function.name for function in module.functions}
+    for function in module.functions:
+        _Statements(function, known, promised - every, structs).run()
+        known[function.name] = function
+
+
+@dataclass(slots=True)
+class _Statements(Expressions):
+    # ------------------------------------------------------------------------------- functions
+
+    def run(self) -> None:
+        function = self.function
+        unique([p.name for p in function.params], "parameter", function.name)
+        for param in function.params:
+            self.name_param(param)
+        for param in function.params:
+            self.check_type(param.type)
+        for type_ in function.results:
+            self.require(not isinstance(type_, TupleType), "a tuple among the results")
+        last = function.body[-1] if function.body else None
+        self.require(
+            isinstance(last, Return) == bool(function.results),
+            "a function ends in a return exactly when it has results",
+        )
+        self.block(function.body, outermost=True)
+
+    def name_param(self, param: Param) -> None:
+        self.types[param.name] = param.type
+        self.kinds[param.name] = param.mode
+        if isinstance(param.type, TensorType):
+            for dim in param.type.dims or ():
+                if isinstance(dim, Var) and dim.name not in self.types:
+                    self.types[dim.name] = INT
+                    self.kinds[dim.name] = "size"
+
+    # ------------------------------------------------------------------------------ statements
+
+    def block(self, body: tuple[Stmt, ...], outermost: bool = False) -> None:
+        for position, stmt in enumerate(body):
+            self.stmt = stmt
+            if isinstance(stmt, Declare):
+                self.require(outermost, "a declaration inside a block")
+            if isinstance(stmt, Return):
+                last = position == len(body) - 1
+                self.require(outermost and last, "a return that is not the last statement")
+            self.statement(stmt, outermost)
+
+    def statement(self, stmt: Stmt, outermost: bool) -> None:
+        match stmt:
+            case Declare(target, value):
+                self.check_type(target.type)
+                if value is not None:
+                    self.fits(self.expr(value), target.type)
+                self.declare(target)
+            case Assign(target, op, value):
+                self.place(target)
+                self.require(
+                    not (isinstance(target, Index) and isinstance(target.base.type, TensorType)),
+                    "an element of a tensor is assigned by an index statement",
+                )
+                self.require(
+                    op == "=" or isinstance(target.type, TensorType) or target.type in (INT, FLOAT),
+                    "'+=' on neither a number nor a tensor",
+                )
+                self.fits(self.expr(value), target.type)
+            case IndexAssign():
+                self.index_assign(stmt)
+            case Unpack(targets, call):
+                self.unpack(targets, call, outermost)
+            case Zero(target):
+                self.place(target)
+            case If(cond, then, other):
+                self.condition(cond)
+                self.block(then)
+                self.block(other)
+            case While(cond, max_iter, body):
+                self.condition(cond)
+                self.require(max_iter >= 0, "a negative max_iter")
+                self.block(body)
+            case For():
+                self.for_loop(stmt)
+            case CallStmt(call):
+                self.called(call)
+            case Return(values):
+                results = self.function.results
+                self.require(
+                    len(values) == len(results),
+                    f"{len(values)} values for {len(results)} results",
+                )
+                for value, type_ in zip(values, results, strict=True):
+                    self.fits(self.expr(value), type_)
+            case _:
+                assert_never(stmt)
+
+    def declare(self, target: Var) -> None:
+        self.require(target.name not in self.types, f"'{target.name}' is declared already")
+        self.types[target.name] = target.type
+        self.kinds[target.name] = "local"
+
+    def condition(self, cond: Expr) -> None:
+        self.require(self.expr(cond) in (INT, FLOAT), "a condition that is no int or float")
+
+    def for_loop(self, stmt: For) -> None:
+        self.require(self.expr(stmt.extent) == INT, "the range of a loop is no int")
+        name = stmt.counter
+        self.require(name not in self.types, f"the counter '{name}' hides a variable")
+        self.types[name], self.kinds[name] = INT, "counter"
+        self.block(stmt.body)
+        del self.types[name], self.kinds[name]
+
+    def unpack(self, targets: tuple[Var, ...], call: Call, outermost: bool) -> None:
+        type_ = self.called(call)
+        self.require(len({t.name for t in targets}) == len(targets), "a target twice")
+        if call.function in self.known:
+            self.require(isinstance(type_, TupleType), "only several results are taken apart")
+            assert isinstance(type_, TupleType)
+            self.require(len(type_.items) == len(targets), "not one target for each result")
+            for target, item in zip(targets, type_.items, strict=True):
+                self.fits(item, target.type)
+        for target in targets:
+            if target.name in self.types:
+                self.place(target)
+            else:
+                self.require(outermost, f"'{target.name}' is not declared")
+                self.check_type(target.type)
+                self.declare(target)
+
+    # ------------------------------------------------------------------------ index statements
+
+    def index_assign(self, stmt: IndexAssign) -> None:
+        unique([axis.name for axis in stmt.axes], "axis", self.function.name)
+        for axis in stmt.axes:
+            self.require(self.expr(axis.extent) == INT, f"the range of '{axis.name}' is no int")
+            self.require(axis.name not in self.types, f"the axis '{axis.name}' hides a variable")
+        target = stmt.target
+        if isinstance(target, Var):
+            self.require(stmt.op == "+=", "only '+=' sums into a variable")
+            self.require(target.type in (FLOAT, INT), "the target is neither element nor number")
+        else:
+            self.require(
+                isinstance(target, Index) and isinstance(target.base, Var)
+                and isinstance(target.base.type, TensorType),
+                "the target is no element of a tensor",
+            )  # fmt: skip
+        with_axes = self.scoped(stmt.axes)
+        try:
+            self.place(target)
+            self.fits(self.expr(stmt.value), target.type)
+        finally:
+            self.unscoped(with_axes)
+        self.axes_complete(stmt)
+
+    def axes_complete(self, stmt: IndexAssign) -> None:
+        """Axes: the target's in order of first appearance, then those only on the right."""
+        names = [axis.name for axis in stmt.axes]
+        in_target: list[str] = []
+        if isinstance(stmt.target, Index):
+            for sub in stmt.target.subscripts:
+                new = [n for n in free_variables(sub) if n in names and n not in in_target]
+                in_target += sorted(new, key=names.index)
+        self.require(
+            set(names[: len(in_target)]) == set(in_target),
+            f"the axes {names} do not begin with the target's {in_target}",
+        )
+        rest = names[len(in_target) :]
+        self.require(stmt.op == "+=" or not rest, f"'=' cannot sum over {rest}")
+        if rest:
+            right = free_variables(stmt.value)
+            self.require(all(name in right for name in rest), f"no use of an axis among {rest}")

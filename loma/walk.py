@@ -1,0 +1,232 @@
+"""Walking and rebuilding IR: the one place that knows every node's children."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import assert_never
+
+from loma.ir import (
+    Assign, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, For, If, Index,
+    IndexAssign, IntConst, Member, NoDiff, Op, Reduce, Return, Select, Stmt, TensorType, Type,
+    Unary, Unpack, Var, While, Zero, ZeroPad,
+)  # fmt: skip
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The direct subexpressions, in order of evaluation."""
+    match expr:
+        case IntConst() | FloatConst() | Var():
+            return ()
+        case Index(base, subscripts):
+            return (base, *subscripts)
+        case Member(base):
+            return (base,)
+        case Unary(_, operand) | NoDiff(operand):
+            return (operand,)
+        case Binary(_, left, right):
+            return (left, right)
+        case Select(cond, then, other):
+            return (cond, then, other)
+        case Builtin(_, args) | Call(_, args):
+            return args
+        case Op(_, args, attrs):
+            return args + tuple(e for _, value in attrs for e in attr_items(value))
+        case Reduce(_, body, axes):
+            return (*tuple(axis.extent for axis in axes), body)
+        case ZeroPad(read):
+            return (read,)
+        case _:
+            assert_never(expr)
+
+
+def attr_items(value: Attr) -> tuple[Expr, ...]:
+    """The int expressions of an operator's attribute."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
+    """The same node with ``function`` applied to each direct subexpression."""
+    match expr:
+        case IntConst() | FloatConst() | Var():
+            return expr
+        case Index(base, subscripts):
+            return replace(expr, base=function(base), subscripts=tuple(map(function, subscripts)))
+        case Member(base):
+            return replace(expr, base=function(base))
+        case Unary(_, operand) | NoDiff(operand):
+            return replace(expr, operand=function(operand))
+        case Binary(_, left, right):
+            return replace(expr, left=function(left), right=function(right))
+        case Select(cond, then, other):
+            return replace(expr, cond=function(cond), then=function(then), other=function(other))
+        case Builtin(_, args) | Call(_, args):
+            return replace(expr, args=tuple(map(function, args)))
+        case Op(_, args, attrs):
+            new = tuple(
+                (k, tuple(map(function, v)) if isinstance(v, tuple) else function(v))
+                for k, v in attrs
+            )
+            return replace(expr, args=tuple(map(function, args)), attrs=new)
+        case Reduce(_, body, axes):
+            ranges = tuple(Axis(axis.name, function(axis.extent)) for axis in axes)
+            return replace(expr, body=function(body), axes=ranges)
+        case ZeroPad(read):
+            inner = function(read)
+            return replace(expr, read=inner) if isinstance(inner, Index) else inner
+        case _:
+            assert_never(expr)
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """The expression and everything below it, parents first."""
+    yield expr
+    for child in children(expr):
+        yield from walk(child)
+
+
+def variables(expr: Expr) -> Iterator[str]:
+    """Names of the variables that occur, axes of reductions included, with repetition."""
+    return (node.name for node in walk(expr) if isinstance(node, Var))
+
+
+def free_variables(expr: Expr, bound: frozenset[str] = frozenset()) -> set[str]:
+    """Names that occur and are not bound by a reduction inside the expression."""
+    match expr:
+        case Var(name):
+            return set() if name in bound else {name}
+        case Reduce(_, body, axes):
+            names = {v for axis in axes for v in free_variables(axis.extent, bound)}
+            return names | free_variables(body, bound | {axis.name for axis in axes})
+        case _:
+            return {v for child in children(expr) for v in free_variables(child, bound)}
+
+
+def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
+    """The expression with variables replaced by name; a reduction's own axes are left alone."""
+    if not values:
+        return expr
+    match expr:
+        case Var(name):
+            return values.get(name, expr)
+        case Reduce(_, _, axes):
+            own = {axis.name for axis in axes}
+            inner = {k: v for k, v in values.items() if k not in own}
+            new_axes = tuple(Axis(a.name, substitute(a.extent, values)) for a in axes)
+            return replace(expr, body=substitute(expr.body, inner), axes=new_axes)
+        case _:
+            return map_children(expr, lambda child: substitute(child, values))
+
+
+def substitute_type(type_: Type, values: dict[str, Expr]) -> Type:
+    """A type with the variables in a tensor's dimensions replaced by name."""
+    if isinstance(type_, TensorType) and type_.dims is not None:
+        return replace(type_, dims=tuple(substitute(d, values) for d in type_.dims))
+    return type_
+
+
+def blocks(stmt: Stmt) -> tuple[tuple[Stmt, ...], ...]:
+    """The statement's nested blocks."""
+    match stmt:
+        case If(_, then, other):
+            return (then, other)
+        case For() | While():
+            return (stmt.body,)
+        case _:
+            return ()
+
+
+def map_blocks(stmt: Stmt, function: Callable[[tuple[Stmt, ...]], tuple[Stmt, ...]]) -> Stmt:
+    """The statement with ``function`` applied to each nested block."""
+    match stmt:
+        case If(_, then, other):
+            return replace(stmt, then=function(then), other=function(other))
+        case For() | While():
+            return replace(stmt, body=function(stmt.body))
+        case _:
+            return stmt
+
+
+def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement, nested ones included, parents first."""
+    for stmt in body:
+        yield stmt
+        for block in blocks(stmt):
+            yield from statements(block)
+
+
+def expressions(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions that stand in the statement itself; targets come last."""
+    match stmt:
+        case Declare(target, value):
+            return (target,) if value is None else (value, target)
+        case Assign(target, _, value):
+            return (value, target)
+        case IndexAssign(target, _, value, axes):
+            return (*(axis.extent for axis in axes), value, target)
+        case Unpack(targets, call):
+            return (call, *targets)
+        case Zero(target):
+            return (target,)
+        case If(cond) | While(cond):
+            return (cond,)
+        case For(_, extent):
+            return (extent,)
+        case CallStmt(call):
+            return (call,)
+        case Return(values):
+            return values
+        case _:
+            assert_never(stmt)
+
+
+def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:
+    """The statement with ``function`` applied to each of its own expressions, nested blocks too.
+
+    A target must stay a place: ``function`` may only rename what it stands on.
+    """
+
+    def axes_of(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(axis.name, function(axis.extent)) for axis in axes)
+
+    def body_of(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(map_expressions(inner, function) for inner in body)
+
+    def variable(var: Var) -> Var:
+        new = function(var)
+        assert isinstance(new, Var)
+        return new
+
+    match stmt:
+        case Declare(target, value):
+            return replace(
+                stmt, target=variable(target), value=None if value is None else function(value)
+            )
+        case Assign(target, _, value):
+            place = function(target)
+            assert isinstance(place, Var | Index | Member)
+            return replace(stmt, target=place, value=function(value))
+        case IndexAssign(target, _, value, axes):
+            place = function(target)
+            assert isinstance(place, Var | Index)
+            return replace(stmt, target=place, value=function(value), axes=axes_of(axes))
+        case Unpack(targets, call):
+            new = function(call)
+            assert isinstance(new, Call)
+            return replace(stmt, targets=tuple(map(variable, targets)), call=new)
+        case Zero(target):
+            return replace(stmt, target=variable(target))
+        case If(cond, then, other):
+            return replace(stmt, cond=function(cond), then=body_of(then), other=body_of(other))
+        case While(cond, _, body):
+            return replace(stmt, cond=function(cond), body=body_of(body))
+        case For(_, extent, body):
+            return replace(stmt, extent=function(extent), body=body_of(body))
+        case CallStmt(call):
+            new = function(call)
+            assert isinstance(new, Call)
+            return replace(stmt, call=new)
+        case Return(values):
+            return replace(stmt, values=tuple(map(function, values)))
+        case _:
+            assert_never(stmt)
