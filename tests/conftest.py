@@ -1,0 +1,62 @@
+"""What all tests share: a cache of their own, golden files, fixed seeds."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = Path(__file__).resolve().parent / "golden"
+
+# Compiled modules are kept between runs, and away from the user's own cache. Set here, before a
+# test imports loma, so that processes which tests start inherit it.
+os.environ.setdefault("LOMA_CACHE_DIR", str(ROOT / ".pytest_cache" / "loma"))
+
+hypothesis.settings.register_profile("loma", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("loma")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write what the golden tests produce into tests/golden instead of comparing",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """``golden("name.txt", text)``: the text must equal the file tests/golden/name.txt."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        text = text.rstrip("\n") + "\n"
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        if not path.exists():
+            pytest.fail(f"{path.relative_to(ROOT)} is missing: run pytest --update-golden")
+        expected = path.read_text(encoding="utf-8")
+        if text != expected:
+            diff = difflib.unified_diff(
+                expected.splitlines(),
+                text.splitlines(),
+                f"golden/{name}",
+                "produced now",
+                lineterm="",
+            )
+            pytest.fail("\n".join(["differs from the golden file:", *diff]), pytrace=False)
+
+    return compare

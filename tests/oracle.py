@@ -1,0 +1,338 @@
+"""Runs one function three ways: interpreter, libtorch and a reference in plain PyTorch.
+
+The signature of a derivative follows the language's convention: each ``In`` argument is followed by
+its adjoint as ``Out``, each ``Out`` argument is replaced by its adjoint, and each result adds its
+adjoint at the end.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import loma
+from loma.ad import SplitPair, differentiate, split_pairs
+from loma.backends.interpreter import Interpreter
+from loma.backends.interpreter.arithmetic import zero_like
+from loma.frontend import parse
+from loma.ir import Function, IntType, TensorType, Type
+from loma.verify import verify
+
+Tensors = tuple[torch.Tensor, ...]
+STEP = 1e-6
+
+
+class Program:
+    """A text with ``d_f = rev_diff(f)`` and ``dd_f = rev_diff(d_f)`` for the functions under test.
+
+    The second derivatives serve the interpreter only: libtorch makes its own under autograd.
+    """
+
+    def __init__(self, functions: str, names: Sequence[str], second: bool = True) -> None:
+        first = "\n".join(f"d_{name} = rev_diff({name})" for name in names)
+        again = "\n".join(f"dd_{name} = rev_diff(d_{name})" for name in names) if second else ""
+        self.text = f"{functions}\n{first}\n"
+        self.all_text = f"{self.text}{again}\n"
+
+    @functools.cached_property
+    def interpreter(self) -> Interpreter:
+        module = differentiate(parse(self.all_text))
+        verify(module)
+        return Interpreter(module)
+
+    @functools.cached_property
+    def compiled(self) -> Any:
+        return loma.compile(self.text)
+
+    @functools.cached_property
+    def _split(self) -> tuple[Interpreter, dict[str, SplitPair]]:
+        module, pairs = split_pairs(parse(self.text))
+        verify(module)
+        return Interpreter(module), {pair.primal: pair for pair in pairs}
+
+    def function(self, name: str) -> Function:
+        return self.interpreter.module.function(name)
+
+    # ----------------------------------------------------------------------------- interpreter
+
+    def value(self, name: str, args: Sequence[Any]) -> tuple[Any, ...]:
+        return self.interpreter.call(name, *map(plain, args))
+
+    def adjoint(
+        self, name: str, args: Sequence[Any], weights: Sequence[Any], prefix: str = "d_"
+    ) -> tuple[Any, ...]:
+        """The adjoints of the float ``In`` arguments; ``weights`` are those of what the function
+        writes: its ``Out`` arguments, then its results."""
+        primal, adjoint = self.function(name), self.function(prefix + name)
+        values, left = iter(args), list(weights)
+        given: list[Any] = []
+        kept: list[bool] = []
+        params = list(adjoint.params)
+        for param in primal.params:
+            value = plain(next(values))
+            own = params.pop(0)
+            if param.mode == "Out":
+                assert own.mode == "In"
+                given.append(plain(left.pop(0)))
+                continue
+            given.append(value)
+            if params and params[0].mode == "Out":
+                given.append(zero_like(value))
+                kept.append(is_float(params.pop(0).type))
+        for own, weight in zip(params, left, strict=True):
+            assert own.mode == "In"
+            given.append(plain(weight))
+        outs = self.interpreter.call(prefix + name, *given)
+        return tuple(out for out, keep in zip(outs, kept, strict=True) if keep)
+
+    def split_adjoint(
+        self, name: str, args: Sequence[Any], weights: Sequence[Any], wanted: Sequence[int]
+    ) -> dict[int, Any]:
+        """By the forward and backward functions that serve autograd: the adjoint of each
+        argument, by position, of which those in ``wanted`` are asked for."""
+        interpreter, pairs = self._split
+        pair = pairs[name]
+        given = [plain(arg) for arg in args]
+        results = len(self.function(name).results)
+        outs = interpreter.call(pair.forward, *given)
+        values: list[Any] = []
+        for source in pair.sources:
+            match source.kind:
+                case "arg":
+                    values.append(given[source.index])
+                case "result":
+                    values.append(outs[source.index])
+                case "saved":
+                    values.append(outs[results + source.index])
+                case "grad":
+                    values.append(plain(weights[source.index]))
+                case "size":
+                    values.append(np.shape(given[source.index])[source.dim])
+                case "need":
+                    values.append(int(source.index in wanted))
+        adjoints = interpreter.call(pair.backward, *values)
+        return dict(zip(pair.differentiable, adjoints, strict=True))
+
+    def second_adjoint(
+        self, name: str, args: Sequence[Any], weights: Sequence[Any], directions: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """Gradient of <directions, J^T weights> in the float arguments, then in the weights."""
+        arguments: list[Any] = []
+        along: list[Any] = []
+        values, left = iter(args), iter(directions)
+        primal, adjoint = self.function(name), self.function("d_" + name)
+        params = list(adjoint.params)
+        for _ in primal.params:
+            value = plain(next(values))
+            params.pop(0)
+            arguments.append(value)
+            if params and params[0].mode == "Out":
+                arguments.append(zero_like(value))
+                along.append(plain(next(left)) if is_float(params.pop(0).type) else zero_like(value))
+        arguments += weights
+        return self.adjoint("d_" + name, arguments, along, prefix="d")
+
+
+def is_float(type_: Type) -> bool:
+    if isinstance(type_, TensorType):
+        return type_.element != "int"
+    return not isinstance(type_, IntType)
+
+
+def plain(value: Any) -> Any:
+    """A tensor as the interpreter takes it."""
+    if isinstance(value, torch.Tensor):
+        array = value.detach().numpy()
+        return array.copy() if value.dim() else array.item()
+    return value
+
+
+def differentiable(args: Sequence[Any]) -> list[int]:
+    return [k for k, a in enumerate(args) if isinstance(a, torch.Tensor) and a.is_floating_point()]
+
+
+def close(found: Any, expected: Any, tolerance: float = 1e-9, what: str = "") -> None:
+    """Equal up to the tolerance, relative to the largest expected element."""
+    found, expected = np.asarray(plain(found)), np.asarray(plain(expected))
+    assert found.shape == expected.shape, f"{what}: shape {found.shape}, not {expected.shape}"
+    scale = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=1.0))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale, err_msg=what)
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def derivatives(
+    function: Callable[..., Any], args: Sequence[Any], weights: Sequence[Any], directions: Any
+) -> tuple[Tensors, Tensors, Tensors]:
+    """By autograd: results, J^T w, and the gradient of <v, J^T w> in float arguments and weights.
+
+    Where the function does not depend on an argument the gradient is zero.
+    """
+    where = differentiable(args)
+    leaves = [args[k].detach().clone().requires_grad_() for k in where]
+    full = list(args)
+    for k, leaf in zip(where, leaves, strict=True):
+        full[k] = leaf
+    results = as_tuple(function(*full))
+    own = [w.clone().requires_grad_(w.is_floating_point()) for w in weights]
+    pairs = [
+        (y, w)
+        for y, w in zip(results, own, strict=True)
+        if isinstance(y, torch.Tensor) and y.requires_grad
+    ]
+    if pairs:
+        first = torch.autograd.grad(
+            [y for y, _ in pairs], leaves, [w for _, w in pairs],
+            create_graph=True, allow_unused=True,
+        )  # fmt: skip
+    else:
+        first = (None,) * len(leaves)
+    live = [(g, v) for g, v in zip(first, directions, strict=True) if g is not None]
+    second: Any = None
+    of = [*leaves, *(w for w in own if w.requires_grad)]
+    if live and any(g.requires_grad for g, _ in live):
+        total = sum(((g * v).sum() for g, v in live), torch.zeros((), dtype=torch.float64))
+        second = torch.autograd.grad(total, of, allow_unused=True)
+    else:
+        second = (None,) * len(of)
+    return (
+        tuple(y.detach() if isinstance(y, torch.Tensor) else y for y in results),
+        _or_zero(first, leaves),
+        _or_zero(second, of),
+    )
+
+
+def _or_zero(found: Sequence[Any], like: Sequence[torch.Tensor]) -> Tensors:
+    return tuple(
+        torch.zeros_like(x) if g is None else g.detach() for g, x in zip(found, like, strict=True)
+    )
+
+
+def difference(program: Program, name: str, args: Sequence[Any], along: Sequence[Any]) -> Any:
+    """J v by central differences on the interpreter, for every result."""
+
+    def moved(step: float) -> tuple[Any, ...]:
+        full = list(args)
+        for k, v in zip(differentiable(args), along, strict=True):
+            full[k] = args[k] + step * v
+        return program.value(name, full)
+
+    ahead, behind = moved(STEP), moved(-STEP)
+    return [(a - b) / (2.0 * STEP) for a, b in zip(ahead, behind, strict=True)]
+
+
+def random_weights(results: Sequence[Any], generator: torch.Generator) -> list[torch.Tensor]:
+    """A random adjoint for every float result, zero for the others."""
+    weights: list[torch.Tensor] = []
+    for result in results:
+        array = torch.as_tensor(np.asarray(plain(result)))
+        if array.is_floating_point():
+            weights.append(torch.randn(array.shape, generator=generator, dtype=torch.float64))
+        else:
+            weights.append(torch.zeros_like(array))
+    return weights
+
+
+def check(
+    program: Program,
+    name: str,
+    args: Sequence[Any],
+    reference: Callable[..., Any],
+    *,
+    second: bool = True,
+    smooth: bool = True,
+    libtorch: bool = True,
+    tolerance: float = 1e-9,
+) -> None:
+    """Value, first and second derivatives of one function, all ways against all others.
+
+    ``smooth`` False leaves out the central differences, for points on a kink.
+    """
+    generator = torch.Generator().manual_seed(7)
+    values = program.value(name, args)
+    weights = random_weights(values, generator)
+    where = differentiable(args)
+    along = [torch.randn(args[k].shape, generator=generator, dtype=torch.float64) for k in where]
+    expected, first, again = derivatives(reference, args, weights, along)
+    assert len(values) == len(expected)
+    for k, (value, right) in enumerate(zip(values, expected, strict=True)):
+        close(value, right, tolerance, f"interpreter, result {k}")
+
+    found = program.adjoint(name, args, weights) if where else ()
+    for k, (value, right) in enumerate(zip(found, first, strict=True)):
+        close(value, right, tolerance, f"interpreter, adjoint of argument {where[k]}")
+    for wanted in (where, where[:1], where[1:]):
+        if where:
+            split = program.split_adjoint(name, args, weights, wanted)
+            for k, right in zip(where, first, strict=True):
+                if k in wanted:
+                    close(split[k], right, tolerance, f"interpreter, split, argument {k}")
+    if smooth and where:
+        tangent = difference(program, name, args, along)
+        ahead = sum(float(np.sum(plain(w) * t)) for w, t in zip(weights, tangent, strict=True))
+        back = sum(float(np.sum(plain(v) * g)) for v, g in zip(along, found, strict=True))
+        scale = max(1.0, abs(ahead), *(float(np.max(np.abs(g), initial=0.0)) for g in found))
+        assert abs(ahead - back) <= 1e-6 * scale, f"<Jv, w> = {ahead}, <v, J^T w> = {back}"
+    if second and where:
+        twice = program.second_adjoint(name, args, weights, along)
+        for k, (value, right) in enumerate(zip(twice, again, strict=True)):
+            close(value, right, tolerance, f"interpreter, second derivative {k}")
+    if libtorch:
+        _check_compiled(program, name, args, weights, along, expected, first, again,
+                        second, tolerance)  # fmt: skip
+
+
+def _check_compiled(
+    program: Program, name: str, args: Sequence[Any], weights: Sequence[Any],
+    along: Sequence[Any], expected: Tensors, first: Tensors, again: Tensors,
+    second: bool, tolerance: float,
+) -> None:  # fmt: skip
+    function = getattr(program.compiled, name)
+    values = as_tuple(function(*args))
+    for k, (value, right) in enumerate(zip(values, expected, strict=True)):
+        close(value, right, tolerance, f"libtorch, result {k}")
+    where = differentiable(args)
+    if not where:
+        return
+    if second:
+        _, found, twice = derivatives(function, args, weights, along)
+        for k, (value, right) in enumerate(zip(twice, again, strict=True)):
+            close(value, right, tolerance, f"libtorch, second derivative {k}")
+    else:
+        _, found, _ = first_derivatives(function, args, weights)
+    for k, (value, right) in enumerate(zip(found, first, strict=True)):
+        close(value, right, tolerance, f"libtorch, gradient of argument {where[k]}")
+    explicit = getattr(program.compiled, f"d_{name}")
+    adjoints = as_tuple(explicit(*args, *weights))
+    floats = [a for a in adjoints if isinstance(a, torch.Tensor) and a.is_floating_point()]
+    for k, (value, right) in enumerate(zip(floats, first, strict=True)):
+        close(value, right, tolerance, f"libtorch, d_{name}, adjoint of argument {where[k]}")
+
+
+def first_derivatives(
+    function: Callable[..., Any], args: Sequence[Any], weights: Sequence[Any]
+) -> tuple[Tensors, Tensors, Tensors]:
+    """As :func:`derivatives`, without the second ones."""
+    where = differentiable(args)
+    leaves = [args[k].detach().clone().requires_grad_() for k in where]
+    full = list(args)
+    for k, leaf in zip(where, leaves, strict=True):
+        full[k] = leaf
+    results = as_tuple(function(*full))
+    pairs = [
+        (y, w)
+        for y, w in zip(results, weights, strict=True)
+        if isinstance(y, torch.Tensor) and y.requires_grad
+    ]
+    if not pairs:
+        return results, _or_zero((None,) * len(leaves), leaves), ()
+    found = torch.autograd.grad(
+        [y for y, _ in pairs], leaves, [w for _, w in pairs], allow_unused=True
+    )
+    return results, _or_zero(found, leaves), ()
