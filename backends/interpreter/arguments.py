@@ -1,0 +1,90 @@
+"""Binds the arguments of a call to a function's parameters, and checks sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from loma.backends.interpreter import arithmetic as arith
+from loma.backends.interpreter.evaluate import Frame, evaluate
+from loma.ir import FloatType, IntType, Param, Span, TensorType, Type, Var
+from loma.printer import print_expr, print_type
+
+Value = Any
+
+
+def bind_arguments(frame: Frame, args: Sequence[Value]) -> None:
+    """Sets every parameter and size variable; TypeError or ValueError where they do not fit."""
+    function = frame.function
+    if len(args) != len(function.params):
+        raise TypeError(
+            f"{function.name} takes {len(function.params)} arguments, found {len(args)}"
+        )
+    env = frame.env
+    for param, arg in zip(function.params, args, strict=True):
+        env[param.name] = _bound(frame, param, arg)
+    # sizes that stand alone are bound in order; all the others are checked then
+    for param in function.params:
+        if isinstance(param.type, TensorType) and param.type.dims is not None:
+            for dim, size in zip(param.type.dims, env[param.name].shape, strict=True):
+                if isinstance(dim, Var):
+                    env.setdefault(dim.name, size)
+    for param in function.params:
+        _check_sizes(frame, param)
+
+
+def _bound(frame: Frame, param: Param, arg: Value) -> Value:
+    where = f"{frame.function.name}: argument '{param.name}'"
+    match param.type:
+        case IntType():
+            if np.ndim(arg) != 0 or np.asarray(arg).dtype.kind == "f":
+                # a call inside a program converts, as every assignment does
+                if isinstance(arg, np.float64):
+                    return arith.to_int(arg)
+                raise TypeError(f"{where} takes an int, found {arg!r}")
+            return int(arg)
+        case FloatType():
+            if np.ndim(arg) != 0:
+                raise TypeError(f"{where} takes a number, found one of rank {np.ndim(arg)}")
+            return np.float64(arg)
+        case TensorType(dims, element):
+            array = np.asarray(arg)
+            if element == "int" and array.dtype.kind not in "iub" and array.size:
+                raise TypeError(f"{where} takes integers, found {array.dtype}")
+            if element != "int" and array.dtype.kind in "iub" and array.size:
+                raise TypeError(f"{where} takes floats, found {array.dtype}")
+            if dims is not None and len(dims) != array.ndim:
+                raise ValueError(
+                    f"{where} is {print_type(param.type)}, of rank {len(dims)}; "
+                    f"found the shape {list(array.shape)}"
+                )
+            return arith.convert(array, param.type)
+        case _:
+            return arith.convert(arg, param.type)
+
+
+def _check_sizes(frame: Frame, param: Param) -> None:
+    if not isinstance(param.type, TensorType) or param.type.dims is None:
+        return
+    shape = frame.env[param.name].shape
+    for k, (dim, size) in enumerate(zip(param.type.dims, shape, strict=True)):
+        expected = evaluate(frame, dim)
+        if expected != size:
+            raise ValueError(
+                f"{frame.function.name}: argument '{param.name}' has size {size} in dimension "
+                f"{k}, expected {print_expr(dim)} = {expected}"
+            )
+
+
+def check_shape(frame: Frame, type_: Type, value: Value, label: str, span: Span) -> None:
+    """ValueError when a tensor has not the shape that its type says."""
+    if not isinstance(type_, TensorType) or type_.dims is None:
+        return
+    expected = tuple(int(evaluate(frame, dim)) for dim in type_.dims)
+    if value.shape != expected:
+        raise ValueError(
+            f"{frame.place(span)}: {label} is {print_type(type_)} = {list(expected)}, "
+            f"found the shape {list(value.shape)}"
+        )

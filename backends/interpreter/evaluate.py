@@ -1,0 +1,374 @@
+"""Evaluates expressions: scalars on a grid of points, tensors as whole arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loma import errors, sizes
+from loma.backends.interpreter import arithmetic as arith
+from loma.backends.interpreter.grid import SCALAR, Grid
+from loma.backends.interpreter.ops import OPS
+from loma.ir import (
+    FLOAT, INT, ArrayType, Assign, Attr, Axis, Binary, Builtin, Call, Declare, Expr, FloatConst,
+    Function, Index, IntConst, Member, NoDiff, Op, Reduce, Return, Select, Span, TensorType, Type,
+    Unary, Var, ZeroPad,
+)  # fmt: skip
+from loma.printer import print_expr
+from loma.walk import walk
+
+Value = Any
+Array = NDArray[Any]
+
+
+@dataclass(slots=True)
+class Frame:
+    """A function being run: its variables, and how it calls others.
+
+    ``invoke(function, arguments)`` gives the results, then the final values of Out arguments.
+    """
+
+    function: Function
+    functions: dict[str, Function]
+    invoke: Callable[[Function, Sequence[Value]], tuple[Value, ...]]
+    env: dict[str, Value] = field(default_factory=dict)
+
+    def place(self, span: Span) -> str:
+        """Where a run-time error happened, for its message."""
+        return f"{self.function.name}: line {span.line}"
+
+
+def evaluate(frame: Frame, expr: Expr, grid: Grid = SCALAR) -> Value:
+    """The value of any expression; see :mod:`loma.backends.interpreter.grid` for its shape."""
+    match expr:
+        case IntConst(value):
+            return value
+        case FloatConst(value):
+            return np.float64(value)
+        case Var(name):
+            values = grid.values
+            return values[name] if values and name in values else frame.env[name]
+        case Index():
+            return _read(frame, expr, grid)
+        case ZeroPad(read):
+            return _padded_read(frame, read, grid)
+        case Member(base, name):
+            return evaluate(frame, base, grid)[name]
+        case Unary(op, operand):
+            value = evaluate(frame, operand, grid)
+            return -value if op == "-" else arith.COMPARISONS["=="](value, 0)
+        case Binary():
+            return _binary(frame, expr, grid)
+        case Select():
+            return _select(frame, expr, grid)
+        case Builtin():
+            return _builtin(frame, expr, grid)
+        case NoDiff(operand):
+            return evaluate(frame, operand, grid)
+        case Reduce():
+            return _reduce(frame, expr, grid)
+        case Call():
+            return _call(frame, expr, grid)
+        case Op():
+            return _operator(frame, expr)
+        case _:
+            assert_never(expr)
+
+
+def _as(value: Value, type_: Type) -> Value:
+    """A scalar operand as that type."""
+    return arith.to_float(value) if type_ == FLOAT else value
+
+
+# -------------------------------------------------------------------------------------- scalars
+
+
+def _binary(frame: Frame, expr: Binary, grid: Grid) -> Value:
+    left = evaluate(frame, expr.left, grid)
+    if expr.op in ("and", "or"):
+        return _logical(frame, expr, left, grid)
+    right = evaluate(frame, expr.right, grid)
+    is_float = FLOAT in (expr.left.type, expr.right.type) or expr.type == FLOAT
+    if is_float:
+        left, right = arith.to_float(left), arith.to_float(right)
+    if expr.op in arith.COMPARISONS:
+        return arith.COMPARISONS[expr.op](left, right)
+    if is_float:
+        return arith.FLOAT_BINARY[expr.op](left, right)
+    if expr.op in ("/", "//", "%"):
+        right = _nonzero(frame, right, grid, expr.span)
+    return arith.INT_BINARY[expr.op](left, right)
+
+
+def _nonzero(frame: Frame, divisor: Value, grid: Grid, span: Span) -> Value:
+    if np.ndim(divisor) == 0 and divisor != 0:
+        return divisor
+    zeros = np.asarray(divisor) == 0
+    mask = grid.mask()
+    if np.any(zeros if mask is None else zeros & mask) and not grid.empty:
+        raise ZeroDivisionError(f"{frame.place(span)}: division of an int by zero")
+    return arith.choose(zeros, 1, divisor)
+
+
+def _logical(frame: Frame, expr: Binary, left: Value, grid: Grid) -> Value:
+    """``and`` and ``or``; the right side is evaluated only where it decides."""
+    taken = arith.is_true(left)
+    if np.ndim(taken) == 0:
+        if bool(taken) == (expr.op == "or"):
+            return int(expr.op == "or")
+        return arith.COMPARISONS["!="](evaluate(frame, expr.right, grid), 0)
+    inner = grid.where(taken if expr.op == "and" else np.logical_not(taken))
+    right = arith.is_true(evaluate(frame, expr.right, inner))
+    joined = np.logical_and(taken, right) if expr.op == "and" else np.logical_or(taken, right)
+    return joined.astype(np.int64)
+
+
+def _select(frame: Frame, expr: Select, grid: Grid) -> Value:
+    cond = arith.is_true(evaluate(frame, expr.cond, grid))
+    if np.ndim(cond) == 0:
+        return _as(evaluate(frame, expr.then if cond else expr.other, grid), expr.type)
+    then = evaluate(frame, expr.then, grid.where(cond))
+    other = evaluate(frame, expr.other, grid.where(np.logical_not(cond)))
+    return np.where(cond, _as(then, expr.type), _as(other, expr.type))
+
+
+def _builtin(frame: Frame, expr: Builtin, grid: Grid) -> Value:
+    function = arith.BUILTIN_FUNCTIONS.get(expr.name)
+    if function is None:
+        raise errors.BackendLacksOperator(f"the interpreter has no '{expr.name}'", expr.span)
+    args = [evaluate(frame, arg, grid) for arg in expr.args]
+    if not (expr.name in arith.KEEP_INTS and expr.type == INT):
+        args = [arith.to_float(arg) for arg in args]
+    return function(*args)
+
+
+def _reduce(frame: Frame, expr: Reduce, grid: Grid) -> Value:
+    extents = tuple(evaluate(frame, axis.extent, grid) for axis in expr.axes)
+    inner = grid.extended(expr.axes, extents)
+    is_sum_like = expr.kind in ("sum", "prod")
+    if not is_sum_like and not grid.empty:
+        _refuse_empty(frame, expr, grid, extents)
+    own = tuple(range(len(grid.shape), len(inner.shape)))
+    if 0 in inner.shape:
+        empty = np.full(grid.shape, 1 if expr.kind == "prod" else 0)
+        return _scalar(_as(empty, expr.type), grid)
+    body = inner.full(evaluate(frame, expr.body, inner))
+    if inner.domain is not None and is_sum_like:
+        body = np.where(inner.domain, body, 1 if expr.kind == "prod" else 0)
+    match expr.kind:
+        case "sum":
+            return _scalar(np.sum(body, axis=own), grid)
+        case "prod":
+            return _scalar(np.prod(body, axis=own), grid)
+        case "max" | "min":
+            return _scalar(_extreme(expr.kind, body, inner, own), grid)
+        case "argmax" | "argmin":
+            best = _extreme(expr.kind[3:], body, inner, own, keepdims=True)
+            hits = (body == best) | (body != body)
+            hits = hits if inner.domain is None else hits & inner.domain
+            flat = hits.reshape((*grid.shape, -1))
+            return _scalar(np.argmax(flat, axis=-1), grid)
+        case _:
+            assert_never(expr.kind)
+
+
+def _extreme(
+    kind: str, body: Array, grid: Grid, own: tuple[int, ...], keepdims: bool = False
+) -> Array:
+    if grid.domain is not None:
+        if body.dtype == np.int64:
+            worst = np.iinfo(np.int64).min if kind == "max" else np.iinfo(np.int64).max
+            body = np.where(grid.domain, body, worst)
+        else:
+            body = np.where(grid.domain, body, -np.inf if kind == "max" else np.inf)
+    function = np.max if kind == "max" else np.min
+    return np.asarray(function(body, axis=own, keepdims=keepdims))
+
+
+def _refuse_empty(frame: Frame, expr: Reduce, grid: Grid, extents: tuple[Value, ...]) -> None:
+    mask = grid.mask()
+    for extent in extents:
+        none = np.asarray(extent) <= 0
+        if np.any(none if mask is None else none & mask):
+            raise ValueError(f"{frame.place(expr.span)}: '{expr.kind}' of no elements")
+
+
+def _scalar(value: Array, grid: Grid) -> Value:
+    if grid.shape:
+        return value
+    item = value.item() if isinstance(value, np.ndarray | np.generic) else value
+    return item if isinstance(item, int) else np.float64(item)
+
+
+# ---------------------------------------------------------------------------------------- reads
+
+
+def _read(frame: Frame, expr: Index, grid: Grid) -> Value:
+    base = evaluate(frame, expr.base, grid)
+    places = [evaluate(frame, sub, grid) for sub in expr.subscripts]
+    if isinstance(expr.base.type, ArrayType):
+        return base[checked_subscripts(frame, expr, (len(base),), places, grid)[0]]
+    places = checked_subscripts(frame, expr, base.shape, places, grid)
+    return _take(base, places, grid)
+
+
+def _take(base: Array, places: Sequence[Value], grid: Grid) -> Value:
+    if base.size == 0:
+        # only reached where no point is active
+        return np.zeros((1,) * len(grid.shape), dtype=base.dtype) if grid.shape else 0
+    value = base[tuple(places)]
+    return _scalar(value, SCALAR) if np.ndim(value) == 0 else value
+
+
+def _padded_read(frame: Frame, expr: Index, grid: Grid) -> Value:
+    base = evaluate(frame, expr.base, grid)
+    inside: Any = True
+    places: list[Value] = []
+    for sub, size in zip(expr.subscripts, base.shape, strict=True):
+        place = evaluate(frame, sub, grid)
+        inside = np.logical_and(inside, np.logical_and(place >= 0, place < size))
+        places.append(np.clip(place, 0, max(size - 1, 0)))
+    value = _take(base, places, grid)
+    if np.ndim(inside):
+        return np.where(inside, value, value.dtype.type(0) if np.ndim(value) else 0)
+    return value if inside else value * 0 if isinstance(value, int) else np.float64(0.0)
+
+
+def checked_subscripts(
+    frame: Frame, expr: Index, shape: tuple[int, ...], places: list[Value], grid: Grid
+) -> list[Value]:
+    """The subscripts, all inside the tensor: ValueError where one that counts is not.
+
+    A subscript that is affine in the axes counts at every point of the statement, also where a
+    conditional expression would not read; any other one only where it is read.
+    """
+    out: list[Value] = []
+    for dim, (sub, place, size) in enumerate(zip(expr.subscripts, places, shape, strict=True)):
+        low, high = _reach(sub, place, grid)
+        if low < 0 or high >= size:
+            raise ValueError(_outside(frame, expr, dim, low, high, size))
+        if grid.shape and (np.min(place, initial=0) < 0 or np.max(place, initial=0) >= size):
+            place = np.clip(place, 0, max(size - 1, 0))
+        out.append(place)
+    return out
+
+
+def _reach(sub: Expr, place: Value, grid: Grid) -> tuple[int, int]:
+    """The smallest and largest value of a subscript where it counts; (0, -1) if nowhere."""
+    if not grid.shape:
+        return int(place), int(place)
+    mask = grid.mask()
+    if grid.active is not None and sizes.affine(sub, grid.axes) is not None:
+        mask = grid.mask(every=True)
+    if mask is not None:
+        place = np.broadcast_to(place, grid.shape)[np.broadcast_to(mask, grid.shape)]
+    if 0 in grid.shape or np.size(place) == 0:
+        return 0, -1
+    return int(np.min(place)), int(np.max(place))
+
+
+def _outside(frame: Frame, expr: Index, dim: int, low: int, high: int, size: int) -> str:
+    runs = f"is {low}" if low == high else f"runs from {low} to {high}"
+    return (
+        f"{frame.place(expr.span)}: subscript '{print_expr(expr.subscripts[dim])}' of "
+        f"'{print_expr(expr.base)}' {runs}, outside dimension {dim} of size {size}; "
+        "wrap the read in zero_pad(...) if zero is meant"
+    )
+
+
+# ---------------------------------------------------------------------------- calls and operators
+
+
+def _call(frame: Frame, expr: Call, grid: Grid) -> Value:
+    function = frame.functions[expr.function]
+    args = [evaluate(frame, arg, grid) for arg in expr.args]
+    if not grid.shape:
+        results = frame.invoke(function, args)
+        return results[0] if len(results) == 1 else results
+    if _is_straight(function):
+        return _call_on_grid(frame, function, args, grid)
+    mask = grid.mask()
+    live = np.ones(grid.shape, np.bool_) if mask is None else grid.full(mask)
+    out = np.zeros(grid.shape, dtype=np.int64 if function.results[0] == INT else np.float64)
+    columns = [grid.full(arg)[live] for arg in args]
+    values = [frame.invoke(function, row)[0] for row in zip(*columns, strict=True)]
+    out[live] = values if columns else frame.invoke(function, ())[0]
+    return out
+
+
+def _is_straight(function: Function) -> bool:
+    """Whether the function is a list of scalar assignments, which serve a whole grid at once."""
+    scalars = all(p.mode == "In" and p.type in (INT, FLOAT) for p in function.params)
+    return scalars and all(
+        isinstance(stmt, Declare | Return)
+        or (isinstance(stmt, Assign) and isinstance(stmt.target, Var))
+        for stmt in function.body
+    ) and not any(
+        isinstance(node, Reduce | Index | Member | Op)
+        for stmt in function.body
+        for value in _values(stmt)
+        for node in walk(value)
+    )  # fmt: skip
+
+
+def _values(stmt: object) -> tuple[Expr, ...]:
+    match stmt:
+        case Declare(_, value):
+            return () if value is None else (value,)
+        case Assign(_, _, value):
+            return (value,)
+        case Return(values):
+            return values
+        case _:
+            return ()
+
+
+def _call_on_grid(frame: Frame, function: Function, args: list[Value], grid: Grid) -> Value:
+    # no axis of the caller's is visible inside
+    own = Grid(grid.axes, grid.shape, None, grid.domain, grid.active)
+    inner = Frame(function, frame.functions, frame.invoke)
+    for param, arg in zip(function.params, args, strict=True):
+        inner.env[param.name] = arith.convert(arg, param.type)
+    for stmt in function.body:
+        match stmt:
+            case Declare(target, value):
+                new = 0 if value is None else evaluate(inner, value, own)
+                inner.env[target.name] = arith.convert(new, target.type)
+            case Assign(Var(name, type_), op, value):
+                new = evaluate(inner, value, own)
+                inner.env[name] = arith.convert(inner.env[name] + new if op == "+=" else new, type_)
+            case Return((value,)):
+                return arith.convert(evaluate(inner, value, own), function.results[0])
+            case _:
+                break
+    raise AssertionError("a function that is called in an expression returns one value")
+
+
+def _operator(frame: Frame, expr: Op) -> Array:
+    rule = OPS.get(expr.name)
+    if rule is None:
+        raise errors.BackendLacksOperator(
+            f"the interpreter has no operator '{expr.name}'", expr.span
+        )
+    args = [evaluate(frame, arg) for arg in expr.args]
+    attrs = {name: _attr(frame, value) for name, value in expr.attrs}
+    try:
+        result = np.asarray(rule(*args, **attrs))
+    except ValueError as error:
+        raise ValueError(f"{frame.place(expr.span)}: '{expr.name}': {error}") from None
+    element = expr.type.element if isinstance(expr.type, TensorType) else "float"
+    return result.astype(np.int64 if element == "int" else np.float64, copy=False)
+
+
+def _attr(frame: Frame, value: Attr) -> int | tuple[int, ...]:
+    if isinstance(value, tuple):
+        return tuple(int(evaluate(frame, item)) for item in value)
+    return int(evaluate(frame, value))
+
+
+def extents_of(frame: Frame, axes: tuple[Axis, ...]) -> tuple[int, ...]:
+    return tuple(int(evaluate(frame, axis.extent)) for axis in axes)

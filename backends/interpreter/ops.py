@@ -1,0 +1,221 @@
+"""Every tensor operator of :data:`loma.ops.OPS` on NumPy arrays, as one table.
+
+A rule takes the operator's arguments by position and its attributes by name, as ints or tuples of
+ints. It may return a view of an argument: the interpreter copies what it stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loma.backends.interpreter import windows
+
+Array = NDArray[Any]
+Rule = Callable[..., Array]
+Shape = tuple[int, ...]
+
+
+def _truth(function: Callable[..., Any]) -> Rule:
+    return lambda a, b: np.asarray(function(a, b)).astype(np.int64)
+
+
+def _sigmoid(x: Array) -> Array:
+    # exp of a negative number only, so that it never overflows
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1.0 / (1.0 + small), small / (1.0 + small)))
+
+
+def _relu(x: Array) -> Array:
+    return np.asarray(np.where((x > 0) | np.isnan(x), x, 0.0))
+
+
+def _where(cond: Array, a: Any, b: Any) -> Array:
+    return np.asarray(np.where(np.asarray(cond) != 0, a, b))
+
+
+# ----------------------------------------------------------------------- reductions and softmax
+
+
+def _axes(dims: Shape) -> Shape | None:
+    return tuple(dims) or None
+
+
+def _sum(x: Array, *, dims: Shape, keepdim: int) -> Array:
+    return np.asarray(np.sum(x, axis=_axes(dims), keepdims=bool(keepdim)))
+
+
+def _mean(x: Array, *, dims: Shape, keepdim: int) -> Array:
+    total = _sum(x, dims=dims, keepdim=keepdim)
+    return np.asarray(total / np.float64(_count(x, dims)))
+
+
+def _count(x: Array, dims: Shape) -> int:
+    return int(np.prod([x.shape[d] for d in dims])) if dims else x.size
+
+
+def _amax(x: Array, *, dims: Shape, keepdim: int) -> Array:
+    return np.asarray(np.max(x, axis=_axes(dims), keepdims=bool(keepdim)))
+
+
+def _argmax(x: Array, *, dim: int) -> Array:
+    return np.asarray(np.argmax(x, axis=dim))
+
+
+def _softmax(x: Array, *, dim: int) -> Array:
+    if x.size == 0:
+        return x
+    weights = np.exp(x - np.max(x, axis=dim, keepdims=True))
+    return np.asarray(weights / np.sum(weights, axis=dim, keepdims=True))
+
+
+def _log_softmax(x: Array, *, dim: int) -> Array:
+    if x.size == 0:
+        return x
+    shifted = x - np.max(x, axis=dim, keepdims=True)
+    return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=dim, keepdims=True)))
+
+
+def _unreduce_like(g: Array, like: Array, *, dims: Shape, keepdim: int) -> Array:
+    if not keepdim:
+        own = dims or range(like.ndim)
+        g = np.expand_dims(g, tuple(own))
+    return np.broadcast_to(g, like.shape)
+
+
+def _linear(x: Array, w: Array, b: Array | None = None) -> Array:
+    y = np.matmul(x, w.T) if x.ndim > 1 else w @ x
+    return np.asarray(y if b is None else y + b)
+
+
+# -------------------------------------------------------------------------------------- shapes
+
+
+def _slice(x: Array, *, dim: int, start: int, end: int, step: int) -> Array:
+    return x[_place(x.shape, dim, start, end, step)]
+
+
+def _place(shape: Shape, dim: int, start: int, end: int, step: int) -> tuple[slice, ...]:
+    if not (0 <= start <= end <= shape[dim]) or step < 1:
+        raise ValueError(
+            f"the slice {start}:{end}:{step} leaves dimension {dim} of size {shape[dim]}"
+        )
+    return tuple(slice(start, end, step) if k == dim else slice(None) for k in range(len(shape)))
+
+
+def _slice_into(g: Array, *, shape: Shape, dim: int, start: int, end: int, step: int) -> Array:
+    out = np.zeros(shape, dtype=g.dtype)
+    place = _place(shape, dim, start, end, step)
+    if out[place].shape != g.shape:
+        raise ValueError(f"an adjoint of shape {g.shape} for a slice of shape {out[place].shape}")
+    out[place] = g
+    return out
+
+
+def _sum_to(x: Array, *, shape: Shape) -> Array:
+    extra = x.ndim - len(shape)
+    if np.broadcast_shapes(x.shape, shape) != x.shape:
+        raise ValueError(f"no tensor of shape {shape} broadcasts to {x.shape}")
+    x = x.sum(axis=tuple(range(extra)))
+    summed = tuple(k for k, size in enumerate(shape) if size == 1 and x.shape[k] != 1)
+    return np.asarray(x.sum(axis=summed, keepdims=True)) if summed else np.asarray(x)
+
+
+# ----------------------------------------------------------------------- selection and constants
+
+
+def _checked(index: Array, size: int) -> Array:
+    if index.size and (index.min() < 0 or index.max() >= size):
+        wrong = index.min() if index.min() < 0 else index.max()
+        raise ValueError(f"the index {wrong} is outside a dimension of size {size}")
+    return index
+
+
+def _one_hot(index: Array, *, size: int) -> Array:
+    return np.asarray(_checked(index, size)[..., None] == np.arange(size), dtype=np.float64)
+
+
+def _grid(index: Array, dim: int, shape: Shape) -> tuple[Array, ...]:
+    """Subscripts of the elements that ``index`` picks along ``dim`` of a tensor of that shape."""
+    if any(a > b for k, (a, b) in enumerate(zip(index.shape, shape, strict=True)) if k != dim):
+        raise ValueError(f"an index of shape {index.shape} for a tensor of shape {shape}")
+    places: list[Array] = list(np.indices(index.shape, sparse=True))
+    places[dim] = _checked(index, shape[dim])
+    return tuple(places)
+
+
+def _gather(x: Array, index: Array, *, dim: int) -> Array:
+    return np.asarray(x[_grid(index, dim, x.shape)])
+
+
+def _scatter_add(g: Array, index: Array, *, shape: Shape, dim: int) -> Array:
+    out = np.zeros(shape, dtype=g.dtype)
+    places = np.broadcast_arrays(*_grid(index, dim, shape))
+    np.add.at(out, tuple(places), g[tuple(slice(size) for size in index.shape)])
+    return out
+
+
+OPS: dict[str, Rule] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "lt": _truth(np.less),
+    "le": _truth(np.less_equal),
+    "gt": _truth(np.greater),
+    "ge": _truth(np.greater_equal),
+    "eq": _truth(np.equal),
+    "ne": _truth(np.not_equal),
+    "neg": np.negative,
+    "relu": _relu,
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "abs": np.abs,
+    "sign": np.sign,
+    "mul_no_nan": lambda x, y: np.where(np.equal(y, 0), 0.0, np.multiply(x, y)),
+    "where": _where,
+    "sum": _sum,
+    "mean": _mean,
+    "amax": _amax,
+    "argmax": _argmax,
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "matmul": np.matmul,
+    "linear": _linear,
+    "conv2d": windows.conv2d,
+    "conv_transpose2d": windows.conv_transpose2d,
+    "conv2d_input": windows.conv2d_input,
+    "conv2d_weight": windows.conv2d_weight,
+    "max_pool2d": windows.max_pool2d,
+    "max_pool2d_index": windows.max_pool2d_index,
+    "avg_pool2d": windows.avg_pool2d,
+    "avg_pool2d_input": windows.avg_pool2d_input,
+    "reshape": lambda x, *, shape: np.reshape(x, shape),
+    "permute": lambda x, *, dims: np.transpose(x, dims),
+    "transpose": lambda x, *, dim0, dim1: np.swapaxes(x, dim0, dim1),
+    "cat": lambda *tensors, dim: np.concatenate(tensors, axis=dim),
+    "slice": _slice,
+    "slice_into": _slice_into,
+    "expand": lambda x, *, shape: np.broadcast_to(x, shape),
+    "sum_to": _sum_to,
+    "reshape_like": lambda x, like: np.reshape(x, like.shape),
+    "expand_like": lambda x, like: np.broadcast_to(x, like.shape),
+    "sum_to_like": lambda x, like: _sum_to(x, shape=like.shape),
+    "unreduce_like": _unreduce_like,
+    "one_hot": _one_hot,
+    "gather": _gather,
+    "scatter_add": _scatter_add,
+    "scatter_add_like": lambda g, index, like, *, dim: _scatter_add(
+        g, index, shape=like.shape, dim=dim
+    ),
+    "zeros": lambda *, shape: np.zeros(shape),
+    "ones": lambda *, shape: np.ones(shape),
+    "zeros_like": np.zeros_like,
+    "ones_like": np.ones_like,
+}

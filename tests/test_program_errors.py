@@ -1,0 +1,168 @@
+"""Mistakes in programs: each gets the message, place and hint that golden/program_errors pins.
+
+A file there is a list of ``=== name``, the program, ``--- class of the error`` and the full report.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from loma import errors
+from loma.frontend import parse
+from loma.frontend.module import MAX_DEPTH
+
+FOLDER = Path(__file__).resolve().parent / "golden" / "program_errors"
+PROGRAMS = Path(__file__).resolve().parent.parent / "capsnet_loma"
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    group: str
+    name: str
+    program: str
+    report: str
+
+
+def _read(path: Path) -> list[Mistake]:
+    found = []
+    for block in re.split(r"^=== ", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
+        name, _, rest = block.partition("\n")
+        program, _, report = rest.partition("\n--- ")
+        found.append(Mistake(path.stem, name, f"{program}\n", report.strip()))
+    return found
+
+
+GROUPS = {path.stem: _read(path) for path in sorted(FOLDER.glob("*.txt"))}
+MISTAKES = [mistake for group in GROUPS.values() for mistake in group]
+
+
+def _report(program: str) -> str:
+    with pytest.raises(errors.UserError) as caught:
+        parse(program, "program.loma")
+    return f"{type(caught.value).__name__}\n{caught.value}"
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: f"{m.group}: {m.name}")
+def test_report(mistake: Mistake, request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-golden"):
+        blocks = [f"=== {m.name}\n{m.program}--- {_report(m.program)}\n"
+                  for m in GROUPS[mistake.group]]  # fmt: skip
+        (FOLDER / f"{mistake.group}.txt").write_text("\n".join(blocks), encoding="utf-8")
+    else:
+        assert _report(mistake.program) == mistake.report
+
+
+def test_every_class_of_mistake_is_there() -> None:
+    """All errors of programs, less those of later stages and those that only group others."""
+    later = {"NotDifferentiable", "BackendLacksOperator"}
+    classes = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.UserError)
+    }
+    pinned = {mistake.report.partition("\n")[0] for mistake in MISTAKES}
+    assert classes - pinned == later | {"UserError", "UnknownName", "IfElseCondTypeMismatch"}
+
+
+# ------------------------------------------------------------------ text that is hardly a program
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ("def f(x : In[float]) -> float:\n    return x +\n", 2, 15),
+        ("def f(:\n", 1, 7),
+        ("def f():\nreturn 1\n", 2, 1),
+    ],
+)
+def test_syntax_errors_of_python_have_a_place(text: str, line: int, column: int) -> None:
+    with pytest.raises(errors.SyntaxNotSupported, match="not Python syntax") as caught:
+        parse(text, "a.loma")
+    assert str(caught.value).startswith(f"a.loma:{line}:{column}: error: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    pass\0\n",
+        "\ud800",
+        "def f() -> int:\n    return " + "9" * 5000 + "\n",
+        "def f(x : In[float]) -> float:\n    return " + "(" * 500 + "x" + ")" * 500 + "\n",
+        "def f(x : In[float]) -> float:\n    return " + "-" * 5000 + "x\n",
+        "def f(x : In[float]) -> float:\n    return " + " + ".join(["x"] * 5000) + "\n",
+        "def f(x : In[float]) -> float:\n    return " + "sin(" * 180 + "x" + ")" * 180 + "\n",
+        "[" * 100_000,
+    ],
+)
+def test_strange_text_is_a_mistake_like_any_other(text: str) -> None:
+    with pytest.raises(errors.UserError) as caught:
+        parse(text)
+    assert caught.value.message
+
+
+def test_nesting_up_to_the_limit_is_read() -> None:
+    terms = " + ".join(["x"] * (MAX_DEPTH - 10))
+    assert parse(f"def f(x : In[float]) -> float:\n    return {terms}\n").functions
+    with pytest.raises(errors.SyntaxNotSupported, match="levels deep") as caught:
+        parse(f"def f(x : In[float]) -> float:\n    return {terms}{' + x' * 20}\n")
+    assert caught.value.hint == "split a long expression over several statements"
+
+
+def test_line_ends_and_byte_order_mark() -> None:
+    text = "\ufeffdef f(x : In[float]) -> float:\r\n    y : float = x\r\n    return z\r\n"
+    with pytest.raises(errors.UndeclaredVariable) as caught:
+        parse(text, "a.loma")
+    assert "3 |     return z" in str(caught.value)
+
+
+def test_error_attributes_of_the_teaching_compiler() -> None:
+    with pytest.raises(errors.DuplicateVariable) as caught:
+        parse("def f() -> int:\n    x : int\n    x : float\n    return x\n")
+    error = caught.value
+    assert (error.var, error.var.lineno) == ("x", 3)
+    assert error.first_declare_stmt.lineno == 2
+    assert error.duplicate_declare_stmt.lineno == 3
+
+
+# ------------------------------------------------------------------------------------- mutations
+
+_TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
+_ODD = ["()", "[()]", "Tensor", "-1", "None", "lambda", "for i in N", "[", "]", "zero_pad", "split",
+        "**", "not", "\n", "Out", "Array[float, 3]", "é", "'s'", "...", "*", "=",
+        "tuple"]  # fmt: skip
+
+
+def _mutated(text: str, pool: list[str], rng: random.Random) -> str:
+    tokens = _TOKEN.findall(text)
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        place = rng.randrange(len(tokens))
+        match rng.randrange(4):
+            case 0:
+                tokens[place] = ""
+            case 1:
+                tokens[place] = rng.choice(tokens)
+            case 2:
+                tokens[place] = rng.choice(pool)
+            case _:
+                tokens.insert(place, rng.choice(_ODD))
+    return "".join(tokens)
+
+
+def test_no_text_raises_anything_but_a_user_error() -> None:
+    texts = [mistake.program for mistake in MISTAKES]
+    texts += [path.read_text(encoding="utf-8") for path in sorted(PROGRAMS.glob("*.loma"))]
+    pool = [token for text in texts for token in _TOKEN.findall(text)]
+    rng = random.Random(0)
+    for _ in range(3000):
+        text = _mutated(rng.choice(texts), pool, rng)
+        try:
+            parse(text)
+        except errors.UserError as error:
+            assert str(error)  # noqa: PT017
+        except Exception as error:
+            pytest.fail(f"{error!r} for\n{text}")
