@@ -1,0 +1,61 @@
+"""What is installed. frontend/, ad/ and backends/ are reached through links in loma/."""
+
+from setuptools import setup
+
+setup(
+    name="loma",
+    version="0.1.0",
+    description="A differentiable language for tensor programs that compiles to libtorch",
+    license="MIT",
+    author="The loma authors",
+    python_requires=">=3.11",
+    packages=[
+        "loma",
+        "loma.passes",
+        "loma.frontend",
+        "loma.ad",
+        "loma.backends",
+        "loma.backends.libtorch",
+        "loma.backends.interpreter",
+        "capsnet_loma",
+    ],
+    package_data={
+        "": [
+            "*.loma",
+            "py.typed",
+            "templates/*.j2",
+            "runtime/*.h",
+            "runtime/*.cpp",
+            "native/*.cpp",
+            "native/*.h",
+            "native/*.j2",
+        ],
+    },
+    entry_points={
+        "console_scripts": [
+            "loma=loma.cli:main",
+            "capsnet-loma=capsnet_loma.cli:main",
+        ],
+    },
+    install_requires=[
+        "torch>=2.6,<3",
+        "numpy>=1.26,<3",
+        "pybind11>=2.13,<4",
+        "jinja2>=3.1,<4",
+        "filelock>=3.12,<5",
+        "psutil>=5.9,<8",
+        "click>=8.1,<9",
+        "rich>=13,<16",
+        "matplotlib>=3.8,<4",
+    ],
+    extras_require={
+        "test": [
+            "pytest>=8",
+            "hypothesis>=6.100",
+            "ruff>=0.6",
+            "mypy>=1.11",
+            "setuptools>=68",
+        ],
+    },
+    zip_safe=False,
+)
