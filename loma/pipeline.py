@@ -98,13 +98,13 @@ def derived(base: Optimised, function: str) -> Optimised:
     names: tuple[str, ...] = (function,)
     zeroed = dict(base.zeroed)
     for pair in base.pairs:
-        zeroed[pair.forward] = zeroed.get(pair.primal, ())
         if function in (pair.forward, pair.backward) and any(
             source.kind == "saved" for source in pair.sources
         ):
             names = (pair.forward, pair.backward)
     with _located(base.module.source, base.module.path):
         split, pairs = ad.split_pairs(_reachable(base.module, names), names=list(names))
+        zeroed |= {pair.forward: zeroed.get(pair.primal, ()) for pair in pairs}
         return Optimised(_verified(passes.optimise(_verified(split))), pairs, names, zeroed)
 
 

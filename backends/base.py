@@ -1,0 +1,53 @@
+"""What a backend that makes source text is, and the one Jinja environment of their templates."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from loma.ir import Module
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedSource:
+    """A program as source text in a backend's language.
+
+    ``name`` is a C identifier that holds a hash of the content, so that two different programs
+    never share one. ``files`` are (file name, text), the file to compile first. ``metadata`` is
+    what the caller needs to know about the functions, as JSON values.
+    """
+
+    name: str
+    files: tuple[tuple[str, str], ...]
+    metadata: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The file that is compiled."""
+        return self.files[0][1]
+
+
+class Backend(Protocol):
+    """Turns a verified module into source text; says so by name when it lacks an operator."""
+
+    def generate(self, module: Module) -> GeneratedSource: ...
+
+
+@functools.cache
+def environment(folder: Path) -> Environment:
+    """The templates of a folder. A name that a template misspells is an error, never empty text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )

@@ -1,0 +1,79 @@
+"""The libtorch backend: tensor functions become operators of PyTorch's dispatcher, in C++."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loma import cache
+from loma.backends.base import GeneratedSource, environment
+from loma.ir import Module, is_tensor_function
+
+if TYPE_CHECKING:
+    from loma.ad.pairs import SplitPair
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+def generate(
+    module: Module,
+    pairs: Sequence[SplitPair] = (),
+    names: Sequence[str] | None = None,
+    zeroed: Mapping[str, tuple[int, ...]] | None = None,
+) -> GeneratedSource:
+    """The module as C++.
+
+    ``names`` are the functions that a program may call, all by default; ``pairs`` describe what
+    autograd runs for them. ``zeroed`` gives, by function, the positions of parameters that callers
+    leave out because they start at zero. Errors are those of the code generator: an operator that
+    the backend lacks is named, with the program's line.
+    """
+    from loma.backends.libtorch import binding, codegen
+
+    names = [function.name for function in module.functions] if names is None else names
+    zeroed = zeroed or {}
+    rows = binding.function_rows(module, pairs, names, zeroed)
+    callable_ = [function for function in module.functions if function.name in names]
+    stem = _stem(module.name)
+    context = {
+        "path": Path(module.path).name,
+        "header": f"{stem}.h",
+        "includes": codegen.includes(module),
+        "helpers": codegen.lower_helpers(module),
+        "kernels": [
+            codegen.lower_function(function, module)
+            for function in module.functions
+            if is_tensor_function(function)
+        ],
+        "functions": rows,
+        "alias": f"loma_{stem}",
+    }
+    # The name is a hash of the text: operators of different programs never meet in one process.
+    draft = _render(context, "draft")
+    namespace = f"loma_{stem}_{cache.digest(draft)[:16]}"
+    source, header = _render(context, namespace)
+    return GeneratedSource(
+        name=namespace,
+        files=((f"{stem}.cpp", source), (f"{stem}.h", header)),
+        metadata={
+            "name": module.name,
+            "functions": [binding.record(f, zeroed.get(f.name, ())) for f in callable_],
+            "operators": {row.operator: row.function for row in rows},
+        },
+    )
+
+
+def _render(context: Mapping[str, object], namespace: str) -> tuple[str, str]:
+    templates = environment(TEMPLATES)
+    source, header = (
+        templates.get_template(name).render(**context, namespace=namespace)
+        for name in ("module.cpp.j2", "module.h.j2")
+    )
+    return source, header
+
+
+def _stem(name: str) -> str:
+    """The module's name as part of a C identifier and of a file name."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "module"

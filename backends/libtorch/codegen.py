@@ -1,0 +1,212 @@
+"""Functions as C++: what :mod:`loma.backends.libtorch` puts into a module's one source file.
+
+A tensor function ``f`` becomes loop functions for its index statements, a template ``f__body`` on
+the floating type, which other functions call, and ``f__kernel``, which takes what the dispatcher
+has and picks the type. Scalar functions become templates of their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loma import errors
+from loma.backends.base import environment
+from loma.backends.libtorch import loops, ops
+from loma.backends.libtorch.context import FunctionContext, size_variables
+from loma.backends.libtorch.expressions import scalar_function_name, scalar_type
+from loma.backends.libtorch.names import cpp_name, cpp_string
+from loma.backends.libtorch.statements import Statements
+from loma.backends.libtorch.tensors import Host
+from loma.backends.libtorch.writer import Writer
+from loma.ir import (
+    Call, Function, IndexAssign, IntType, Module, Op, Param, TensorType, Type, is_tensor_function,
+)  # fmt: skip
+from loma.printer import print_function
+from loma.walk import expressions, statements, walk
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+__all__ = ["cpp_name", "includes", "lower_function", "lower_helpers"]
+
+_TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+def _template(name: str) -> Template:
+    return environment(_TEMPLATES).get_template(name)
+
+
+def includes(module: Module) -> tuple[str, ...]:
+    """The ATen headers that the module's operators need."""
+    found: set[str] = set()
+    for function in module.functions:
+        if not is_tensor_function(function):
+            continue
+        for stmt in statements(function.body):
+            if isinstance(stmt, IndexAssign) and loops.is_product(stmt):
+                found.add("ATen/ops/einsum.h")
+            found |= ops.headers(
+                [node for expr in expressions(stmt) for node in walk(expr) if isinstance(node, Op)]
+            )
+    return tuple(sorted(found))
+
+
+def lower_helpers(module: Module) -> str:
+    """The scalar functions that tensor functions use, callees first."""
+    needed: set[str] = set()
+    for function in reversed(module.functions):
+        if is_tensor_function(function) or function.name in needed:
+            for stmt in statements(function.body):
+                for expr in expressions(stmt):
+                    needed.update(n.function for n in walk(expr) if isinstance(n, Call))
+    texts = [
+        _lower_scalar(function, module)
+        for function in module.functions
+        if function.name in needed and not is_tensor_function(function)
+    ]
+    return "\n\n".join(texts)
+
+
+def _lower_scalar(function: Function, module: Module) -> str:
+    if function.simd:
+        raise errors.BackendLacksOperator(
+            f"the libtorch backend cannot call the @simd function '{function.name}'", function.span
+        )
+    context = FunctionContext(function, module)
+    host = Host(context)
+    writer = Writer(1)
+    Statements(context, host, writer).block(function.body, outermost=True)
+    return str(
+        _template("scalar.cpp.j2").render(
+            name=scalar_function_name(function.name),
+            signature=_signature(function),
+            line=function.span.line,
+            result=_result_type(function),
+            params=[f"{_scalar_param(param)}" for param in function.params],
+            body=writer.text(),
+        )
+    ).rstrip("\n")
+
+
+def lower_function(function: Function, module: Module) -> str:
+    """The C++ of a tensor function; see the module's docstring."""
+    context = FunctionContext(function, module)
+    host = Host(context)
+    writer = Writer(1)
+    params = []
+    for param in function.params:
+        name = cpp_name(param.name)
+        if not isinstance(param.type, TensorType):
+            params.append(_scalar_param(param))
+        elif param.mode == "Out":
+            params.append(f"at::Tensor& {name}")
+        elif param.name in context.dense:
+            params.append(f"const at::Tensor& {name}_in_")
+            writer.line(f"const at::Tensor {name} = loma::dense({name}_in_);")
+        else:
+            params.append(f"const at::Tensor& {name}")
+    for size, (tensor, dim) in size_variables(function).items():
+        writer.line(
+            f"[[maybe_unused]] const int64_t {cpp_name(size)} = "
+            f"{cpp_name(tensor)}.size({dim});"
+        )
+    if _is_called(function, module):
+        _write_param_checks(writer, context, host)
+    Statements(context, host, writer).block(function.body, outermost=True)
+    return str(
+        _template("function.cpp.j2").render(
+            name=cpp_name(function.name),
+            signature=_signature(function),
+            line=function.span.line,
+            loops=context.nests,
+            result=_result_type(function),
+            params=params,
+            body=writer.text(),
+            **_entry(function),
+        )
+    ).rstrip("\n")
+
+
+def _is_called(function: Function, module: Module) -> bool:
+    return any(
+        isinstance(node, Call) and node.function == function.name
+        for other in module.functions
+        for stmt in statements(other.body)
+        for expr in expressions(stmt)
+        for node in walk(expr)
+    )
+
+
+def _write_param_checks(writer: Writer, context: FunctionContext, host: Host) -> None:
+    """Checks of the arguments' sizes, for calls from inside: the dispatcher does its own."""
+    for param in context.function.params:
+        if isinstance(param.type, TensorType) and param.type.dims is not None:
+            place = cpp_string(f"{context.function.name}: argument '{param.name}'")
+            shape = host.shape(param.type)
+            writer.line(f"loma::check_shape({cpp_name(param.name)}, {shape}, {place});")
+
+
+def _entry(function: Function) -> dict[str, object]:
+    """What the kernel does around the body: unpacks arguments, packs results."""
+    arguments: list[str] = []
+    outs: list[str] = []
+    finals: list[str] = []
+    tensors = ints = 0
+    for param in function.params:
+        name = f"{cpp_name(param.name)}_out_"
+        if isinstance(param.type, IntType):
+            source = f"ints[{ints}]"
+            ints += 1
+        else:
+            source = f"tensors[{tensors}]"
+            tensors += 1
+        if isinstance(param.type, TensorType):
+            copied, text = f"at::Tensor {name} = loma::copy({source});", source
+        else:
+            ctype = scalar_type(param.type, param.span)
+            text = source if ctype == "int64_t" else f"loma::item<real>({source})"
+            copied = f"{ctype} {name} = {text};"
+        if param.mode == "Out":
+            outs.append(copied)
+            finals.append(_packed(param.type, name))
+            text = name
+        arguments.append(text)
+    count = len(function.results)
+    results = [
+        _packed(type_, "result_" if count == 1 else f"std::get<{k}>(result_)")
+        for k, type_ in enumerate(function.results)
+    ]
+    return {"arguments": arguments, "outs": outs, "results": results + finals}
+
+
+def _packed(type_: Type, text: str) -> str:
+    if isinstance(type_, TensorType):
+        return text
+    number = "int64_t" if isinstance(type_, IntType) else "real"
+    return f"loma::scalar<{number}>({text})"
+
+
+def _result_type(function: Function) -> str:
+    types = [
+        "at::Tensor" if isinstance(t, TensorType) else scalar_type(t, function.span)
+        for t in function.results
+    ]
+    if not types:
+        return "void"
+    return types[0] if len(types) == 1 else f"std::tuple<{', '.join(types)}>"
+
+
+def _scalar_param(param: Param) -> str:
+    reference = "&" if param.mode == "Out" else ""
+    return f"{scalar_type(param.type, param.span)}{reference} {cpp_name(param.name)}"
+
+
+def _signature(function: Function) -> str:
+    head = print_function(function).split("\n")
+    for k, line in enumerate(head):
+        if line.endswith(":"):
+            return "\n".join(f"// {text}" for text in head[: k + 1])
+    return f"// {head[0]}"
+
+

@@ -1,0 +1,155 @@
+"""What the lowering of a function's statements shares: its variables, their types and its lines."""
+
+from __future__ import annotations
+
+from loma.backends.libtorch.expressions import Expressions, scalar_type
+from loma.backends.libtorch.names import cpp_name
+from loma.ir import (
+    INT, Assign, CallStmt, Declare, Expr, For, Function, Index, IndexAssign, Module, Span,
+    TensorType, Type, Unpack, Var, Zero,
+)  # fmt: skip
+from loma.walk import expressions, statements, variables, walk
+
+
+class FunctionContext:
+    """Names and facts about one function.
+
+    ``mutated``: tensors that are written in place somewhere. ``dense``: tensors whose elements are
+    read or written one by one, and which are therefore contiguous from their definition on.
+    """
+
+    def __init__(self, function: Function, module: Module) -> None:
+        self.function = function
+        self.module = module
+        self.host: Expressions | None = None  # lowers expressions outside nests; set by its owner
+        self.names: dict[str, str] = {}  # temporaries of the generator: internal name -> C++ name
+        self.nests: list[str] = []
+        self.headers: set[str] = set()
+        self.current_line = 0
+        self.statement_text = ""
+        self.mutated = _mutated(function)
+        self.dense = _dense(function)
+        self.assigned = _assigned_scalars(function)
+        self.sizes = size_variables(function)
+        self._temporaries = 0
+        self._size_slots: dict[str, str] = {}
+
+    def temporary(self, stem: str) -> str:
+        """A name of the generator's own, which no name of the program clashes with."""
+        self._temporaries += 1
+        return f"{stem}{self._temporaries}_"
+
+    def temporary_tensor(self, stem: str, type_: TensorType) -> Var:
+        name = self.temporary(stem)
+        self.names[f"@{name}"] = name
+        return Var(f"@{name}", type_)
+
+    def variable(self, var: Var) -> str:
+        return self.names.get(var.name) or self._size_slots.get(var.name) or cpp_name(var.name)
+
+    def parameter(self, var: Var) -> tuple[str, str]:
+        """How a nest calls a scalar of the function around it: (name there, text here)."""
+        text = self.variable(var)
+        if var.name in self._size_slots:
+            base, dim = var.name.rsplit(" ", 1)
+            return f"{cpp_name(base)}_size{dim}_", text
+        return text, text
+
+    def show(self, var: Var) -> str:
+        """A tensor's name for messages."""
+        return "the value" if var.name.startswith("@") else var.name
+
+    def dims(self, base: Expr) -> tuple[Expr, ...]:
+        """A tensor's dims as int expressions that are valid anywhere in the function."""
+        assert isinstance(base, Var)
+        assert isinstance(base.type, TensorType)
+        assert base.type.dims is not None
+        out: list[Expr] = []
+        for k, dim in enumerate(base.type.dims):
+            names = set(variables(dim))
+            if names & self.assigned or any(isinstance(node, Index) for node in walk(dim)):
+                # An argument that the function changes: its tensors keep the size that they have.
+                slot = f"{base.name} {k}"
+                self._size_slots[slot] = f"{self.variable(base)}.size({k})"
+                out.append(Var(slot, INT))
+            else:
+                out.append(dim)
+        return tuple(out)
+
+    def is_size(self, name: str) -> bool:
+        """Whether the int variable of that name is a size, thus never negative."""
+        return name in self.sizes or name in self._size_slots
+
+    def ints(self, expr: Expr) -> str:
+        assert self.host is not None
+        return self.host.value(expr, INT)
+
+    def line(self, span: Span) -> int:
+        return span.line or self.current_line
+
+    def place(self, line: int) -> str:
+        """The beginning of a message: function and line."""
+        return f"{self.function.name}: line {line}: " if line else f"{self.function.name}: "
+
+    def ctype(self, type_: Type, span: Span) -> str:
+        return "at::Tensor" if isinstance(type_, TensorType) else scalar_type(type_, span)
+
+
+def size_variables(function: Function) -> dict[str, tuple[str, int]]:
+    """Size variables that the arguments bind: name -> (tensor, dimension)."""
+    names = {param.name for param in function.params}
+    found: dict[str, tuple[str, int]] = {}
+    for param in function.params:
+        if isinstance(param.type, TensorType) and param.type.dims is not None:
+            for k, dim in enumerate(param.type.dims):
+                if isinstance(dim, Var) and dim.name not in names:
+                    found.setdefault(dim.name, (param.name, k))
+    return found
+
+
+def _mutated(function: Function) -> set[str]:
+    found = {p.name for p in function.params if p.mode == "Out"}
+    for stmt in statements(function.body):
+        match stmt:
+            case IndexAssign(Index(Var(name))):
+                found.add(name)
+            case Assign(Var(name), "+="):
+                found.add(name)
+            case Zero(Var(name)):
+                found.add(name)
+            case CallStmt(call):
+                found.update(arg.name for arg in call.args if isinstance(arg, Var))
+            case _:
+                pass
+    return found
+
+
+def _dense(function: Function) -> set[str]:
+    found: set[str] = set()
+    for stmt in statements(function.body):
+        for expr in expressions(stmt):
+            for node in walk(expr):
+                if isinstance(node, Index) and isinstance(node.base, Var):
+                    found.add(node.base.name)
+    return found | _mutated(function)
+
+
+def _assigned_scalars(function: Function) -> set[str]:
+    """Scalars that change, and counters, whose value depends on where one looks."""
+    found: set[str] = set()
+    for stmt in statements(function.body):
+        match stmt:
+            case Assign(Var(name)) | Declare(Var(name)) | Zero(Var(name)):
+                found.add(name)
+            case IndexAssign(Var(name)):
+                found.add(name)
+            case Unpack(targets):
+                found.update(t.name for t in targets)
+            case For(counter):
+                found.add(counter)
+            case CallStmt(call):
+                found.update(arg.name for arg in call.args if isinstance(arg, Var))
+            case _:
+                pass
+    return found
+

@@ -1,0 +1,265 @@
+"""Scalar expressions as C++ text.
+
+:class:`Expressions` knows arithmetic, conversions, built-in and scalar functions. What an element
+read or a reduction looks like depends on where it stands, so subclasses answer :meth:`index`,
+:meth:`zero_pad`, :meth:`reduce` and :meth:`tensor_call`. In C++ an ``int`` is ``int64_t`` and a
+``float`` is the template parameter ``real``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import assert_never
+
+from loma import errors
+from loma.backends.libtorch.names import cpp_name
+from loma.ir import (
+    FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IntConst,
+    IntType, Member, Module, NoDiff, Op, Reduce, Select, Span, TensorType, Type, Unary, Var,
+    ZeroPad, is_tensor_function,
+)  # fmt: skip
+from loma.printer import print_type
+
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+_LOGICAL = {"and": "&&", "or": "||"}
+_LARGEST_PRODUCT = 16  # x ** n up to this n is written as products
+_STD = {"sin", "cos", "tan", "exp", "log", "sqrt", "tanh", "floor"}
+
+
+def scalar_type(type_: Type, span: Span) -> str:
+    """The C++ type of a scalar; BackendLacksOperator for arrays and structs."""
+    match type_:
+        case IntType():
+            return "int64_t"
+        case FloatType():
+            return "real"
+        case _:
+            raise errors.BackendLacksOperator(
+                f"the libtorch backend has no values of type {print_type(type_)} in functions that "
+                "work on tensors",
+                span,
+            )
+
+
+def element_type(type_: TensorType) -> str:
+    """The C++ type of a tensor's elements."""
+    return {"float": "real", "float32": "float", "int": "int64_t"}[type_.element]
+
+
+def scalar_function_name(name: str) -> str:
+    """The C++ name of the template that a scalar function becomes."""
+    return f"{cpp_name(name)}__scalar"
+
+
+def body_name(name: str) -> str:
+    """The C++ name of the template that a tensor function becomes."""
+    return f"{cpp_name(name)}__body"
+
+
+class Expressions(ABC):
+    """Turns scalar expressions of one function to C++."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._functions: dict[str, Function] = {f.name: f for f in module.functions}
+
+    def callee(self, call: Call) -> Function:
+        return self._functions[call.function]
+
+    # ------------------------------------------------------- what depends on where it stands
+
+    @abstractmethod
+    def variable(self, var: Var) -> str:
+        """A scalar variable, size, counter or axis."""
+
+    @abstractmethod
+    def index(self, read: Index) -> str:
+        """One element of a tensor."""
+
+    @abstractmethod
+    def zero_pad(self, pad: ZeroPad) -> str:
+        """One element, or zero outside."""
+
+    @abstractmethod
+    def reduce(self, reduce: Reduce) -> str:
+        """A reduction."""
+
+    @abstractmethod
+    def tensor_call(self, call: Call) -> str:
+        """A call of a tensor function that has one scalar result."""
+
+    def guarded(self, expr: Expr, type_: Type) -> str:
+        """An expression that is evaluated only if a condition in front of it holds."""
+        return self.value(expr, type_)
+
+    # --------------------------------------------------------------------------- expressions
+
+    def value(self, expr: Expr, type_: Type | None = None) -> str:
+        """The value as C++, converted to ``type_`` (int or float) when that is given."""
+        if type_ is None or type_ == expr.type:
+            return self._value(expr)
+        if isinstance(expr.type, TensorType):
+            return self._value(expr)
+        scalar_type(expr.type, expr.span)
+        if type_ == FLOAT:
+            if isinstance(expr, IntConst):
+                return f"real({expr.value})"
+            return f"static_cast<real>({strip(self._value(expr))})"
+        return f"static_cast<int64_t>({strip(self._value(expr))})"
+
+    def condition(self, expr: Expr) -> str:
+        """The expression as a C++ ``bool``."""
+        match expr:
+            case Binary(op, left, right) if op in _COMPARISONS:
+                type_ = FLOAT if FLOAT in (left.type, right.type) else INT
+                return f"({self.value(left, type_)} {op} {self.value(right, type_)})"
+            case Binary("and" | "or" as op, left, right):
+                return f"({self.condition(left)} {_LOGICAL[op]} {self._guarded_condition(right)})"
+            case Unary("not", operand):
+                return f"(!{self.condition(operand)})"
+            case _:
+                return f"({self.value(expr)} != 0)"
+
+    def _guarded_condition(self, expr: Expr) -> str:
+        if isinstance(expr, Binary | Unary) and expr.type == INT:
+            return self.condition(expr)
+        return f"({self.guarded(expr, expr.type)} != 0)"
+
+    def _value(self, expr: Expr) -> str:
+        match expr:
+            case IntConst(value):
+                return int_text(value)
+            case FloatConst(value):
+                return float_text(value)
+            case Var():
+                return self.variable(expr)
+            case Index():
+                return self.index(expr)
+            case Unary(op, operand):
+                if op == "not":
+                    return f"int64_t({strip(self.condition(expr))})"
+                return f"(-{self.value(operand)})"
+            case Binary():
+                return self._binary(expr)
+            case Select(cond, then, other):
+                first, second = self.guarded(then, expr.type), self.guarded(other, expr.type)
+                return f"({self.condition(cond)} ? {first} : {second})"
+            case Builtin():
+                return self._builtin(expr)
+            case Call():
+                return self._call(expr)
+            case Reduce():
+                return self.reduce(expr)
+            case ZeroPad():
+                return self.zero_pad(expr)
+            case NoDiff(operand):
+                return self.value(operand)
+            case Member() | Op():
+                scalar_type(expr.type, expr.span)
+                raise errors.BackendLacksOperator(
+                    "the libtorch backend has no struct members in functions that work on tensors",
+                    expr.span,
+                )
+            case _:
+                assert_never(expr)
+
+    def _binary(self, expr: Binary) -> str:
+        op, left, right = expr.op, expr.left, expr.right
+        if op in _COMPARISONS or op in _LOGICAL:
+            return f"int64_t({strip(self.condition(expr))})"
+        if op == "**":
+            return self._power(expr)
+        a, b = self.value(left, expr.type), self.value(right, expr.type)
+        if op in ("+", "-", "*") or (op == "/" and expr.type == FLOAT):
+            if isinstance(left, IntConst) and isinstance(right, IntConst):
+                a = f"int64_t({a})"
+            return f"({a} {op} {b})"
+        name = {"/": "truncdiv", "//": "floordiv", "%": "mod"}[op]
+        if expr.type == INT and isinstance(right, IntConst) and right.value > 0:
+            return f"loma::{name}({strip(a)}, {b})"
+        if expr.type == FLOAT:
+            name = {"floordiv": "real_floordiv", "mod": "real_mod"}[name]
+        return f"loma::{name}({strip(a)}, {strip(b)})"
+
+    def _power(self, expr: Binary) -> str:
+        base = strip(self.value(expr.left, expr.type))
+        exponent = expr.right
+        if isinstance(exponent, IntConst | FloatConst) and float(exponent.value).is_integer():
+            count = int(exponent.value)
+            number = "int64_t" if expr.type == INT else "real"
+            if 0 <= count <= _LARGEST_PRODUCT:
+                return f"loma::power<{count}, {number}>({base})"
+            if -_LARGEST_PRODUCT <= count < 0 and expr.type == FLOAT:
+                return f"(real(1) / loma::power<{-count}, real>({base}))"
+        if expr.type == INT:
+            return f"loma::ipow({base}, {strip(self.value(exponent, INT))})"
+        return f"std::pow({base}, {strip(self.value(exponent, FLOAT))})"
+
+    def _builtin(self, expr: Builtin) -> str:
+        name = expr.name
+        if name in _STD:
+            return f"std::{name}({strip(self.value(expr.args[0], FLOAT))})"
+        match name:
+            case "int2float":
+                return self.value(expr.args[0], FLOAT)
+            case "float2int":
+                return self.value(expr.args[0], INT)
+            case "abs":
+                return f"std::abs({strip(self.value(expr.args[0], expr.type))})"
+            case "thread_id" | "atomic_add":
+                raise errors.BackendLacksOperator(
+                    f"the libtorch backend has no '{name}': it belongs to @simd functions",
+                    expr.span,
+                )
+        args = ", ".join(strip(self.value(arg, expr.type)) for arg in expr.args)
+        real = "real" if expr.type == FLOAT else "int64_t"
+        match name:
+            case "max" | "min":
+                return f"loma::{name}<{real}>({args})"
+            case "mul_no_nan":
+                return f"loma::mul_no_nan<real>({args})"
+            case "pow":
+                return f"std::pow({args})"
+            case _:
+                raise errors.BackendLacksOperator(
+                    f"the libtorch backend has no built-in function '{name}'", expr.span
+                )
+
+    def _call(self, call: Call) -> str:
+        function = self.callee(call)
+        if is_tensor_function(function):
+            return self.tensor_call(call)
+        args = ", ".join(
+            strip(self.value(arg, param.type))
+            for arg, param in zip(call.args, function.params, strict=True)
+        )
+        return f"{scalar_function_name(call.function)}<real>({args})"
+
+
+def strip(text: str) -> str:
+    """The text without one pair of parentheses around all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and position < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def int_text(value: int) -> str:
+    if value == -(2**63):
+        return "INT64_MIN"
+    suffix = "" if abs(value) < 2**31 else "LL"
+    return f"{value}{suffix}" if value >= 0 else f"({value}{suffix})"
+
+
+def float_text(value: float) -> str:
+    if math.isnan(value):
+        return "std::numeric_limits<real>::quiet_NaN()"
+    if math.isinf(value):
+        sign = "-" if value < 0 else ""
+        return f"({sign}std::numeric_limits<real>::infinity())"
+    return f"real({value!r})"

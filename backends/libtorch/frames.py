@@ -1,0 +1,77 @@
+"""What a nest keeps for one loop, and how reductions take one more value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from loma.backends.libtorch.access import Subscript
+from loma.backends.libtorch.expressions import strip
+from loma.ir import INT, Binary, Call, Expr, IntConst, Module, While
+from loma.walk import expressions, statements, walk
+
+Variant = Literal["plain", "inside", "border"]
+
+INITIAL = {
+    "sum": "{t}(0)",
+    "prod": "{t}(1)",
+    "max": "loma::lowest<{t}>()",
+    "min": "loma::highest<{t}>()",
+}
+NEEDS_ELEMENTS = ("max", "min", "argmax", "argmin")
+
+
+def update(kind: str, accumulator: str, value: str, type_: str) -> str:
+    """The statement that takes one more value into a running reduction."""
+    match kind:
+        case "sum":
+            return f"{accumulator} += {strip(value)};"
+        case "prod":
+            return f"{accumulator} *= {strip(value)};"
+        case _:
+            return f"{accumulator} = loma::{kind}<{type_}>({accumulator}, {strip(value)});"
+
+
+@dataclass(slots=True)
+class Frame:
+    """The innermost loop that an expression stands in. ``head`` goes before the loop, ``body`` into
+    it before the expression; ``loads`` says that the head reads elements, so that it may run only
+    when the loop has an iteration."""
+
+    inner: str | None
+    head: list[str] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    known: dict[str, str] = field(default_factory=dict)
+    loads: bool = False
+    variant: Variant = "plain"
+    guards: int = 0
+
+
+@dataclass(slots=True)
+class LooseCheck:
+    """A check that an element does while the nest runs: what to say if it failed."""
+
+    number: int
+    subscript: Subscript | None  # None: a reduction of kind ``text`` had no elements
+    tensor: str
+    text: str
+    line: int
+
+
+def may_throw(expr: Expr, module: Module) -> bool:
+    """Whether evaluating the expression can end in an error: an int division, or a loop with a
+    bound in a function that it calls. Errors may not leave an ``omp simd`` loop."""
+    for node in walk(expr):
+        match node:
+            case Binary("/" | "//" | "%", left, right) if left.type == right.type == INT:
+                if not isinstance(right, IntConst) or right.value == 0:
+                    return True
+            case Call(name):
+                for stmt in statements(module.function(name).body):
+                    if isinstance(stmt, While):
+                        return True
+                    if any(may_throw(own, module) for own in expressions(stmt)):
+                        return True
+            case _:
+                continue
+    return False

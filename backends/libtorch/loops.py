@@ -1,0 +1,326 @@
+"""Index statements as loop nests over raw data.
+
+A statement becomes one C++ function that runs a stretch of its parallel loop, and a call of it. The
+innermost loop runs over an axis of the target (rows of the target are updated element by element,
+summed axes are loops around the row), or over a summed axis with a scalar accumulator: whichever
+reads more elements in order. Only axes that stand alone in the target run in parallel, and what a
+thread computes does not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma import sizes
+from loma.backends.libtorch import contraction
+from loma.backends.libtorch.access import (
+    Loop, analyse, is_cheap, reads, rename_axes, without_no_diff,
+)  # fmt: skip
+from loma.backends.libtorch.context import FunctionContext
+from loma.backends.libtorch.expressions import element_type, scalar_type, strip
+from loma.backends.libtorch.frames import NEEDS_ELEMENTS, LooseCheck
+from loma.backends.libtorch.names import cpp_name, cpp_string
+from loma.backends.libtorch.nest import Nest
+from loma.backends.libtorch.packing import packed
+from loma.backends.libtorch.plan import Plan, make_plan, reads_target, target_axes
+from loma.backends.libtorch.ranges import write_checks
+from loma.backends.libtorch.rows import write_element, write_partial_sum, write_rows
+from loma.backends.libtorch.writer import Writer
+from loma.ir import (
+    Axis, Expr, Index, IndexAssign, IntConst, Reduce, TensorType, Type, Var,
+)  # fmt: skip
+from loma.walk import map_children, walk
+
+CHUNK = 4096  # iterations of a loop that is cut into pieces of fixed length
+_EXPENSIVE = 8  # how many steps of arithmetic a statement with function calls counts
+
+
+def write_index_assign(
+    writer: Writer, context: FunctionContext, stmt: IndexAssign, fresh: bool
+) -> None:
+    """Writes the checks and the run of an index statement; ``fresh``: the target is all zero and
+    everything in it may be overwritten."""
+    value = without_no_diff(stmt.value)
+    assign = stmt.op == "=" or fresh
+    axes, kind, body = _normalised(stmt, value, assign)
+    line = context.line(stmt.span)
+    found = [
+        (analyse(read, context.dims(read.base), scope, padded), scope)
+        for root in (stmt.target, body)
+        for read, scope, padded in reads(root, axes)
+    ]
+    write_checks(writer, context, stmt, found, line)
+    if isinstance(stmt.target, Index):
+        product = contraction.match(stmt.target, kind, body, axes)
+        if product is not None:
+            contraction.write(writer, context, product, assign)
+            return
+        body = packed(writer, context, stmt.target, kind, body, axes)
+    if kind in NEEDS_ELEMENTS:
+        _write_nonempty(writer, context, stmt, kind, axes, line)
+    if isinstance(stmt.target, Index) and reads_target(stmt.target, body) and _scatters(stmt):
+        _write_through_copy(writer, context, stmt, kind, body, axes)
+        return
+    nest = Nest(context, axes)
+    plan = make_plan(nest, stmt, kind, body, axes, assign)
+    _write(writer, context, nest, plan, line)
+
+
+def _normalised(
+    stmt: IndexAssign, value: Expr, assign: bool
+) -> tuple[tuple[Axis, ...], str, Expr]:
+    """All axes, the reduction over those that the target lacks, and what is reduced.
+
+    A reduction that is the whole right side becomes that of the statement.
+    """
+    summed = len(target_axes(stmt)) < len(stmt.axes)
+    taken = {axis.name for axis in stmt.axes}
+    if isinstance(value, Reduce) and not any(
+        sizes.mentions(axis.extent, taken | {a.name for a in value.axes}) for axis in value.axes
+    ):
+        inner = rename_axes(value, taken)
+        if inner.kind == "sum" or (assign and not summed and isinstance(stmt.target, Index)):
+            return stmt.axes + inner.axes, inner.kind, inner.body
+    return stmt.axes, "sum", value
+
+
+def _scatters(stmt: IndexAssign) -> bool:
+    assert isinstance(stmt.target, Index)
+    own = target_axes(stmt)
+    alone = {s.name for s in stmt.target.subscripts if isinstance(s, Var)} & own
+    return stmt.op == "+=" and alone != own
+
+
+def _write_through_copy(
+    writer: Writer,
+    context: FunctionContext,
+    stmt: IndexAssign,
+    kind: str,
+    body: Expr,
+    axes: tuple[Axis, ...],
+) -> None:
+    """A scatter that reads its target works on a copy, so that every read sees the old values."""
+    assert isinstance(stmt.target, Index)
+    assert isinstance(stmt.target.base, Var)
+    assert isinstance(stmt.target.base.type, TensorType)
+    copy = context.temporary_tensor("old", stmt.target.base.type)
+    name = context.variable(stmt.target.base)
+    writer.line(f"const at::Tensor {context.variable(copy)} = {name}.clone();")
+    old = stmt.target.base
+
+    def swap(expr: Expr) -> Expr:
+        return copy if expr == old else map_children(expr, swap)
+
+    nest = Nest(context, axes)
+    plan = make_plan(nest, stmt, kind, swap(body), axes, False)
+    _write(writer, context, nest, plan, context.line(stmt.span))
+
+
+def _write_nonempty(
+    writer: Writer,
+    context: FunctionContext,
+    stmt: IndexAssign,
+    kind: str,
+    axes: tuple[Axis, ...],
+    line: int,
+) -> None:
+    own = [context.ints(axis.extent) for axis in stmt.axes]
+    reduced = [context.ints(axis.extent) for axis in axes[len(stmt.axes) :]]
+    if all(text.isdigit() and text != "0" for text in reduced):
+        return
+    tests = "".join(f"{text} > 0 && " for text in own)
+    empty = " || ".join(f"{text} == 0" for text in reduced)
+    empty = f"({empty})" if tests and len(reduced) > 1 else empty
+    place = cpp_string(context.place(line))
+    writer.line(f"if ({tests}{empty}) loma::empty_error({place}, {cpp_string(kind)});")
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def _write(
+    writer: Writer, context: FunctionContext, nest: Nest, plan: Plan, line: int
+) -> None:
+    target = plan.stmt.target
+    inside = Writer(1)
+    parts = isinstance(target, Var)
+    if not parts:
+        nest.pointer(_base(target))
+    type_ = target.type
+    loops = list(plan.parallel)
+    around = list(plan.around)
+    chunked = False
+    if parts:
+        loops, around = plan.summed[:1], []
+        plan = replace(plan, summed=plan.summed[1:])
+        chunked = not loops and plan.inner is not None
+    elif not loops and plan.inner is not None and plan.by_rows and plan.inner.alone:
+        chunked = True
+    step = nest.axis(loops[0].name) if len(loops) == 1 else "p_"
+    with inside.block(f"for (int64_t {step} = begin_; {step} < end_; ++{step})"):
+        bounds = None
+        if len(loops) == 2:
+            first, second = (nest.axis(loop.name) for loop in loops)
+            extent = strip(nest.ints(loops[1].axis.extent))
+            inside.line(f"const int64_t {first} = p_ / ({extent}), {second} = p_ % ({extent});")
+        if chunked:
+            assert plan.inner is not None
+            extent = strip(nest.ints(plan.inner.axis.extent))
+            size = _chunk(plan)
+            inside.line(f"const int64_t low_ = p_ * {size};")
+            inside.line(f"const int64_t high_ = std::min<int64_t>({extent}, low_ + {size});")
+            bounds = ("low_", "high_")
+        nest.loops(
+            inside,
+            [loop.axis for loop in around],
+            lambda: _write_inside(inside, nest, plan, type_, bounds, loops),
+        )
+    _finish(writer, context, nest, plan, inside, loops, chunked, line)
+
+
+def _chunk(plan: Plan) -> int:
+    return CHUNK if not plan.summed else CHUNK // 16
+
+
+def _base(target: Index | Var) -> Var:
+    base = target.base if isinstance(target, Index) else target
+    assert isinstance(base, Var)
+    return base
+
+
+def _write_inside(
+    writer: Writer,
+    nest: Nest,
+    plan: Plan,
+    type_: Type,
+    bounds: tuple[str, str] | None,
+    loops: list[Loop],
+) -> None:
+    if isinstance(plan.stmt.target, Var):
+        write_partial_sum(writer, nest, plan, type_, bounds, loops)
+    elif plan.by_rows:
+        write_rows(writer, nest, plan, type_, bounds)
+    else:
+        write_element(writer, nest, plan, type_)
+
+
+# ------------------------------------------------------------------- the function and its call
+
+
+def _finish(
+    writer: Writer,
+    context: FunctionContext,
+    nest: Nest,
+    plan: Plan,
+    inside: Writer,
+    loops: list[Loop],
+    chunked: bool,
+    line: int,
+) -> None:
+    target = plan.stmt.target
+    number = len(context.nests) + 1
+    name = f"{cpp_name(context.function.name)}__loop{number}"
+    params: list[str] = []
+    args: list[str] = []
+    if isinstance(target, Var):
+        element = scalar_type(target.type, target.span)
+        params.append(f"{element}* __restrict parts_")
+        args.append("parts_.data()")
+    for base, pointer in nest.pointers.items():
+        type_ = _tensor_type(plan, base)
+        element = element_type(type_)
+        tensor = context.variable(Var(base, type_))
+        if isinstance(target, Index) and base == _base(target).name:
+            params.append(f"{element}* __restrict {pointer}")
+            args.append(f"{tensor}.template mutable_data_ptr<{element}>()")
+        else:
+            params.append(f"const {element}* __restrict {pointer}")
+            args.append(f"{tensor}.template const_data_ptr<{element}>()")
+    for param, (ctype, argument) in nest.params.items():
+        params.append(f"const {ctype} {param}")
+        args.append(argument)
+    if nest.checks:
+        params.append("loma::Outside& outside_")
+        args.append("outside_")
+    params += ["const int64_t begin_", "const int64_t end_"]
+    function = Writer()
+    function.comment(context.statement_text)
+    function.line("template <typename real>")
+    function.line(f"static __attribute__((noinline)) void {name}(")
+    function.line("    " + ",\n    ".join(params) + ") {")
+    function.extend(inside.lines)
+    function.line("}")
+    context.nests.append(function.text())
+
+    count, work = _count_and_work(context, nest, plan, loops, chunked)
+    if nest.checks:
+        writer.line("loma::Outside outside_;")
+    if isinstance(target, Var):
+        element = scalar_type(target.type, target.span)
+        writer.line(f"std::vector<{element}> parts_(std::max<int64_t>({count}, 0));")
+    call = f"{name}<real>({', '.join(args)}, begin_, end_);"
+    with writer.block(f"loma::parallel({count}, {work}, [&](int64_t begin_, int64_t end_)", ");"):
+        writer.line(call)
+    _write_loose_checks(writer, context, nest.checks, line)
+    if isinstance(target, Var):
+        scalar = context.variable(target)
+        writer.line(f"for (const auto part_ : parts_) {scalar} += part_;")
+
+
+def _tensor_type(plan: Plan, base: str) -> TensorType:
+    for root in (plan.stmt.target, plan.value):
+        for node in walk(root):
+            if isinstance(node, Index) and isinstance(node.base, Var) and node.base.name == base:
+                assert isinstance(node.base.type, TensorType)
+                return node.base.type
+    raise AssertionError(base)
+
+
+def _count_and_work(
+    context: FunctionContext, nest: Nest, plan: Plan, loops: list[Loop], chunked: bool
+) -> tuple[str, str]:
+    inner = [plan.inner] if plan.inner is not None else []
+    extents = [loop.axis.extent for loop in [*plan.around, *plan.summed, *inner]]
+    for node in walk(plan.value):
+        if isinstance(node, Reduce):
+            names = {axis.name for axis in nest.scope} | {axis.name for axis in node.axes}
+            extents += [a.extent for a in node.axes if not sizes.mentions(a.extent, names)]
+    factor = 1 if is_cheap(plan.value) else _EXPENSIVE
+    if chunked:
+        assert plan.inner is not None
+        size = _chunk(plan)
+        extent = context.ints(plan.inner.axis.extent)
+        rest = sizes.product((IntConst(size * factor), *(x.axis.extent for x in plan.summed)))
+        return f"({strip(extent)} + {size - 1}) / {size}", strip(context.ints(rest))
+    work = strip(context.ints(sizes.product((IntConst(factor), *extents))))
+    if not loops:
+        return "1", work
+    count = sizes.product(tuple(loop.axis.extent for loop in loops))
+    return strip(context.ints(count)), work
+
+
+def _write_loose_checks(
+    writer: Writer, context: FunctionContext, checks: list[LooseCheck], line: int
+) -> None:
+    for check in checks:
+        place = cpp_string(context.place(check.line or line))
+        if check.subscript is None:
+            writer.line(
+                f"outside_.check_elements({check.number}, {place}, {cpp_string(check.text)});"
+            )
+            continue
+        tensor = cpp_string("the value" if check.tensor.startswith("@") else check.tensor)
+        writer.line(
+            f"outside_.check({check.number}, {place}, {cpp_string(check.text)}, {tensor}, "
+            f"{check.subscript.dim}, {strip(context.ints(check.subscript.size))});"
+        )
+
+
+
+def is_product(stmt: IndexAssign) -> bool:
+    """Whether the statement becomes a call of ``at::einsum``."""
+    if not isinstance(stmt.target, Index):
+        return False
+    value = without_no_diff(stmt.value)
+    axes, kind, body = _normalised(stmt, value, stmt.op == "=")
+    return contraction.match(stmt.target, kind, body, axes) is not None

@@ -1,0 +1,84 @@
+"""C++ names: any Python identifier becomes a name that is safe in generated code.
+
+Names that the generator itself makes end in ``_``, or in ``__body`` and the like; a program's names
+never do after :func:`cpp_name`, so the two cannot clash.
+"""
+
+from __future__ import annotations
+
+import re
+
+_KEYWORDS = frozenset(
+    """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
+char32_t class compl concept const consteval constexpr constinit const_cast continue co_await
+co_return co_yield decltype default delete do double dynamic_cast else enum explicit export extern
+false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr
+operator or or_eq private protected public register reinterpret_cast requires return short signed
+sizeof static static_assert static_cast struct switch template this thread_local throw true try
+typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
+""".split()  # noqa: SIM905
+)
+
+# Names that generated code uses, and macros of the C library and of torch that look like variables.
+_TAKEN = frozenset(
+    """
+real at c10 std loma torch pybind11 tensors ints int64_t uint64_t size_t main
+NAN EOF LOG EIO NULL CHECK DCHECK VLOG stdin stdout stderr errno assert assert_perror
+alloca offsetof timeradd timersub timercmp timerclear timerisset issubnormal iscanonical
+strdupa strndupa math_errhandling MaxTypeIndex sched_priority unix linux i386 major minor makedev
+htobe16 htobe32 htobe64 htole16 htole32 htole64 be16toh be32toh be64toh le16toh le32toh le64toh
+sa_handler sa_sigaction sigmask isnan isinf isfinite isnormal signbit fpclassify isgreater isless
+setjmp bcopy bzero
+""".split()  # noqa: SIM905
+)
+
+_NUMBERED = re.compile(r"[A-Z]{1,2}(_\d+)+$")
+_GENERATED = re.compile(r"__(body|run|kernel|scalar|loop\d*)$")
+
+_RESERVED = _KEYWORDS | _TAKEN
+
+
+def cpp_name(name: str) -> str:
+    """A C++ identifier for a Python identifier; different names give different identifiers.
+
+    Most names stay as they are. Keywords, macros, names that the C++ standard reserves and names
+    that are not ASCII become ``u_`` and their letters, with ``zHEXz`` for what is not one.
+    """
+    if _is_plain(name):
+        return name
+    return "u_" + "".join(_escape(c) for c in name) + "z"
+
+
+def _is_plain(name: str) -> bool:
+    return (
+        name.isascii()
+        and name not in _RESERVED
+        and not name.startswith("u_")
+        and not name.endswith("_")
+        and not name.startswith("__")
+        and not _GENERATED.search(name)
+        and not (name.startswith("_") and name[1:2].isupper())
+        # Longer names in capitals may be macros of some system header; C_1 is not.
+        and not (name.isupper() and len(name) > 2 and not _NUMBERED.match(name))
+    )
+
+
+def _escape(character: str) -> str:
+    if character.isascii() and character.isalnum() and character != "z":
+        return character
+    return f"z{ord(character):x}z"
+
+
+def cpp_string(text: str) -> str:
+    """A C++ string literal (UTF-8)."""
+    out = []
+    for byte in text.encode():
+        character = chr(byte)
+        if character in '"\\':
+            out.append("\\" + character)
+        elif 32 <= byte < 127 and character != "?":
+            out.append(character)
+        else:
+            out.append(f"\\{byte:03o}")
+    return '"' + "".join(out) + '"'

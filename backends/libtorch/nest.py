@@ -1,0 +1,389 @@
+"""Expressions inside a loop nest: element reads as addresses, nested reductions as inner loops.
+
+A nest becomes a C++ function of its own, whose parameters are raw pointers, sizes and scalars.
+Where a value does not change along the innermost loop it is computed in front of that loop; the
+:class:`Frame` of a loop collects these lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from loma import sizes
+from loma.backends.libtorch.access import ZERO, Access, Subscript, analyse, reads, score
+from loma.backends.libtorch.expressions import (
+    Expressions, element_type, scalar_type, strip,
+)  # fmt: skip
+from loma.backends.libtorch.frames import (
+    INITIAL, NEEDS_ELEMENTS, Frame, LooseCheck, may_throw, update,
+)  # fmt: skip
+from loma.backends.libtorch.names import cpp_name
+from loma.backends.libtorch.writer import Writer
+from loma.ir import (
+    FLOAT, INT, Axis, Call, Expr, Index, Reduce, TensorType, Type, Var,
+    ZeroPad,
+)  # fmt: skip
+from loma.printer import print_expr
+from loma.walk import children, free_variables, walk
+
+if TYPE_CHECKING:
+    from loma.backends.libtorch.context import FunctionContext
+
+class Nest(Expressions):
+    """The expressions of one index statement, and the parameters that its function needs."""
+
+    def __init__(self, context: FunctionContext, axes: tuple[Axis, ...]) -> None:
+        super().__init__(context.module)
+        self.context = context
+        self.scope: list[Axis] = list(axes)
+        self.params: dict[str, tuple[str, str]] = {}  # name -> (C++ type, argument at the call)
+        self.pointers: dict[str, str] = {}  # tensor -> pointer name
+        self.accesses: dict[tuple[Index, bool], Access] = {}
+        self.frames: list[Frame] = [Frame(None)]
+        self.checks: list[LooseCheck] = []
+        self.merged: dict[str, str] = {}  # axis -> C++ name, for the joined ones
+        self.writable: set[str] = set()
+        self._count = 0
+
+    # ------------------------------------------------------------------------------- names
+
+    @property
+    def frame(self) -> Frame:
+        return self.frames[-1]
+
+    def fresh(self, stem: str) -> str:
+        self._count += 1
+        return f"{stem}{self._count}_"
+
+    def axis(self, name: str) -> str:
+        """The loop variable of an axis; that of a merged one is made of its parts' names."""
+        parts = name.split(" ")
+        return cpp_name(name) if len(parts) == 1 else "__".join(map(cpp_name, parts)) + "__"
+
+    def variable(self, var: Var) -> str:
+        if any(axis.name == var.name for axis in self.scope):
+            return self.axis(var.name)
+        name, argument = self.context.parameter(var)
+        self.params.setdefault(name, (scalar_type(var.type, var.span), argument))
+        return name
+
+    def ints(self, expr: Expr) -> str:
+        return self.value(expr, INT)
+
+    def pointer(self, base: Var) -> str:
+        name = f"{self.context.variable(base)}_data_"
+        self.pointers[base.name] = name
+        return name
+
+    # ------------------------------------------------------------------------------- reads
+
+    def access(self, read: Index, padded: bool) -> Access:
+        key = (read, padded)
+        if key not in self.accesses:
+            dims = self.context.dims(read.base)
+            self.accesses[key] = analyse(read, dims, self.scope, padded)
+        return self.accesses[key]
+
+    def element(self, read: Index) -> str:
+        type_ = read.base.type
+        assert isinstance(type_, TensorType)
+        return element_type(type_)
+
+    def terms(self, coefficients: dict[str, Expr], rest: Expr, skip: str | None) -> str:
+        """``rest + sum(coefficient * axis)`` without the axis to skip, as C++."""
+        parts = []
+        for name, coefficient in coefficients.items():
+            if name != skip and sizes.constant(coefficient) != 0:
+                factor = self.ints(coefficient)
+                axis = self.axis(name)
+                parts.append(axis if factor == "1" else f"{factor} * {axis}")
+        if sizes.constant(rest) != 0 or not parts:
+            parts.append(strip(self.ints(rest)))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def keep(self, stem: str, type_: str, text: str) -> str:
+        """The name of a constant computed in front of the innermost loop."""
+        frame = self.frame
+        if text not in frame.known:
+            frame.known[text] = self.fresh(stem)
+            frame.head.append(f"const {type_} {frame.known[text]} = {text};")
+        return frame.known[text]
+
+    def address(self, access: Access, in_place: bool = False) -> str:
+        """The offset of an element, what does not change along the innermost loop kept before it.
+
+        ``in_place``: nothing may be moved, as the element is computed under a condition.
+        """
+        inner = self.frame.inner
+        offset = self.terms(access.coefficients, access.rest, inner)
+        simple = offset.isidentifier() or offset.isdigit() or inner is None
+        if not simple:
+            offset = self.keep("at", "int64_t", offset)
+        parts = [] if offset == "0" else [offset]
+        if inner is not None and sizes.constant(access.coefficient(inner)) != 0:
+            factor = self.ints(access.coefficient(inner))
+            parts.append(self.axis(inner) if factor == "1" else f"{factor} * {self.axis(inner)}")
+        for subscript in access.loose:
+            stride = self.ints(subscript.stride)
+            found = self.loose(access, subscript)
+            moves = inner is None or in_place or access.padded
+            if not moves and not self._mentions(free_variables(subscript.expr), inner or ""):
+                found = self.keep("at", "int64_t", found)
+            parts.append(found if stride == "1" else f"{found} * {stride}")
+        return " + ".join(parts) or "0"
+
+    def loose(self, access: Access, subscript: Subscript) -> str:
+        """A subscript that is checked when it is used; a padded one is tested by its reader."""
+        text = strip(self.ints(subscript.expr))
+        if access.padded:
+            return f"({text})"
+        line = self.context.line(subscript.expr.span)
+        shown = print_expr(subscript.expr)
+        number = len(self.checks) + 1
+        check = LooseCheck(number, subscript, access.base.name, shown, line)
+        known = next((c for c in self.checks if replace(check, number=c.number) == c), None)
+        if known is None:
+            self.checks.append(check)
+        number = (known or check).number
+        return f"outside_.clamp({text}, {strip(self.ints(subscript.size))}, {number})"
+
+    def index(self, read: Index) -> str:
+        if not read.subscripts and not isinstance(read.base, Var):
+            raise AssertionError(read)
+        return self._load(read, self.access(read, False))
+
+    def _load(self, read: Index, access: Access) -> str:
+        assert isinstance(read.base, Var)
+        frame, pointer = self.frame, self.pointer(read.base)
+        text = f"{pointer}[{self.address(access, in_place=frame.guards > 0)}]"
+        inner = frame.inner
+        varies = inner is None or access.is_loose_in(inner) or inner in access.coefficients
+        if varies or access.loose or read.base.name in self.writable:
+            return text
+        frame.loads = True
+        return self.keep("v", self.element(read), text)
+
+    def zero_pad(self, pad: ZeroPad) -> str:
+        access = self.access(pad.read, True)
+        if self.frame.variant == "inside" and not access.loose:
+            return self._load(pad.read, access)
+        pointer = self.pointer(access.base)
+        tests = [
+            f"uint64_t({strip(self.ints(s.expr))}) < uint64_t({strip(self.ints(s.size))})"
+            for s in self.may_leave(access)
+        ]
+        read = f"{pointer}[{self.address(access, in_place=True)}]"
+        zero = f"{self.element(pad.read)}(0)"
+        return f"({' && '.join(tests)} ? {read} : {zero})" if tests else read
+
+    def may_leave(self, access: Access) -> list[Subscript]:
+        """The subscripts of a padded read that are not provably inside their dimension."""
+        from loma.backends.libtorch.ranges import provably_inside
+
+        return [s for s in access.subscripts if not provably_inside(s, self.scope, self.context)]
+
+    def guarded(self, expr: Expr, type_: Type) -> str:
+        self.frame.guards += 1
+        text = self.value(expr, type_)
+        self.frame.guards -= 1
+        return text
+
+    def tensor_call(self, call: Call) -> str:
+        raise AssertionError("calls of tensor functions are evaluated before the nest")
+
+    # --------------------------------------------------------------------- the innermost loop
+
+    def innermost(
+        self,
+        writer: Writer,
+        axis: Axis,
+        value: Expr,
+        make: Callable[[], list[str]],
+        pragma: str | None = None,
+        bounds: tuple[str, str] | None = None,
+        tile: bool = False,
+    ) -> None:
+        """Writes the loop over ``axis``, whose body ``make`` gives in terms of ``value``.
+
+        With padded reads the loop runs over the stretch where all of them are inside, which needs
+        no tests, and then over what is left on both sides. A ``tile``, of
+        ``bounds`` (start, length), is never empty.
+        """
+        name = self.axis(axis.name)
+        low, high = bounds or ("0", strip(self.ints(axis.extent)))
+        frame = Frame(axis.name)
+        self.frames.append(frame)
+        padded = self._splittable(value, axis.name)
+        frame.variant = "inside" if padded else "plain"
+        body = make()
+        loop = frame.body + body
+        begin, end = low, high
+        border: list[str] = []
+        if padded:
+            begin, end = self.fresh("begin"), self.fresh("end")
+            frame.head.append(f"int64_t {begin} = {low}, {end} = {high};")
+            for access in padded:
+                for s in self.may_leave(access):
+                    assert s.parts is not None
+                    rest = self.terms(s.parts[0], s.parts[1], axis.name)
+                    step = strip(self.ints(s.parts[0].get(axis.name, ZERO)))
+                    size = strip(self.ints(s.size))
+                    frame.head.append(f"loma::narrow({begin}, {end}, {step}, {rest}, {size});")
+            frame.body, frame.variant = [], "border"
+            body = make()
+            border = frame.body + body
+        self.frames.pop()
+        with _guard(writer, f"{low} < {high}" if frame.loads and not tile else None):
+            writer.extend(frame.head)
+            if pragma:
+                writer.line(pragma)
+            if tile:
+                writer.line("#pragma omp simd")
+                with writer.block(f"for (int64_t lane_ = 0; lane_ < {end}; ++lane_)"):
+                    writer.line(f"const int64_t {name} = {begin} + lane_;")
+                    writer.extend(loop)
+                return
+            with writer.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"):
+                writer.extend(loop)
+            if padded:
+                start = f"{begin} == {low} ? {end} : {low}"
+                step = f"{name} = {name} + 1 == {begin} ? {end} : {name} + 1"
+                with writer.block(f"for (int64_t {name} = {start}; {name} < {high}; {step})"):
+                    writer.extend(border)
+
+    def _splittable(self, value: Expr, axis: str) -> list[Access]:
+        """The padded reads of a loop body if all are affine; those of inner reductions not."""
+        found: list[Access] = []
+        for pad in _own_pads(value):
+            access = self.access(pad.read, True)
+            if access.loose:
+                return []
+            if access not in found:
+                found.append(access)
+        return [a for a in found if self.may_leave(a)]
+
+    # --------------------------------------------------------------------------- reductions
+
+    def reduce(self, reduce: Reduce) -> str:
+        frame = self.frame
+        element = "int64_t" if reduce.body.type == INT else "real"
+        names = free_variables(reduce)
+        writer = Writer()
+        before = frame.inner is not None and not self._mentions(names, frame.inner)
+        accumulator = self.fresh("acc")
+        # What the reduction does not change along the loop around it is computed before that loop.
+        outer = Frame(None)
+        self.frames.append(outer)
+        result = self.reduction(writer, reduce.kind, reduce.body, reduce.axes, accumulator, element)
+        self.frames.pop()
+        lines = outer.head + writer.lines
+        if frame.guards or (frame.inner is None and not self.hoistable):
+            type_ = "int64_t" if reduce.type == INT else "real"
+            text = "\n".join("  " + line for line in lines)
+            return f"[&]() -> {type_} {{\n{text}\n  return {result};\n}}()"
+        if before:
+            frame.loads = True
+            frame.head.extend(lines)
+        else:
+            frame.body.extend(lines)
+        return result
+
+    hoistable = True
+
+    def _mentions(self, names: set[str], inner: str) -> bool:
+        return any(part in names for part in inner.split(" "))
+
+    def reduction(
+        self,
+        writer: Writer,
+        kind: str,
+        body: Expr,
+        axes: Sequence[Axis],
+        accumulator: str,
+        element: str,
+    ) -> str:
+        """Writes loops that reduce ``body`` over the axes; the text of the result."""
+        self.scope.extend(axes)
+        inner = self.best(axes, body)
+        order = [axis for axis in axes if axis is not inner] + [inner]
+        if kind in NEEDS_ELEMENTS and self.frame.inner is None and len(self.frames) > 1:
+            self._check_elements(writer, kind, axes, body)
+        if kind in ("argmax", "argmin"):
+            order, inner = list(axes), axes[-1]
+            writer.line(f"loma::{kind.capitalize()}<{element}> {accumulator};")
+        else:
+            initial = INITIAL[kind].format(t=element)
+            writer.line(f"{element} {accumulator} = {initial};")
+        self.loops(writer, order[:-1], lambda: self._take(writer, kind, body, axes, inner,
+                                                          accumulator, element))  # fmt: skip
+        del self.scope[-len(axes) :]
+        return f"{accumulator}.position" if kind in ("argmax", "argmin") else accumulator
+
+    def _take(
+        self,
+        writer: Writer,
+        kind: str,
+        body: Expr,
+        axes: Sequence[Axis],
+        inner: Axis,
+        accumulator: str,
+        element: str,
+    ) -> None:
+        type_ = INT if element == "int64_t" else FLOAT
+
+        def make() -> list[str]:
+            value = self.value(body, type_)
+            if kind in ("argmax", "argmin"):
+                position = "0"
+                for axis in axes:
+                    name, extent = self.axis(axis.name), strip(self.ints(axis.extent))
+                    position = name if position == "0" else f"({position}) * ({extent}) + {name}"
+                return [f"{accumulator}.take({strip(value)}, {position});"]
+            return [update(kind, accumulator, value, element)]
+
+        pragma = f"#pragma omp simd reduction(+ : {accumulator})" if kind == "sum" else None
+        if any(isinstance(node, Reduce) for node in walk(body)) or may_throw(body, self.module):
+            pragma = None
+        self.innermost(writer, inner, body, make, pragma)
+
+    def _check_elements(
+        self, writer: Writer, kind: str, axes: Sequence[Axis], body: Expr
+    ) -> None:
+        number = len(self.checks) + 1
+        self.checks.append(LooseCheck(number, None, "", kind, self.context.line(body.span)))
+        tests = " || ".join(f"{self.ints(axis.extent)} <= 0" for axis in axes)
+        writer.line(f"if ({tests}) outside_.clamp(0, 0, {number});")
+
+    def best(self, axes: Sequence[Axis], body: Expr) -> Axis:
+        """The axis whose loop reads the most elements in order; the last of equals."""
+        found = [
+            self.access(read, padded)
+            for read, _, padded in reads(body, ())
+            if isinstance(read.base, Var)
+        ]
+        return max(reversed(axes), key=lambda axis: score(axis.name, found))
+
+    def loops(self, writer: Writer, axes: Sequence[Axis], inside: Callable[[], None]) -> None:
+        """Writes plain loops around what ``inside`` writes."""
+        if not axes:
+            inside()
+            return
+        name = self.axis(axes[0].name)
+        extent = strip(self.ints(axes[0].extent))
+        with writer.block(f"for (int64_t {name} = 0; {name} < {extent}; ++{name})"):
+            self.loops(writer, axes[1:], inside)
+
+
+def _own_pads(expr: Expr) -> list[ZeroPad]:
+    if isinstance(expr, Reduce):
+        return []
+    own = [expr] if isinstance(expr, ZeroPad) else []
+    return own + [pad for child in children(expr) for pad in _own_pads(child)]
+
+
+def _guard(writer: Writer, condition: str | None) -> AbstractContextManager[None]:
+    return writer.block(f"if ({condition})") if condition else nullcontext()
+

@@ -1,0 +1,363 @@
+"""The table of tensor operators as ATen calls: one row for every row of :data:`loma.ops.OPS`.
+
+A row's function gets the operator with its arguments already lowered, and gives a C++ expression.
+``aliases`` says that the result may share its storage with an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loma import errors, sizes
+from loma.backends.libtorch.names import cpp_string
+from loma.ir import FLOAT, Expr, Op, TensorType, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """An operator whose arguments are C++ already.
+
+    ``args`` are the texts, ``ints`` turns an int expression to C++, ``place`` begins messages.
+    """
+
+    op: Op
+    args: tuple[str, ...]
+    ints: Callable[[Expr], str]
+    place: str
+
+    def type(self, position: int) -> Type:
+        return self.op.args[position].type
+
+    @property
+    def result_is_float(self) -> bool:
+        return isinstance(self.op.type, TensorType) and self.op.type.element != "int"
+
+    def attr(self, name: str) -> str:
+        value = dict(self.op.attrs)[name]
+        assert not isinstance(value, tuple)
+        return self.ints(value)
+
+    def const(self, name: str) -> int:
+        value = dict(self.op.attrs)[name]
+        assert not isinstance(value, tuple)
+        constant = sizes.constant(value)
+        assert constant is not None
+        return constant
+
+    def list(self, name: str) -> str:
+        value = dict(self.op.attrs)[name]
+        assert isinstance(value, tuple)
+        return f"{{{', '.join(map(self.ints, value))}}}"
+
+    def flag(self, name: str) -> str:
+        return "true" if self.const(name) else "false"
+
+    def tensor(self, position: int) -> str:
+        """The argument as a tensor: a scalar becomes a 0-dim one, ints become floats where the
+        result is float."""
+        text, type_ = self.args[position], self.type(position)
+        if isinstance(type_, TensorType):
+            if type_.element == "int" and self.result_is_float:
+                return f"{text}.to(loma::options<real>().dtype())"
+            return text
+        number = "real" if type_ == FLOAT or self.result_is_float else "int64_t"
+        return f"loma::scalar<{number}>({text})"
+
+    def is_tensor(self, position: int) -> bool:
+        return isinstance(self.type(position), TensorType)
+
+    def optional(self, position: int) -> str:
+        return self.args[position] if position < len(self.args) else "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    emit: Callable[[Lowered], str]
+    headers: tuple[str, ...]
+    aliases: bool = False
+    checked: bool = False  # the result has the shape of its type, or an argument of that shape
+
+
+def _h(*names: str) -> tuple[str, ...]:
+    return tuple(f"ATen/ops/{name}.h" for name in names)
+
+
+def _function(name: str) -> Row:
+    """``at::name(x, ...)`` with the arguments as they are."""
+
+    def emit(c: Lowered) -> str:
+        return f"at::{name}({', '.join(c.args)})"
+
+    return Row(emit, _h(name), checked=True)
+
+
+def _infix(name: str) -> Row:
+    def emit(c: Lowered) -> str:
+        # A scalar on the right is ATen's own Scalar; it does not widen the dtype.
+        plain = not c.is_tensor(1) and (c.type(1) != FLOAT or _is_float(c.type(0)))
+        right = c.args[1] if plain else c.tensor(1)
+        return f"at::{name}({c.tensor(0)}, {right})"
+
+    return Row(emit, _h(name))
+
+
+def _compare(name: str) -> Row:
+    def emit(c: Lowered) -> str:
+        # Compared in float when either side is, with a float scalar rounded to the call's dtype.
+        sides = []
+        for k in range(2):
+            number = "real" if c.type(k) == FLOAT else "int64_t"
+            sides.append(c.args[k] if c.is_tensor(k) else f"loma::scalar<{number}>({c.args[k]})")
+        return f"at::{name}({sides[0]}, {sides[1]}).to(at::kLong)"
+
+    return Row(emit, _h(name))
+
+
+def _is_float(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.element != "int"
+
+
+def _mul_no_nan(c: Lowered) -> str:
+    x, y = c.tensor(0), c.tensor(1)
+    return f"loma::mul_no_nan({x}, {y})"
+
+
+def _where(c: Lowered) -> str:
+    # loma::scalar(...) of an int would not be promoted to the dtype of the other branch.
+    cond = c.args[0] if c.is_tensor(0) else f"loma::scalar<real>({c.args[0]})"
+    return f"at::where(at::ne({cond}, 0), {c.tensor(1)}, {c.tensor(2)})"
+
+
+def _reduction(name: str) -> Row:
+    def emit(c: Lowered) -> str:
+        dims = c.list("dims")
+        if dims == "{}":
+            dims = "at::OptionalIntArrayRef()" if name != "amax" else "at::IntArrayRef()"
+        elif name != "amax":
+            dims = f"at::IntArrayRef({dims})"
+        return f"at::{name}({c.args[0]}, {dims}, {c.flag('keepdim')})"
+
+    return Row(emit, _h(name), checked=True)
+
+
+def _along(name: str) -> Row:
+    def emit(c: Lowered) -> str:
+        return f"at::{name}({c.args[0]}, {c.const('dim')})"
+
+    return Row(emit, _h(name), checked=True)
+
+
+def _linear(c: Lowered) -> str:
+    return f"at::linear({c.args[0]}, {c.args[1]}, {c.optional(2)})"
+
+
+def _convolution(c: Lowered, transposed: bool) -> str:
+    extra = c.list("output_padding") if transposed else "{0, 0}"
+    flag = "true" if transposed else "false"
+    # A bias is optional<Tensor>; "{}" would be read as an undefined tensor, which means the same.
+    return (
+        f"at::convolution({c.args[0]}, {c.args[1]}, {c.optional(2)}, {c.list('stride')}, "
+        f"{c.list('padding')}, {c.list('dilation')}, {flag}, {extra}, {c.attr('groups')})"
+    )
+
+
+def _conv2d(c: Lowered) -> str:
+    return _convolution(c, transposed=False)
+
+
+def _conv_transpose2d(c: Lowered) -> str:
+    return _convolution(c, transposed=True)
+
+
+def _conv2d_adjoint(c: Lowered, of_input: bool) -> str:
+    # The other operand's values are not looked at, only its sizes: memory that is never touched.
+    blank = f"at::empty({c.list('shape')}, {c.args[0]}.options())"
+    x, w = (blank, c.args[1]) if of_input else (c.args[1], blank)
+    mask = "{true, false, false}" if of_input else "{false, true, false}"
+    return (
+        f"std::get<{0 if of_input else 1}>(at::convolution_backward({c.args[0]}, {x}, {w}, "
+        f"at::OptionalIntArrayRef(), {c.list('stride')}, {c.list('padding')}, "
+        f"{c.list('dilation')}, false, {{0, 0}}, {c.attr('groups')}, {mask}))"
+    )
+
+
+def _conv2d_input(c: Lowered) -> str:
+    return _conv2d_adjoint(c, of_input=True)
+
+
+def _conv2d_weight(c: Lowered) -> str:
+    return _conv2d_adjoint(c, of_input=False)
+
+
+def _window(c: Lowered) -> str:
+    return f"{c.list('kernel_size')}, {c.list('stride')}, {c.list('padding')}"
+
+
+def _max_pool2d(result: int) -> Callable[[Lowered], str]:
+    def emit(c: Lowered) -> str:
+        return f"std::get<{result}>(at::max_pool2d_with_indices({c.args[0]}, {_window(c)}))"
+
+    return emit
+
+
+def _avg_pool2d(c: Lowered) -> str:
+    return f"at::avg_pool2d({c.args[0]}, {_window(c)}, false, true)"
+
+
+def _avg_pool2d_input(c: Lowered) -> str:
+    blank = f"at::empty({c.list('shape')}, {c.args[0]}.options())"
+    return (
+        f"at::avg_pool2d_backward({c.args[0]}, {blank}, {_window(c)}, false, true, std::nullopt)"
+    )
+
+
+def _reshape(c: Lowered) -> str:
+    return f"at::reshape({c.args[0]}, {c.list('shape')})"
+
+
+def _permute(c: Lowered) -> str:
+    return f"at::permute({c.args[0]}, {c.list('dims')})"
+
+
+def _transpose(c: Lowered) -> str:
+    return f"at::transpose({c.args[0]}, {c.const('dim0')}, {c.const('dim1')})"
+
+
+def _cat(c: Lowered) -> str:
+    tensors = ", ".join(c.tensor(k) for k in range(len(c.args)))
+    return f"at::cat(std::vector<at::Tensor>{{{tensors}}}, {c.const('dim')})"
+
+
+def _bounds(c: Lowered) -> str:
+    return ", ".join([str(c.const("dim")), *(c.attr(n) for n in ("start", "end", "step"))])
+
+
+def _slice(c: Lowered) -> str:
+    return f"loma::slice({c.args[0]}, {_bounds(c)}, {cpp_string(c.place)})"
+
+
+def _slice_into(c: Lowered) -> str:
+    return f"loma::slice_into({c.args[0]}, {c.list('shape')}, {_bounds(c)}, {cpp_string(c.place)})"
+
+
+def _expand(c: Lowered) -> str:
+    return f"{c.args[0]}.expand({c.list('shape')})"
+
+
+def _sum_to(c: Lowered) -> str:
+    return f"loma::sum_to({c.args[0]}, {c.list('shape')})"
+
+
+def _reshape_like(c: Lowered) -> str:
+    return f"at::reshape({c.args[0]}, {c.args[1]}.sizes())"
+
+
+def _expand_like(c: Lowered) -> str:
+    return f"{c.args[0]}.expand({c.args[1]}.sizes())"
+
+
+def _sum_to_like(c: Lowered) -> str:
+    return f"loma::sum_to({c.args[0]}, {c.args[1]}.sizes())"
+
+
+def _unreduce_like(c: Lowered) -> str:
+    dims, keep = c.list("dims"), c.flag("keepdim")
+    return f"loma::unreduce({c.args[0]}, {c.args[1]}.sizes(), {dims}, {keep})"
+
+
+def _one_hot(c: Lowered) -> str:
+    place = cpp_string(c.place)
+    return f"loma::one_hot({c.args[0]}, {c.attr('size')}, loma::options<real>(), {place})"
+
+
+def _gather(c: Lowered) -> str:
+    place = cpp_string(c.place)
+    return f"loma::gather({c.args[0]}, {c.const('dim')}, {c.args[1]}, {place})"
+
+
+def _scatter(c: Lowered, shape: str) -> str:
+    place = cpp_string(c.place)
+    return f"loma::scatter_add({c.args[0]}, {c.args[1]}, {shape}, {c.const('dim')}, {place})"
+
+
+def _scatter_add(c: Lowered) -> str:
+    return _scatter(c, c.list("shape"))
+
+
+def _scatter_add_like(c: Lowered) -> str:
+    return _scatter(c, f"{c.args[2]}.sizes()")
+
+
+def _constant(name: str) -> Row:
+    def emit(c: Lowered) -> str:
+        return f"at::{name}({c.list('shape')}, loma::options<real>())"
+
+    return Row(emit, _h(name), checked=True)
+
+
+ROWS: dict[str, Row] = {
+    "add": _infix("add"),
+    "sub": _infix("sub"),
+    "mul": _infix("mul"),
+    "div": _infix("div"),
+    **{name: _compare(name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
+    **{
+        name: _function(name)
+        for name in (
+            "neg", "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "abs", "sign", "zeros_like",
+            "ones_like",
+        )
+    },
+    "mul_no_nan": Row(_mul_no_nan, _h("mul", "eq", "masked_fill")),
+    "where": Row(_where, _h("where", "ne")),
+    "sum": _reduction("sum"),
+    "mean": _reduction("mean"),
+    "amax": _reduction("amax"),
+    "argmax": _along("argmax"),
+    "softmax": _along("softmax"),
+    "log_softmax": _along("log_softmax"),
+    "matmul": _function("matmul"),
+    "linear": Row(_linear, _h("linear")),
+    "conv2d": Row(_conv2d, _h("convolution")),
+    "conv_transpose2d": Row(_conv_transpose2d, _h("convolution")),
+    "conv2d_input": Row(_conv2d_input, _h("convolution_backward", "empty")),
+    "conv2d_weight": Row(_conv2d_weight, _h("convolution_backward", "empty")),
+    "max_pool2d": Row(_max_pool2d(0), _h("max_pool2d_with_indices")),
+    "max_pool2d_index": Row(_max_pool2d(1), _h("max_pool2d_with_indices")),
+    "avg_pool2d": Row(_avg_pool2d, _h("avg_pool2d")),
+    "avg_pool2d_input": Row(_avg_pool2d_input, _h("avg_pool2d_backward", "empty")),
+    "reshape": Row(_reshape, _h("reshape"), aliases=True),
+    "permute": Row(_permute, _h("permute"), aliases=True, checked=True),
+    "transpose": Row(_transpose, _h("transpose"), aliases=True, checked=True),
+    "cat": Row(_cat, _h("cat")),
+    "slice": Row(_slice, _h("slice"), aliases=True),
+    "slice_into": Row(_slice_into, _h("slice", "zeros"), checked=True),
+    "expand": Row(_expand, (), aliases=True, checked=True),
+    "sum_to": Row(_sum_to, _h("sum"), aliases=True),
+    "reshape_like": Row(_reshape_like, _h("reshape"), aliases=True),
+    "expand_like": Row(_expand_like, (), aliases=True),
+    "sum_to_like": Row(_sum_to_like, _h("sum"), aliases=True),
+    "unreduce_like": Row(_unreduce_like, (), aliases=True),
+    "one_hot": Row(_one_hot, _h("zeros"), checked=True),
+    "gather": Row(_gather, _h("gather")),
+    "scatter_add": Row(_scatter_add, _h("zeros", "scatter_add"), checked=True),
+    "scatter_add_like": Row(_scatter_add_like, _h("zeros", "scatter_add")),
+    "zeros": _constant("zeros"),
+    "ones": _constant("ones"),
+}
+
+
+def row(op: Op) -> Row:
+    """The operator's row; BackendLacksOperator where there is none."""
+    found = ROWS.get(op.name)
+    if found is None:
+        raise errors.BackendLacksOperator(
+            f"the libtorch backend has no operator '{op.name}'", op.span
+        )
+    return found
+
+
+def headers(ops: Sequence[Op]) -> set[str]:
+    """The ATen headers that these operators need."""
+    return {header for op in ops for header in row(op).headers}

@@ -1,0 +1,142 @@
+"""Range checks of index statements, made once before a statement runs.
+
+A subscript that is affine in the axes takes values from an interval that follows from the sizes;
+it is compared with the dimension unless the sizes prove it inside. An axis that stands alone in
+several dimensions must have the same extent in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from loma import sizes
+from loma.backends.libtorch.access import ONE, ZERO, Access, Subscript
+from loma.backends.libtorch.expressions import strip
+from loma.backends.libtorch.names import cpp_string
+from loma.backends.libtorch.writer import Writer
+from loma.ir import INT, Axis, Binary, Expr, IndexAssign, Var
+from loma.printer import print_expr
+
+if TYPE_CHECKING:
+    from loma.backends.libtorch.context import FunctionContext
+
+
+def _nonnegative(expr: Expr, context: FunctionContext) -> bool:
+    """Whether an int expression cannot be negative, as sizes are not."""
+    return all(
+        coefficient >= 0 and all(isinstance(a, Var) and context.is_size(a.name) for a in atoms)
+        for atoms, coefficient in sizes.polynomial(expr).items()
+    )
+
+
+def _negate(expr: Expr) -> Expr:
+    return sizes.simplify(Binary("-", ZERO, expr, INT))
+
+
+def provably_inside(
+    subscript: Subscript, axes: Sequence[Axis], context: FunctionContext
+) -> bool:
+    """Whether an affine subscript stays in its dimension for all sizes (when no axis is empty)."""
+    if subscript.parts is None:
+        return False
+    coefficients, rest = subscript.parts
+    extents = {axis.name: axis.extent for axis in axes}
+    low, high = rest, rest
+    for name, coefficient in coefficients.items():
+        if name not in extents:
+            return False
+        span = Binary("*", coefficient, Binary("-", extents[name], ONE, INT), INT)
+        if _nonnegative(coefficient, context):
+            high = Binary("+", high, span, INT)
+        elif _nonnegative(_negate(coefficient), context):
+            low = Binary("+", low, span, INT)
+        else:
+            return False
+    room = sizes.simplify(Binary("-", Binary("-", subscript.size, ONE, INT), high, INT))
+    return _nonnegative(low, context) and _nonnegative(room, context)
+
+
+def write_checks(
+    writer: Writer,
+    context: FunctionContext,
+    stmt: IndexAssign | None,
+    found: Sequence[tuple[Access, tuple[Axis, ...]]],
+    line: int,
+) -> None:
+    """Writes the checks of a statement (or of a reduction in a scalar expression, without one).
+
+    ``found`` are its accesses with the axes in scope of each.
+    """
+    shared = {axis.name for axis in stmt.axes} if stmt is not None else set()
+    place = cpp_string(context.place(line))
+    written: set[str] = set()
+    for access, axes in found:
+        if access.padded:
+            continue
+        for subscript in access.subscripts:
+            text = _check(context, access, subscript, axes, shared, place)
+            if text is None or text in written:
+                continue
+            written.add(text)
+            guard = _guard(context, stmt.axes if stmt is not None else (), axes, subscript)
+            writer.line(f"if ({guard}{text}")
+
+
+def _check(
+    context: FunctionContext,
+    access: Access,
+    subscript: Subscript,
+    axes: tuple[Axis, ...],
+    shared: set[str],
+    place: str,
+) -> str | None:
+    size = context.ints(subscript.size)
+    tensor = cpp_string(context.show(access.base))
+    expr = subscript.expr
+    if subscript.parts is None:  # each element is checked, but there must be one to read
+        shown = cpp_string(print_expr(expr))
+        return (
+            f"{size} <= 0) loma::range_error({place}, {shown}, {tensor}, {subscript.dim}, "
+            f"{strip(size)}, loma::Interval(0));"
+        )
+    if isinstance(expr, Var) and expr.name in shared:
+        extent = next(axis.extent for axis in axes if axis.name == expr.name)
+        if sizes.equal(extent, subscript.size) is True:
+            return None
+        text = context.ints(extent)
+        return (
+            f"{text} != {size}) loma::extent_error({place}, {cpp_string(expr.name)}, "
+            f"{strip(text)}, {tensor}, {subscript.dim}, {strip(size)});"
+        )
+    if provably_inside(subscript, axes, context):
+        return None
+    coefficients, rest = subscript.parts
+    interval = f"loma::Interval({strip(context.ints(rest))})"
+    for name, coefficient in coefficients.items():
+        extent = next(axis.extent for axis in axes if axis.name == name)
+        interval += f".over({strip(context.ints(coefficient))}, {strip(context.ints(extent))})"
+    return (
+        f"!{interval}.inside({strip(size)})) loma::range_error({place}, "
+        f"{cpp_string(print_expr(expr))}, {tensor}, {subscript.dim}, {strip(size)}, {interval});"
+    )
+
+
+def _guard(
+    context: FunctionContext,
+    statement_axes: tuple[Axis, ...],
+    axes: tuple[Axis, ...],
+    subscript: Subscript,
+) -> str:
+    """The other axes must not be empty either: else nothing is read."""
+    expr = subscript.expr
+    if isinstance(expr, Var) and expr.name in {axis.name for axis in statement_axes}:
+        return ""
+    own = subscript.parts[0] if subscript.parts is not None else {}
+    names = {axis.name for axis in axes}
+    others = [
+        f"{context.ints(axis.extent)} > 0 && "
+        for axis in axes
+        if axis.name not in own and not sizes.mentions(axis.extent, names)
+    ]
+    return "".join(others)

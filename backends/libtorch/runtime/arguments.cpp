@@ -1,0 +1,211 @@
+// Checking a call's arguments against the table, before anything runs.
+#include "operators.h"
+
+#include <c10/core/DefaultDtype.h>
+
+#include <string>
+
+namespace loma {
+
+c10::SymInt floor_div(const c10::SymInt& a, const c10::SymInt& b) {
+  if (!a.is_symbolic() && !b.is_symbolic()) {
+    return floor_div(a.expect_int(), b.expect_int());
+  }
+  return a / b;
+}
+
+c10::SymInt floor_mod(const c10::SymInt& a, const c10::SymInt& b) {
+  if (!a.is_symbolic() && !b.is_symbolic()) {
+    return floor_mod(a.expect_int(), b.expect_int());
+  }
+  return a % b;
+}
+
+c10::SymInt trunc_div(const c10::SymInt& a, const c10::SymInt& b) {
+  if (!a.is_symbolic() && !b.is_symbolic()) {
+    return trunc_div(a.expect_int(), b.expect_int());
+  }
+  return a / b;
+}
+
+namespace {
+
+bool is_float_tensor(Kind kind) { return kind == Kind::Tensor || kind == Kind::Tensor32; }
+
+const char* dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat: return "float32";
+    case at::kDouble: return "float64";
+    case at::kHalf: return "float16";
+    case at::kBFloat16: return "bfloat16";
+    case at::kLong: return "int64";
+    case at::kInt: return "int32";
+    case at::kBool: return "bool";
+    default: return c10::toString(dtype);
+  }
+}
+
+void check_tensor(const Function& f, const Parameter& p, const at::Tensor& x, at::ScalarType dtype,
+                  const Parameter*& first, const at::Tensor*& first_tensor) {
+  TORCH_CHECK_TYPE(x.defined(), f.display, ": argument '", p.name, "' is an undefined tensor");
+  const auto own = x.scalar_type();
+  if (p.kind == Kind::IntTensor) {
+    TORCH_CHECK_TYPE(own == at::kLong, f.display, ": argument '", p.name,
+                     "' must be an int64 tensor, got ", dtype_name(own));
+  } else {
+    TORCH_CHECK_TYPE(own == at::kFloat || own == at::kDouble || own == at::kBFloat16, f.display,
+                     ": argument '", p.name,
+                     "' must be a float32, float64 or bfloat16 tensor, got ", dtype_name(own));
+    TORCH_CHECK_TYPE(p.kind != Kind::Tensor32 || own == at::kFloat, f.display, ": argument '",
+                     p.name, "' must be a float32 tensor, got ", dtype_name(own));
+    TORCH_CHECK_TYPE(own == dtype, f.display, ": argument '", p.name, "' is ", dtype_name(own),
+                     ", but the call's dtype is ", dtype_name(dtype),
+                     "; all tensors of a call have the same dtype");
+  }
+  if (p.kind != Kind::Float) {
+    if (first == nullptr) {
+      first = &p;
+      first_tensor = &x;
+    }
+    TORCH_CHECK_VALUE(x.device() == first_tensor->device(), f.display, ": argument '", p.name,
+                      "' is on ", x.device(), ", but argument '", first->name, "' is on ",
+                      first_tensor->device());
+  }
+  const int rank = p.kind == Kind::Float ? 0 : p.rank;
+  TORCH_CHECK_VALUE(rank < 0 || x.dim() == rank, f.display, ": argument '", p.name, "' must have ",
+                    rank, rank == 1 ? " dimension" : " dimensions", ", got ", x.dim(), " (shape ",
+                    x.sym_sizes(), ")");
+}
+
+// Which parameter bound a size variable, for the message of a later disagreement.
+const char* binder_of(const Operator& op, int slot) {
+  for (const auto& p : op.function->parameters) {
+    for (int d = 0; d < p.rank; ++d) {
+      if (p.dims[d].rule == Dim::Rule::Bind && p.dims[d].value == slot) {
+        return p.name;
+      }
+    }
+  }
+  return "";
+}
+
+template <class I>
+[[noreturn]] void refuse_size(const Operator& op, const Parameter& p, int d, const I& found,
+                              const I& expected) {
+  const Function& f = *op.function;
+  const std::string text = p.dims[d].text;
+  for (int slot = 0; slot < f.sizes; ++slot) {
+    TORCH_CHECK_VALUE(text != f.size_names[slot], f.display, ": size ", text, " is ", expected,
+                      " in argument '", binder_of(op, slot), "' but ", found, " in argument '",
+                      p.name, "' (dimension ", d, ")");
+  }
+  TORCH_CHECK_VALUE(false, f.display, ": argument '", p.name, "' has size ", found,
+                    " in dimension ", d, ", expected ", text,
+                    text == c10::str(expected) ? "" : c10::str(" = ", expected));
+}
+
+template <class I>
+I size_of(const at::Tensor& x, int d) {
+  if constexpr (std::is_same_v<I, int64_t>) {
+    return x.size(d);
+  } else {
+    return x.sym_size(d);
+  }
+}
+
+template <class I>
+I to_int(const c10::IValue& value) {
+  if constexpr (std::is_same_v<I, int64_t>) {
+    return value.toInt();
+  } else {
+    return value.toSymInt();
+  }
+}
+
+}  // namespace
+
+at::ScalarType dtype_of_call(const Operator& op, Arguments arguments) {
+  std::optional<at::ScalarType> scalar;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Kind kind = op.parameter(i).kind;
+    if (kind == Kind::Int || kind == Kind::IntTensor || !arguments[i].isTensor()) {
+      continue;
+    }
+    const at::Tensor& x = arguments[i].toTensor();
+    if (x.defined() && is_float_tensor(kind)) {
+      return x.scalar_type();
+    }
+    if (x.defined() && !scalar) {
+      scalar = x.scalar_type();
+    }
+  }
+  return scalar.value_or(c10::get_default_dtype_as_scalartype());
+}
+
+at::Tensor as_dtype(const at::Tensor& value, at::ScalarType dtype) {
+  return value.scalar_type() == dtype ? value : value.to(dtype);
+}
+
+template <class I>
+I evaluate(const Dim& dim, const std::vector<I>& slots) {
+  switch (dim.rule) {
+    case Dim::Rule::Bind:
+    case Dim::Rule::Slot:
+      return slots[dim.value];
+    case Dim::Rule::Constant:
+      return dim.value;
+    case Dim::Rule::Expression:
+      break;
+  }
+  if constexpr (std::is_same_v<I, int64_t>) {
+    return dim.number(slots.data());
+  } else {
+    return dim.symbol(slots.data());
+  }
+}
+
+template <class I>
+std::vector<I> bind_slots(const Operator& op, Arguments arguments) {
+  const Function& f = *op.function;
+  const auto dtype = dtype_of_call(op, arguments);
+  const Parameter* first = nullptr;
+  const at::Tensor* first_tensor = nullptr;
+  std::vector<I> slots(f.sizes);
+  bool checks = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Parameter& p = op.parameter(i);
+    if (p.kind == Kind::Int) {
+      slots.push_back(to_int<I>(arguments[i]));
+      continue;
+    }
+    const at::Tensor& x = arguments[i].toTensor();
+    check_tensor(f, p, x, dtype, first, first_tensor);
+    for (int d = 0; d < p.rank; ++d) {
+      if (p.dims[d].rule == Dim::Rule::Bind) {
+        slots[p.dims[d].value] = size_of<I>(x, d);
+      } else {
+        checks = true;
+      }
+    }
+  }
+  for (size_t i = 0; checks && i < arguments.size(); ++i) {
+    const Parameter& p = op.parameter(i);
+    for (int d = 0; p.kind != Kind::Int && d < p.rank; ++d) {
+      if (p.dims[d].rule != Dim::Rule::Bind) {
+        const I found = size_of<I>(arguments[i].toTensor(), d);
+        const I expected = evaluate(p.dims[d], slots);
+        if (found != expected) {
+          refuse_size(op, p, d, found, expected);
+        }
+      }
+    }
+  }
+  return slots;
+}
+
+template std::vector<int64_t> bind_slots<int64_t>(const Operator&, Arguments);
+template std::vector<c10::SymInt> bind_slots<c10::SymInt>(const Operator&, Arguments);
+template int64_t evaluate<int64_t>(const Dim&, const std::vector<int64_t>&);
+template c10::SymInt evaluate<c10::SymInt>(const Dim&, const std::vector<c10::SymInt>&);
+
+}  // namespace loma

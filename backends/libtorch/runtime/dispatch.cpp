@@ -1,0 +1,325 @@
+// Functions as operators of PyTorch's dispatcher: registration, the kernel on CPU tensors, and the
+// shapes of results for meta and fake tensors.
+#include "operators.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <map>
+
+namespace loma {
+namespace {
+
+std::map<const Module*, std::unique_ptr<ModuleState>>& registry() {
+  static auto* states = new std::map<const Module*, std::unique_ptr<ModuleState>>();
+  return *states;  // never destroyed: operators may run while the process ends
+}
+
+template <class I>
+std::vector<I> shape_of(int rank, const Dim* dims, const std::vector<I>& slots) {
+  std::vector<I> shape;
+  for (int d = 0; d < rank; ++d) {
+    shape.push_back(evaluate(dims[d], slots));
+  }
+  return shape;
+}
+
+struct KernelArguments {
+  Tensors tensors;
+  std::vector<int64_t> ints;
+};
+
+at::Tensor zero_adjoint(const Operator& op, const Parameter& p, Arguments arguments,
+                        const std::vector<int64_t>& slots, at::TensorOptions options) {
+  options = options.dtype(is_integer(p.kind) ? at::kLong : options.dtype().toScalarType());
+  if (p.kind == Kind::Float) {
+    return at::zeros({}, options.device(at::kCPU));
+  }
+  if (p.rank < 0) {
+    return at::zeros_like(arguments[op.argument_of[p.like]].toTensor(),
+                          options.memory_format(at::MemoryFormat::Contiguous));
+  }
+  return at::zeros(shape_of(p.rank, p.dims, slots), options);
+}
+
+KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
+                                 const std::vector<int64_t>& slots, at::ScalarType dtype) {
+  const auto& parameters = op.function->parameters;
+  KernelArguments out;
+  out.tensors.reserve(parameters.size());
+  at::TensorOptions options = at::TensorOptions().dtype(dtype);
+  for (const auto& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().dim() > 0) {
+      options = options.device(argument.toTensor().device());
+      break;
+    }
+  }
+  size_t next_int = op.function->sizes;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& p = parameters[i];
+    if (p.role == Role::Adjoint) {
+      if (p.kind == Kind::Int) {
+        out.ints.push_back(0);
+      } else {
+        out.tensors.push_back(zero_adjoint(op, p, arguments, slots, options));
+      }
+    } else if (p.kind == Kind::Int) {
+      out.ints.push_back(slots[next_int++]);
+    } else {
+      const at::Tensor& x = arguments[op.argument_of[i]].toTensor();
+      out.tensors.push_back(is_integer(p.kind) ? x : as_dtype(x, dtype));
+    }
+  }
+  return out;
+}
+
+// Results are contiguous and share memory with no argument and no other result.
+void own_results(Tensors& results, const Tensors& inputs) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    at::Tensor& result = results[i];
+    if (!result.defined()) {
+      continue;
+    }
+    result = result.contiguous();
+    const auto shares = [&](const at::Tensor& other) {
+      return other.defined() && other.is_alias_of(result);
+    };
+    if (std::any_of(inputs.begin(), inputs.end(), shares) ||
+        std::any_of(results.begin(), results.begin() + i, shares)) {
+      result = result.clone(at::MemoryFormat::Contiguous);
+    }
+  }
+}
+
+Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<int64_t>& slots) {
+  const auto dtype = dtype_of_call(op, arguments);
+  // bfloat16 is computed in float32 and rounded once, at the end.
+  const bool narrow = dtype == at::kBFloat16;
+  const auto inputs = kernel_arguments(op, arguments, slots, narrow ? at::kFloat : dtype);
+  Tensors results = op.function->kernel(inputs.tensors, inputs.ints);
+  TORCH_INTERNAL_ASSERT(results.size() == op.function->results.size(), op.function->display);
+  if (narrow) {
+    for (auto& result : results) {
+      if (result.defined() && result.is_floating_point()) {
+        result = result.to(dtype);
+      }
+    }
+  }
+  own_results(results, inputs.tensors);
+  return results;
+}
+
+void give(Stack* stack, size_t arguments, Tensors results) {
+  torch::jit::drop(*stack, arguments);
+  for (auto& result : results) {
+    stack->emplace_back(std::move(result));
+  }
+}
+
+struct CpuKernel final : c10::OperatorKernel {
+  explicit CpuKernel(Operator* op) : op(op) {}
+  Operator* op;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
+    const size_t count = op->parameter_of.size();
+    const Arguments arguments = torch::jit::last(*stack, count);
+    give(stack, count, run_kernel(*op, arguments, bind_slots<int64_t>(*op, arguments)));
+  }
+};
+
+// A function with a result of any rank has no shape rule of its own: its operators run on meta
+// tensors instead.
+bool has_unknown_shape(const Function& f) {
+  return std::any_of(f.results.begin(), f.results.end(), [](const Result& result) {
+    return result.rank < 0 && !is_integer(result.kind);
+  });
+}
+
+struct MetaKernel final : c10::OperatorKernel {
+  explicit MetaKernel(Operator* op) : op(op) {}
+  Operator* op;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
+    const size_t count = op->parameter_of.size();
+    const Arguments arguments = torch::jit::last(*stack, count);
+    const auto slots = bind_slots<c10::SymInt>(*op, arguments);
+    const Function& f = *op->function;
+    if (has_unknown_shape(f)) {
+      std::vector<int64_t> numbers;
+      for (const auto& slot : slots) {
+        numbers.push_back(slot.guard_int(__FILE__, __LINE__));
+      }
+      give(stack, count, run_kernel(*op, arguments, numbers));
+      return;
+    }
+    const auto dtype = dtype_of_call(*op, arguments);
+    Tensors results;
+    for (const Result& result : f.results) {
+      const bool wanted = result.need < 0 || slots[result.need] != 0;
+      const int rank = result.kind == Kind::Float || result.kind == Kind::Int ? 0 : result.rank;
+      results.push_back(
+          wanted ? at::empty_symint(shape_of(rank, result.dims, slots),
+                                    at::TensorOptions()
+                                        .dtype(is_integer(result.kind) ? at::kLong : dtype)
+                                        .device(at::kMeta))
+                 : at::Tensor());
+    }
+    give(stack, count, std::move(results));
+  }
+};
+
+struct AutogradKernel final : c10::OperatorKernel {
+  explicit AutogradKernel(Operator* op) : op(op) {}
+  Operator* op;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet keys, Stack* stack) {
+    run_autograd(*op, keys, stack);
+  }
+};
+
+void fill(Operator& op, ModuleState& state, const Function& function) {
+  op.module = &state;
+  op.function = &function;
+  int parameter_results = 0;
+  for (size_t i = 0; i < function.parameters.size(); ++i) {
+    const Parameter& p = function.parameters[i];
+    const bool argument = p.role != Role::Adjoint;
+    op.argument_of.push_back(argument ? static_cast<int>(op.parameter_of.size()) : -1);
+    if (argument) {
+      op.parameter_of.push_back(static_cast<int>(i));
+    }
+    parameter_results += p.role != Role::In;
+  }
+  op.returned = static_cast<int>(function.results.size()) - parameter_results;
+  for (const Result& result : function.results) {
+    op.has_float_result |= !is_integer(result.kind);
+  }
+}
+
+template <class KernelType>
+void implement(ModuleState& state, Operator& op, c10::DispatchKey key) {
+  state.library->impl(op.function->name,
+                      torch::dispatch(key, torch::CppFunction::makeFromBoxedFunctor(
+                                               std::make_unique<KernelType>(&op))));
+}
+
+}  // namespace
+
+ModuleState& state_of(const Module& module) { return *registry().at(&module); }
+
+Operator* find_operator(ModuleState& state, const std::string& name) {
+  for (auto& op : state.operators) {
+    if (name == op.function->name) {
+      return &op;
+    }
+  }
+  return nullptr;
+}
+
+void register_module(const Module& module) {
+  auto& slot = registry()[&module];
+  slot = std::make_unique<ModuleState>();
+  ModuleState& state = *slot;
+  state.module = &module;
+  state.library = std::make_unique<torch::Library>(torch::Library::DEF, module.name_space,
+                                                   std::nullopt, __FILE__, __LINE__);
+  for (const Function& function : module.functions) {
+    Operator& op = state.operators.emplace_back();
+    fill(op, state, function);
+    state.library->def(function.schema, {at::Tag::pt2_compliant_tag});
+    implement<CpuKernel>(state, op, c10::DispatchKey::CPU);
+    implement<MetaKernel>(state, op, c10::DispatchKey::Meta);
+    implement<AutogradKernel>(state, op, c10::DispatchKey::Autograd);
+  }
+  const auto handle = [&](const char* name) {
+    const std::string full = std::string(module.name_space) + "::" + name;
+    return c10::Dispatcher::singleton().findSchemaOrThrow(full.c_str(), "");
+  };
+  for (auto& op : state.operators) {
+    op.handle = handle(op.function->name);
+    if (op.function->split != nullptr) {
+      op.forward = handle(op.function->split->forward);
+      op.backward = handle(op.function->split->backward);
+    }
+  }
+}
+
+Real::Real(double value)
+    : tensor(at::scalar_tensor(value, at::TensorOptions().dtype(at::kDouble))) {}
+
+namespace {
+
+bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_alias_of(b) && at::get_overlap_status(a, b) != at::MemOverlapStatus::No;
+}
+
+// An Out argument may share memory with no other argument.
+void refuse_shared_out(const Operator& op, const Stack& arguments) {
+  for (size_t out = 0; out < arguments.size(); ++out) {
+    if (op.parameter(out).role != Role::Out || !arguments[out].isTensor()) {
+      continue;
+    }
+    for (size_t other = 0; other < arguments.size(); ++other) {
+      const bool shared = other != out && arguments[other].isTensor() &&
+                          may_overlap(arguments[other].toTensor(), arguments[out].toTensor());
+      TORCH_CHECK_VALUE(!shared, op.function->display, ": arguments '", op.parameter(other).name,
+                        "' and '", op.parameter(out).name, "' share memory, and '",
+                        op.parameter(out).name, "' is written");
+    }
+  }
+}
+
+}  // namespace
+
+Tensors call_and_write(Operator& op, Stack arguments) {
+  Tensors outs;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (op.parameter(i).role == Role::Out && arguments[i].isTensor()) {
+      outs.push_back(arguments[i].toTensor());
+    }
+  }
+  if (!outs.empty()) {
+    refuse_shared_out(op, arguments);
+  }
+  op.handle->callBoxed(arguments);
+  Tensors results;
+  results.reserve(arguments.size());
+  for (auto& value : arguments) {
+    results.push_back(std::move(value).toTensor());
+  }
+  if (!outs.empty()) {  // a function has Out or Adjoint parameters, not both
+    for (size_t i = 0; i < outs.size(); ++i) {
+      outs[i].copy_(results[op.returned + i]);
+    }
+    results.resize(op.returned);
+  }
+  return results;
+}
+
+Tensors call(const Module& module, int function, Tensors tensors,
+             const std::vector<int64_t>& ints) {
+  Operator& op = state_of(module).operators[function];
+  Stack arguments;
+  size_t next_tensor = 0, next_int = 0;
+  for (const int i : op.parameter_of) {
+    if (op.function->parameters[i].kind == Kind::Int) {
+      arguments.emplace_back(ints[next_int++]);
+    } else {
+      arguments.emplace_back(std::move(tensors[next_tensor++]));
+    }
+  }
+  std::optional<at::ScalarType> dtype;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (op.parameter(i).kind == Kind::Float) {
+      dtype = dtype ? dtype : dtype_of_call(op, arguments);
+      arguments[i] = as_dtype(arguments[i].toTensor(), *dtype);
+    }
+  }
+  return call_and_write(op, std::move(arguments));
+}
+
+}  // namespace loma

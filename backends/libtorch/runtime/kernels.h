@@ -1,0 +1,438 @@
+// What generated kernels are made of: checks with messages, scalar arithmetic with loma's meaning,
+// and the parallel loop. Needs ATen's core only; errors are built out of line, so that a check costs
+// a kernel one comparison.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/FunctionRef.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+// glibc has vector versions of these functions (libmvec, at most 4 units in the last place off), but
+// its headers offer them to the compiler under -ffast-math only. Declaring them is all that it needs.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(_OPENMP) && !defined(__clang__)
+#if __GLIBC_PREREQ(2, 35)
+extern "C" {
+#pragma omp declare simd notinbranch
+float expf(float) noexcept;
+#pragma omp declare simd notinbranch
+double exp(double) noexcept;
+#pragma omp declare simd notinbranch
+float logf(float) noexcept;
+#pragma omp declare simd notinbranch
+double log(double) noexcept;
+#pragma omp declare simd notinbranch
+float sinf(float) noexcept;
+#pragma omp declare simd notinbranch
+double sin(double) noexcept;
+#pragma omp declare simd notinbranch
+float cosf(float) noexcept;
+#pragma omp declare simd notinbranch
+double cos(double) noexcept;
+#pragma omp declare simd notinbranch
+float tanhf(float) noexcept;
+#pragma omp declare simd notinbranch
+double tanh(double) noexcept;
+#pragma omp declare simd notinbranch
+float powf(float, float) noexcept;
+#pragma omp declare simd notinbranch
+double pow(double, double) noexcept;
+}
+#endif
+#endif
+
+namespace loma {
+
+using Tensors = std::vector<at::Tensor>;
+
+#define LOMA_COLD __attribute__((noinline, cold))
+
+// ------------------------------------------------------------------------------------ tensors
+
+template <typename real>
+at::TensorOptions options() {
+  return at::TensorOptions().dtype(c10::CppTypeToScalarType<real>::value);
+}
+
+// The floating dtype of a call: that of the first tensor which has one, float32 if there is none.
+inline bool is_double(const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && at::isFloatingType(tensor.scalar_type())) {
+      return tensor.scalar_type() == at::kDouble;
+    }
+  }
+  return false;
+}
+
+// A 0-dimensional tensor of one number.
+template <typename number>
+at::Tensor scalar(number value) {
+  at::Tensor tensor = at::empty({}, options<number>());
+  *tensor.template mutable_data_ptr<number>() = value;
+  return tensor;
+}
+
+// The number in a tensor of one element.
+template <typename number>
+number item(const at::Tensor& tensor) {
+  return *tensor.template const_data_ptr<number>();
+}
+
+// The tensor itself when it is contiguous (or undefined), else a contiguous copy.
+inline at::Tensor dense(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.contiguous() : tensor;
+}
+
+// A contiguous copy (of an undefined tensor: itself).
+inline at::Tensor copy(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
+}
+
+// A contiguous tensor whose storage nobody else holds: the tensor itself where that is so already.
+inline at::Tensor own(at::Tensor tensor) {
+  if (!tensor.defined()) return tensor;
+  const bool alone = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+  return alone && tensor.is_contiguous() ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
+}
+
+LOMA_COLD inline void shape_error(const char* place, at::IntArrayRef found, at::IntArrayRef expected) {
+  TORCH_CHECK_VALUE(false, place, " has sizes ", found, ", expected ", expected);
+}
+
+inline void check_shape(const at::Tensor& tensor, at::IntArrayRef sizes, const char* place) {
+  if (tensor.defined() && tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
+}
+
+// The tensor, whose sizes must be these. ``place`` reads "f: line 4: 'y'".
+inline const at::Tensor& shaped(const at::Tensor& tensor, at::IntArrayRef sizes, const char* place) {
+  if (tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
+  return tensor;
+}
+
+inline at::Tensor shaped(at::Tensor&& tensor, at::IntArrayRef sizes, const char* place) {
+  if (tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
+  return std::move(tensor);
+}
+
+LOMA_COLD inline void element_error(const char* place, const char* tensor, int64_t dim, int64_t value,
+                                    int64_t size) {
+  TORCH_CHECK_VALUE(false, place, "subscript ", value, " of '", tensor, "' is outside dimension ", dim,
+                    " of size ", size);
+}
+
+// One element of a tensor, its subscripts checked. ``place`` reads "f: line 4: ".
+template <typename number>
+number element(const at::Tensor& tensor, std::initializer_list<int64_t> subscripts, const char* place,
+               const char* name) {
+  int64_t offset = 0, dim = 0;
+  for (int64_t subscript : subscripts) {
+    if (subscript < 0 || subscript >= tensor.size(dim)) {
+      element_error(place, name, dim, subscript, tensor.size(dim));
+    }
+    offset += subscript * tensor.stride(dim++);
+  }
+  return tensor.template const_data_ptr<number>()[offset];
+}
+
+// ------------------------------------------------- operators that ATen does not have as they are
+
+// Summed over what broadcasting from ``sizes`` added.
+inline at::Tensor sum_to(at::Tensor tensor, at::IntArrayRef sizes) {
+  const int64_t extra = tensor.dim() - static_cast<int64_t>(sizes.size());
+  TORCH_CHECK_VALUE(extra >= 0, "cannot sum sizes ", tensor.sizes(), " to ", sizes);
+  std::vector<int64_t> dims;
+  for (int64_t k = 0; k < tensor.dim(); ++k) {
+    if (k < extra || (sizes[k - extra] == 1 && tensor.size(k) != 1)) dims.push_back(k);
+  }
+  return dims.empty() ? tensor : tensor.sum(dims, /*keepdim=*/true).reshape(sizes);
+}
+
+// The adjoint of a sum over ``dims`` (all of them when there are none): broadcast back to ``sizes``.
+inline at::Tensor unreduce(at::Tensor tensor, at::IntArrayRef sizes, at::IntArrayRef dims, bool kept) {
+  if (!kept) {
+    std::vector<int64_t> shape(sizes.begin(), sizes.end());
+    if (dims.empty()) std::fill(shape.begin(), shape.end(), 1);
+    for (int64_t dim : dims) shape[dim] = 1;
+    tensor = tensor.reshape(shape);
+  }
+  return tensor.expand(sizes);
+}
+
+inline at::Tensor mul_no_nan(const at::Tensor& x, const at::Tensor& y) {
+  return x.mul(y).masked_fill_(y.eq(0), 0);
+}
+
+inline at::Tensor slice(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t end, int64_t step,
+                        const char* place) {
+  const int64_t size = tensor.size(dim);
+  TORCH_CHECK_VALUE(0 <= start && start <= end && end <= size && step > 0, place, "slice from ", start,
+                    " to ", end, " in steps of ", step, " leaves dimension ", dim, " of size ", size);
+  return tensor.slice(dim, start, end, step);
+}
+
+inline at::Tensor slice_into(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int64_t start,
+                             int64_t end, int64_t step, const char* place) {
+  at::Tensor whole = at::zeros(sizes, tensor.options());
+  slice(whole, dim, start, end, step, place).copy_(tensor);
+  return whole;
+}
+
+inline void check_positions(const at::Tensor& index, int64_t size, const char* place) {
+  const at::Tensor positions = index.contiguous();
+  const int64_t* data = positions.const_data_ptr<int64_t>();
+  for (int64_t k = 0; k < positions.numel(); ++k) {
+    TORCH_CHECK_VALUE(data[k] >= 0 && data[k] < size, place, "index ", data[k], " is outside range(",
+                      size, ")");
+  }
+}
+
+inline at::Tensor one_hot(const at::Tensor& index, int64_t size, at::TensorOptions options,
+                          const char* place) {
+  check_positions(index, size, place);
+  std::vector<int64_t> sizes = index.sizes().vec();
+  sizes.push_back(size);
+  return at::zeros(sizes, options).scatter_(-1, index.unsqueeze(-1), 1);
+}
+
+inline at::Tensor gather(const at::Tensor& tensor, int64_t dim, const at::Tensor& index,
+                         const char* place) {
+  check_positions(index, tensor.size(dim), place);
+  return tensor.gather(dim, index);
+}
+
+inline at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& index, at::IntArrayRef sizes,
+                              int64_t dim, const char* place) {
+  check_positions(index, sizes[dim < 0 ? dim + static_cast<int64_t>(sizes.size()) : dim], place);
+  return at::zeros(sizes, tensor.options()).scatter_add_(dim, index, tensor);
+}
+
+// ------------------------------------------------------------------ checks of index statements
+
+// The values that an affine subscript takes: from ``low`` to ``high``, both included.
+struct Interval {
+  int64_t low, high;
+  bool empty = false;
+
+  explicit Interval(int64_t value) : low(value), high(value) {}
+
+  // Adds ``coefficient * i`` for i in range(extent).
+  Interval over(int64_t coefficient, int64_t extent) const {
+    Interval sum = *this;
+    if (extent <= 0) {
+      sum.empty = true;
+    } else {
+      const int64_t end = coefficient * (extent - 1);
+      sum.low += std::min<int64_t>(end, 0);
+      sum.high += std::max<int64_t>(end, 0);
+    }
+    return sum;
+  }
+
+  bool inside(int64_t size) const { return empty || (low >= 0 && high < size); }
+};
+
+LOMA_COLD inline void range_error(const char* place, const char* subscript, const char* tensor,
+                                  int64_t dim, int64_t size, Interval found) {
+  TORCH_CHECK_VALUE(false, place, "subscript '", subscript, "' of '", tensor, "' runs from ", found.low,
+                    " to ", found.high, ", outside dimension ", dim, " of size ", size,
+                    "; wrap the read in zero_pad(...) if zero is meant");
+}
+
+LOMA_COLD inline void extent_error(const char* place, const char* axis, int64_t extent,
+                                   const char* tensor, int64_t dim, int64_t size) {
+  TORCH_CHECK_VALUE(false, place, "index '", axis, "' runs over ", extent, " values, but dimension ",
+                    dim, " of '", tensor, "' has size ", size);
+}
+
+LOMA_COLD inline void empty_error(const char* place, const char* kind) {
+  TORCH_CHECK_VALUE(false, place, kind, " of no elements");
+}
+
+LOMA_COLD inline void while_error(const char* function, int64_t line, int64_t limit) {
+  TORCH_CHECK(false, function, ": line ", line, ": the while loop passed its max_iter of ", limit,
+              " iterations");
+}
+
+LOMA_COLD inline void zero_division() { TORCH_CHECK_VALUE(false, "division of an int by zero"); }
+
+// Collects the first subscript that an element found outside its dimension, from any thread.
+class Outside {
+ public:
+  // The subscript where it is inside, else 0, which the caller has made sure exists.
+  int64_t clamp(int64_t subscript, int64_t size, int64_t which) {
+    if (subscript >= 0 && subscript < size) return subscript;
+    int64_t none = 0;
+    if (which_.compare_exchange_strong(none, which)) value_.store(subscript);
+    return 0;
+  }
+
+  void check(int64_t which, const char* place, const char* subscript, const char* tensor, int64_t dim,
+             int64_t size) const {
+    if (which_.load() == which) fail(place, subscript, tensor, dim, size);
+  }
+
+  void check_elements(int64_t which, const char* place, const char* kind) const {
+    if (which_.load() == which) empty_error(place, kind);
+  }
+
+ private:
+  LOMA_COLD void fail(const char* place, const char* subscript, const char* tensor, int64_t dim,
+                      int64_t size) const {
+    TORCH_CHECK_VALUE(false, place, "subscript '", subscript, "' of '", tensor, "' is ", value_.load(),
+                      ", outside dimension ", dim, " of size ", size);
+  }
+
+  std::atomic<int64_t> which_{0}, value_{0};
+};
+
+// For which i of range(extent) does ``coefficient * i + rest`` lie inside range(size)? Narrows
+// [begin, end), an interval of i, to those.
+inline void narrow(int64_t& begin, int64_t& end, int64_t coefficient, int64_t rest, int64_t size) {
+  if (coefficient < 0) {  // mirror: -c i + (size - 1 - rest)
+    coefficient = -coefficient;
+    rest = size - 1 - rest;
+  }
+  if (coefficient == 0) {
+    if (rest < 0 || rest >= size) end = begin;
+    return;
+  }
+  // The smallest i with c i + rest >= 0, and the smallest with c i + rest >= size.
+  const int64_t first = rest >= 0 ? 0 : (-rest + coefficient - 1) / coefficient;
+  const int64_t last = rest >= size ? 0 : (size - rest + coefficient - 1) / coefficient;
+  begin = std::min(std::max(begin, first), end);
+  end = std::max(std::min(end, last), begin);
+}
+
+// ---------------------------------------------------------------------------------- arithmetic
+
+// Ints: "/" truncates toward zero, "//" and "%" round toward minus infinity.
+inline int64_t truncdiv(int64_t a, int64_t b) {
+  if (b == 0) zero_division();
+  return b == -1 ? -a : a / b;
+}
+
+inline int64_t floordiv(int64_t a, int64_t b) {
+  if (b == 0) zero_division();
+  if (b == -1) return -a;
+  const int64_t q = a / b;
+  return q - (a % b != 0 && ((a < 0) != (b < 0)));
+}
+
+inline int64_t mod(int64_t a, int64_t b) {
+  if (b == 0) zero_division();
+  if (b == -1) return 0;
+  const int64_t r = a % b;
+  return r + (r != 0 && ((r < 0) != (b < 0)) ? b : 0);
+}
+
+template <typename real>
+inline real real_floordiv(real a, real b) {
+  return std::floor(a / b);
+}
+
+template <typename real>
+inline real real_mod(real a, real b) {
+  const real r = std::fmod(a, b);
+  return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+}
+
+// The first of equals, and NaN if either is.
+template <typename number>
+inline number max(number a, number b) {
+  return (a >= b || a != a) ? a : b;
+}
+
+template <typename number>
+inline number min(number a, number b) {
+  return (a <= b || a != a) ? a : b;
+}
+
+// x * y, and 0 where y is 0, even if x is infinite or NaN.
+template <typename real>
+inline real mul_no_nan(real x, real y) {
+  return y == 0 ? real(0) : x * y;
+}
+
+inline int64_t ipow(int64_t base, int64_t exponent) {
+  int64_t result = 1;
+  for (; exponent > 0; exponent >>= 1, base *= base) {
+    if (exponent & 1) result *= base;
+  }
+  return result;
+}
+
+// x to a small constant power, as products.
+template <int exponent, typename number>
+inline number power(number x) {
+  if constexpr (exponent == 0) {
+    return number(1);
+  } else if constexpr (exponent == 1) {
+    return x;
+  } else if constexpr (exponent % 2 == 0) {
+    return power<exponent / 2>(x * x);
+  } else {
+    return x * power<exponent - 1>(x);
+  }
+}
+
+// The value that every other is at least as large as (or, with a sign, as small as).
+template <typename number>
+constexpr number lowest() {
+  return std::numeric_limits<number>::has_infinity ? -std::numeric_limits<number>::infinity()
+                                                   : std::numeric_limits<number>::lowest();
+}
+
+template <typename number>
+constexpr number highest() {
+  return std::numeric_limits<number>::has_infinity ? std::numeric_limits<number>::infinity()
+                                                   : std::numeric_limits<number>::max();
+}
+
+// Running position of the first largest (smallest) element; NaN counts as the largest (smallest).
+template <typename number>
+struct Argmax {
+  number best{};
+  int64_t position = -1;
+  void take(number value, int64_t where) {
+    if (position < 0 || value > best || (value != value && best == best)) best = value, position = where;
+  }
+};
+
+template <typename number>
+struct Argmin {
+  number best{};
+  int64_t position = -1;
+  void take(number value, int64_t where) {
+    if (position < 0 || value < best || (value != value && best == best)) best = value, position = where;
+  }
+};
+
+// ------------------------------------------------------------------------------------ parallel
+
+using Range = c10::function_ref<void(int64_t, int64_t)>;
+
+// Runs ``body(begin, end)`` over range(count), in parallel when there is enough to do. ``work`` is
+// the number of innermost steps in one iteration. Out of line, so that every loop shares one copy.
+__attribute__((noinline)) inline void parallel(int64_t count, int64_t work, Range body) {
+  constexpr int64_t kGrain = 16384;
+  if (count <= 0) return;
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(work, 1));
+  if (count <= grain) {
+    body(0, count);
+  } else {
+    at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) { body(begin, end); });
+  }
+}
+
+}  // namespace loma

@@ -1,0 +1,91 @@
+// What the parts of the runtime share about a registered function. Not for generated code.
+#ifndef LOMA_OPERATORS_H
+#define LOMA_OPERATORS_H
+
+#include "tables.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace loma {
+
+using Stack = torch::jit::Stack;
+using Arguments = c10::ArrayRef<c10::IValue>;
+struct ModuleState;
+
+inline bool is_integer(Kind kind) { return kind == Kind::IntTensor || kind == Kind::Int; }
+
+// A function as an operator of the dispatcher.
+struct Operator {
+  ModuleState* module;
+  const Function* function;
+  std::vector<int> argument_of;   // parameter position → schema argument, or -1 (Adjoint)
+  std::vector<int> parameter_of;  // schema argument → parameter position
+  int returned = 0;               // how many results are returned values, not parameters' values
+  bool has_float_result = false;
+  std::optional<c10::OperatorHandle> handle, forward, backward;
+  // The same function in a module that also holds its derivative, once that is compiled.
+  std::atomic<const c10::OperatorHandle*> with_derivative{nullptr};
+
+  const Parameter& parameter(size_t argument) const {
+    return function->parameters[parameter_of[argument]];
+  }
+};
+
+// Compiles the derivative of a function; returns the namespace of the module that holds it.
+using DerivativeHook = std::function<std::string(const std::string& function)>;
+
+struct ModuleState {
+  const Module* module;
+  std::unique_ptr<torch::Library> library;
+  std::deque<Operator> operators;
+  DerivativeHook derivative;
+  std::mutex mutex;
+};
+
+ModuleState& state_of(const Module& module);
+Operator* find_operator(ModuleState& state, const std::string& name);
+
+// --- arguments.cpp ---
+
+// The floating dtype of a call: that of its first float tensor, else of its first float, else the
+// default dtype.
+at::ScalarType dtype_of_call(const Operator& op, Arguments arguments);
+
+// Checks kinds, dtypes, devices and ranks, binds the size variables and checks every dimension.
+// Returns the slots: sizes, then ints. TypeError or ValueError names function, argument, size
+// variable and both values.
+template <class I>
+std::vector<I> bind_slots(const Operator& op, Arguments arguments);
+template <class I>
+I evaluate(const Dim& dim, const std::vector<I>& slots);
+
+extern template std::vector<int64_t> bind_slots<int64_t>(const Operator&, Arguments);
+extern template std::vector<c10::SymInt> bind_slots<c10::SymInt>(const Operator&, Arguments);
+extern template int64_t evaluate<int64_t>(const Dim&, const std::vector<int64_t>&);
+extern template c10::SymInt evaluate<c10::SymInt>(const Dim&, const std::vector<c10::SymInt>&);
+
+// A float argument becomes a 0-dim tensor of the call's dtype, differentiably.
+at::Tensor as_dtype(const at::Tensor& value, at::ScalarType dtype);
+
+// --- dispatch.cpp ---
+
+// Calls the operator; see loma::call. `arguments` are in the order of the schema.
+Tensors call_and_write(Operator& op, Stack arguments);
+
+// --- autograd.cpp ---
+
+void run_autograd(Operator& op, c10::DispatchKeySet keys, Stack* stack);
+
+}  // namespace loma
+
+#endif  // LOMA_OPERATORS_H

@@ -1,0 +1,246 @@
+// The Python side of a module: functions that a call reaches without the overhead of torch.ops.
+#include "prelude.h"
+
+#include "operators.h"
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+
+namespace py = pybind11;
+
+namespace loma {
+
+namespace {
+
+// What a Python callable holds: its operator, and the Python function that takes over for tensor
+// subclasses and under modes.
+struct Entry {
+  Operator* op;
+  py::object fallback;
+  bool gives_adjoints;
+};
+
+constexpr const char* kCapsule = "loma.entry";
+constexpr size_t kMaxArguments = 64;
+
+std::string argument_names(const Operator& op) {
+  std::string names;
+  for (const int i : op.parameter_of) {
+    names += (names.empty() ? "" : ", ") + std::string(op.function->parameters[i].name);
+  }
+  return names;
+}
+
+// Positional and keyword arguments, by position of the schema. Borrowed references.
+void match_arguments(const Operator& op, PyObject* const* args, size_t positional,
+                     PyObject* keywords, PyObject** slots) {
+  const Function& f = *op.function;
+  const size_t count = op.parameter_of.size();
+  TORCH_CHECK_TYPE(positional <= count, f.display, "() takes ", count,
+                   count == 1 ? " argument (" : " arguments (", argument_names(op), "), got ",
+                   positional);
+  std::copy(args, args + positional, slots);
+  std::fill(slots + positional, slots + count, nullptr);
+  const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
+  for (Py_ssize_t k = 0; k < named; ++k) {
+    PyObject* name = PyTuple_GET_ITEM(keywords, k);
+    size_t i = 0;
+    while (i < count && PyUnicode_CompareWithASCIIString(name, op.parameter(i).name) != 0 &&
+           py::handle(name).cast<std::string>() != op.parameter(i).name) {
+      ++i;
+    }
+    TORCH_CHECK_TYPE(i < count, f.display, "() has no argument '",
+                     py::handle(name).cast<std::string>(), "'; its arguments are: ",
+                     argument_names(op));
+    TORCH_CHECK_TYPE(slots[i] == nullptr, f.display, "() got argument '", op.parameter(i).name,
+                     "' twice");
+    slots[i] = args[positional + k];
+  }
+  for (size_t i = 0; i < count; ++i) {
+    TORCH_CHECK_TYPE(slots[i] != nullptr, f.display, "() misses argument '", op.parameter(i).name,
+                     "'; its arguments are: ", argument_names(op));
+  }
+}
+
+const char* type_name(PyObject* value) { return Py_TYPE(value)->tp_name; }
+
+bool is_number(PyObject* value) {
+  return (PyFloat_Check(value) || PyLong_Check(value)) && !PyBool_Check(value);
+}
+
+at::Tensor tensor_argument(const Function& f, const Parameter& p, PyObject* value) {
+  TORCH_CHECK_TYPE(THPVariable_Check(value), f.display, ": argument '", p.name,
+                   "' must be a tensor, got ", type_name(value));
+  const at::Tensor& tensor = THPVariable_Unpack(value);
+  TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_meta(), f.display, ": argument '", p.name,
+                    "' is on ", tensor.device(), ", but this module is compiled for cpu");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, f.display, ": argument '", p.name,
+                    "' must be a dense tensor, got layout ", tensor.layout());
+  return tensor;
+}
+
+c10::IValue int_argument(const Function& f, const Parameter& p, PyObject* value) {
+  TORCH_CHECK_TYPE(PyIndex_Check(value) && !THPVariable_Check(value), f.display, ": argument '",
+                   p.name, "' must be an int, got ", type_name(value));
+  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value));
+  const long long result = number ? PyLong_AsLongLong(number.ptr()) : -1;
+  if (result == -1 && PyErr_Occurred() != nullptr) {
+    const bool overflow = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
+    TORCH_CHECK_VALUE(!overflow || (PyErr_Clear(), false), f.display, ": argument '", p.name,
+                      "' does not fit in 64 bits");
+    throw python_error();
+  }
+  return static_cast<int64_t>(result);
+}
+
+at::Tensor float_argument(const Function& f, const Parameter& p, PyObject* value,
+                          at::ScalarType dtype) {
+  if (is_number(value)) {
+    TORCH_CHECK_TYPE(p.role == Role::In, f.display, ": argument '", p.name,
+                     "' is written, so it must be a 0-dimensional tensor, got ", type_name(value));
+    const double number = PyFloat_AsDouble(value);
+    if (number == -1.0 && PyErr_Occurred() != nullptr) {
+      throw python_error();
+    }
+    return at::scalar_tensor(number, at::TensorOptions().dtype(dtype));
+  }
+  TORCH_CHECK_TYPE(THPVariable_Check(value), f.display, ": argument '", p.name,
+                   "' must be a number or a 0-dimensional tensor, got ", type_name(value));
+  const at::Tensor tensor = tensor_argument(f, p, value);
+  TORCH_CHECK_TYPE(tensor.is_floating_point(), f.display, ": argument '", p.name,
+                   "' must be a floating-point number, got a tensor of dtype ",
+                   tensor.scalar_type());
+  TORCH_CHECK_VALUE(tensor.dim() == 0, f.display, ": argument '", p.name,
+                    "' must be a number or a 0-dimensional tensor, got shape ", tensor.sizes());
+  return p.role == Role::In ? as_dtype(tensor, dtype) : tensor;
+}
+
+Stack convert(const Operator& op, PyObject* const* slots) {
+  const Function& f = *op.function;
+  const size_t count = op.parameter_of.size();
+  Stack arguments(count);
+  bool floats = false;
+  for (size_t i = 0; i < count; ++i) {
+    const Parameter& p = op.parameter(i);
+    if (p.kind == Kind::Int) {
+      arguments[i] = int_argument(f, p, slots[i]);
+    } else if (p.kind != Kind::Float) {
+      arguments[i] = tensor_argument(f, p, slots[i]);
+    } else {
+      floats = true;
+      if (THPVariable_Check(slots[i])) {  // counts for the dtype of a call without tensors
+        arguments[i] = THPVariable_Unpack(slots[i]);
+      }
+    }
+  }
+  if (floats) {
+    const auto dtype = dtype_of_call(op, arguments);
+    for (size_t i = 0; i < count; ++i) {
+      const Parameter& p = op.parameter(i);
+      if (p.kind == Kind::Float) {
+        arguments[i] = float_argument(f, p, slots[i], dtype);
+      }
+    }
+  }
+  return arguments;
+}
+
+// One result as itself, several as a tuple, adjoints always as a tuple.
+PyObject* wrap(Tensors results, bool as_tuple) {
+  if (results.empty() && !as_tuple) {
+    Py_RETURN_NONE;
+  }
+  if (results.size() == 1 && !as_tuple) {
+    return THPVariable_Wrap(std::move(results[0]));
+  }
+  auto tuple = py::reinterpret_steal<py::object>(
+      PyTuple_New(static_cast<Py_ssize_t>(results.size())));
+  for (size_t i = 0; i < results.size(); ++i) {
+    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
+                     THPVariable_Wrap(std::move(results[i])));
+  }
+  return tuple.release().ptr();
+}
+
+// Whether torch itself would look at the call first: a tensor subclass, or a function mode.
+bool is_overridden(PyObject* const* slots, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (THPVariable_Check(slots[i]) && !THPVariable_CheckExact(slots[i])) {
+      return true;
+    }
+  }
+  return at::impl::torch_function_mode_enabled();
+}
+
+PyObject* call_entry(PyObject* self, PyObject* const* args, Py_ssize_t positional,
+                     PyObject* keywords) {
+  HANDLE_TH_ERRORS
+  const auto* entry = static_cast<Entry*>(PyCapsule_GetPointer(self, kCapsule));
+  Operator& op = *entry->op;
+  PyObject* slots[kMaxArguments];
+  match_arguments(op, args, static_cast<size_t>(positional), keywords, slots);
+  const size_t count = op.parameter_of.size();
+  if (is_overridden(slots, count)) {
+    return PyObject_Vectorcall(entry->fallback.ptr(), slots, count, nullptr);
+  }
+  Stack arguments = convert(op, slots);
+  Tensors results;
+  {
+    const py::gil_scoped_release without_gil;
+    results = call_and_write(op, std::move(arguments));
+  }
+  return wrap(std::move(results), entry->gives_adjoints);
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef entry_definition = {
+    "entry", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_entry)),
+    METH_FASTCALL | METH_KEYWORDS, nullptr};
+
+py::object make_entry(ModuleState& state, const std::string& name, py::object fallback) {
+  Operator* op = find_operator(state, name);
+  TORCH_CHECK_VALUE(op != nullptr, "no function '", name, "'");
+  TORCH_CHECK_VALUE(op->parameter_of.size() <= kMaxArguments, op->function->display,
+                    ": more than ", kMaxArguments, " arguments");
+  const bool adjoints = op->parameter_of.size() != op->argument_of.size();
+  const py::capsule capsule(new Entry{op, std::move(fallback), adjoints}, kCapsule, [](PyObject* object) {
+    delete static_cast<Entry*>(PyCapsule_GetPointer(object, kCapsule));
+  });
+  return py::reinterpret_steal<py::object>(
+      PyCFunction_NewEx(&entry_definition, capsule.ptr(), nullptr));
+}
+
+void set_derivative_hook(ModuleState& state, py::object hook) {
+  // Shared and never freed: a graph may outlive the interpreter's orderly end.
+  auto* kept = new py::object(std::move(hook));
+  state.derivative = [kept](const std::string& function) {
+    const py::gil_scoped_acquire gil;
+    try {
+      return (*kept)(function).cast<std::string>();
+    } catch (py::error_already_set& error) {  // as torch's engine carries Python's errors
+      error.restore();
+      python_error carried;
+      carried.persist();
+      throw carried;
+    }
+  };
+}
+
+}  // namespace
+
+void bind_module(py::module_& python, const Module& module) {
+  ModuleState* state = &state_of(module);
+  python.attr("namespace") = module.name_space;
+  python.def("entry", [state](const std::string& name, py::object fallback) {
+    return make_entry(*state, name, std::move(fallback));
+  });
+  python.def("set_derivative_hook",
+             [state](py::object hook) { set_derivative_hook(*state, std::move(hook)); });
+}
+
+}  // namespace loma

@@ -1,0 +1,142 @@
+// What a generated module tells the runtime about its functions: constant tables, no code but the
+// sizes. The runtime (dispatch.cpp, autograd.cpp, python.cpp) is compiled once and works from them,
+// so that a module's own C++ file instantiates no template of the dispatcher or of Python.
+// Guards instead of #pragma once: the precompiled copy lies in another folder.
+#ifndef LOMA_TABLES_H
+#define LOMA_TABLES_H
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/SymInt.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace loma {
+
+using Tensors = std::vector<at::Tensor>;
+
+// A kernel gets the tensors and floats (0-dim) in the order of the parameters, and the ints.
+using Kernel = Tensors (*)(const Tensors& tensors, const std::vector<int64_t>& ints);
+
+enum class Kind : uint8_t { Tensor, Tensor32, IntTensor, Float, Int };  // Tensor32: float32 only
+enum class Role : uint8_t {
+  In,
+  Out,       // passed by the caller; its final value comes back as a result of the operator
+  Adjoint,   // an Out argument of a derivative: starts at zero, no argument of the operator
+};
+
+// One dimension. Slots are the size variables in order, then the int arguments in order.
+struct Dim {
+  enum class Rule : uint8_t {
+    Bind,        // sets size variable `value`
+    Slot,        // is slot `value`
+    Constant,    // is `value`
+    Expression,  // is what the functions say
+  } rule;
+  int64_t value;
+  int64_t (*number)(const int64_t* v);
+  c10::SymInt (*symbol)(const c10::SymInt* v);
+  const char* text;  // as the program writes it
+};
+
+// A size that is an expression over the slots `v`.
+#define LOMA_SIZE(expression, text)                                               \
+  {                                                                               \
+    ::loma::Dim::Rule::Expression, -1,                                            \
+        [](const int64_t* v) -> int64_t { return static_cast<int64_t>(expression); }, \
+        [](const c10::SymInt* v) -> c10::SymInt { return c10::SymInt(expression); }, text   \
+  }
+
+struct Parameter {
+  const char* name;
+  Kind kind;
+  Role role;
+  int rank;         // -1: any
+  const Dim* dims;  // `rank` of them
+  int like;         // an Adjoint of any rank has the shape of this parameter, else -1
+};
+
+struct Result {
+  Kind kind;
+  int rank;
+  const Dim* dims;
+  int need;  // slot of the int that says whether this result is wanted, or -1
+};
+
+// Where an argument of a backward function comes from; see loma.ad.split.Source.
+struct Source {
+  enum class Kind : uint8_t { Argument, Result, Saved, Grad, Size, Need } kind;
+  int index;
+  int dim;
+};
+
+struct SplitPair {
+  const char* forward;
+  const char* backward;
+  c10::ArrayRef<Source> sources;
+  c10::ArrayRef<int> differentiable;  // positions of the parameters with an adjoint
+  int saved;                          // how many values the forward function adds to the results
+};
+
+struct Function {
+  const char* name;     // operator name; never a keyword of the schema language
+  const char* display;  // as the program writes it, for messages
+  const char* schema;
+  int sizes;  // number of size variables
+  c10::ArrayRef<const char*> size_names;
+  c10::ArrayRef<Parameter> parameters;
+  c10::ArrayRef<Result> results;  // returned values, then final values of Out and Adjoint parameters
+  Kernel kernel;
+  const SplitPair* split;  // null: its derivative is compiled when first needed
+};
+
+struct Module {
+  const char* name_space;
+  c10::ArrayRef<Function> functions;
+};
+
+// Registers every function as an operator of the dispatcher. Called once, when a module is loaded.
+void register_module(const Module& module);
+
+// Calls function number `function` through the dispatcher, so that autograd takes part. `tensors`
+// are its tensors and floats in order, without Adjoint parameters; a float of another dtype is
+// converted. Out arguments are written in place; what comes back are the returned values and the
+// adjoints, in order.
+Tensors call(const Module& module, int function, Tensors tensors, const std::vector<int64_t>& ints);
+
+// A float argument of a typed C++ function: a number, or a 0-dim tensor that gradients flow into.
+struct Real {
+  Real(double value);  // NOLINT: implicit on purpose
+  Real(at::Tensor value) : tensor(std::move(value)) {}
+  at::Tensor tensor;
+};
+
+struct Registrar {
+  explicit Registrar(const Module& module) { register_module(module); }
+};
+
+// The integer operations of the language for both kinds of sizes. Symbolic sizes are traced, where
+// a division's operands are sizes, thus not negative, and both roundings agree.
+inline int64_t floor_div(int64_t a, int64_t b) {
+  TORCH_CHECK_VALUE(b != 0, "integer division by zero in a size");
+  return a / b - ((a % b != 0) && ((a < 0) != (b < 0)));
+}
+inline int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
+inline int64_t trunc_div(int64_t a, int64_t b) {
+  TORCH_CHECK_VALUE(b != 0, "integer division by zero in a size");
+  return a / b;
+}
+c10::SymInt floor_div(const c10::SymInt& a, const c10::SymInt& b);
+c10::SymInt floor_mod(const c10::SymInt& a, const c10::SymInt& b);
+c10::SymInt trunc_div(const c10::SymInt& a, const c10::SymInt& b);
+
+// max, min, comparisons and choices of a size: a symbolic one is guarded.
+template <class I>
+I larger(const I& a, const I& b) { return a >= b ? a : b; }
+template <class I>
+I smaller(const I& a, const I& b) { return a <= b ? a : b; }
+
+}  // namespace loma
+
+#endif  // LOMA_TABLES_H

@@ -1,0 +1,356 @@
+"""Statements of a function as C++."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from loma import errors, sizes
+from loma.backends.libtorch import storage
+from loma.backends.libtorch.access import without_no_diff
+from loma.backends.libtorch.context import FunctionContext
+from loma.backends.libtorch.expressions import (
+    body_name, scalar_function_name, scalar_type, strip,
+)  # fmt: skip
+from loma.backends.libtorch.loops import is_product, write_index_assign
+from loma.backends.libtorch.names import cpp_name, cpp_string
+from loma.backends.libtorch.tensors import Host
+from loma.backends.libtorch.writer import Writer
+from loma.ir import (
+    INT, Assign, Call, CallStmt, Declare, Expr, For, If, Index, IndexAssign, Member, NoDiff, Reduce,
+    Return, Stmt, TensorType, Type, Unpack, Var, While, Zero, is_tensor_function,
+)  # fmt: skip
+from loma.printer import print_stmt
+from loma.walk import free_variables, map_children
+
+_COMMENT_LINES = 12
+
+
+class Statements:
+    """Writes the statements of one function.
+
+    ``ready`` are the declared tensors that are surely allocated where the writing stands,
+    ``touched`` those that an earlier statement may have allocated.
+    """
+
+    def __init__(self, context: FunctionContext, host: Host, writer: Writer) -> None:
+        self.context = context
+        self.host = host
+        self.writer = writer
+        self.lazy: dict[str, TensorType] = {}
+        self.ready: set[str] = set()
+        self.touched: set[str] = set()
+        self.declared: set[str] = {param.name for param in context.function.params}
+        # In a backward function an adjoint that nobody wants stays undefined.
+        self.partial = any(p.name.startswith("_need_") for p in context.function.params)
+
+    def block(self, block: tuple[Stmt, ...], outermost: bool) -> None:
+        fresh: set[int] = set()
+        for position, stmt in enumerate(block):
+            if stmt.span.line:
+                self.context.current_line = stmt.span.line
+            self._comment(stmt)
+            if isinstance(stmt, Zero) and isinstance(stmt.target.type, TensorType):
+                later = storage.zeroed_before(block, position, stmt.target.name)
+                if later is not None:
+                    fresh.add(later)
+                else:
+                    self._zero(stmt)
+                continue
+            if position in fresh:
+                self._prepare(stmt, outermost)
+                self._statement(stmt, fresh=True)
+            else:
+                self._statement(stmt, fresh=self._prepare(stmt, outermost))
+            if not isinstance(stmt, Declare) or stmt.value is not None:
+                self.touched |= storage.all_names(stmt)
+
+    def _comment(self, stmt: Stmt) -> None:
+        if isinstance(stmt, If | For | While | Return) or (
+            isinstance(stmt, Declare) and stmt.value is None
+        ):
+            return
+        line = f"line {stmt.span.line}: " if stmt.span.line else ""
+        lines = print_stmt(stmt).split("\n")
+        if len(lines) > _COMMENT_LINES:
+            lines = [*lines[:_COMMENT_LINES], "..."]
+        text = "\n".join(lines)
+        self.context.statement_text = f"{line}{text}"
+        self.writer.comment(self.context.statement_text)
+
+    # ------------------------------------------------------------------------------- allocation
+
+    def _prepare(self, stmt: Stmt, outermost: bool) -> bool:
+        """Allocates what the statement uses for the first time. Whether its target is all zero
+        still, so that an index statement may assign instead of adding."""
+        fresh = False
+        for name in sorted(storage.own_names(stmt)):
+            if name not in self.lazy or name in self.ready:
+                continue
+            if isinstance(stmt, Return) and self.partial:
+                continue
+            unknown = not outermost or name in self.touched
+            if storage.is_whole(stmt, name) and storage.overwrites(stmt, name):
+                self.ready.add(name)
+                continue
+            whole = storage.overwrites(stmt, name)
+            adds = isinstance(stmt, IndexAssign) and stmt.op == "+="
+            blank = whole and not (adds and unknown)
+            fresh = fresh or (blank and not unknown)
+            self.ready.add(name)
+            if blank and isinstance(stmt, IndexAssign) and is_product(stmt):
+                continue  # the product is a new tensor
+            variable = cpp_name(name)
+            type_ = self.lazy[name]
+            made = self.host.allocate(type_, "empty" if blank else "zeros")
+            guard = f"if (!{variable}.defined()) " if unknown else ""
+            self.writer.line(f"{guard}{variable} = {made};")
+        return fresh
+
+    def _zero(self, stmt: Zero) -> None:
+        name = stmt.target.name
+        variable = self.context.variable(stmt.target)
+        if name in self.lazy and name not in self.ready:
+            self.writer.line(f"if ({variable}.defined()) {variable}.zero_();")
+        else:
+            self.writer.line(f"{variable}.zero_();")
+
+    def _nested(self, block: tuple[Stmt, ...]) -> None:
+        ready = set(self.ready)
+        self.block(block, outermost=False)
+        self.ready = ready
+
+    # ------------------------------------------------------------------------------- statements
+
+    def _statement(self, stmt: Stmt, fresh: bool) -> None:
+        writer = self.writer
+        match stmt:
+            case Declare():
+                self._declare(stmt)
+            case Assign():
+                self._assign(stmt)
+            case IndexAssign():
+                self._index_assign(stmt, fresh)
+            case Unpack():
+                self._unpack(stmt)
+            case Zero(target):
+                writer.line(f"{self.context.variable(target)} = 0;")
+            case If(cond, then, other):
+                with writer.block(f"if ({strip(self.host.condition(cond))})"):
+                    self._nested(then)
+                if other:
+                    with writer.block("else"):
+                        self._nested(other)
+            case For():
+                self._for(stmt)
+            case While():
+                self._while(stmt)
+            case CallStmt():
+                self._call(stmt)
+            case Return(values):
+                self._return(values)
+            case _:
+                assert_never(stmt)
+
+    def _declare(self, stmt: Declare) -> None:
+        target, value = stmt.target, stmt.value
+        name = self.context.variable(target)
+        self.declared.add(target.name)
+        if not isinstance(target.type, TensorType):
+            ctype = scalar_type(target.type, target.span)
+            text = "0" if value is None else strip(self.host.value(value, target.type))
+            self.writer.line(f"{ctype} {name} = {text};")
+        elif value is not None:
+            self.writer.line(f"at::Tensor {name} = {self._checked(target, value)};")
+        else:
+            early = target.type.dims is None or self.context.dims(target) != target.type.dims
+            if early:
+                self.writer.line(f"at::Tensor {name} = {self.host.allocate(target.type, 'zeros')};")
+            else:
+                self.lazy[target.name] = target.type
+                self.writer.line(f"at::Tensor {name};")
+
+    def _checked(self, target: Var, value: Expr) -> str:
+        """A tensor value for a variable, with a check of its sizes where they may differ."""
+        text = self.host.stored(target.name, value)
+        if _same_dims(target.type, value.type):
+            return text
+        place = f"{self.context.place(self.context.line(target.span))}'{target.name}'"
+        return self.host.shaped(text, target.type, place)
+
+    def _assign(self, stmt: Assign) -> None:
+        target, value = stmt.target, stmt.value
+        if isinstance(target, Index | Member):
+            scalar_type(_root_type(target), stmt.span)
+            raise errors.BackendLacksOperator(
+                "the libtorch backend cannot assign to this place", stmt.span
+            )
+        name = self.context.variable(target)
+        if not isinstance(target.type, TensorType):
+            text = strip(self.host.value(value, target.type))
+            self.writer.line(f"{name} {stmt.op} {text};")
+        elif stmt.op == "=":
+            self.writer.line(f"{name} = {self._checked(target, value)};")
+        else:
+            text = self.host.tensor(value)
+            if not _same_dims(target.type, value.type):
+                place = f"{self.context.place(self.context.line(target.span))}'{target.name}'"
+                text = self.host.shaped(text, target.type, place)
+            self.writer.line(f"{name}.add_({text});")
+
+    def _index_assign(self, stmt: IndexAssign, fresh: bool) -> None:
+        inner = Writer()
+        plain = hoisted(stmt, self.context, self.host, inner)
+        write_index_assign(inner, self.context, plain, fresh)
+        local = any(
+            line.startswith(("const at::Tensor ", "const int64_t ", "const real ",
+                             "loma::Outside ", "std::vector<"))
+            for line in inner.lines
+        )  # fmt: skip
+        if local:
+            with self.writer.block():
+                self.writer.extend(inner.lines)
+        else:
+            self.writer.extend(inner.lines)
+
+    def _unpack(self, stmt: Unpack) -> None:
+        writer, context = self.writer, self.context
+        for target in stmt.targets:
+            if target.name not in self.declared and target.name not in self.lazy:
+                self.declared.add(target.name)
+                writer.line(f"{context.ctype(target.type, target.span)} "
+                            f"{context.variable(target)}{{}};")  # fmt: skip
+        callee = self.host.callee(stmt.call)
+        if is_tensor_function(callee):
+            call = f"{body_name(callee.name)}<real>({self.host.arguments(stmt.call)})"
+        else:
+            call = self.host.value(stmt.call)
+        with writer.block():
+            writer.line(f"auto results_ = {call};")
+            roots = {
+                arg.name for arg in stmt.call.args if isinstance(arg, Var)
+            } | {target.name for target in stmt.targets}
+            for k, target in enumerate(stmt.targets):
+                result = f"std::get<{k}>(results_)"
+                name = context.variable(target)
+                if not isinstance(target.type, TensorType):
+                    ctype = scalar_type(target.type, target.span)
+                    writer.line(f"{name} = static_cast<{ctype}>({result});")
+                    continue
+                text = f"std::move({result})"
+                if roots & context.mutated:
+                    text = f"loma::own({text})"
+                elif target.name in context.dense:
+                    text = f"loma::dense({text})"
+                place = f"{context.place(context.line(target.span))}'{target.name}'"
+                writer.line(f"{name} = {self.host.shaped(text, target.type, place)};")
+
+    def _for(self, stmt: For) -> None:
+        name = cpp_name(stmt.counter)
+        extent = strip(self.host.value(stmt.extent, INT))
+        if not extent.isdigit() and extent not in map(cpp_name, self.context.sizes):
+            count = self.context.temporary("count")
+            self.writer.line(f"const int64_t {count} = {extent};")
+            extent = count
+        head = (
+            f"for (int64_t {name} = {extent} - 1; {name} >= 0; --{name})"
+            if stmt.backwards
+            else f"for (int64_t {name} = 0; {name} < {extent}; ++{name})"
+        )
+        with self.writer.block(head):
+            self._nested(stmt.body)
+
+    def _while(self, stmt: While) -> None:
+        count = self.context.temporary("count")
+        line = stmt.span.line or self.context.current_line
+        name = cpp_string(self.context.function.name)
+        self.writer.line(f"int64_t {count} = 0;")
+        with self.writer.block(f"while ({strip(self.host.condition(stmt.cond))})"):
+            self.writer.line(
+                f"if ({count}++ == {stmt.max_iter}) "
+                f"loma::while_error({name}, {line}, {stmt.max_iter});"
+            )
+            self._nested(stmt.body)
+
+    def _call(self, stmt: CallStmt) -> None:
+        callee = self.host.callee(stmt.call)
+        if is_tensor_function(callee):
+            name = body_name(callee.name)
+            self.writer.line(f"{name}<real>({self.host.arguments(stmt.call)});")
+        else:
+            name = scalar_function_name(callee.name)
+            self.writer.line(f"{name}<real>({self.host.arguments(stmt.call)});")
+
+    def _return(self, values: tuple[Expr, ...]) -> None:
+        results = self.context.function.results
+        texts = []
+        for k, (value, type_) in enumerate(zip(values, results, strict=True)):
+            if not isinstance(type_, TensorType):
+                texts.append(strip(self.host.value(value, type_)))
+                continue
+            text = self.host.tensor(value)
+            if not _same_dims(type_, value.type):
+                place = f"{self.context.place(self.context.line(value.span))}result {k + 1}"
+                text = self.host.shaped(text, type_, place)
+            texts.append(text)
+        if len(texts) == 1:
+            self.writer.line(f"return {texts[0]};")
+        elif texts:
+            self.writer.line(f"return {{{', '.join(texts)}}};")
+
+
+def hoisted(
+    stmt: IndexAssign, context: FunctionContext, host: Host, writer: Writer
+) -> IndexAssign:
+    """The statement with whole-tensor values and calls of tensor functions computed before it."""
+    axes = frozenset(axis.name for axis in stmt.axes)
+
+    def visit(expr: Expr, bound: frozenset[str]) -> Expr:
+        match expr:
+            case Index(base) if not isinstance(base, Var) and isinstance(base.type, TensorType):
+                while isinstance(base, NoDiff):
+                    base = base.operand
+                if isinstance(base, Var):
+                    return visit(replace(expr, base=base), bound)
+                tensor = context.temporary_tensor("value", base.type)  # type: ignore[arg-type]
+                text = f"loma::dense({host.tensor(base)})"
+                writer.line(f"const at::Tensor {context.variable(tensor)} = {text};")
+                subscripts = tuple(visit(s, bound) for s in expr.subscripts)
+                return replace(expr, base=tensor, subscripts=subscripts)
+            case Call(name) if is_tensor_function(context.module.function(name)):
+                if free_variables(expr) & bound:
+                    raise errors.BackendLacksOperator(
+                        f"'{name}' works on whole tensors; its value inside an index statement "
+                        "must not depend on the indices",
+                        expr.span,
+                    )
+                scalar = context.temporary("value")
+                context.names[f"@{scalar}"] = scalar
+                ctype = scalar_type(expr.type, expr.span)
+                writer.line(f"const {ctype} {scalar} = {host.value(expr)};")
+                return Var(f"@{scalar}", expr.type)
+            case Reduce(_, _, own):
+                inner = bound | {axis.name for axis in own}
+                return map_children(expr, lambda child: visit(child, inner))
+            case _:
+                return map_children(expr, lambda child: visit(child, bound))
+
+    return replace(stmt, value=visit(without_no_diff(stmt.value), axes))
+
+
+def _same_dims(target: Type, value: Type) -> bool:
+    """Whether a value's sizes are provably those of a type."""
+    if not isinstance(target, TensorType) or target.dims is None:
+        return True
+    if not isinstance(value, TensorType) or value.dims is None:
+        return False
+    return len(target.dims) == len(value.dims) and all(
+        sizes.equal(a, b) is True for a, b in zip(target.dims, value.dims, strict=True)
+    )
+
+
+def _root_type(place: Expr) -> Type:
+    while isinstance(place, Index | Member):
+        place = place.base
+    return place.type
+

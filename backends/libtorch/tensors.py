@@ -1,0 +1,199 @@
+"""Expressions outside loop nests: scalars, tensors, operators, calls.
+
+Also where a value may share storage with a variable, so that writing in place never shows through
+another name.
+"""
+
+from __future__ import annotations
+
+from loma import errors, sizes
+from loma.backends.libtorch import ops
+from loma.backends.libtorch.context import FunctionContext
+from loma.backends.libtorch.expressions import (
+    Expressions, body_name, element_type, scalar_type, strip,
+)  # fmt: skip
+from loma.backends.libtorch.names import cpp_string
+from loma.backends.libtorch.writer import Writer
+from loma.ir import (
+    INT, Call, Expr, Index, IndexAssign, IntConst, NoDiff, Op, Reduce, TensorType,
+    Var, ZeroPad,
+)  # fmt: skip
+
+_BROADCASTING = {
+    "add", "sub", "mul", "div", "lt", "le", "gt", "ge", "eq", "ne", "mul_no_nan", "where", "matmul",
+}  # fmt: skip
+
+
+class Host(Expressions):
+    """Expressions of a function's own statements, evaluated one at a time."""
+
+    def __init__(self, context: FunctionContext) -> None:
+        super().__init__(context.module)
+        self.context = context
+        context.host = self
+
+    # --------------------------------------------------------------------------------- scalars
+
+    def variable(self, var: Var) -> str:
+        if isinstance(var.type, TensorType):
+            return self.tensor(var)
+        scalar_type(var.type, var.span)
+        return self.context.variable(var)
+
+    def index(self, read: Index) -> str:
+        if not isinstance(read.base.type, TensorType):
+            scalar_type(read.base.type, read.span)
+        assert isinstance(read.base.type, TensorType)
+        base = self.tensor(read.base)
+        number = element_type(read.base.type)
+        if not read.subscripts:
+            return f"loma::item<{number}>({base})"
+        subscripts = ", ".join(strip(self.value(s, INT)) for s in read.subscripts)
+        place = cpp_string(self.context.place(self.context.line(read.span)))
+        name = self.context.show(read.base) if isinstance(read.base, Var) else "the value"
+        return f"loma::element<{number}>({base}, {{{subscripts}}}, {place}, {cpp_string(name)})"
+
+    def zero_pad(self, pad: ZeroPad) -> str:
+        base = self.tensor(pad.read.base)
+        tests = " && ".join(
+            f"{self.value(s, INT)} >= 0 && {self.value(s, INT)} < {base}.size({k})"
+            for k, s in enumerate(pad.read.subscripts)
+        )
+        zero = self.value(IntConst(0), pad.type)
+        return f"({tests} ? {self.index(pad.read)} : {zero})"
+
+    def reduce(self, reduce: Reduce) -> str:
+        """A reduction outside an index statement: a nest of its own, called in place."""
+        from loma.backends.libtorch.loops import write_index_assign
+
+        context, writer = self.context, Writer(1)
+        type_ = "int64_t" if reduce.type == INT else "real"
+        names = {axis.name for axis in reduce.axes}
+        ragged = any(sizes.mentions(axis.extent, names) for axis in reduce.axes)
+        if reduce.kind == "sum" and not ragged:
+            result = context.temporary("sum")
+            context.names[f"@{result}"] = result
+            writer.line(f"{type_} {result} = 0;")
+            target = Var(f"@{result}", reduce.type)
+            # The extents stay those of the reduction: they need not be whole dimensions.
+            stmt = IndexAssign(target, "+=", reduce, (), reduce.span)
+        else:
+            element = TensorType((), "int" if reduce.type == INT else "float")
+            tensor = context.temporary_tensor("element", element)
+            result = f"loma::item<{type_}>({context.variable(tensor)})"
+            made = self.allocate(element, "empty")
+            writer.line(f"at::Tensor {context.variable(tensor)} = {made};")
+            stmt = IndexAssign(Index(tensor, (), reduce.type), "=", reduce, (), reduce.span)
+        write_index_assign(writer, context, stmt, fresh=False)
+        return f"[&]() -> {type_} {{\n{writer.text()}\n  return {result};\n}}()"
+
+    def tensor_call(self, call: Call) -> str:
+        return f"{body_name(call.function)}<real>({self.arguments(call)})"
+
+    # --------------------------------------------------------------------------------- tensors
+
+    def arguments(self, call: Call) -> str:
+        params = self.callee(call).params
+        texts = []
+        for arg, param in zip(call.args, params, strict=True):
+            if isinstance(param.type, TensorType):
+                texts.append(self.tensor(arg))
+            elif param.mode == "Out" and isinstance(arg, Var):
+                texts.append(self.context.variable(arg))
+            else:
+                texts.append(strip(self.value(arg, param.type)))
+        return ", ".join(texts)
+
+    def tensor(self, expr: Expr) -> str:
+        """A tensor expression as C++."""
+        match expr:
+            case Var():
+                return self.context.variable(expr)
+            case NoDiff(operand):
+                return self.tensor(operand)
+            case Call():
+                return self.tensor_call(expr)
+            case Op():
+                return self._operator(expr)
+            case _:
+                raise errors.BackendLacksOperator(
+                    "the libtorch backend cannot compile this tensor expression", expr.span
+                )
+
+    def _operator(self, op: Op) -> str:
+        row = ops.row(op)
+        args = tuple(
+            self.tensor(arg) if isinstance(arg.type, TensorType)
+            else strip(self.value(arg))
+            for arg in op.args
+        )  # fmt: skip
+        place = self.context.place(self.context.line(op.span))
+        text = row.emit(ops.Lowered(op, args, lambda e: strip(self.value(e, INT)), place))
+        if op.name in _BROADCASTING and not _provable(op):
+            where = f"{place}the result of '{op.name}'"
+            return self.shaped(text, op.type, where)
+        return text
+
+    def shaped(self, text: str, type_: object, place: str) -> str:
+        """The tensor, with a check of its sizes where the type knows them."""
+        if not isinstance(type_, TensorType) or type_.dims is None:
+            return text
+        return f"loma::shaped({text}, {self.shape(type_)}, {cpp_string(place)})"
+
+    def shape(self, type_: TensorType) -> str:
+        dims = type_.dims or ()
+        return f"{{{', '.join(strip(self.value(dim, INT)) for dim in dims)}}}"
+
+    def allocate(self, type_: TensorType, function: str) -> str:
+        """``at::zeros`` or ``at::empty`` of a type."""
+        return f"at::{function}({self.shape(type_)}, loma::options<{element_type(type_)}>())"
+
+    def stored(self, target: str, expr: Expr) -> str:
+        """A tensor value as variable ``target`` may hold it: unshared where one of the names is
+        written in place, contiguous where its elements are used one by one."""
+        text, context = self.tensor(expr), self.context
+        roots = alias_roots(expr)
+        if roots and (target in context.mutated or roots & context.mutated):
+            if _may_be_own(expr):
+                return f"loma::own({text})"
+            return f"{text}.clone(at::MemoryFormat::Contiguous)"
+        return f"loma::dense({text})" if target in context.dense else text
+
+
+def alias_roots(expr: Expr) -> set[str]:
+    """The variables that a tensor value may share its storage with."""
+    match expr:
+        case Var(name):
+            return {name}
+        case NoDiff(operand):
+            return alias_roots(operand)
+        case Op() if ops.row(expr).aliases:
+            return alias_roots(expr.args[0])
+        case Call(_, args):
+            tensors = [arg for arg in args if isinstance(arg.type, TensorType)]
+            return {name for arg in tensors for name in alias_roots(arg)}
+        case _:
+            return set()
+
+
+def _may_be_own(expr: Expr) -> bool:
+    """Whether the value can turn out to be nobody else's, so that a copy would be wasted."""
+    return isinstance(expr, Call)
+
+
+def _provable(op: Op) -> bool:
+    """Whether broadcasting gives the operator's type for all sizes."""
+    assert isinstance(op.type, TensorType)
+    if op.type.dims is None:
+        return True
+    out = op.type.dims
+    if op.name == "matmul":
+        out = out[:-2]
+    for arg in op.args:
+        if not isinstance(arg.type, TensorType) or arg.type.dims is None:
+            continue
+        dims = arg.type.dims[:-2] if op.name == "matmul" else arg.type.dims
+        for have, want in zip(reversed(dims), reversed(out), strict=False):
+            if have != IntConst(1) and sizes.equal(have, want) is not True:
+                return False
+    return True

@@ -1,0 +1,40 @@
+"""Lines of C++ with indentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+_INDENT = "  "
+
+
+class Writer:
+    """Collects lines; :meth:`block` puts braces around what is written inside it."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self.lines: list[str] = []
+        self._depth = depth
+
+    def line(self, text: str = "") -> None:
+        for part in text.split("\n"):
+            self.lines.append(_INDENT * self._depth + part if part else "")
+
+    def extend(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.line(line)
+
+    def comment(self, text: str) -> None:
+        for part in text.split("\n"):
+            # A backslash at the end would continue the comment over the next line of code.
+            self.line(f"// {part.rstrip().rstrip(chr(92))}".rstrip())
+
+    @contextmanager
+    def block(self, head: str = "", tail: str = "") -> Iterator[None]:
+        self.line(f"{head} {{" if head else "{")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line("}" + tail)
+
+    def text(self) -> str:
+        return "\n".join(self.lines)

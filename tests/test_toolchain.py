@@ -1,0 +1,231 @@
+"""The cache on disk and the compiler: by content, all or nothing, once for all processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import loma
+from conftest import ROOT
+from loma import cache, config
+from loma.backends import toolchain
+from loma.backends.base import GeneratedSource
+from loma.errors import CompilationFailed, CompilerNotFound
+
+SQUARE = "def square(x : In[Tensor[N]]) -> Tensor[N]:\n    return x * x\n"
+SOURCE = GeneratedSource("loma_test", (("test.cpp", "int x;\n"),), {})
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOMA_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """``compiler(script)``: a shell script takes the place of the C++ compiler."""
+
+    def use(script: str) -> Path:
+        path = tmp_path / "compiler"
+        path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit\n{script}\n')
+        path.chmod(0o755)
+        monkeypatch.setenv("LOMA_CXX", str(path))
+        return path
+
+    return use
+
+
+def python(code: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+# ---------------------------------------------------------------------------------------- cache
+
+
+def test_a_digest_knows_where_parts_end():
+    assert cache.digest(["ab", "c"]) != cache.digest(["a", "bc"])
+    assert cache.digest(["ab", "c"]) == cache.digest([b"ab", b"c"])
+
+
+def test_an_object_is_made_once(empty_cache):
+    def build(folder):
+        (folder / "file").write_text("made")
+
+    made = cache.obtain("key", build)
+    assert made == empty_cache / "objects" / "key"
+    assert cache.obtain("key", lambda _: pytest.fail("made again")) == made
+    assert (made / "file").read_text() == "made"
+
+
+def test_a_failed_object_leaves_nothing(empty_cache):
+    def build(folder):
+        (folder / "half").write_text("")
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        cache.obtain("key", build)
+    assert list((empty_cache / "objects").iterdir()) == []
+    assert list((empty_cache / "temporary").iterdir()) == []
+
+
+def test_a_killed_process_leaves_nothing_that_harms(empty_cache):
+    killed = python(
+        """
+        import os, signal
+        from loma import cache
+        def build(folder):
+            (folder / "half").write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+        cache.obtain("key", build)
+        """
+    )
+    killed.communicate()
+    assert killed.returncode == -9
+    assert not (empty_cache / "objects" / "key").exists()
+    (left,) = (empty_cache / "temporary").iterdir()
+    os.utime(left, (0, 0))
+    made = cache.obtain("key", lambda folder: (folder / "whole").touch())
+    assert [path.name for path in made.iterdir()] == ["whole"]
+    assert not left.exists()
+
+
+def test_two_processes_make_it_once(empty_cache):
+    code = """
+        import time
+        from loma import cache
+        def build(folder):
+            print("made")
+            time.sleep(0.5)
+            (folder / "file").touch()
+        assert (cache.obtain("key", build) / "file").exists()
+        """
+    processes = [python(code) for _ in range(2)]
+    assert sorted(process.communicate()[0] for process in processes) == ["", "made\n"]
+    assert [process.returncode for process in processes] == [0, 0]
+
+
+def test_a_broken_index_counts_as_none(empty_cache):
+    cache.write_index("key", {"object": "o"})
+    assert cache.read_index("key") == {"object": "o"}
+    (empty_cache / "index" / "key.json").write_text('{"obj')
+    assert cache.read_index("key") is None
+    assert cache.info()["entries"] == 1
+    assert cache.clear() == 1
+    assert cache.info()["bytes"] == 0
+
+
+# ------------------------------------------------------------------------------------- settings
+
+
+def test_the_environment(monkeypatch):
+    monkeypatch.delenv("LOMA_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert config.cache_dir() == Path("/somewhere/loma")
+    monkeypatch.setenv("CXX", "mine")
+    assert config.compiler_candidates() == ("mine",)
+    monkeypatch.setenv("LOMA_CXX", "other")
+    assert config.compiler_candidates() == ("other",)
+    monkeypatch.setenv("LOMA_JOBS", "many")
+    with pytest.raises(ValueError, match="LOMA_JOBS must be a number, got 'many'"):
+        config.jobs()
+
+
+# ------------------------------------------------------------------------------------- compiler
+
+
+def test_no_compiler(monkeypatch):
+    monkeypatch.setenv("LOMA_CXX", "no-such-compiler")
+    with pytest.raises(CompilerNotFound, match="no C\\+\\+ compiler: looked for no-such-compiler"):
+        loma.compile(SQUARE)
+
+
+def test_a_compiler_that_refuses(empty_cache, compiler):
+    compiler("echo 'module.cpp:3: error: surprise' >&2; exit 3")
+    with pytest.raises(CompilationFailed) as caught:
+        toolchain.build(SOURCE)
+    message = str(caught.value)
+    assert "ended with exit code 3" in message
+    assert "module.cpp:3: error: surprise" in message
+    assert "-std=c++" in message
+    assert not list((empty_cache / "objects").iterdir())
+
+
+def test_a_compiler_that_is_killed(empty_cache, compiler):
+    compiler("kill -9 $$")
+    with pytest.raises(CompilationFailed, match="ended with signal 9"):
+        toolchain.build(SOURCE)
+
+
+def test_the_key_depends_on_source_flags_and_compiler(monkeypatch, compiler):
+    keys = {toolchain.module_key(SOURCE, toolchain.detect())}
+    other = GeneratedSource("loma_test", (("test.cpp", "int y;\n"),), {})
+    keys.add(toolchain.module_key(other, toolchain.detect()))
+    monkeypatch.setenv("LOMA_CXXFLAGS", "-O1 -g")
+    assert toolchain.detect().flags[-2:] == ("-O1", "-g")
+    keys.add(toolchain.module_key(SOURCE, toolchain.detect()))
+    compiler("exit 0")
+    keys.add(toolchain.module_key(SOURCE, toolchain.detect()))
+    assert len(keys) == 4
+    assert "-ffast-math" not in toolchain.detect().flags
+
+
+# --------------------------------------------------------------------------------------- loading
+
+
+def test_a_warm_module_is_not_parsed_again():
+    loma.compile(SQUARE)
+    process = python(
+        f"""
+        import sys, time, torch
+        start = time.perf_counter()
+        import loma
+        module = loma.compile({SQUARE!r})
+        seconds = time.perf_counter() - start
+        assert module.square(torch.ones(2)).tolist() == [1.0, 1.0]
+        heavy = {{"jinja2", "loma.frontend", "loma.ad", "loma.backends.libtorch.codegen"}}
+        print(sorted(heavy & set(sys.modules)), seconds < 0.7)
+        """
+    )
+    assert process.communicate()[0] == "[] True\n"
+
+
+def test_one_openmp_runtime_in_the_process():
+    loma.compile(SQUARE)
+    maps = Path("/proc/self/maps").read_text().split()
+    assert len({word for word in maps if "libgomp" in word or "libomp" in word}) == 1
+
+
+def test_a_program_without_python(tmp_path):
+    module = loma.compile(SQUARE)
+    main = tmp_path / "main.cpp"
+    main.write_text(
+        """
+        #include "module.h"
+        #include <ATen/ops/ones.h>
+        #include <iostream>
+        int main() {
+          const auto x = at::ones({3}).set_requires_grad(true);
+          const auto y = loma_module::square(x);
+          std::cout << y.sum().item<double>() << " " << y.requires_grad() << std::endl;
+        }
+        """
+    )
+    sources = [module.__folder__ / "module.cpp", main]
+    program = toolchain.build_executable(sources, tmp_path / "program")
+    assert subprocess.run([program], capture_output=True, text=True).stdout == "3 1\n"
+    linked = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+    assert "libtorch_cpu" in linked
+    assert "libpython" not in linked
+    assert "libtorch_python" not in linked
