@@ -1,0 +1,83 @@
+"""The compiled layers: one module for each ``.loma`` file of this folder."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+FOLDER = Path(__file__).resolve().parent
+NAMES = (
+    "convolution",
+    "primary",
+    "squash",
+    "predictions",
+    "routing",
+    "lengths",
+    "decoder",
+    "margin_loss",
+    "reconstruction_loss",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The forward functions, each taking part in autograd."""
+
+    convolution: Callable[..., Tensor]
+    primary: Callable[..., Tensor]
+    squash: Callable[..., Tensor]
+    predictions: Callable[..., Tensor]
+    routing: Callable[..., Tensor]
+    lengths: Callable[..., Tensor]
+    decoder: Callable[..., Tensor]
+    margin_loss: Callable[..., Tensor]
+    reconstruction_loss: Callable[..., Tensor]
+
+
+_modules: dict[str, Any] = {}
+_layers: Layers | None = None
+
+
+def path(name: str) -> Path:
+    """The ``.loma`` file of a layer."""
+    return FOLDER / f"{name}.loma"
+
+
+def module(name: str) -> Any:
+    """The compiled loma module of a layer; it is compiled when it is first asked for."""
+    if name not in _modules:
+        import loma
+
+        _modules[name] = loma.compile(path(name))
+    return _modules[name]
+
+
+def layers() -> Layers:
+    """All layers; compiles those that are not compiled yet."""
+    global _layers
+    if _layers is None:
+        _layers = Layers(
+            **{item.name: getattr(module(item.name), item.name) for item in fields(Layers)}
+        )
+    return _layers
+
+
+def compile_layers(
+    names: Sequence[str] = NAMES,
+    progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> None:
+    """Compiles and loads layers, several at once; ``progress(name, done, total)`` hears of each."""
+    import loma
+
+    finished = itertools.count(1)
+
+    def done(program: object) -> None:
+        progress(Path(str(program)).name, next(finished), len(names))
+
+    progress("", 0, len(names))
+    _modules.update(zip(names, loma.compile_many([path(n) for n in names], done), strict=True))

@@ -1,0 +1,186 @@
+// CapsNet without Python: the generated layers, called directly. The arguments and the lines on
+// standard input and output are those of worker.py; see there.
+#include "prelude.h"
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include "convolution.h"
+#include "counters.h"
+#include "decoder.h"
+#include "lengths.h"
+#include "margin_loss.h"
+#include "predictions.h"
+#include "primary.h"
+#include "reconstruction_loss.h"
+#include "routing.h"
+#include "squash.h"
+
+namespace {
+
+using at::Tensor;
+using Tensors = std::vector<std::pair<std::string, Tensor>>;
+
+constexpr double kReconstructionWeight = 0.0005;  // section 4.1
+
+struct Options {
+  int64_t primary_dim, primary_stride, iterations, over_inputs;
+};
+
+// The format of tensor_file.py.
+Tensors read_tensors(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string line;
+  if (!std::getline(file, line) || line != "loma-tensors 1")
+    throw std::runtime_error(path + " is not a file of tensors");
+  Tensors tensors;
+  while (std::getline(file, line) && !line.empty()) {
+    std::istringstream words(line);
+    std::string name;
+    int64_t rank = 0;
+    words >> name >> rank;
+    std::vector<int64_t> sizes(rank);
+    for (int64_t& size : sizes) words >> size;
+    tensors.emplace_back(name, at::empty(sizes, at::kFloat));
+  }
+  for (auto& [name, tensor] : tensors)
+    file.read(reinterpret_cast<char*>(tensor.data_ptr<float>()),
+              static_cast<std::streamsize>(tensor.nbytes()));
+  if (!file) throw std::runtime_error(path + " ends too early");
+  return tensors;
+}
+
+class CapsNet {
+ public:
+  CapsNet(Tensors tensors, Options options) : options_(options) {
+    for (auto& [name, tensor] : tensors) {
+      if (name == "images") images_ = tensor;
+      else if (name == "targets") targets_ = tensor;
+      else {
+        parameters_.emplace_back(name, tensor.set_requires_grad(true));
+        by_name_[name] = tensor;
+      }
+    }
+  }
+
+  // Forward, loss and backward; the gradients replace those of the iteration before.
+  Tensor iteration() {
+    for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
+    Tensor features = loma_convolution::convolution(images_, p("conv.weight"), p("conv.bias"));
+    Tensor inputs = loma_primary::primary(
+        features, p("primary.weight"), p("primary.bias"), options_.primary_dim,
+        options_.primary_stride);
+    Tensor squashed = loma_squash::squash(inputs);
+    Tensor predicted = loma_predictions::predictions(p("digit_weight"), squashed);
+    Tensor capsules = loma_routing::routing(predicted, options_.iterations, options_.over_inputs);
+    Tensor reconstruction = loma_decoder::decoder(
+        capsules, targets_, p("fc1.weight"), p("fc1.bias"), p("fc2.weight"), p("fc2.bias"),
+        p("fc3.weight"), p("fc3.bias"));
+    Tensor margin = loma_margin_loss::margin_loss(loma_lengths::lengths(capsules), targets_);
+    Tensor blurred = loma_reconstruction_loss::reconstruction_loss(
+        images_.flatten(1), reconstruction);
+    Tensor loss = margin.add(blurred, kReconstructionWeight);
+    loss.backward();
+    return loss;
+  }
+
+  const Tensors& parameters() const { return parameters_; }
+
+ private:
+  const Tensor& p(const char* name) const { return by_name_.at(name); }
+
+  Options options_;
+  Tensor images_, targets_;
+  Tensors parameters_;
+  std::map<std::string, Tensor> by_name_;
+};
+
+void say_result(const Tensor& loss, const CapsNet& net) {
+  std::cout << "{\"loss\": " << loss.item<double>() << ", \"gradients\": {";
+  const char* comma = "";
+  for (const auto& [name, parameter] : net.parameters()) {
+    Tensor gradient = parameter.grad().to(at::kDouble);
+    std::cout << comma << '"' << name << "\": [" << gradient.sum().item<double>() << ", "
+              << gradient.abs().sum().item<double>() << ']';
+    comma = ", ";
+  }
+  std::cout << "}}" << std::endl;
+}
+
+void say_count(const char* name, bool known, double value) {
+  std::cout << ", \"" << name << "\": ";
+  if (known) std::cout << value;
+  else std::cout << "null";
+}
+
+void measure(CapsNet& net, long count) {
+  rusage before{}, after{};
+  CacheCounters counters;
+  counters.start();
+  getrusage(RUSAGE_SELF, &before);
+  const auto start = std::chrono::steady_clock::now();
+  for (long i = 0; i < count; ++i) net.iteration();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  getrusage(RUSAGE_SELF, &after);
+  const bool known = counters.stop();
+  std::cout << "{\"iterations\": " << count << ", \"seconds\": " << seconds.count()
+            << ", \"minor_faults\": " << after.ru_minflt - before.ru_minflt
+            << ", \"major_faults\": " << after.ru_majflt - before.ru_majflt;
+  say_count("cache_references", known, counters.references());
+  say_count("cache_misses", known, counters.misses());
+  std::cout << "}" << std::endl;
+}
+
+// Loading and checksums are not what is profiled.
+void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << 5; }
+
+// The largest resident set in bytes. Not ru_maxrss, which the starting process hands down.
+long peak_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("VmHWM:", 0) == 0) return 1024 * std::atol(line.c_str() + 6);
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 7) {
+    std::cerr << "usage: " << argv[0]
+              << " INPUTS THREADS PRIMARY_DIM PRIMARY_STRIDE ITERATIONS OVER_INPUTS\n";
+    return 2;
+  }
+  at::set_num_threads(std::atoi(argv[2]));
+  CapsNet net(read_tensors(argv[1]),
+              {std::atol(argv[3]), std::atol(argv[4]), std::atol(argv[5]), std::atol(argv[6])});
+  std::cout.precision(17);
+  say_result(net.iteration(), net);
+  reset_peak_memory();
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line.rfind("run ", 0) == 0) measure(net, std::atol(line.c_str() + 4));
+    if (line == "end") {
+      std::cout << "{\"peak_memory\": " << peak_memory() << "}" << std::endl;
+      break;
+    }
+  }
+  return 0;
+} catch (const std::exception& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
+}

@@ -1,0 +1,69 @@
+"""CapsNet on the compiled layers: PyTorch holds the parameters, loma does the mathematics."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from capsnet_loma.config import CapsNetConfig
+from capsnet_loma.layers import layers
+from capsnet_loma.reference import RECONSTRUCTION_WEIGHT, longest
+
+
+class CapsNet(nn.Module):
+    """``forward(images, targets_one_hot=None) -> (capsules [B, I, O], reconstruction [B, P])``.
+
+    Without targets the longest capsule is decoded. Parameters have the names, shapes and initial
+    values of :class:`capsnet_loma.reference.CapsNet`.
+    """
+
+    def __init__(self, config: CapsNetConfig | None = None) -> None:
+        super().__init__()
+        self.config = c = config or CapsNetConfig()
+        layers()  # compiles before the first batch
+        channels = c.primary_types * c.primary_dim
+        self.conv = nn.Conv2d(c.image_channels, c.conv_channels, c.conv_kernel)
+        self.primary = nn.Conv2d(c.conv_channels, channels, c.primary_kernel, c.primary_stride)
+        self.digit_weight = nn.Parameter(
+            0.1 * torch.randn(c.classes, c.input_capsules, c.digit_dim, c.primary_dim)
+        )
+        self.fc1 = nn.Linear(c.classes * c.digit_dim, c.decoder_hidden[0])
+        self.fc2 = nn.Linear(c.decoder_hidden[0], c.decoder_hidden[1])
+        self.fc3 = nn.Linear(c.decoder_hidden[1], c.image_elements)
+
+    def forward(
+        self, images: Tensor, targets_one_hot: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        c = self.config
+        f = layers()
+        features = f.convolution(images, self.conv.weight, self.conv.bias)
+        inputs = f.primary(
+            features, self.primary.weight, self.primary.bias, c.primary_dim, c.primary_stride
+        )
+        predicted = f.predictions(self.digit_weight, f.squash(inputs))
+        capsules = f.routing(predicted, c.routing_iterations, int(c.over_inputs))
+        if targets_one_hot is None:
+            mask = longest(f.lengths(capsules))
+        else:
+            mask = targets_one_hot.to(capsules.dtype)
+        reconstruction = f.decoder(
+            capsules,
+            mask,
+            self.fc1.weight,
+            self.fc1.bias,
+            self.fc2.weight,
+            self.fc2.bias,
+            self.fc3.weight,
+            self.fc3.bias,
+        )
+        return capsules, reconstruction
+
+
+def capsule_loss(
+    images: Tensor, targets_one_hot: Tensor, capsules: Tensor, reconstruction: Tensor
+) -> Tensor:
+    """Margin loss plus 0.0005 times the reconstruction loss: a 0-dim tensor."""
+    f = layers()
+    margin = f.margin_loss(f.lengths(capsules), targets_one_hot.to(capsules.dtype))
+    blurred = f.reconstruction_loss(images.flatten(1), reconstruction)
+    return margin + RECONSTRUCTION_WEIGHT * blurred
