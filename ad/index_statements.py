@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from loma import builder as b
 from loma import sizes
-from loma.axes import index_statement
+from loma.axes import index_statement, standalone
 from loma.ad.expressions import Contribution, PartialName, contributions
 from loma.ir import (
     FLOAT, INT, Axis, Binary, Expr, Index, IndexAssign, IntConst, Reduce, ReduceKind, Select, Stmt,
@@ -187,6 +187,14 @@ def _gather(place: Index, value: Expr, axes: tuple[Axis, ...], names: Names) -> 
     assert isinstance(place.base.type, TensorType)
     assert place.base.type.dims is not None
     extents = {axis.name: axis.extent for axis in axes}
+    if any(free_variables(extent) & set(extents) for extent in extents.values()):
+        return None
+    # axes that run over the whole dimension where they stand alone
+    whole = {
+        name
+        for name, size, _ in standalone(value)
+        if name in extents and sizes.equal(size, extents[name])
+    }
     solved: dict[str, Expr] = {}
     subscripts: list[Expr] = []
     new_axes: list[Axis] = []
@@ -222,7 +230,7 @@ def _gather(place: Index, value: Expr, axes: tuple[Axis, ...], names: Names) -> 
         both = b.binary("and", low, high)
         inside = both if inside is None else b.binary("and", inside, both)
     moved = _padded(substitute(value, solved), {a.name for a in new_axes})
-    if inside is not None and not _vanishes(value, set(solved)):
+    if inside is not None and not (_vanishes(value, set(solved)) and set(solved) <= whole):
         moved = b.select(inside, moved, b.flt(0))
     kept = tuple(axis for axis in axes if axis.name not in solved)
     target = replace(place, subscripts=tuple(subscripts))

@@ -95,6 +95,9 @@ def _clean(body: tuple[Stmt, ...], declared: set[str]) -> tuple[Stmt, ...]:
                     out.append(stmt)
                 elif value is not None and value != target:
                     out.append(_assignment(target, value))
+            case Unpack(targets):
+                declared.update(target.name for target in targets)
+                out.append(stmt)
             case Assign(target, "=", value) if value == target:
                 pass
             case Assign(Var() as target, "=", value):

@@ -13,7 +13,7 @@ from loma import sizes
 from loma.ir import (
     Assign, Axis, Binary, Expr, For, Index, IndexAssign, Reduce, Select, Stmt, TensorType, Var,
 )  # fmt: skip
-from loma.walk import children, walk
+from loma.walk import children, free_variables, walk
 
 
 def _in_text_order(expr: Expr) -> Iterator[Expr]:
@@ -53,7 +53,7 @@ def ranged(
     target: Index | Var, op: str, value: Expr, axes: tuple[Axis, ...]
 ) -> tuple[IndexAssign, tuple[Axis, ...]]:
     """An index statement with its axes in canonical order, and the axes that stand alone nowhere in
-    it and so need a loop around it.
+    it and so need a loop around it. Outer loops come first.
 
     ``axes`` give every index of the statement with its extent; those that stand alone somewhere in
     a dimension of that size need no loop. Summing over an index that does not occur multiplies by
@@ -74,8 +74,13 @@ def ranged(
     own = {a.name for node in walk(value) if isinstance(node, Reduce) for a in node.axes}
     # an explicit range may be shorter than the dimension where its index stands alone
     whole = {n for n in natural if sizes.equal(natural[n], extents[n])}
+    # what a range depends on must be a counter around it
+    depends = {n: free_variables(extents[n]) & set(extents) for n in names if n not in whole}
+    whole -= set().union(*depends.values())
     kept = tuple(Axis(n, natural[n]) for n in names if n in whole and n not in own)
-    loops = tuple(Axis(n, extents[n]) for n in names if n not in whole and n not in own)
+    outer = [n for n in names if n not in whole and n not in own]
+    outer.sort(key=lambda n: len(depends.get(n, ())))
+    loops = tuple(Axis(n, extents[n]) for n in outer)
     assert op in ("=", "+=")
     return IndexAssign(target, "=" if op == "=" else "+=", value, kept), loops
 

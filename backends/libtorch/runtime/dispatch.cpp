@@ -95,7 +95,22 @@ void own_results(Tensors& results, const Tensors& inputs) {
   }
 }
 
+// A result's sizes follow from the arguments': a negative one is a wrong call, found out here.
+void check_result_sizes(const Operator& op, const std::vector<int64_t>& slots) {
+  const Function& f = *op.function;
+  for (size_t i = 0; i < f.results.size(); ++i) {
+    for (int d = 0; d < f.results[i].rank; ++d) {
+      const int64_t size = evaluate(f.results[i].dims[d], slots);
+      TORCH_CHECK_VALUE(size >= 0, f.display, ": dimension ", d, " of result ", i,
+                        " would have the size ", size, " with these arguments");
+    }
+  }
+}
+
 Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<int64_t>& slots) {
+  // A function computes in the dtype that it is called with, also where autocast would not.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  check_result_sizes(op, slots);
   const auto dtype = dtype_of_call(op, arguments);
   // bfloat16 is computed in float32 and rounded once, at the end.
   const bool narrow = dtype == at::kBFloat16;
