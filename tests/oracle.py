@@ -8,7 +8,7 @@ adjoint at the end.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ import torch
 import loma
 from loma.ad import SplitPair, differentiate, split_pairs
 from loma.backends.interpreter import Interpreter
-from loma.backends.interpreter.arithmetic import zero_like
 from loma.frontend import parse
 from loma.ir import Function, IntType, TensorType, Type
 from loma.verify import verify
@@ -27,16 +26,35 @@ STEP = 1e-6
 
 
 class Program:
-    """A text with ``d_f = rev_diff(f)`` and ``dd_f = rev_diff(d_f)`` for the functions under test.
+    """Texts, each ending in the function under test, with ``d_f = rev_diff(f)`` for each of these
+    and ``dd_f = rev_diff(d_f)``.
 
-    The second derivatives serve the interpreter only: libtorch makes its own under autograd.
+    The second derivatives of those in ``second`` are compiled; the interpreter has them all.
+    Several texts are compiled as two modules, at the same time.
     """
 
-    def __init__(self, functions: str, names: Sequence[str], second: bool = True) -> None:
-        first = "\n".join(f"d_{name} = rev_diff({name})" for name in names)
-        again = "\n".join(f"dd_{name} = rev_diff(d_{name})" for name in names) if second else ""
-        self.text = f"{functions}\n{first}\n"
-        self.all_text = f"{self.text}{again}\n"
+    def __init__(
+        self, texts: Sequence[str], second: Collection[str] = (), *, derivatives: bool = True
+    ) -> None:
+        self.second = frozenset(second)
+        if not derivatives:
+            self.parts = list(texts)
+            self.text = self.all_text = "\n".join(texts)
+            return
+        self.parts = [
+            "\n".join(self._with_derivatives(text) for text in part)
+            for part in (texts[0::2], texts[1::2])
+            if part
+        ]
+        again = (f"dd_{name} = rev_diff(d_{name})\n" for name in map(entry, texts))
+        missing = (line for line in again if not any(line in part for part in self.parts))
+        self.text = "\n".join(self.parts)
+        self.all_text = "\n".join([*self.parts, *missing])
+
+    def _with_derivatives(self, text: str) -> str:
+        name = entry(text)
+        again = f"dd_{name} = rev_diff(d_{name})\n" if name in self.second else ""
+        return f"{text}\nd_{name} = rev_diff({name})\n{again}"
 
     @functools.cached_property
     def interpreter(self) -> Interpreter:
@@ -45,8 +63,12 @@ class Program:
         return Interpreter(module)
 
     @functools.cached_property
-    def compiled(self) -> Any:
-        return loma.compile(self.text)
+    def _modules(self) -> list[Any]:
+        return loma.compile_many(self.parts)
+
+    def compiled(self, name: str) -> Any:
+        """The function that libtorch runs."""
+        return next(getattr(m, name) for m in self._modules if name in dir(m))
 
     @functools.cached_property
     def _split(self) -> tuple[Interpreter, dict[str, SplitPair]]:
@@ -62,31 +84,53 @@ class Program:
     def value(self, name: str, args: Sequence[Any]) -> tuple[Any, ...]:
         return self.interpreter.call(name, *map(plain, args))
 
-    def adjoint(
-        self, name: str, args: Sequence[Any], weights: Sequence[Any], prefix: str = "d_"
-    ) -> tuple[Any, ...]:
-        """The adjoints of the float ``In`` arguments; ``weights`` are those of what the function
-        writes: its ``Out`` arguments, then its results."""
+    def _adjoint_call(
+        self, name: str, args: Sequence[Any], weights: Sequence[Any], prefix: str
+    ) -> tuple[list[Any], list[bool]]:
+        """Arguments of a derivative, adjoints to add to being zero, and which of those are floats.
+
+        ``weights`` are the adjoints of what the function writes: Out arguments, then results.
+        """
         primal, adjoint = self.function(name), self.function(prefix + name)
         values, left = iter(args), list(weights)
         given: list[Any] = []
         kept: list[bool] = []
         params = list(adjoint.params)
         for param in primal.params:
-            value = plain(next(values))
+            value = next(values)
             own = params.pop(0)
             if param.mode == "Out":
                 assert own.mode == "In"
-                given.append(plain(left.pop(0)))
+                given.append(left.pop(0))
                 continue
             given.append(value)
             if params and params[0].mode == "Out":
-                given.append(zero_like(value))
+                given.append(zero(value))
                 kept.append(is_float(params.pop(0).type))
-        for own, weight in zip(params, left, strict=True):
-            assert own.mode == "In"
-            given.append(plain(weight))
-        outs = self.interpreter.call(prefix + name, *given)
+        assert all(own.mode == "In" for own in params)
+        assert len(params) == len(left)
+        return [*given, *left], kept
+
+    def adjoint(
+        self, name: str, args: Sequence[Any], weights: Sequence[Any], prefix: str = "d_"
+    ) -> tuple[Any, ...]:
+        """The adjoints of the float ``In`` arguments, by the interpreter."""
+        given, kept = self._adjoint_call(name, args, weights, prefix)
+        outs = self.interpreter.call(prefix + name, *map(plain, given))
+        return tuple(out for out, keep in zip(outs, kept, strict=True) if keep)
+
+    def compiled_adjoint(
+        self, name: str, args: Sequence[Any], weights: Sequence[Any], prefix: str = "d_"
+    ) -> tuple[Any, ...]:
+        """The same by libtorch, which takes the ``In`` arguments only."""
+        given, kept = self._adjoint_call(name, args, weights, prefix)
+        params = self.function(prefix + name).params
+        ins = [
+            int(value) if isinstance(p.type, IntType) else value
+            for value, p in zip(given, params, strict=True)
+            if p.mode == "In"
+        ]
+        outs = as_tuple(self.compiled(prefix + name)(*ins))
         return tuple(out for out, keep in zip(outs, kept, strict=True) if keep)
 
     def split_adjoint(
@@ -118,23 +162,29 @@ class Program:
         return dict(zip(pair.differentiable, adjoints, strict=True))
 
     def second_adjoint(
-        self, name: str, args: Sequence[Any], weights: Sequence[Any], directions: Sequence[Any]
-    ) -> tuple[Any, ...]:
+        self, name: str, args: Sequence[Any], weights: Sequence[Any], directions: Sequence[Any],
+        compiled: bool = False,
+    ) -> tuple[Any, ...]:  # fmt: skip
         """Gradient of <directions, J^T weights> in the float arguments, then in the weights."""
-        arguments: list[Any] = []
-        along: list[Any] = []
-        values, left = iter(args), iter(directions)
-        primal, adjoint = self.function(name), self.function("d_" + name)
-        params = list(adjoint.params)
-        for _ in primal.params:
-            value = plain(next(values))
-            params.pop(0)
-            arguments.append(value)
-            if params and params[0].mode == "Out":
-                arguments.append(zero_like(value))
-                along.append(plain(next(left)) if is_float(params.pop(0).type) else zero_like(value))
-        arguments += weights
-        return self.adjoint("d_" + name, arguments, along, prefix="d")
+        given, kept = self._adjoint_call(name, args, weights, "d_")
+        outs = [
+            value
+            for value, p in zip(given, self.function(f"d_{name}").params, strict=True)
+            if p.mode == "Out"
+        ]
+        left = iter(directions)
+        along = [next(left) if keep else out for out, keep in zip(outs, kept, strict=True)]
+        run = self.compiled_adjoint if compiled else self.adjoint
+        return run(f"d_{name}", given, along, prefix="d")
+
+
+def entry(text: str) -> str:
+    """The name of the function under test: the last one of the text."""
+    return text.rsplit("def ", 1)[1].partition("(")[0]
+
+
+def zero(value: Any) -> Any:
+    return torch.zeros_like(value) if isinstance(value, torch.Tensor) else type(value)(0)
 
 
 def is_float(type_: Type) -> bool:
@@ -284,43 +334,41 @@ def check(
         for k, (value, right) in enumerate(zip(twice, again, strict=True)):
             close(value, right, tolerance, f"interpreter, second derivative {k}")
     if libtorch:
-        _check_compiled(program, name, args, weights, along, expected, first, again,
-                        second, tolerance)  # fmt: skip
+        _check_compiled(program, name, args, reference, tolerance)
+    if libtorch and name in program.second:
+        twice = program.second_adjoint(name, args, weights, along, compiled=True)
+        for k, (value, right) in enumerate(zip(twice, again, strict=True)):
+            close(value, right, tolerance, f"libtorch, second derivative {k}")
 
 
 def _check_compiled(
-    program: Program, name: str, args: Sequence[Any], weights: Sequence[Any],
-    along: Sequence[Any], expected: Tensors, first: Tensors, again: Tensors,
-    second: bool, tolerance: float,
+    program: Program, name: str, args: Sequence[Any], reference: Callable[..., Any],
+    tolerance: float,
 ) -> None:  # fmt: skip
-    function = getattr(program.compiled, name)
+    """Values, gradients by autograd, and the adjoints of the explicit function."""
+    function = program.compiled(name)
     values = as_tuple(function(*args))
+    weights = random_weights(values, torch.Generator().manual_seed(8))
+    expected, first = gradients(reference, args, weights)
     for k, (value, right) in enumerate(zip(values, expected, strict=True)):
         close(value, right, tolerance, f"libtorch, result {k}")
     where = differentiable(args)
     if not where:
         return
-    if second:
-        _, found, twice = derivatives(function, args, weights, along)
-        for k, (value, right) in enumerate(zip(twice, again, strict=True)):
-            close(value, right, tolerance, f"libtorch, second derivative {k}")
-    else:
-        _, found, _ = first_derivatives(function, args, weights)
+    _, found = gradients(function, args, weights)
     for k, (value, right) in enumerate(zip(found, first, strict=True)):
         close(value, right, tolerance, f"libtorch, gradient of argument {where[k]}")
-    explicit = getattr(program.compiled, f"d_{name}")
-    adjoints = as_tuple(explicit(*args, *weights))
-    floats = [a for a in adjoints if isinstance(a, torch.Tensor) and a.is_floating_point()]
-    for k, (value, right) in enumerate(zip(floats, first, strict=True)):
+    explicit = program.compiled_adjoint(name, args, weights)
+    for k, (value, right) in enumerate(zip(explicit, first, strict=True)):
         close(value, right, tolerance, f"libtorch, d_{name}, adjoint of argument {where[k]}")
 
 
-def first_derivatives(
+def gradients(
     function: Callable[..., Any], args: Sequence[Any], weights: Sequence[Any]
-) -> tuple[Tensors, Tensors, Tensors]:
-    """As :func:`derivatives`, without the second ones."""
+) -> tuple[Tensors, Tensors]:
+    """Results, and by autograd the gradients of the float arguments."""
     where = differentiable(args)
-    leaves = [args[k].detach().clone().requires_grad_() for k in where]
+    leaves = [args[k].detach().requires_grad_() for k in where]
     full = list(args)
     for k, leaf in zip(where, leaves, strict=True):
         full[k] = leaf
@@ -330,9 +378,9 @@ def first_derivatives(
         for y, w in zip(results, weights, strict=True)
         if isinstance(y, torch.Tensor) and y.requires_grad
     ]
-    if not pairs:
-        return results, _or_zero((None,) * len(leaves), leaves), ()
-    found = torch.autograd.grad(
-        [y for y, _ in pairs], leaves, [w for _, w in pairs], allow_unused=True
-    )
-    return results, _or_zero(found, leaves), ()
+    found: Sequence[Any] = (None,) * len(leaves)
+    if pairs:
+        found = torch.autograd.grad(
+            [y for y, _ in pairs], leaves, [w for _, w in pairs], allow_unused=True
+        )
+    return results, _or_zero(found, leaves)

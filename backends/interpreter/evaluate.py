@@ -110,7 +110,7 @@ def _nonzero(frame: Frame, divisor: Value, grid: Grid, span: Span) -> Value:
     zeros = np.asarray(divisor) == 0
     mask = grid.mask()
     if np.any(zeros if mask is None else zeros & mask) and not grid.empty:
-        raise ZeroDivisionError(f"{frame.place(span)}: division of an int by zero")
+        raise ValueError(f"{frame.place(span)}: division of an int by zero")
     return arith.choose(zeros, 1, divisor)
 
 

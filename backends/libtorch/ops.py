@@ -102,6 +102,10 @@ def _infix(name: str) -> Row:
     return Row(emit, _h(name))
 
 
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_TO_INT = ".to(at::kLong)"
+
+
 def _compare(name: str) -> Row:
     def emit(c: Lowered) -> str:
         # Compared in float when either side is, with a float scalar rounded to the call's dtype.
@@ -109,7 +113,7 @@ def _compare(name: str) -> Row:
         for k in range(2):
             number = "real" if c.type(k) == FLOAT else "int64_t"
             sides.append(c.args[k] if c.is_tensor(k) else f"loma::scalar<{number}>({c.args[k]})")
-        return f"at::{name}({sides[0]}, {sides[1]}).to(at::kLong)"
+        return f"at::{name}({sides[0]}, {sides[1]}){_TO_INT}"
 
     return Row(emit, _h(name))
 
@@ -124,6 +128,10 @@ def _mul_no_nan(c: Lowered) -> str:
 
 
 def _where(c: Lowered) -> str:
+    first = c.op.args[0]
+    if isinstance(first, Op) and first.name in _COMPARISONS:
+        # A comparison that only this reads stays a mask of bytes.
+        return f"at::where({c.args[0].removesuffix(_TO_INT)}, {c.tensor(1)}, {c.tensor(2)})"
     # loma::scalar(...) of an int would not be promoted to the dtype of the other branch.
     cond = c.args[0] if c.is_tensor(0) else f"loma::scalar<real>({c.args[0]})"
     return f"at::where(at::ne({cond}, 0), {c.tensor(1)}, {c.tensor(2)})"
@@ -301,7 +309,7 @@ ROWS: dict[str, Row] = {
     "sub": _infix("sub"),
     "mul": _infix("mul"),
     "div": _infix("div"),
-    **{name: _compare(name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
+    **{name: _compare(name) for name in _COMPARISONS},
     **{
         name: _function(name)
         for name in (
