@@ -32,6 +32,7 @@ from loma.errors import CompilationFailed, CompilerNotFound
 
 RUNTIME = Path(__file__).resolve().parent / "libtorch" / "runtime"
 MODULE_FILE = "module.so"
+OBJECT_FILE = "module.o"
 _CORE = ("arguments.cpp", "dispatch.cpp", "autograd.cpp")
 _OUTPUT_LINES = 40
 
@@ -155,15 +156,21 @@ def build(source: GeneratedSource) -> Path:
     def compile_into(folder: Path) -> None:
         for name, text in source.files:
             (folder / name).write_text(text, encoding="utf-8")
-        made = folder / "module.o"
+        made = folder / OBJECT_FILE
         objects = _in_parallel(
-            lambda: _compile_generated(toolchain, folder / source.files[0][0], made, python=True),
+            lambda: _compile_generated(toolchain, folder / source.files[0][0], made),
             lambda: _runtime_object(toolchain, "core"),
             lambda: _runtime_object(toolchain, "python"),
         )
-        flags = (*toolchain.link_flags, *toolchain.python_link_flags)
+        # The binding was compiled without knowing the module: these are its two loose ends.
+        name = source.name
+        ends = (f"loma_this_module={name}__module", f"PyInit_{name}=PyInit_loma_module")
+        flags = (
+            *(f"-Wl,--defsym={end}" for end in ends),
+            *toolchain.link_flags,
+            *toolchain.python_link_flags,
+        )
         _link(toolchain, objects, flags, folder / MODULE_FILE, ("-shared",))
-        made.unlink()
 
     return cache.obtain(module_key(source, toolchain), compile_into)
 
@@ -185,8 +192,11 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
 
     def compile_into(folder: Path) -> None:
         def object_of(number: int, source: Path) -> Callable[[], Path]:
+            known = source.parent / OBJECT_FILE
+            if known.is_file():  # a module's own file: compiled with the module
+                return lambda: known
             made = folder / f"{number}.o"
-            return lambda: _compile_generated(toolchain, source, made, python=False, search=folders)
+            return lambda: _compile_generated(toolchain, source, made, folders)
 
         tasks = [object_of(number, source) for number, source in enumerate(sources)]
         objects = _in_parallel(*tasks, lambda: _runtime_object(toolchain, "core"))
@@ -219,7 +229,7 @@ def _runtime_digest() -> str:
     return cache.digest([part for path in files for part in (path.name, path.read_bytes())])
 
 
-def _headers(toolchain: Toolchain, python: bool) -> Path:
+def _headers(toolchain: Toolchain) -> Path:
     """A folder with the runtime's headers and the precompiled prelude."""
 
     def compile_into(folder: Path) -> None:
@@ -227,11 +237,11 @@ def _headers(toolchain: Toolchain, python: bool) -> Path:
             shutil.copy(path, folder)
         _compile(
             toolchain,
-            ("-x", "c++-header", *_variant(toolchain, python), str(folder / "prelude.h")),
+            ("-x", "c++-header", str(folder / "prelude.h")),
             folder / "prelude.h.gch",
         )
 
-    key = cache.digest([toolchain.digest, _runtime_digest(), f"headers {python}"])
+    key = cache.digest([toolchain.digest, _runtime_digest(), "headers"])
     return cache.obtain(key, compile_into)
 
 
@@ -241,28 +251,19 @@ def _runtime_object(toolchain: Toolchain, part: str) -> Path:
     def compile_into(folder: Path) -> None:
         unit = folder / f"{part}.cpp"  # one translation unit: torch's headers are read once
         names = _CORE if part == "core" else ("python.cpp",)
-        includes = [f'#include "{RUNTIME / name}"\n' for name in names]
-        if part == "python":
-            unit.write_text("".join(['#include "prelude.h"\n', *includes]), "utf-8")
-            _compile_generated(toolchain, unit, folder / "python.o", python=True)
-        else:
-            unit.write_text("".join(includes), "utf-8")
-            _compile(toolchain, ("-DLOMA_NO_PYTHON", "-O2", "-c", str(unit)), folder / "core.o")
+        unit.write_text("".join(f'#include "{RUNTIME / name}"\n' for name in names), "utf-8")
+        flags = toolchain.python_flags if part == "python" else ()
+        _compile(toolchain, (*flags, "-O1", "-c", str(unit)), folder / f"{part}.o")
 
     key = cache.digest([toolchain.digest, _runtime_digest(), f"runtime {part}"])
     return cache.obtain(key, compile_into) / f"{part}.o"
 
 
-def _variant(toolchain: Toolchain, python: bool) -> tuple[str, ...]:
-    return toolchain.python_flags if python else ("-DLOMA_NO_PYTHON",)
-
-
 def _compile_generated(
-    toolchain: Toolchain, source: Path, made: Path, python: bool, search: Iterable[Path] = ()
+    toolchain: Toolchain, source: Path, made: Path, search: Iterable[Path] = ()
 ) -> Path:
-    headers = _headers(toolchain, python)
-    folders = [flag for folder in (headers, *search) for flag in ("-I", str(folder))]
-    _compile(toolchain, (*_variant(toolchain, python), *folders, "-c", str(source)), made)
+    folders = [flag for folder in (_headers(toolchain), *search) for flag in ("-I", str(folder))]
+    _compile(toolchain, (*folders, "-c", str(source)), made)
     return made
 
 

@@ -61,6 +61,7 @@ def layers() -> Layers:
     """All layers; compiles those that are not compiled yet."""
     global _layers
     if _layers is None:
+        compile_layers()
         _layers = Layers(
             **{item.name: getattr(module(item.name), item.name) for item in fields(Layers)}
         )

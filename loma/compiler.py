@@ -62,9 +62,12 @@ def compile_many(
             done(program)
         return module
 
-    # One more than compilers may run: a thread that generates code keeps none waiting.
+    # The longest first, so that none runs on alone at the end. One thread more than compilers may
+    # run: one that generates code keeps none waiting.
+    order = sorted(range(len(programs)), key=lambda k: -len(_read(programs[k]).source))
     with ThreadPoolExecutor(max_workers=config.jobs() + 1) as pool:
-        return list(pool.map(one, programs))
+        modules = dict(zip(order, pool.map(lambda k: one(programs[k]), order), strict=True))
+    return [modules[k] for k in range(len(programs))]
 
 
 def load(program: Program) -> LomaModule:

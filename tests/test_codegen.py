@@ -41,7 +41,7 @@ def test_ordinary_names_stay(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["new", "template", "NAN", "π", "_B", "u_x", "x_", "__x", "f__body", "real", "at", "LOG"]
+    ["new", "template", "NAN", "π", "_B", "u_x", "x_", "__x", "f__body", "real", "at", "LOG"],
 )
 def test_dangerous_names_are_changed(name: str) -> None:
     changed = cpp_name(name)

@@ -108,8 +108,7 @@ def lower_function(function: Function, module: Module) -> str:
             params.append(f"const at::Tensor& {name}")
     for size, (tensor, dim) in size_variables(function).items():
         writer.line(
-            f"[[maybe_unused]] const int64_t {cpp_name(size)} = "
-            f"{cpp_name(tensor)}.size({dim});"
+            f"[[maybe_unused]] const int64_t {cpp_name(size)} = {cpp_name(tensor)}.size({dim});"
         )
     if _is_called(function, module):
         _write_param_checks(writer, context, host)
@@ -208,5 +207,3 @@ def _signature(function: Function) -> str:
         if line.endswith(":"):
             return "\n".join(f"// {text}" for text in head[: k + 1])
     return f"// {head[0]}"
-
-

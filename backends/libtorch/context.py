@@ -152,4 +152,3 @@ def _assigned_scalars(function: Function) -> set[str]:
             case _:
                 pass
     return found
-

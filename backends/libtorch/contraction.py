@@ -27,9 +27,7 @@ class Contraction:
     equation: str
 
 
-def match(
-    target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]
-) -> Contraction | None:
+def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contraction | None:
     """The statement as a matrix product, or None where it is not one."""
     match body:
         case Binary("*", Index(Var()) as left, Index(Var()) as right) if kind == "sum":

@@ -66,9 +66,7 @@ def write_index_assign(
     _write(writer, context, nest, plan, line)
 
 
-def _normalised(
-    stmt: IndexAssign, value: Expr, assign: bool
-) -> tuple[tuple[Axis, ...], str, Expr]:
+def _normalised(stmt: IndexAssign, value: Expr, assign: bool) -> tuple[tuple[Axis, ...], str, Expr]:
     """All axes, the reduction over those that the target lacks, and what is reduced.
 
     A reduction that is the whole right side becomes that of the statement.
@@ -138,9 +136,7 @@ def _write_nonempty(
 # ------------------------------------------------------------------------------------- writing
 
 
-def _write(
-    writer: Writer, context: FunctionContext, nest: Nest, plan: Plan, line: int
-) -> None:
+def _write(writer: Writer, context: FunctionContext, nest: Nest, plan: Plan, line: int) -> None:
     target = plan.stmt.target
     inside = Writer(1)
     parts = isinstance(target, Var)
@@ -314,7 +310,6 @@ def _write_loose_checks(
             f"outside_.check({check.number}, {place}, {cpp_string(check.text)}, {tensor}, "
             f"{check.subscript.dim}, {strip(context.ints(check.subscript.size))});"
         )
-
 
 
 def is_product(stmt: IndexAssign) -> bool:

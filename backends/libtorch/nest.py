@@ -32,6 +32,7 @@ from loma.walk import children, free_variables, walk
 if TYPE_CHECKING:
     from loma.backends.libtorch.context import FunctionContext
 
+
 class Nest(Expressions):
     """The expressions of one index statement, and the parameters that its function needs."""
 
@@ -349,9 +350,7 @@ class Nest(Expressions):
             pragma = None
         self.innermost(writer, inner, body, make, pragma)
 
-    def _check_elements(
-        self, writer: Writer, kind: str, axes: Sequence[Axis], body: Expr
-    ) -> None:
+    def _check_elements(self, writer: Writer, kind: str, axes: Sequence[Axis], body: Expr) -> None:
         number = len(self.checks) + 1
         self.checks.append(LooseCheck(number, None, "", kind, self.context.line(body.span)))
         tests = " || ".join(f"{self.ints(axis.extent)} <= 0" for axis in axes)
@@ -386,4 +385,3 @@ def _own_pads(expr: Expr) -> list[ZeroPad]:
 
 def _guard(writer: Writer, condition: str | None) -> AbstractContextManager[None]:
     return writer.block(f"if ({condition})") if condition else nullcontext()
-

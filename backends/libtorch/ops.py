@@ -215,9 +215,7 @@ def _avg_pool2d(c: Lowered) -> str:
 
 def _avg_pool2d_input(c: Lowered) -> str:
     blank = f"at::empty({c.list('shape')}, {c.args[0]}.options())"
-    return (
-        f"at::avg_pool2d_backward({c.args[0]}, {blank}, {_window(c)}, false, true, std::nullopt)"
-    )
+    return f"at::avg_pool2d_backward({c.args[0]}, {blank}, {_window(c)}, false, true, std::nullopt)"
 
 
 def _reshape(c: Lowered) -> str:
@@ -313,7 +311,16 @@ ROWS: dict[str, Row] = {
     **{
         name: _function(name)
         for name in (
-            "neg", "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "abs", "sign", "zeros_like",
+            "neg",
+            "relu",
+            "sigmoid",
+            "tanh",
+            "exp",
+            "log",
+            "sqrt",
+            "abs",
+            "sign",
+            "zeros_like",
             "ones_like",
         )
     },

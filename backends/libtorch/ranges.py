@@ -34,9 +34,7 @@ def _negate(expr: Expr) -> Expr:
     return sizes.simplify(Binary("-", ZERO, expr, INT))
 
 
-def provably_inside(
-    subscript: Subscript, axes: Sequence[Axis], context: FunctionContext
-) -> bool:
+def provably_inside(subscript: Subscript, axes: Sequence[Axis], context: FunctionContext) -> bool:
     """Whether an affine subscript stays in its dimension for all sizes (when no axis is empty)."""
     if subscript.parts is None:
         return False

@@ -227,9 +227,9 @@ class Statements:
             call = self.host.value(stmt.call)
         with writer.block():
             writer.line(f"auto results_ = {call};")
-            roots = {
-                arg.name for arg in stmt.call.args if isinstance(arg, Var)
-            } | {target.name for target in stmt.targets}
+            roots = {arg.name for arg in stmt.call.args if isinstance(arg, Var)} | {
+                target.name for target in stmt.targets
+            }
             for k, target in enumerate(stmt.targets):
                 result = f"std::get<{k}>(results_)"
                 name = context.variable(target)
@@ -299,9 +299,7 @@ class Statements:
             self.writer.line(f"return {{{', '.join(texts)}}};")
 
 
-def hoisted(
-    stmt: IndexAssign, context: FunctionContext, host: Host, writer: Writer
-) -> IndexAssign:
+def hoisted(stmt: IndexAssign, context: FunctionContext, host: Host, writer: Writer) -> IndexAssign:
     """The statement with whole-tensor values and calls of tensor functions computed before it."""
     axes = frozenset(axis.name for axis in stmt.axes)
 
@@ -353,4 +351,3 @@ def _root_type(place: Expr) -> Type:
     while isinstance(place, Index | Member):
         place = place.base
     return place.type
-

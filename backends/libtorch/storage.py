@@ -16,9 +16,7 @@ from loma.walk import blocks, expressions, statements, walk
 
 def own_names(stmt: Stmt) -> set[str]:
     """Variables in the statement itself, not in its nested blocks."""
-    return {
-        node.name for expr in expressions(stmt) for node in walk(expr) if isinstance(node, Var)
-    }
+    return {node.name for expr in expressions(stmt) for node in walk(expr) if isinstance(node, Var)}
 
 
 def all_names(stmt: Stmt) -> set[str]:
@@ -72,4 +70,3 @@ def zeroed_before(block: Sequence[Stmt], position: int, name: str) -> int | None
                 return None
             return k
     return None
-

@@ -1,4 +1,8 @@
 // The first include of every generated file, so that it can be precompiled.
+//
+// pybind11 is not part of it: its headers cost every file that includes them some seconds. The
+// binding of all modules is compiled once, in python.cpp, and linked to each. A generated file that
+// is compiled with LOMA_STANDALONE binds itself.
 #ifndef LOMA_PRELUDE_H
 #define LOMA_PRELUDE_H
 
@@ -6,17 +10,8 @@
 
 #include "kernels.h"
 
-#ifndef LOMA_NO_PYTHON
-// The binding runs once, at import: compiling pybind11 without optimisation saves a second a module.
-#pragma GCC push_options
-#pragma GCC optimize("O0")
-#include <pybind11/pybind11.h>
-#pragma GCC pop_options
-
-namespace loma {
-// Fills the Python module with `entry` and `set_derivative_hook`; see python.cpp.
-void bind_module(pybind11::module_& python, const Module& module);
-}  // namespace loma
+#ifdef LOMA_STANDALONE
+#include "binding.h"
 #endif
 
 #endif  // LOMA_PRELUDE_H

@@ -1,6 +1,5 @@
 // The Python side of a module: functions that a call reaches without the overhead of torch.ops.
-#include "prelude.h"
-
+#include "binding.h"
 #include "operators.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -244,3 +243,10 @@ void bind_module(py::module_& python, const Module& module) {
 }
 
 }  // namespace loma
+
+#ifndef LOMA_STANDALONE
+// Compiled once for all modules: the linker gives these two symbols their meaning in each.
+extern "C" __attribute__((visibility("hidden"))) const loma::Module loma_this_module;
+
+PYBIND11_MODULE(loma_module, python) { loma::bind_module(python, loma_this_module); }
+#endif
