@@ -83,6 +83,7 @@ def _detect(compiler: str, extra_flags: tuple[str, ...]) -> Toolchain:
     # torch's wheels bring their own OpenMP; a second one in the process would have its own threads.
     openmp = [str(path) for path in sorted(library.glob("libgomp*.so*"))[:1]]
     link_flags = (
+        *_cxx_library(),
         f"-L{library}", f"-Wl,-rpath,{library}", "-Wl,--as-needed",
         "-ltorch_cpu", "-lc10", *(openmp or ["-fopenmp"]),
     )  # fmt: skip
@@ -118,6 +119,17 @@ def _compiler_version(compiler: str) -> str:
 def _native_flags() -> tuple[str, ...]:
     known = platform.machine().lower() in ("x86_64", "amd64", "aarch64", "arm64")
     return ("-march=native",) if known else ()
+
+
+def _cxx_library() -> tuple[str, ...]:
+    """The C++ library of this process, torch's. Named first, because some compilers would link a
+    copy of their own statically, and two of them in one process do not share their locales."""
+    try:
+        maps = Path("/proc/self/maps").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    loaded = {line.split(maxsplit=5)[5] for line in maps if "/libstdc++.so" in line}
+    return tuple(sorted(path for path in loaded if Path(path).is_file())[:1])
 
 
 def _processor() -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from capsnet_loma.config import CapsNetConfig
 from capsnet_loma.layers import layers
+from capsnet_loma.parameters import CapsNetParameters
 from capsnet_loma.reference import RECONSTRUCTION_WEIGHT, longest
 
 
-class CapsNet(nn.Module):
+class CapsNet(CapsNetParameters):
     """``forward(images, targets_one_hot=None) -> (capsules [B, I, O], reconstruction [B, P])``.
 
     Without targets the longest capsule is decoded. Parameters have the names, shapes and initial
@@ -18,18 +18,8 @@ class CapsNet(nn.Module):
     """
 
     def __init__(self, config: CapsNetConfig | None = None) -> None:
-        super().__init__()
-        self.config = c = config or CapsNetConfig()
+        super().__init__(config)
         layers()  # compiles before the first batch
-        channels = c.primary_types * c.primary_dim
-        self.conv = nn.Conv2d(c.image_channels, c.conv_channels, c.conv_kernel)
-        self.primary = nn.Conv2d(c.conv_channels, channels, c.primary_kernel, c.primary_stride)
-        self.digit_weight = nn.Parameter(
-            0.1 * torch.randn(c.classes, c.input_capsules, c.digit_dim, c.primary_dim)
-        )
-        self.fc1 = nn.Linear(c.classes * c.digit_dim, c.decoder_hidden[0])
-        self.fc2 = nn.Linear(c.decoder_hidden[0], c.decoder_hidden[1])
-        self.fc3 = nn.Linear(c.decoder_hidden[1], c.image_elements)
 
     def forward(
         self, images: Tensor, targets_one_hot: Tensor | None = None

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from capsnet_loma.config import CapsNetConfig
+from capsnet_loma.parameters import CapsNetParameters
 
 RECONSTRUCTION_WEIGHT = 0.0005
 
@@ -94,24 +94,11 @@ def reconstruction_loss(images: Tensor, reconstruction: Tensor) -> Tensor:
     return (reconstruction - images).square().sum(dim=1).mean()
 
 
-class CapsNet(nn.Module):
+class CapsNet(CapsNetParameters):
     """``forward(images, targets_one_hot=None) -> (capsules [B, I, O], reconstruction [B, P])``.
 
     Without targets the longest capsule is decoded.
     """
-
-    def __init__(self, config: CapsNetConfig | None = None) -> None:
-        super().__init__()
-        self.config = c = config or CapsNetConfig()
-        channels = c.primary_types * c.primary_dim
-        self.conv = nn.Conv2d(c.image_channels, c.conv_channels, c.conv_kernel)
-        self.primary = nn.Conv2d(c.conv_channels, channels, c.primary_kernel, c.primary_stride)
-        self.digit_weight = nn.Parameter(
-            0.1 * torch.randn(c.classes, c.input_capsules, c.digit_dim, c.primary_dim)
-        )
-        self.fc1 = nn.Linear(c.classes * c.digit_dim, c.decoder_hidden[0])
-        self.fc2 = nn.Linear(c.decoder_hidden[0], c.decoder_hidden[1])
-        self.fc3 = nn.Linear(c.decoder_hidden[1], c.image_elements)
 
     def forward(
         self, images: Tensor, targets_one_hot: Tensor | None = None

@@ -54,7 +54,7 @@ def test_all_versions(tmp_path: Path) -> None:
     for m in result.measurements:
         assert m.seconds.low <= m.seconds.slope <= m.seconds.high
         assert m.peak_memory > 10 * 2**20
-        assert len({s.iterations for s in m.samples}) == 4
+        assert len({s.iterations for s in m.samples}) >= 3  # fewer on a slow machine
     data = json.loads(json.dumps(result.to_json()))
     assert data["versions"][0]["time_ratio"] == 1.0
     plot_profile(result, tmp_path / "p.png")
