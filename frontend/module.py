@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-import warnings
 from pathlib import PurePath
 
 from loma import errors
 from loma.builtins import BUILTINS
 from loma.frontend import statements
+from loma.frontend.python_syntax import parse_python
 from loma.frontend.order import sort_derivatives, sort_functions, sort_structs
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
 from loma.frontend.signatures import derivative_header, function_header, function_scope, read_struct
@@ -108,9 +108,7 @@ def _function(scope: Scope, node: ast.FunctionDef) -> Function:
 
 def _syntax(source: str) -> ast.Module:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(source)
+        return parse_python(source)
     except SyntaxError as error:
         raise _syntax_error(source, error) from None
     except ValueError as error:  # null bytes, lone surrogates, very long numbers

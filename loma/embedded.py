@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+from loma.frontend.python_syntax import parse_python
 from loma.functions import LomaModule
 
 
@@ -44,7 +45,7 @@ def _program_text(lines: list[str], first: int) -> str:
     ``first`` is the number of the first of ``lines``, that of the decorator.
     """
     lines = textwrap.dedent("".join(lines)).splitlines(keepends=True)
-    node = ast.parse("".join(lines)).body[0]
+    node = parse_python("".join(lines)).body[0]
     assert isinstance(node, ast.ClassDef | ast.FunctionDef)
     if isinstance(node, ast.FunctionDef) and _takes_arguments(node):
         start = node.lineno

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from loma import errors
@@ -372,3 +374,13 @@ def test_index_of_rank_0_result_in_a_declaration() -> None:
     assert print_expr(value) == "mean(X)[()]"
     assert isinstance(value.base.type, TensorType)
     assert Var("N", INT) != value
+
+
+def test_threads_may_parse_at_once() -> None:
+    """Without a lock CPython 3.11 fails here with a SystemError now and then."""
+    lines = [f"    y[i] = y[i] * {k}.0 + (x[i] - {k}.0) * x[i]\n" for k in range(200)]
+    text = "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    y : Tensor[N]\n" + "".join(lines)
+    text += "    return y\n"
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        modules = list(pool.map(parse, [text] * 12))
+    assert all(module == modules[0] for module in modules)
