@@ -4,7 +4,11 @@
 
 #include "tables.h"
 
+// What is bound runs once, at import: optimising pybind11 would cost some seconds for nothing.
+#pragma GCC push_options
+#pragma GCC optimize("O0")
 #include <pybind11/pybind11.h>
+#pragma GCC pop_options
 
 namespace loma {
 

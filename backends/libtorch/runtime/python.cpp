@@ -4,7 +4,6 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -22,6 +21,18 @@ struct Entry {
   Operator* op;
   py::object fallback;
   bool gives_adjoints;
+};
+
+// As pybind11's gil_scoped_release, which is compiled without optimisation here.
+class WithoutGil {
+ public:
+  WithoutGil() : thread_(PyEval_SaveThread()) {}
+  ~WithoutGil() { PyEval_RestoreThread(thread_); }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* thread_;
 };
 
 constexpr const char* kCapsule = "loma.entry";
@@ -190,7 +201,7 @@ PyObject* call_entry(PyObject* self, PyObject* const* args, Py_ssize_t positiona
   Stack arguments = convert(op, slots);
   Tensors results;
   {
-    const py::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     results = call_and_write(op, std::move(arguments));
   }
   return wrap(std::move(results), entry->gives_adjoints);
