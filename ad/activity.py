@@ -11,11 +11,11 @@ from typing import assert_never
 
 from loma.ir import (
     Assign, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, FloatType, For, Function,
-    If, Index, IndexAssign, IntConst, IntType, Member, NoDiff, Op, Place, Reduce, Return, Select,
+    If, Index, IndexAssign, IntConst, IntType, Member, NoDiff, Op, Reduce, Return, Select,
     Stmt, TensorType, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 from loma.ops import OPS
-from loma.walk import statements
+from loma.walk import root, statements
 
 
 def carries_derivative(type_: Type) -> bool:
@@ -65,17 +65,6 @@ def differentiable_reads(expr: Expr) -> Iterator[str]:
 def _labels(name: str, count: int) -> tuple[str, ...]:
     info = OPS[name]
     return info.args * count if info.takes_list else info.args[:count]
-
-
-def root(place: Place | Expr) -> str:
-    """The variable that a place is a part of."""
-    match place:
-        case Var(name):
-            return name
-        case Index(base) | Member(base):
-            return root(base)
-        case _:
-            raise AssertionError(place)
 
 
 def _flows(body: tuple[Stmt, ...]) -> Iterator[tuple[set[str], set[str]]]:

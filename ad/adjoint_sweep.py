@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma import builder as b
-from loma.ad.activity import carries_derivative, differentiable_reads, root
+from loma.ad.activity import carries_derivative, differentiable_reads
 from loma.ad.expressions import contributions
 from loma.ad.forward_sweep import ForwardSweep
 from loma.ad.index_statements import Adjoints, adjoint_statements
@@ -16,7 +16,7 @@ from loma.ir import (
     Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Place, Stmt, TensorType,
     TupleType, Unpack, Var, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.walk import map_expressions
+from loma.walk import map_expressions, root
 
 
 class AdjointSweep:

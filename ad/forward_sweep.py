@@ -7,7 +7,7 @@ from typing import assert_never
 
 from loma import builder as b
 from loma import errors, sizes
-from loma.ad.activity import carries_derivative, root
+from loma.ad.activity import carries_derivative
 from loma.ad.index_statements import first_extreme
 from loma.ad.sweep import Env, Record, SweepContext, modified
 from loma.axes import index_statement
@@ -17,7 +17,7 @@ from loma.ir import (
     IntType, Return, Stmt, TensorType, TupleType, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness, covers
-from loma.walk import free_variables, map_expressions, substitute
+from loma.walk import free_variables, map_expressions, root, substitute
 
 
 class ForwardSweep:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from loma import builder as b
-from loma.ad.activity import root
 from loma.ad.calls import CallPlan
 from loma.ad.expressions import PartialName
 from loma.ad.normalise import Normal
@@ -14,7 +13,7 @@ from loma.ir import (
     FLOAT, Assign, Declare, Expr, Function, IndexAssign, Stmt, TensorType, Type, Unpack,
     Var, Zero,
 )  # fmt: skip
-from loma.walk import statements, substitute
+from loma.walk import root, statements, substitute
 
 Env = dict[str, str]  # primal variable -> the version that holds its value
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma.ir import (
-    Assign, Binary, Declare, Expr, For, Function, If, Index, IndexAssign, Member, Op, Stmt, Unpack,
+    Assign, Binary, Declare, Expr, For, Function, If, IndexAssign, Op, Stmt, Unpack,
     Var, While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
-from loma.walk import map_children, map_expressions, statements
+from loma.walk import map_children, map_expressions, root, statements
 
 
 def merged_names(
@@ -61,11 +61,7 @@ def written(stmt: Stmt) -> list[str]:
     """Variables that the statement itself gives values to, as a whole or in part."""
     match stmt:
         case Assign(target) | IndexAssign(target):
-            place: Expr = target
-            while not isinstance(place, Var):
-                assert isinstance(place, Index | Member)
-                place = place.base
-            return [place.name]
+            return [root(target)]
         case Declare(target) | Zero(target):
             return [target.name]
         case Unpack(targets):

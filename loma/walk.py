@@ -125,6 +125,17 @@ def substitute_type(type_: Type, values: dict[str, Expr]) -> Type:
     return type_
 
 
+def root(place: Expr) -> str:
+    """The variable that a place is a part of."""
+    match place:
+        case Var(name):
+            return name
+        case Index(base) | Member(base):
+            return root(base)
+        case _:
+            raise AssertionError(place)
+
+
 def blocks(stmt: Stmt) -> tuple[tuple[Stmt, ...], ...]:
     """The statement's nested blocks."""
     match stmt:

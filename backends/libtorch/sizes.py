@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from loma import errors
 from loma.ir import Binary, Builtin, Expr, IntConst, Select, Unary, Var
 from loma.printer import print_expr
 from loma.sizes import constant
@@ -56,7 +57,9 @@ def _cpp(expr: Expr, slots: Mapping[str, int]) -> str:
             chosen = f"{_size(then, slots)} : {_size(other, slots)}"
             return f"({_cpp(cond, slots)} != 0 ? {chosen})"
         case _:
-            raise NotImplementedError(f"a size cannot be {print_expr(expr)}")
+            raise errors.BackendLacksOperator(
+                f"the libtorch backend cannot compute the size {print_expr(expr)}", expr.span
+            )
 
 
 def _size(expr: Expr, slots: Mapping[str, int]) -> str:

@@ -15,7 +15,7 @@ from loma.ir import (
     TensorType, Type, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.sizes import equal
-from loma.walk import free_variables
+from loma.walk import free_variables, root
 
 Visit = Callable[[Stmt, frozenset[str]], None]
 
@@ -59,14 +59,14 @@ def effects(stmt: Stmt, out_params: Callable[[str], tuple[bool, ...]]) -> tuple[
             read = free_variables(value)
             if isinstance(target, Var) and op == "=":
                 return read, {target.name}, set()
-            return read | _subscript_reads(target), set(), {_root(target)}
+            return read | _subscript_reads(target), set(), {root(target)}
         case IndexAssign(target, op, value, axes):
             own = {axis.name for axis in axes}
             read = (free_variables(value) | _subscript_reads(target)) - own
             read |= {name for axis in axes for name in free_variables(axis.extent)}
-            if op == "=" and covers(stmt) and _root(target) not in read:
-                return read, {_root(target)}, set()
-            return read, set(), {_root(target)}
+            if op == "=" and covers(stmt) and root(target) not in read:
+                return read, {root(target)}, set()
+            return read, set(), {root(target)}
         case Unpack(targets, call):
             return free_variables(call), {t.name for t in targets}, set()
         case Zero(target):
@@ -75,7 +75,7 @@ def effects(stmt: Stmt, out_params: Callable[[str], tuple[bool, ...]]) -> tuple[
             read, partly = set(), set()
             for is_out, arg in zip(out_params(call.function), call.args, strict=True):
                 if is_out:
-                    partly.add(_root(arg))
+                    partly.add(root(arg))
                 else:
                     read |= free_variables(arg)
             return read, set(), partly
@@ -85,16 +85,6 @@ def effects(stmt: Stmt, out_params: Callable[[str], tuple[bool, ...]]) -> tuple[
             raise AssertionError("has nested blocks")
         case _:
             assert_never(stmt)
-
-
-def _root(place: Expr) -> str:
-    match place:
-        case Var(name):
-            return name
-        case Index(base) | Member(base):
-            return _root(base)
-        case _:
-            raise AssertionError(place)
 
 
 def _subscript_reads(place: Expr) -> set[str]:
