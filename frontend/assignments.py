@@ -7,14 +7,16 @@ import ast
 from loma import builder as b
 from loma import errors
 from loma.frontend import expressions as ex
+from loma.frontend import stacks
 from loma.frontend.index_statement import Operation, free_indices, index_statement
 from loma.frontend.operators import split
+from loma.frontend.places import check_root, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.types import check_declarable
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    FLOAT, ArrayType, Assign, Call, Declare, Expr, Index, IntConst, Member, Place, Span, Stmt,
-    TensorType, TupleType, Type, Unpack, Var,
+    FLOAT, Assign, Call, Declare, Expr, IntConst, Span, Stmt, TensorType, TupleType, Type, Unpack,
+    Var,
 )  # fmt: skip
 from loma.walk import variables
 
@@ -32,6 +34,9 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
         )
     (target,) = node.targets
     span = span_of(node)
+    popped = stacks.pop(scope, node)
+    if popped is not None:
+        return [popped]
     match target:
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
             return _unpack(scope, targets, node.value, span)
@@ -40,29 +45,15 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
         case ast.Subscript() if _tensor_of(scope, target) is not None:
             _check_target(scope, target)
             return [index_statement(scope, target, "=", node.value, span)]
-        case ast.Subscript() | ast.Attribute():
-            place = _scalar_place(scope, target)
-            return [Assign(place, "=", _value(scope, node.value, place.type, "the value"), span)]
         case _:
-            raise _no_target(target)
-
-
-def _no_target(node: ast.expr) -> errors.UserError:
-    if isinstance(node, ast.Starred):
-        return unsupported(node)
-    return errors.SyntaxNotSupported("this cannot be assigned to", span_of(node))
+            found = place(scope, target)
+            whole_value(found.type, span)
+            return [Assign(found, "=", _value(scope, node.value, found.type, "the value"), span)]
 
 
 def _tensor_of(scope: Scope, target: ast.Subscript) -> Symbol | None:
     """The tensor whose element a target is; None for an array's. An unknown name is an error."""
-    root: ast.expr = target
-    while isinstance(root, ast.Subscript | ast.Attribute):
-        root = root.value
-    if not isinstance(root, ast.Name):
-        raise errors.SyntaxNotSupported("this cannot be assigned to", span_of(target))
-    symbol = scope.symbols.get(root.id)
-    if symbol is None:
-        raise scope.undeclared(root.id, span_of(root), "Tensor[...]")
+    symbol = scope.symbols[check_root(scope, target)]
     return symbol if isinstance(symbol.type, TensorType) else None
 
 
@@ -78,17 +69,6 @@ def _check_target(scope: Scope, target: ast.Subscript) -> None:
     ex.check_rank(target, Var(symbol.name, symbol.type), symbol.type)
 
 
-def _scalar_place(scope: Scope, target: ast.Subscript | ast.Attribute) -> Place:
-    place = ex.expression(scope, target)
-    root: Expr = place
-    while isinstance(root, Index | Member):
-        root = root.base
-    assert isinstance(root, Var)
-    assert isinstance(place, Index | Member)
-    scope.check_writable(root.name, span_of(target))
-    return place
-
-
 def _value(scope: Scope, node: ast.expr, type_: Type, what: str) -> Expr:
     value = ex.expression(scope, node)
     return ex.convert(scope, value, type_, what, errors.AssignTypeMismatch)
@@ -98,21 +78,22 @@ def _value(scope: Scope, node: ast.expr, type_: Type, what: str) -> Expr:
 
 
 def _assign_variable(scope: Scope, target: ast.Name, node: ast.expr, span: Span) -> Stmt:
-    name, place = target.id, span_of(target)
+    name, at = target.id, span_of(target)
     if name in scope.symbols:
-        symbol = scope.check_writable(name, place)
+        symbol = scope.check_writable(name, at)
+        whole_value(symbol.type, span)
         value = _value(scope, node, symbol.type, f"the value of '{name}'")
         scope.unassigned.discard(name)
-        return Assign(Var(name, symbol.type, place), "=", value, span)
+        return Assign(Var(name, symbol.type, at), "=", value, span)
     value = ex.expression(scope, node)
     if isinstance(value.type, TensorType):
-        scope.check_outermost(name, place)
-        check_declarable(scope, name, value.type, place)
-        scope.add(Symbol(name, value.type, "local", place))
-        return Declare(Var(name, value.type, place), value, span)
+        scope.check_outermost(name, at)
+        check_declarable(scope, name, value.type, at)
+        scope.add(Symbol(name, value.type, "local", at))
+        return Declare(Var(name, value.type, at), value, span)
     if isinstance(value.type, TupleType):
         ex.convert(scope, value, FLOAT, f"'{name}'", errors.AssignTypeMismatch)
-    raise scope.undeclared(name, place, b.show_type(value.type))
+    raise scope.undeclared(name, at, b.show_type(value.type))
 
 
 def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
@@ -134,21 +115,21 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
         symbol_ = scope.check_writable(target.id, span_of(target))
         if isinstance(symbol_.type, TensorType) and symbol_.type.dims != ():
             return _augment_tensor(scope, symbol_, target, op, node.value, span)
-        if free_indices(scope, node.value) and (symbol_.type == FLOAT or b.is_rank0(symbol_.type)):
+        if (symbol_.type == FLOAT or b.is_rank0(symbol_.type)) and (
+            scope.has_tensors() and free_indices(scope, node.value)
+        ):
             return index_statement(scope, target, op, node.value, span)
-        place: Place = Var(symbol_.name, symbol_.type, span_of(target))
         if isinstance(symbol_.type, TensorType):
             return _augment_tensor(scope, symbol_, target, op, node.value, span)
-    else:
-        place = _scalar_place(scope, target)
-    if isinstance(place.type, ArrayType) or not b.is_scalar(place.type):
+    found = place(scope, target)
+    if not b.is_scalar(found.type):
         raise errors.AssignTypeMismatch(
-            f"'{op}' takes ints, floats and tensors, found {b.show_type(place.type)}", span
+            f"'{op}' takes ints, floats and tensors, found {b.show_type(found.type)}", span
         )
     value = _value(scope, node.value, FLOAT, "the value")
     if op == "+=":
-        return Assign(place, "+=", value, span)
-    return Assign(place, "=", b.binary(op[0], place, value, span), span)
+        return Assign(found, "+=", value, span)
+    return Assign(found, "=", b.binary(op[0], found, value, span), span)
 
 
 def _augment_tensor(
@@ -156,14 +137,14 @@ def _augment_tensor(
 ) -> Stmt:
     """On a whole tensor, with NumPy broadcasting of the value."""
     scope.check_assigned(symbol.name, span_of(target))
-    place = Var(symbol.name, symbol.type, span_of(target))
+    variable = Var(symbol.name, symbol.type, span_of(target))
     value = ex.expression(scope, node)
     if op == "+=" and _adds_without_broadcast(value.type, symbol.type):
-        return Assign(place, "+=", value, span)
-    whole = b.binary(op[0], place, value, span)
+        return Assign(variable, "+=", value, span)
+    whole = b.binary(op[0], variable, value, span)
     what = f"the value of '{symbol.name}'"
     return Assign(
-        place, "=", ex.convert(scope, whole, symbol.type, what, errors.AssignTypeMismatch), span
+        variable, "=", ex.convert(scope, whole, symbol.type, what, errors.AssignTypeMismatch), span
     )
 
 
@@ -229,7 +210,7 @@ def _result_variable(scope: Scope, name: ast.Name, type_: Type) -> Var:
         scope.add(Symbol(name.id, type_, "local", span))
         return Var(name.id, type_, span)
     symbol = scope.check_writable(name.id, span)
-    if not ex.fits(type_, symbol.type):
+    if not b.convertible(type_, symbol.type):
         raise errors.AssignTypeMismatch(
             f"'{name.id}' is {b.show_type(symbol.type)} and cannot take {b.show_type(type_)}", span,
             related=((symbol.span, "declared here"),),

@@ -11,21 +11,22 @@ import ast
 from loma import builder as b
 from loma import errors, sizes
 from loma.builtins import BUILTINS
+from loma.differentials import primal_name
 from loma.frontend import expressions as ex
+from loma.frontend import stacks
 from loma.frontend.operators import argument_of, operator
+from loma.frontend.places import argument_place
 from loma.frontend.reductions import REDUCTIONS, reduction
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    INT, Call, Expr, Function, Index, Member, NoDiff, Param, Span, TensorType, TupleType, Type, Var,
-    ZeroPad, is_tensor_function,
+    INT, Call, Expr, Function, NoDiff, Param, Span, TensorType, TupleType, Type, Var, ZeroPad,
+    is_tensor_function,
 )  # fmt: skip
 from loma.ops import OPS
 from loma.walk import free_variables, substitute_type
 
-# Names that belong to the language's syntax and cannot be functions of a program.
-SYNTAX_NAMES = ("zero_pad", "no_diff", "zero", "range", "reversed", "rev_diff", "fwd_diff")
 _PYTHON_HINTS = {
     "int": "convert with float2int(x)",
     "float": "convert with int2float(x)",
@@ -54,11 +55,16 @@ def call(scope: Scope, node: ast.Call) -> Expr:
     match node.func:
         case ast.Name(id=name):
             pass
+        case ast.Attribute() as method if (error := stacks.misused(scope, method)) is not None:
+            raise error
         case _:
+            hint = "methods are functions in loma: relu(x) instead of x.relu()"
+            match node.func:
+                case ast.Attribute(value=ast.Name(id=base), attr=attr) if base not in scope.symbols:
+                    hint = f"functions belong to no module: {attr}(...)"
             raise errors.SyntaxNotSupported(
-                "only functions that have a name can be called", span_of(node.func),
-                hint="methods are functions in loma: relu(x) instead of x.relu()",
-            )  # fmt: skip
+                "only functions that have a name can be called", span_of(node.func), hint=hint
+            )
     if len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp):
         if name in REDUCTIONS and not node.keywords:
             return reduction(scope, node, REDUCTIONS[name], node.args[0])
@@ -68,8 +74,11 @@ def call(scope: Scope, node: ast.Call) -> Expr:
             f"'{name}' stands at the top level of the file only", span_of(node),
             hint=f"write d_f = {name}(f) there, and call d_f",
         )  # fmt: skip
-    if name in ("make__dfloat", "thread_id", "atomic_add") and name not in scope.program.functions:
-        raise errors.SyntaxNotSupported(f"'{name}' is not supported", span_of(node))
+    if name == "thread_id" and not scope.header.simd:
+        raise errors.SimdMisuse(
+            "'thread_id()' is known only in a @simd function", span_of(node),
+            hint="pass it as an argument: i : In[int]",
+        )  # fmt: skip
     if name == "zero_pad":
         return _zero_pad(scope, node)
     if name == "no_diff":
@@ -120,6 +129,12 @@ def _for_operator(scope: Scope, node: ast.Call, callee: Function) -> bool:
 def user_call(scope: Scope, node: ast.Call, callee: Function) -> Call:
     """A call of a function of the module, with the types of its results at this place."""
     span, name = span_of(node), callee.name
+    if callee.simd:
+        raise errors.SimdMisuse(
+            f"'{name}' is a @simd function, which only the host calls", span,
+            hint="put what both need into an ordinary function",
+            related=((callee.span, "defined here"),),
+        )  # fmt: skip
     if node.keywords:
         raise errors.CallTypeMismatch(
             f"'{name}' takes its arguments by position", span_of(node.keywords[0])
@@ -161,12 +176,12 @@ def _argument(scope: Scope, node: ast.expr, param: Param, callee: Function) -> E
     if param.mode == "In":
         if b.is_scalar(param.type):
             arg = b.as_scalar(arg)
-        ok = fits_ignoring_sizes(arg.type, param.type)
+        ok = b.passable(arg.type, param.type)
     else:
-        _check_place(scope, arg, what)
+        argument_place(scope, arg, what)
         # The function writes through: no conversion can stand between.
         ok = arg.type == param.type or (
-            not b.is_scalar(param.type) and fits_ignoring_sizes(arg.type, param.type)
+            not b.is_scalar(param.type) and b.passable(arg.type, param.type)
         )
     if ok:
         return arg
@@ -184,38 +199,6 @@ def _argument(scope: Scope, node: ast.expr, param: Param, callee: Function) -> E
     raise errors.CallTypeMismatch(
         f"{what} must be {b.show_type(wanted)}, found {b.show_type(found)}", span_of(node)
     )
-
-
-def fits_ignoring_sizes(source: Type, target: Type) -> bool:
-    if isinstance(source, TensorType) and isinstance(target, TensorType):
-        if (source.element == "int") != (target.element == "int"):
-            return False
-        if source.dims is None or target.dims is None:
-            return True
-        return len(source.dims) == len(target.dims)
-    return ex.fits(source, target)
-
-
-def _check_place(scope: Scope, arg: Expr, what: str) -> None:
-    """An Out argument must be something that can be written to."""
-    root: Expr = arg
-    while isinstance(root, Index | Member):
-        if isinstance(root, Index) and isinstance(root.base.type, TensorType):
-            raise errors.CallArgNotLHS(
-                f"{what} is Out, and an element of a tensor cannot be passed there", arg.span,
-                hint="pass a float variable, and assign it to the element after the call",
-            )  # fmt: skip
-        root = root.base
-    if not isinstance(root, Var):
-        raise errors.CallArgNotLHS(
-            f"{what} is Out, so it must be a variable that can be written to", arg.span
-        )
-    try:
-        scope.check_writable(root.name, arg.span)
-    except errors.UserError as error:
-        raise errors.ArgOutNotLValue(
-            f"{what} is Out, but {error.message}", arg.span, related=error.related
-        ) from None
 
 
 def _bind_sizes(callee: Function, args: tuple[Expr, ...]) -> dict[str, Expr]:
@@ -290,13 +273,38 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
         raise errors.OperatorArguments(
             f"'{name}' takes '... for i in N'", span, hint=f"{name}(X[i] for i in N)"
         )
-    if name in scope.program.forward:
+    if name.startswith("make_"):
+        return _make_struct(scope, node, name.removeprefix("make_"))
+    if name == "atomic_add":
         raise errors.SyntaxNotSupported(
-            f"'{name}' is a forward derivative; a call of one inside a program is not supported",
-            span_of(node.func), hint="use a reverse derivative: d_f = rev_diff(f)",
-        )  # fmt: skip
-    known = {*OPS, *BUILTINS, *scope.program.functions, *REDUCTIONS, "zero_pad", "no_diff"}
+            "'atomic_add' is a statement of its own and has no value", span
+        )
+    known = {*BUILTINS, *scope.program.functions, "no_diff", "atomic_add"}
+    if scope.has_tensors():
+        known |= {*OPS, *REDUCTIONS, "zero_pad"}
     raise errors.CallIDNotFound(
         f"there is no function '{name}'", span_of(node.func),
         hint=_PYTHON_HINTS.get(name) or errors.suggest(name, known), var=name,
     )  # fmt: skip
+
+
+def _make_struct(scope: Scope, node: ast.Call, name: str) -> Expr:
+    """``make__dfloat(val, dval)``: every differential struct has such a function."""
+    program = scope.program
+    struct = program.struct(name)
+    if struct is None or primal_name(name, program.structs) is None:
+        made = ["make__dfloat", *(f"make__d{s}" for s in program.structs)]
+        known = [*program.functions, *(made if name.startswith("_d") else ())]
+        hint = errors.suggest(f"make_{name}", known)
+        if struct is not None:
+            hint = f"declare a variable, x : {name}, and assign its members"
+        raise errors.CallIDNotFound(
+            f"there is no function 'make_{name}'", span_of(node.func), hint=hint,
+            var=f"make_{name}",
+        )  # fmt: skip
+    if node.keywords:
+        raise errors.CallTypeMismatch(
+            f"'make_{name}' takes its arguments by position", span_of(node.keywords[0])
+        )
+    args = [ex.expression(scope, arg) for arg in node.args]
+    return b.make_struct(struct, args, span_of(node))

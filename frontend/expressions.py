@@ -13,7 +13,7 @@ from loma.frontend.scope import Scope, span_of
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
     FLOAT, INT, ArrayType, Expr, FloatConst, Index, IntConst, Member, Span, StructType, TensorType,
-    TupleType, Type, Var,
+    TupleType, Type, Var, is_tensor_function,
 )  # fmt: skip
 from loma.printer import print_expr
 
@@ -92,7 +92,11 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
     span = span_of(node)
     match node:
         case ast.Constant():
-            return _constant(node)
+            return _constant(scope, node)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))) if not isinstance(
+            value, bool
+        ):
+            return _whole_number(scope, -value, span)
         case ast.Name():
             return scope.lookup(node)
         case ast.UnaryOp(op=op, operand=inner):
@@ -120,15 +124,24 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
             raise unsupported(node)
 
 
-def _constant(node: ast.Constant) -> Expr:
+def _whole_number(scope: Scope, value: int, span: Span) -> IntConst:
+    """An int literal: of 64 bits where tensors are, which have as large sizes, else of 32."""
+    bits = 64 if is_tensor_function(scope.header) else 32
+    if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        raise errors.SyntaxNotSupported(
+            f"this whole number needs more than {bits} bits", span,
+            hint=f"as a float it is {float(value)!r}" if abs(value) < 2**63 else None,
+        )  # fmt: skip
+    return IntConst(value, span)
+
+
+def _constant(scope: Scope, node: ast.Constant) -> Expr:
     span = span_of(node)
     match node.value:
         case bool(value):
             return IntConst(int(value), span)
         case int(value):
-            if value >= 2**63:
-                raise errors.SyntaxNotSupported("this whole number needs more than 64 bits", span)
-            return IntConst(value, span)
+            return _whole_number(scope, value, span)
         case float(value):
             return FloatConst(value, span)
         case complex():
@@ -162,12 +175,26 @@ def _unary(scope: Scope, node: ast.expr, op: ast.unaryop, inner: ast.expr) -> Ex
 
 
 def _logic(scope: Scope, op: str, nodes: list[ast.expr], span: Span) -> Expr:
-    result = expression(scope, nodes[0])
+    values = [expression(scope, nodes[0])]
     with scope.guard():
-        for node in nodes[1:]:
-            right = expression(scope, node)
-            whole = Span(span.line, span.col, right.span.end_line, right.span.end_col)
-            result = b.binary(op, b.as_scalar(result), b.as_scalar(right), whole)
+        values += [expression(scope, node) for node in nodes[1:]]
+    return _chain(op, values, span)
+
+
+# Longer chains are nested in parts of this length, which keeps the tree of any chain flat.
+_PART = 50
+
+
+def _chain(op: str, values: list[Expr], span: Span) -> Expr:
+    """``a and b and c``, from left to right."""
+    if len(values) > _PART + 1:
+        rest = values[_PART:]
+        inner = Span(rest[0].span.line, rest[0].span.col, span.end_line, span.end_col)
+        values = [*values[:_PART], _chain(op, rest, inner)]
+    result = values[0]
+    for right in values[1:]:
+        whole = Span(span.line, span.col, right.span.end_line, right.span.end_col)
+        result = b.binary(op, b.as_scalar(result), b.as_scalar(right), whole)
     return result
 
 
@@ -176,16 +203,20 @@ def _compare(scope: Scope, node: ast.expr, sides: list[ast.expr], ops: list[ast.
     for op in ops:
         if type(op) not in _COMPARE:
             raise unsupported(op, node)
+    for side in sides[1:-1]:
+        # each level would double what stands in it
+        if any(isinstance(inner, ast.Compare) for inner in ast.walk(side)):
+            raise errors.SyntaxNotSupported(
+                "a comparison inside a chain of comparisons", span_of(side),
+                hint="join two comparisons with 'and'",
+            )  # fmt: skip
     span = span_of(node)
     values = [expression(scope, side) for side in sides]
     links = [
         b.binary(_COMPARE[type(op)], left, right, span)
         for op, left, right in zip(ops, values[:-1], values[1:], strict=True)
     ]
-    result = links[0]
-    for link in links[1:]:
-        result = b.binary("and", result, link, span)
-    return result
+    return _chain("and", links, span)
 
 
 # ------------------------------------------------------------------- elements and struct members
@@ -333,10 +364,10 @@ def _check_inside(
 
 def _describe(position: Expr, dim: Expr, found: Escape) -> tuple[str, str | None]:
     """What a subscript that leaves its dimension does, and a hint for a constant one."""
-    size, text, value = print_expr(dim), print_expr(position), sizes.constant(position)
+    text, value = print_expr(position), sizes.constant(position)
     if value is not None:
-        last = f"{size} - {-value}" if value < 0 else print_expr(sizes.simplify(
-            b.binary("-", dim, IntConst(1))))  # fmt: skip
+        back = IntConst(-value if value < 0 else 1)
+        last = print_expr(sizes.simplify(b.binary("-", dim, back)))
         return f"{text} is", f"positions count from 0; the last one is {last}"
     low, high = print_expr(found.range.low), print_expr(found.range.high)
     return f"'{text}' runs from {low} to {high},", None
@@ -353,22 +384,8 @@ def convert(
         )  # fmt: skip
     if b.is_scalar(target):
         value = b.as_scalar(value)
-    if not fits(value.type, target):
+    if not b.convertible(value.type, target):
         raise error(
             f"{what} must be {b.show_type(target)}, found {b.show_type(value.type)}", value.span
         )
     return value
-
-
-def fits(source: Type, target: Type) -> bool:
-    """Whether a value may stand where ``target`` is expected."""
-    if isinstance(source, ArrayType) and isinstance(target, ArrayType):
-        same_size = target.size is None or source.size == target.size
-        return same_size and _same_elements(source.element, target.element)
-    return b.convertible(source, target)
-
-
-def _same_elements(source: Type, target: Type) -> bool:
-    if isinstance(source, ArrayType) and isinstance(target, ArrayType):
-        return fits(source, target)
-    return source == target

@@ -5,23 +5,29 @@ from __future__ import annotations
 import ast
 import keyword
 import re
+from dataclasses import replace
 from pathlib import PurePath
 
 from loma import errors
-from loma.builtins import BUILTINS
+from loma.differentials import primal_name
 from loma.frontend import statements
 from loma.frontend.python_syntax import parse_python
-from loma.frontend.order import sort_derivatives, sort_functions, sort_structs
+from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
-from loma.frontend.signatures import derivative_header, function_header, function_scope, read_struct
-from loma.frontend.types import TYPE_NAMES
-from loma.frontend.calls import SYNTAX_NAMES
+from loma.frontend.signatures import derivative_header, function_header, function_scope
+from loma.frontend.structs import read_struct
 from loma.frontend.unsupported import unsupported
 from loma.ir import Derivative, Function, Module, Span
 
 # Deeper text would exhaust Python's stack in one of the stages that follow.
 MAX_DEPTH = 150
-_RESERVED = {*SYNTAX_NAMES, *BUILTINS, *TYPE_NAMES, "tuple", "In", "Out", "Diff"}
+# Other names of the language are hidden by a program's own. These would make it ambiguous: what the
+# text of derivatives calls, and what types are made with.
+_RESERVED_FUNCTIONS = {
+    "sin", "cos", "sqrt", "pow", "exp", "log", "int2float", "float2int", "mul_no_nan", "thread_id",
+    "atomic_add", "zero_pad", "no_diff", "range", "reversed", "rev_diff", "fwd_diff",
+}  # fmt: skip
+_RESERVED_STRUCTS = {"int", "float", "Array", "In", "Out", "Diff", "tuple"}
 
 
 def parse(source: str, path: str = "<text>") -> Module:
@@ -72,20 +78,16 @@ def _module(source: str, path: str) -> Module:
         program.functions[node.name] = function_header(node, program)
     ordered = sort_derivatives(derivatives, program.functions)
     for derivative in ordered:
-        if derivative.mode == "fwd_diff" or derivative.of in program.forward:
-            program.forward.add(derivative.name)
-        else:
-            program.functions[derivative.name] = derivative_header(derivative, program)
+        program.functions[derivative.name] = derivative_header(derivative, program)
     functions: dict[str, Function] = {}
     calls: dict[str, dict[str, Span]] = {}
     for node in defs:
         scope = function_scope(node, program)
         functions[node.name] = _function(scope, node)
         calls[node.name] = scope.calls
-    in_order = sort_functions(functions, calls, ordered)
-    name = module_name(path)
+    in_order, requests = sort_calls(functions, calls, ordered)
     structs = tuple(program.structs.values())
-    return Module(name, structs, in_order, tuple(ordered), source, path)
+    return Module(module_name(path), structs, in_order, requests, source, path)
 
 
 def _function(scope: Scope, node: ast.FunctionDef) -> Function:
@@ -100,7 +102,7 @@ def _function(scope: Scope, node: ast.FunctionDef) -> Function:
             f"'{header.name}' is nested too deeply", header.span
         ) from None
     doc = ast.get_docstring(node) or ""
-    return Function(header.name, header.params, header.results, body, doc=doc, span=header.span)
+    return replace(header, body=body, doc=doc)
 
 
 # ---------------------------------------------------------------------------------------- syntax
@@ -185,8 +187,16 @@ def _check_names(
     places = [(node.name, span_of_def(node)) for node in definitions]
     places += [(derivative.name, derivative.span) for derivative in derivatives]
     seen: dict[str, Span] = {}
+    structs = {node.name for node in classes}
+    for node in classes:
+        primal = primal_name(node.name, structs)
+        if primal is not None:
+            raise errors.DuplicateFunction(
+                f"'{node.name}' is the differential type of '{primal}', which every program has",
+                span_of_def(node), hint="use another name", var=node.name,
+            )  # fmt: skip
     for name, span in sorted(places, key=lambda item: (item[1].line, item[1].col)):
-        if name in _RESERVED:
+        if name in (_RESERVED_STRUCTS if name in structs else _RESERVED_FUNCTIONS):
             raise errors.DuplicateFunction(
                 f"'{name}' is a name of the language itself", span, hint="use another name",
                 var=name,

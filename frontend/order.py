@@ -37,12 +37,18 @@ def _sorted(
     return list(done)
 
 
-def sort_functions(
-    functions: dict[str, Function], calls: dict[str, dict[str, Span]],
+def sort_calls(
+    functions: Mapping[str, Function], calls: Mapping[str, Mapping[str, Span]],
     derivatives: list[Derivative],
-) -> tuple[Function, ...]:  # fmt: skip
-    """Callees before callers. A call of a derivative is also a use of its primal."""
-    primals = {d.name: {d.of: d.span} for d in derivatives}
+) -> tuple[tuple[Function, ...], tuple[Derivative, ...]]:  # fmt: skip
+    """Callees before callers, and derivatives in the order in which they are needed.
+
+    A call of a derivative is also a use of its primal, and so of everything that the primal calls.
+    """
+    made = {d.name: d for d in derivatives}
+
+    def uses(name: str) -> Mapping[str, Span]:
+        return {made[name].of: made[name].span} if name in made else calls[name]
 
     def cycle(path: list[str], span: Span) -> errors.UserError:
         if len(path) == 2:
@@ -51,8 +57,11 @@ def sort_functions(
             message = "functions call each other in a circle: " + " -> ".join(path)
         return errors.RecursionNotSupported(message, span, hint="write a loop instead")
 
-    order = _sorted(functions, lambda name: calls.get(name) or primals.get(name) or {}, cycle)
-    return tuple(functions[name] for name in order if name in functions)
+    order = _sorted([*functions, *made], uses, cycle)
+    return (
+        tuple(functions[name] for name in order if name in functions),
+        tuple(made[name] for name in order if name in made),
+    )
 
 
 def sort_derivatives(
@@ -81,16 +90,21 @@ def sort_derivatives(
 
 
 def sort_structs(classes: list[ast.ClassDef]) -> list[ast.ClassDef]:
-    """A struct after those that its members are made of."""
+    """A struct after those that its members are made of, or that they are differentials of."""
     by_name = {node.name: node for node in classes}
+
+    def primal(name: str) -> str:
+        while name not in by_name and name.startswith("_d"):
+            name = name[2:]
+        return name
 
     def uses(name: str) -> dict[str, Span]:
         return {
-            inner.id: span_of(inner)
+            primal(inner.id): span_of(inner)
             for item in by_name[name].body
             if isinstance(item, ast.AnnAssign)
             for inner in ast.walk(item.annotation)
-            if isinstance(inner, ast.Name) and inner.id in by_name
+            if isinstance(inner, ast.Name) and primal(inner.id) in by_name
         }
 
     def cycle(path: list[str], span: Span) -> errors.UserError:

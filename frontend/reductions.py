@@ -16,6 +16,11 @@ REDUCTIONS: dict[str, ReduceKind] = {
 
 
 def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.GeneratorExp) -> Expr:
+    if not scope.has_tensors():
+        raise errors.SyntaxNotSupported(
+            "a reduction is over elements of tensors", span_of(node),
+            hint="write a loop: for i in range(n):",
+        )  # fmt: skip
     symbols: list[Symbol] = []
     axes: list[Axis] = []
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from loma import errors
-from loma.ir import INT, ArrayType, Expr, Function, Span, Struct, TensorType, Type, Var
+from loma.differentials import primal_name, with_mentioned
+from loma.ir import (
+    INT, ArrayType, Expr, Function, Span, StackType, Struct, StructType, TensorType, Type, Var,
+)  # fmt: skip
 
 Kind = Literal["In", "Out", "size", "local", "counter", "index"]
 
@@ -57,13 +60,21 @@ class Symbol:
 class Program:
     """What the functions of a module know of each other: structs and signatures.
 
-    ``functions`` holds headers, bodies left empty, those of reverse derivatives included;
-    ``forward`` the names of forward derivatives, whose differential types have no values here.
+    ``functions`` holds headers, bodies left empty, those of derivatives included.
     """
 
     structs: dict[str, Struct] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
-    forward: set[str] = field(default_factory=set)
+
+    def struct(self, name: str) -> Struct | None:
+        """The struct of that name; a differential one exists as soon as it is asked for."""
+        if name not in self.structs and primal_name(name, self.structs) is not None:
+            self.mention(StructType(name))
+        return self.structs.get(name)
+
+    def mention(self, *types: Type) -> None:
+        """Adds the structs of differential types."""
+        self.structs = with_mentioned(types, self.structs)
 
 
 @dataclass(slots=True)
@@ -148,8 +159,13 @@ class Scope:
         symbol = self.symbols.get(node.id)
         if symbol is not None:
             self.check_assigned(node.id, span_of(node))
+            if isinstance(symbol.type, StackType):
+                raise errors.TypeMismatch(
+                    f"'{node.id}' is a stack, which has no value of its own", span_of(node),
+                    hint=f"{node.id}.push(x), or x = {node.id}.pop()", var=node.id,
+                )  # fmt: skip
             return Var(symbol.name, symbol.type, span_of(node))
-        if self.subscripts:
+        if self.subscripts and self.has_tensors():
             raise errors.UnboundIndex(
                 f"index '{node.id}' is not bound: only an index statement or a reduction binds one",
                 span_of(node),
@@ -163,7 +179,18 @@ class Scope:
                 hint=f"call it: {node.id}(...)",
                 var=node.id,
             )
+        if self.program.struct(node.id) is not None:
+            raise errors.UndeclaredVariable(
+                f"'{node.id}' is a struct, not a variable",
+                span_of(node),
+                hint=f"declare a variable of that type: x : {node.id}",
+                var=node.id,
+            )
         raise self.undeclared(node.id, span_of(node))
+
+    def has_tensors(self) -> bool:
+        """Whether index statements are possible: there is a tensor to take elements of."""
+        return any(isinstance(symbol.type, TensorType) for symbol in self.symbols.values())
 
     def undeclared(self, name: str, span: Span, type_: str = "float") -> errors.UserError:
         """The error for an unknown name, with the best hint there is."""

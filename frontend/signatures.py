@@ -6,62 +6,22 @@ import ast
 from typing import Literal
 
 from loma import errors
+from loma.differentials import forward_signature, reverse_signature
 from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
-from loma.frontend.types import check_sizes, read_results, read_type, size_in_scope, size_value
+from loma.frontend.types import (
+    TYPE_NAMES,
+    check_sizes,
+    read_results,
+    read_type,
+    size_in_scope,
+    size_value,
+)
 from loma.ir import (
-    INT, ArrayType, Derivative, Expr, Function, Param, Span, Struct, TensorType, Type, Var,
+    INT, ArrayType, Derivative, Expr, Function, Param, Span, TensorType, Type, Var,
+    is_tensor_function,
 )  # fmt: skip
 from loma.names import Names
 from loma.walk import variables
-
-
-def _no_size(node: ast.Name) -> Expr:
-    raise errors.UnknownType("no tensors in structs", span_of(node))
-
-
-# --------------------------------------------------------------------------------------- structs
-
-
-def read_struct(node: ast.ClassDef, program: Program) -> Struct:
-    """``class Ray:`` with a declaration for each member."""
-    if node.bases or node.keywords or node.decorator_list:
-        raise errors.SyntaxNotSupported(
-            "a struct has no base classes or decorators", span_of_def(node),
-            hint=f"class {node.name}:",
-        )  # fmt: skip
-    members: dict[str, tuple[Type, Span]] = {}
-    for item in node.body:
-        match item:
-            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=None):
-                if name in members:
-                    raise errors.DuplicateVariable(
-                        f"member '{name}' is declared twice", span_of(item.target), var=name,
-                        related=((members[name][1], "first declared here"),),
-                    )  # fmt: skip
-                members[name] = _member_type(annotation, program), span_of(item.target)
-            case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
-                pass
-            case _:
-                raise errors.SyntaxNotSupported(
-                    "a struct has declarations of members only", span_of(item),
-                    hint="write 'name : type', without a value",
-                )  # fmt: skip
-    listed = tuple((name, type_) for name, (type_, _) in members.items())
-    return Struct(node.name, listed, span_of_def(node))
-
-
-def _member_type(node: ast.expr, program: Program) -> Type:
-    type_ = read_type(node, program, _no_size)
-    if isinstance(type_, TensorType):
-        raise errors.UnknownType("a member of a struct cannot be a tensor", span_of(node))
-    element: Type = type_
-    while isinstance(element, ArrayType):
-        if element.size is None:
-            raise errors.DeclareUnboundedArray(
-                "an array in a struct needs a size", span_of(node), hint="Array[float, 3]"
-            )
-        element = element.element
-    return type_
 
 
 # ------------------------------------------------------------------------------------- functions
@@ -69,12 +29,14 @@ def _member_type(node: ast.expr, program: Program) -> Type:
 
 def function_header(node: ast.FunctionDef, program: Program) -> Function:
     """The function with an empty body."""
-    _check_form(node)
+    simd = _check_form(node)
     scope = Scope(program, Function(node.name, (), (), (), span=span_of_def(node)))
     params = _params(node, scope)
     for symbol in _param_symbols(params):
         scope.add(symbol)
     results = read_results(node.returns, program, size_in_scope(scope))
+    if simd:
+        _check_simd(node, params, results)
     for type_ in results:
         assert node.returns is not None
         check_sizes(type_, span_of(node.returns))
@@ -83,14 +45,16 @@ def function_header(node: ast.FunctionDef, program: Program) -> Function:
                 "a function cannot return an array", span_of(node.returns),
                 hint="give it an Out[Array[...]] argument",
             )  # fmt: skip
-    return Function(node.name, params, results, (), span=span_of_def(node))
+    return Function(node.name, params, results, (), simd=simd, span=span_of_def(node))
 
 
-def _check_form(node: ast.FunctionDef) -> None:
-    for decorator in node.decorator_list:
-        if isinstance(decorator, ast.Name) and decorator.id == "simd":
-            raise errors.SyntaxNotSupported("'@simd' is not supported", span_of(decorator))
-        raise errors.SyntaxNotSupported("a function has no decorators", span_of(decorator))
+def _check_form(node: ast.FunctionDef) -> bool:
+    """Refuses decorators and kinds of arguments that there are none of; whether it is @simd."""
+    for k, decorator in enumerate(node.decorator_list):
+        if k or not (isinstance(decorator, ast.Name) and decorator.id == "simd"):
+            raise errors.SyntaxNotSupported(
+                "the only decorator of a function is '@simd', once", span_of(decorator)
+            )
     args = node.args
     if args.vararg or args.kwarg or args.kwonlyargs or args.posonlyargs:
         extra = args.vararg or args.kwarg or (args.kwonlyargs or args.posonlyargs)[0]
@@ -101,6 +65,27 @@ def _check_form(node: ast.FunctionDef) -> None:
         raise errors.SyntaxNotSupported(
             "arguments have no default values", span_of(args.defaults[0])
         )
+    return bool(node.decorator_list)
+
+
+def _check_simd(
+    node: ast.FunctionDef, params: tuple[Param, ...], results: tuple[Type, ...]
+) -> None:
+    if results:
+        assert node.returns is not None
+        raise errors.SimdMisuse(
+            f"'{node.name}' is a @simd function, which runs once for each work item and has no "
+            "result",
+            span_of(node.returns),
+            hint="give it an Out[Array[...]] argument, and write to its element thread_id()",
+        )
+    for param in params:
+        if isinstance(param.type, TensorType):
+            raise errors.SimdMisuse(
+                f"argument '{param.name}' of the @simd function '{node.name}' is a tensor",
+                param.span,
+                hint="use arrays, or write index statements in an ordinary function",
+            )
 
 
 def _params(node: ast.FunctionDef, scope: Scope) -> tuple[Param, ...]:
@@ -164,7 +149,14 @@ def _is_int(arg: ast.arg) -> bool:
 
 
 def _guess(arg: ast.arg) -> str:
-    return "float" if arg.annotation is None else ast.unparse(arg.annotation)
+    """The type that an argument without In or Out may be meant to have."""
+    match arg.annotation:
+        case None | ast.Name(id="In" | "Out"):
+            return "float"
+        case ast.Subscript(value=ast.Name(id=name), slice=inner) if name not in TYPE_NAMES:
+            return ast.unparse(inner)
+        case annotation:
+            return ast.unparse(annotation)
 
 
 def _bare_sizes(node: ast.FunctionDef, ints: set[str]) -> list[str]:
@@ -256,12 +248,34 @@ def _reassigned(node: ast.FunctionDef, program: Program) -> dict[str, Span]:
 
 
 def derivative_header(derivative: Derivative, program: Program) -> Function:
-    """The signature of a reverse derivative, which AD makes later.
+    """The signature of a derivative, which AD makes later."""
+    primal = program.functions[derivative.of]
+    name, span = derivative.name, derivative.span
+    if is_tensor_function(primal):
+        if derivative.mode == "fwd_diff":
+            raise errors.NotDifferentiable(
+                f"'{derivative.of}' is a function of tensors, and fwd_diff takes functions of the "
+                "scalar layer",
+                span,
+                hint=f"{name} = rev_diff({derivative.of})",
+                related=((primal.span, "defined here"),),
+            )
+        return Function(name, _tensor_adjoints(primal, span), (), (), span=span)
+    results: tuple[Type, ...] = ()
+    if derivative.mode == "fwd_diff":
+        params, results = forward_signature(primal)
+    else:
+        params = reverse_signature(primal, span)
+    program.mention(*(param.type for param in params), *results)
+    return Function(name, params, results, (), simd=primal.simd, span=span)
+
+
+def _tensor_adjoints(primal: Function, span: Span) -> tuple[Param, ...]:
+    """The arguments of a tensor function's reverse derivative.
 
     Each In argument is followed by its adjoint as Out; each Out argument becomes its adjoint as
     In; each result adds a last In argument, its adjoint.
     """
-    primal = program.functions[derivative.of]
     names = Names(p.name for p in primal.params)
     for type_ in (*(p.type for p in primal.params), *primal.results):
         if isinstance(type_, TensorType):
@@ -271,11 +285,11 @@ def derivative_header(derivative: Derivative, program: Program) -> Function:
         wish = f"_d_{param.name.lstrip('_')}"
         if param.mode == "In":
             params.append(param)
-            params.append(Param(names.fresh(wish), param.type, "Out", derivative.span))
+            params.append(Param(names.fresh(wish), param.type, "Out", span))
         else:
-            params.append(Param(names.fresh(f"{wish}_out"), param.type, "In", derivative.span))
+            params.append(Param(names.fresh(f"{wish}_out"), param.type, "In", span))
     several = len(primal.results) > 1
     for k, type_ in enumerate(primal.results):
         wish = f"_d_result_{k}" if several else "_d_result"
-        params.append(Param(names.fresh(wish), type_, "In", derivative.span))
-    return Function(derivative.name, tuple(params), (), (), span=derivative.span)
+        params.append(Param(names.fresh(wish), type_, "In", span))
+    return tuple(params)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
-from typing import Literal
+from collections.abc import Callable
 
 from loma import builder as b
 from loma import errors
-from loma.frontend import calls
+from loma.frontend import calls, stacks
 from loma.frontend import expressions as ex
 from loma.frontend.assignments import assign, augment
+from loma.frontend.places import check_aliases, place, unbounded
 from loma.frontend.scope import Scope, Symbol, int_symbol, span_of
 from loma.frontend.types import check_sizes, read_type, size_definition, size_in_scope
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    ArrayType, CallStmt, Declare, Expr, For, Function, If, Index, IntConst, Member, Return, Stmt,
+    FLOAT, INT, AtomicAdd, CallStmt, Declare, Expr, For, If, Index, Place, Return, StackType, Stmt,
     TensorType, Var, While, Zero,
 )  # fmt: skip
 
@@ -23,10 +24,7 @@ def body(scope: Scope, nodes: list[ast.stmt]) -> tuple[Stmt, ...]:
     """The statements of a function, ``return`` included."""
     out: list[Stmt] = []
     for node in nodes:
-        if isinstance(node, ast.Return) and node is nodes[-1]:
-            out += _return(scope, node)
-        else:
-            out += statement(scope, node)
+        out += statement(scope, node, last=node is nodes[-1])
     if scope.header.results and not (nodes and isinstance(nodes[-1], ast.Return)):
         raise errors.ReturnMissing(
             f"'{scope.header.name}' has a result type but does not end with 'return'",
@@ -36,8 +34,18 @@ def body(scope: Scope, nodes: list[ast.stmt]) -> tuple[Stmt, ...]:
     return tuple(out)
 
 
-def statement(scope: Scope, node: ast.stmt) -> list[Stmt]:
-    """One statement; none for ``pass``, several for ``split``."""
+def statement(scope: Scope, node: ast.stmt, last: bool = False) -> list[Stmt]:
+    """One statement; none for ``pass``, several for ``split``. Only the ``last`` one returns."""
+    try:
+        if last and isinstance(node, ast.Return):
+            return _return(scope, node)
+        return _statement(scope, node)
+    except errors.UserError as error:
+        error.inside(span_of(node))
+        raise
+
+
+def _statement(scope: Scope, node: ast.stmt) -> list[Stmt]:
     match node:
         case ast.AnnAssign():
             return [_declare(scope, node)]
@@ -93,9 +101,11 @@ def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
         )
     name, span = node.target.id, span_of(node.target)
     scope.check_outermost(name, span)
+    if stacks.is_stack_type(node.annotation):
+        return stacks.declare(scope, node, name)
     type_ = read_type(node.annotation, scope.program, size_in_scope(scope))
     check_sizes(type_, span_of(node.annotation))
-    if isinstance(type_, ArrayType) and _unbounded(type_):
+    if unbounded(type_):
         raise errors.DeclareUnboundedArray(
             f"array '{name}' needs a size", span_of(node.annotation), hint="Array[float, 3]",
             var=name,
@@ -116,12 +126,6 @@ def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
     definition = size_definition(scope, name, type_, value)
     scope.add(Symbol(name, type_, "local", span, definition=definition))
     return Declare(Var(name, type_, span), value, span_of(node))
-
-
-def _unbounded(type_: ArrayType) -> bool:
-    return type_.size is None or (
-        isinstance(type_.element, ArrayType) and _unbounded(type_.element)
-    )
 
 
 # ----------------------------------------------------------------------------------------- loops
@@ -172,18 +176,26 @@ def _while(scope: Scope, node: ast.While) -> Stmt:
             "a loop has no 'else'", span_of(node.orelse[0]), hint="put it after the loop"
         )
     match node.test:
-        case ast.Tuple(
-            elts=[
-                test,
-                ast.NamedExpr(target=ast.Name(id="max_iter"), value=ast.Constant(value=int(limit))),
-            ]
-        ) if 0 < limit < 2**31 and limit is not True:
-            cond = ex.condition(scope, test, "while")
-            return While(cond, limit, _block(scope, node.body), span_of(node))
+        case ast.Tuple(elts=[test, ast.NamedExpr(target=ast.Name(id="max_iter"), value=limit)]):
+            bound = _max_iter(limit)
         case _:
             raise errors.SyntaxNotSupported(
                 "'while' needs a constant bound on its iterations", span_of(node.test),
                 hint="while (condition, max_iter := 100):",
+            )  # fmt: skip
+    cond = ex.condition(scope, test, "while")
+    return While(cond, bound, _block(scope, node.body), span_of(node))
+
+
+def _max_iter(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int(limit)) if limit is not True and 0 < limit < 2**31:
+            return limit
+        case _:
+            raise errors.SyntaxNotSupported(
+                "max_iter is a positive whole number below 2^31, written out", span_of(node),
+                hint="it bounds the memory of the reverse pass; the condition may depend on "
+                "variables",
             )  # fmt: skip
 
 
@@ -191,13 +203,16 @@ def _while(scope: Scope, node: ast.While) -> Stmt:
 
 
 def _call(scope: Scope, node: ast.Call) -> Stmt:
+    pushed = stacks.push(scope, node)
+    if pushed is not None:
+        return pushed
     if not isinstance(node.func, ast.Name):
         calls.call(scope, node)  # has the message for it
     assert isinstance(node.func, ast.Name)
     name = node.func.id
     callee = scope.program.functions.get(name)
-    if callee is None and name == "zero":
-        return _zero(scope, node)
+    if callee is None and name in _STATEMENTS:
+        return _STATEMENTS[name](scope, node)
     if callee is None:
         calls.call(scope, node)  # has the message for an unknown name
         raise errors.SyntaxNotSupported(
@@ -208,61 +223,63 @@ def _call(scope: Scope, node: ast.Call) -> Stmt:
         raise errors.SyntaxNotSupported(
             f"the result of '{name}' is not used", span_of(node), hint="assign it: x = ..."
         )
-    _check_aliases(callee, result.args)
+    check_aliases(callee, result.args)
     return CallStmt(result, span_of(node))
 
 
 def _zero(scope: Scope, node: ast.Call) -> Stmt:
-    match node.args:
-        case [ast.Name(id=name) as inner] if not node.keywords:
-            target = scope.lookup(inner)
-            assert isinstance(target, Var)
-            scope.check_writable(name, span_of(inner))
-            return Zero(target, span_of(node))
-        case _:
-            raise errors.CallTypeMismatch("'zero' takes one variable", span_of(node))
+    (target,) = _places(scope, node, 1, "place")
+    return Zero(target, span_of(node))
 
 
-def _check_aliases(callee: Function, args: tuple[Expr, ...]) -> None:
-    for i, param in enumerate(callee.params):
-        for j, other in enumerate(callee.params[:i]):
-            if "Out" in (param.mode, other.mode) and _overlap(args[i], args[j]):
-                raise errors.AliasedOutArgument(
-                    f"arguments '{other.name}' and '{param.name}' of '{callee.name}' are the same "
-                    f"storage, and '{(param if param.mode == 'Out' else other).name}' is Out",
-                    args[i].span,
-                    hint="pass a copy",
-                    related=((args[j].span, "passed here too"),),
-                )
+def _atomic_add(scope: Scope, node: ast.Call) -> Stmt:
+    """``atomic_add(place, value)``."""
+    (target,) = _places(scope, node, 2, "place and a value")
+    if not b.is_scalar(target.type):
+        raise errors.CallTypeMismatch(
+            f"'atomic_add' adds to an int or a float, found {b.show_type(target.type)}",
+            target.span,
+        )
+    value = b.as_scalar(ex.expression(scope, node.args[1]))
+    if not b.is_scalar(value.type):
+        raise errors.CallTypeMismatch(
+            f"'atomic_add' adds an int or a float, found {b.show_type(value.type)}", value.span
+        )
+    if target.type == INT and value.type == FLOAT:
+        raise errors.CallTypeMismatch(
+            "'atomic_add' cannot add a float to an int", value.span, hint="convert it: float2int(x)"
+        )
+    return AtomicAdd(target, value, span_of(node))
 
 
-_Step = tuple[Literal["element", "member"], object]
+def _places(scope: Scope, node: ast.Call, count: int, what: str) -> list[Place]:
+    """The place that is the first of ``count`` arguments."""
+    assert isinstance(node.func, ast.Name)
+    name = node.func.id
+    if node.keywords or len(node.args) != count:
+        found = len(node.args) + len(node.keywords)
+        raise errors.CallTypeMismatch(
+            f"'{name}' takes a {what}, found {found} argument{'' if found == 1 else 's'}",
+            span_of(node),
+        )
+    if not isinstance(node.args[0], ast.Name | ast.Subscript | ast.Attribute):
+        raise errors.CallArgNotLHS(
+            f"'{name}' writes to its argument, which must be a place", span_of(node.args[0]),
+            hint="a place is a variable, an element or a member of one",
+        )  # fmt: skip
+    target = place(scope, node.args[0])
+    if isinstance(target, Index) and isinstance(target.base.type, TensorType):
+        raise errors.CallArgNotLHS(
+            f"'{name}' takes no element of a tensor", target.span, hint="write an index statement"
+        )
+    if isinstance(target.type, StackType):
+        raise errors.CallArgNotLHS(f"'{name}' takes no stack", target.span)
+    return [target]
 
 
-def _path(expr: Expr) -> tuple[str, list[_Step]] | None:
-    """A place as its variable and the steps from there; None for a value that is no place."""
-    steps: list[_Step] = []
-    while not isinstance(expr, Var):
-        match expr:
-            case Index(base, (position,)):
-                steps.append(("element", position))
-            case Member(base, name):
-                steps.append(("member", name))
-            case _:
-                return None
-        expr = base
-    return expr.name, steps[::-1]
-
-
-def _overlap(left: Expr, right: Expr) -> bool:
-    a, c = _path(left), _path(right)
-    if a is None or c is None or a[0] != c[0]:
-        return False
-    for (kind, x), (_, y) in zip(a[1], c[1], strict=False):
-        constants = isinstance(x, IntConst) and isinstance(y, IntConst)
-        if x != y and (kind == "member" or constants):
-            return False
-    return True
+_STATEMENTS: dict[str, Callable[[Scope, ast.Call], Stmt]] = {
+    "zero": _zero, "atomic_add": _atomic_add,
+}  # fmt: skip
 
 
 def _return(scope: Scope, node: ast.Return) -> list[Stmt]:

@@ -7,22 +7,24 @@ from collections.abc import Callable
 from typing import Literal
 
 from loma import errors, sizes
+from loma.differentials import differential
 from loma.frontend.scope import Program, Scope, Symbol, span_of
 from loma.ir import (
-    FLOAT, INT, ArrayType, Binary, BinaryOp, Expr, IntConst, Span, StructType, TensorType,
-    TupleType, Type, Unary, Var,
+    FLOAT, INT, ArrayType, Binary, BinaryOp, Expr, IntConst, Span, StackType, StructType,
+    TensorType, Type, Unary, Var,
 )  # fmt: skip
-from loma.printer import print_expr
+from loma.printer import print_expr, print_type
 from loma.walk import free_variables, substitute
 
 Element = Literal["float", "float32", "int"]
 _TENSORS: dict[str, Element] = {
     "Tensor": "float", "TorchTensorFloat": "float32", "IntTensor": "int",
 }  # fmt: skip
-TYPE_NAMES = ("int", "float", "Array", *_TENSORS)
+TYPE_NAMES = ("int", "float", "Array", "Diff", *_TENSORS)
 _SIZE_OPS: dict[type[ast.operator], BinaryOp] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
 }  # fmt: skip
+_TYPES = "types are int, float, Array[T], Tensor[N, M], IntTensor[N] and structs"
 # What stands for a name in a tensor's sizes; it raises when the name is no size there.
 SizeOf = Callable[[ast.Name], Expr]
 
@@ -34,10 +36,10 @@ def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
             return INT
         case ast.Name(id="float"):
             return FLOAT
+        case ast.Name(id=name) if program.struct(name) is not None:
+            return StructType(name)
         case ast.Name(id=name) if name in _TENSORS:
             return TensorType(None, _TENSORS[name])
-        case ast.Name(id=name) if name in program.structs:
-            return StructType(name)
         case ast.Name(id="Array"):
             raise errors.UnknownType(
                 "an Array needs the type of its elements", span_of(node),
@@ -48,10 +50,18 @@ def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
         case ast.Subscript(value=ast.Name(id=name), slice=inner) if name in _TENSORS:
             items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
             return TensorType(tuple(_size(item, size_of) for item in items), _TENSORS[name])
-        case ast.Subscript(value=ast.Name(id="Diff")) | ast.Name(id="Diff"):
-            raise _differential(node)
-        case ast.Name(id=name) if name.startswith("_d") and _differential_of(name, program):
-            raise _differential(node)
+        case ast.Subscript(value=ast.Name(id="Diff"), slice=inner):
+            return _differential(read_type(inner, program, size_of), span_of(inner), program)
+        case ast.Name(id="Diff"):
+            raise errors.UnknownType(
+                "Diff needs the type that it is the differential of", span_of(node),
+                hint="Diff[float]",
+            )  # fmt: skip
+        case ast.Name(id="Stack") | ast.Subscript(value=ast.Name(id="Stack")):
+            raise errors.UnknownType(
+                "a Stack is a local variable only", span_of(node),
+                hint="tape : Stack[float, 100], in the function's outermost block",
+            )  # fmt: skip
         case ast.Name(id="In" | "Out") | ast.Subscript(value=ast.Name(id="In" | "Out")):
             raise errors.UnknownType(
                 "In[...] and Out[...] stand only around the type of an argument", span_of(node)
@@ -59,15 +69,23 @@ def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
         case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)):
             raise errors.UnknownType(
                 f"there is no type '{name}'", span_of(node),
-                hint=errors.suggest(name, [*TYPE_NAMES, *program.structs])
-                or "types are int, float, Array[T], Tensor[N, M], IntTensor[N] and structs",
-                var=name,
+                hint=errors.suggest(name, [*TYPE_NAMES, *program.structs]) or _TYPES, var=name,
             )  # fmt: skip
         case _:
-            raise errors.UnknownType(
-                "this is no type", span_of(node),
-                hint="types are int, float, Array[T], Tensor[N, M], IntTensor[N] and structs",
-            )  # fmt: skip
+            raise errors.UnknownType("this is no type", span_of(node), hint=_TYPES)
+
+
+def read_stack(node: ast.Subscript, program: Program, size_of: SizeOf) -> StackType:
+    """``Stack[T]`` or ``Stack[T, n]``, the type of a local variable."""
+    type_ = _array(node, node.slice, program, size_of)
+    element: Type = type_.element
+    while isinstance(element, ArrayType):
+        if element.size is None:
+            raise errors.DeclareUnboundedArray(
+                "an array on a stack needs a size", span_of(node), hint="Stack[Array[float, 3]]"
+            )
+        element = element.element
+    return StackType(type_.element, type_.size)
 
 
 def read_results(node: ast.expr | None, program: Program, size_of: SizeOf) -> tuple[Type, ...]:
@@ -82,34 +100,49 @@ def read_results(node: ast.expr | None, program: Program, size_of: SizeOf) -> tu
             return (read_type(node, program, size_of),)
 
 
-def _differential_of(name: str, program: Program) -> bool:
-    return name == "_dfloat" or name[2:] in program.structs
+def _differential(type_: Type, span: Span, program: Program) -> Type:
+    if not is_element(type_):
+        raise errors.UnknownType(
+            f"Diff takes a type of the scalar layer, found {print_type(type_)}", span,
+            hint="tensors keep their types: their derivatives are made with rev_diff",
+        )  # fmt: skip
+    found = differential(type_)
+    program.mention(found)
+    return found
 
 
-def _differential(node: ast.expr) -> errors.UserError:
-    return errors.SyntaxNotSupported(
-        "differential types (Diff[T], _dfloat) are not supported", span_of(node),
-        hint="use rev_diff, whose arguments have ordinary types",
-    )  # fmt: skip
+def is_element(type_: Type) -> bool:
+    """Whether arrays and stacks may have elements of the type: it is one of the scalar layer."""
+    while isinstance(type_, ArrayType):
+        type_ = type_.element
+    return type_ in (INT, FLOAT) or isinstance(type_, StructType)
 
 
 def _array(node: ast.expr, inner: ast.expr, program: Program, size_of: SizeOf) -> ArrayType:
+    """``Array[T]`` or ``Array[T, n]``; also what stands between the brackets of a Stack."""
     items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+    noun = "a Stack" if _is_stack(node) else "an Array"
     if len(items) not in (1, 2):
         raise errors.UnknownType(
-            "an Array has an element type and at most one size", span_of(node),
-            hint="nest them: Array[Array[float, 3], 4]",
+            f"{noun} has an element type and at most one size", span_of(node),
+            hint="nest arrays: Array[Array[float, 3], 4]",
         )  # fmt: skip
     element = read_type(items[0], program, size_of)
-    if isinstance(element, TensorType | TupleType):
-        raise errors.UnknownType("the elements of an Array are no tensors", span_of(items[0]))
+    if not is_element(element):
+        raise errors.UnknownType(f"the elements of {noun} are no tensors", span_of(items[0]))
     if len(items) == 1:
         return ArrayType(element, None)
     match items[1]:
-        case ast.Constant(value=int(size)) if size is not True and size is not False and size > 0:
+        case ast.Constant(value=int(size)) if size is not True and 0 < size < 2**31:
             return ArrayType(element, size)
         case other:
-            raise errors.UnknownType("the size of an Array is a positive constant", span_of(other))
+            raise errors.UnknownType(f"the size of {noun} is a positive constant", span_of(other))
+
+
+def _is_stack(node: ast.expr) -> bool:
+    return isinstance(node, ast.Subscript) and (
+        isinstance(node.value, ast.Name) and node.value.id == "Stack"
+    )
 
 
 def _size(node: ast.expr, size_of: SizeOf) -> Expr:

@@ -13,11 +13,13 @@ from loma import errors, sizes
 from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, NOWHERE, ArrayType, Attr, Binary, BinaryOp, Builtin, Expr, FloatConst, FloatType,
-    Index, IntConst, IntType, Op, Select, Span, StructType, TensorType, TupleType, Type, Unary,
+    Index, IntConst, IntType, MakeStruct, Op, Select, Span, Struct, StructType, TensorType, Type,
+    Unary,
 )  # fmt: skip
 from loma.ops import INFIX, OPS, AttrInfo, OpInfo
 from loma.shapes import OpCall
 
+_TENSOR_CHOICE = "choose between tensors with where(cond, a, b)"
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
@@ -61,6 +63,20 @@ def convertible(source: Type, target: Type) -> bool:
             return source == target
 
 
+def passable(source: Type, target: Type) -> bool:
+    """Whether a value may be passed to an argument: also a sized array where any length is taken.
+
+    Sizes of tensors are not compared: they are written in the names of different functions.
+    """
+    match source, target:
+        case TensorType(a, e1), TensorType(b, e2):
+            return (e1 == "int") == (e2 == "int") and (a is None or b is None or len(a) == len(b))
+        case ArrayType(element, _), ArrayType(wanted, None):
+            return element == wanted
+        case _:
+            return convertible(source, target)
+
+
 # --------------------------------------------------------------------------- scalar expressions
 
 
@@ -86,7 +102,7 @@ def unary(op: str, operand: Expr, span: Span = NOWHERE) -> Expr:
 def binary(op: str, left: Expr, right: Expr, span: Span = NOWHERE) -> Expr:
     """An infix operation; on a tensor it becomes the operator of that name, with broadcasting."""
     for side in (left, right):
-        if isinstance(side.type, ArrayType | StructType | TupleType):
+        if not is_scalar(side.type) and not isinstance(side.type, TensorType):
             raise errors.BinaryOpTypeMismatch(
                 f"'{op}' takes ints and floats, found {show_type(left.type)} and "
                 f"{show_type(right.type)}",
@@ -115,14 +131,15 @@ def select(cond: Expr, then: Expr, other: Expr, span: Span = NOWHERE) -> Expr:
         raise errors.IfCondTypeMismatch(
             f"a condition is an int or a float, found {show_type(cond.type)}",
             cond.span,
-            hint="choose between tensors with where(cond, a, b)",
+            hint=_TENSOR_CHOICE if isinstance(cond.type, TensorType) else None,
         )
     if not (is_scalar(then.type) and is_scalar(other.type)):
+        tensors = any(isinstance(e.type, TensorType) for e in (then, other))
         raise errors.BinaryOpTypeMismatch(
             f"the branches of 'if ... else' are {show_type(then.type)} and "
             f"{show_type(other.type)}; they must be ints or floats",
             span,
-            hint="choose between tensors with where(cond, a, b)",
+            hint=_TENSOR_CHOICE if tensors else "write if / else, with an assignment in each",
         )
     result: Type = FLOAT if FLOAT in (then.type, other.type) else INT
     return Select(cond, then, other, result, span)
@@ -146,6 +163,36 @@ def builtin(name: str, args: Sequence[Expr], span: Span = NOWHERE) -> Expr:
     else:
         result = INT if info.result == "int" else FLOAT
     return Builtin(name, scalars, result, span)
+
+
+def make_struct(struct: Struct, args: Sequence[Expr], span: Span = NOWHERE) -> MakeStruct:
+    """``make_S(a, b)``: a struct of its members' values, in order."""
+    name = f"make_{struct.name}"
+    for member, type_ in struct.members:
+        if isinstance(type_, ArrayType):
+            raise errors.CallTypeMismatch(
+                f"'{name}' cannot be called: member '{member}' of '{struct.name}' is an array",
+                span,
+                hint=f"declare a variable, x : {struct.name}, and assign its members",
+            )
+    if len(args) != len(struct.members):
+        listed = ", ".join(member for member, _ in struct.members) or "none"
+        raise errors.CallTypeMismatch(
+            f"'{name}' takes {_count(len(struct.members), 'argument')} ({listed}), found "
+            f"{len(args)}",
+            span,
+        )
+    values: list[Expr] = []
+    for arg, (member, type_) in zip(args, struct.members, strict=True):
+        value = as_scalar(arg) if is_scalar(type_) else arg
+        if not convertible(value.type, type_):
+            raise errors.CallTypeMismatch(
+                f"argument '{member}' of '{name}' must be {show_type(type_)}, found "
+                f"{show_type(value.type)}",
+                arg.span if arg.span != NOWHERE else span,
+            )
+        values.append(value)
+    return MakeStruct(tuple(values), StructType(struct.name), span)
 
 
 # ----------------------------------------------------- arithmetic for derivatives, constants folded

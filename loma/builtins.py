@@ -15,7 +15,7 @@ class BuiltinInfo:
 
     name: str
     arity: int
-    result: Literal["int", "float", "operands", "none"]
+    result: Literal["int", "float", "operands"]
     doc: str
 
 
@@ -38,6 +38,5 @@ BUILTINS: dict[str, BuiltinInfo] = {
         BuiltinInfo("float2int", 1, "int", "truncation toward zero; no derivative"),
         BuiltinInfo("mul_no_nan", 2, "float", "x * y, and 0 where y is 0, even if x is inf or NaN"),
         BuiltinInfo("thread_id", 0, "int", "the work item of a @simd function"),
-        BuiltinInfo("atomic_add", 2, "none", "adds to a place without a race"),
     )
 }

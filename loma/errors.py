@@ -22,15 +22,14 @@ script written for it can catch and read them here. A wrong *call* of a compiled
 from __future__ import annotations
 
 import difflib
-import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
+from loma.excerpts import ansi, excerpt, place, plain, text_under
 from loma.ir import NOWHERE, Span
 
 Related: TypeAlias = tuple[tuple[Span, str], ...]
-_Paint: TypeAlias = Callable[[str, str], str]
 
 
 def suggest(name: str, candidates: Iterable[str]) -> str | None:
@@ -58,7 +57,10 @@ class Node:
 
 
 class Name(str):
-    """The offending name: equal to the plain string, and it knows its line."""
+    """The offending name: equal to the plain string, and it knows its line.
+
+    ``id`` and ``arg`` are the string too, as on the nodes of variables and arguments.
+    """
 
     lineno: int
 
@@ -66,6 +68,12 @@ class Name(str):
         name = super().__new__(cls, text)
         name.lineno = lineno
         return name
+
+    @property
+    def id(self) -> str:
+        return str(self)
+
+    arg = id
 
 
 class UserError(Exception):
@@ -92,6 +100,7 @@ class UserError(Exception):
         self.source = ""
         self.path = "<text>"
         self._var = var
+        self._stmt: Span | None = None
 
     def locate(self, source: str, path: str) -> UserError:
         """Says which text the spans point into, unless that is known; returns the error."""
@@ -99,21 +108,25 @@ class UserError(Exception):
             self.source, self.path = source, path
         return self
 
+    def inside(self, stmt: Span) -> None:
+        """Says which statement the error is in; the innermost says it first."""
+        self._stmt = self._stmt or stmt
+
     def to_string(self) -> str:
         return self.render(color=False)
 
     def render(self, color: bool = False) -> str:
         """The report: head line, source line, carets, hint, related places."""
-        paint = _ansi if color else _plain
+        paint = ansi if color else plain
         lines = [
-            paint("bold", f"{_place(self.path, self.span)}: ")
+            paint("bold", f"{place(self.path, self.span)}: ")
             + paint("error", "error: ")
             + paint("bold", self.message),
-            *_excerpt(self.source, self.span, paint, "caret"),
+            *excerpt(self.source, self.span, paint, "caret"),
         ]
         for span, note in self.related:
-            lines.append(f"  {_place(self.path, span)}: {paint('note', 'note: ')}{note}")
-            lines += _excerpt(self.source, span, paint, "note")
+            lines.append(f"  {place(self.path, span)}: {paint('note', 'note: ')}{note}")
+            lines += excerpt(self.source, span, paint, "note")
         if self.hint:
             lines.append(f"  {paint('hint', 'hint: ')}{self.hint}")
         return "\n".join(lines)
@@ -123,14 +136,22 @@ class UserError(Exception):
 
     @property
     def var(self) -> Name:
-        text = self._var if self._var is not None else _text_under(self.source, self.span)
+        text = self._var if self._var is not None else text_under(self.source, self.span)
         return Name(text, self.span.line)
+
+    arg = var
 
     @property
     def node(self) -> Node:
         return Node(self.span)
 
-    stmt = expr = duplicate_declare_stmt = node
+    expr = node
+
+    @property
+    def stmt(self) -> Node:
+        return Node(self._stmt or self.span)
+
+    duplicate_declare_stmt = stmt
 
     @property
     def lineno(self) -> int:
@@ -239,6 +260,10 @@ class AliasedOutArgument(UserError):
     """One storage passed to two arguments of which one is ``Out``."""
 
 
+class SimdMisuse(UserError):
+    """``thread_id()`` outside a ``@simd`` function; a result, a tensor or a call of one."""
+
+
 class ReturnMissing(UserError):
     """A function with a result type that does not return."""
 
@@ -345,77 +370,3 @@ class CompilerNotFound(ToolchainError):
 
 class CompilationFailed(ToolchainError):
     """The C++ compiler refused the generated code: a defect of loma, or of the installation."""
-
-
-# ------------------------------------------------------------------------------------- rendering
-
-_STYLES = {
-    "bold": "\x1b[1m",
-    "error": "\x1b[1;31m",
-    "caret": "\x1b[1;31m",
-    "note": "\x1b[1;36m",
-    "hint": "\x1b[1;32m",
-    "dim": "\x1b[2m",
-}
-
-
-def _ansi(style: str, text: str) -> str:
-    return f"{_STYLES[style]}{text}\x1b[0m"
-
-
-def _plain(style: str, text: str) -> str:
-    return text
-
-
-def _place(path: str, span: Span) -> str:
-    """``path:line:column`` with the column counted from 1, as compilers and editors do."""
-    return f"{path}:{span.line}:{span.col + 1}" if span.line else path
-
-
-def _source_line(source: str, line: int) -> str:
-    # Only the line ends that Python's parser counts: str.splitlines() knows more of them.
-    lines = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return lines[line - 1] if 0 < line <= len(lines) else ""
-
-
-def _columns(text: str, span: Span) -> tuple[int, int]:
-    """Start and end of the span within its first line, in characters.
-
-    Spans are :mod:`ast` positions, so their columns count UTF-8 bytes.
-    """
-    data = text.encode()
-    end = span.end_col if span.end_line == span.line else len(data)
-    start = len(data[: span.col].decode(errors="ignore"))
-    stop = len(data[:end].decode(errors="ignore"))
-    return start, max(start, stop)
-
-
-def _text_under(source: str, span: Span) -> str:
-    text = _source_line(source, span.line)
-    start, stop = _columns(text, span)
-    return text[start:stop]
-
-
-def _excerpt(source: str, span: Span, paint: _Paint, style: str) -> list[str]:
-    """The span's first line with a number, and the carets under it; nothing without a source."""
-    text = _source_line(source, span.line)
-    if not text.strip():
-        return []
-    start, stop = _columns(text, span)
-    # A comment or blanks at the end of a statement that goes on are not part of what is wrong.
-    underlined = text[start:stop].rstrip()
-    padding = "".join("\t" if c == "\t" else " " * _width(c) for c in text[:start])
-    carets = "^" * max(1, sum(map(_width, underlined)))
-    number = f"{span.line:>5} | "
-    margin = f"{'':>5} | "
-    return [
-        paint("dim", number) + text,
-        paint("dim", margin) + padding + paint(style, carets),
-    ]
-
-
-def _width(character: str) -> int:
-    """Terminal columns that the character takes."""
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

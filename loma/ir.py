@@ -56,6 +56,17 @@ class StructType:
 
 
 @dataclass(frozen=True, slots=True)
+class StackType:
+    """``Stack[element, capacity]``: a local stack, empty at first; the tape of reverse mode.
+
+    ``capacity`` is None where no bound on the number of elements is known.
+    """
+
+    element: Type
+    capacity: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TensorType:
     """``Tensor[dims]``; ``dims`` are int expressions over sizes, or None for any rank.
 
@@ -74,7 +85,7 @@ class TupleType:
     items: tuple[Type, ...]
 
 
-Type: TypeAlias = IntType | FloatType | ArrayType | StructType | TensorType | TupleType
+Type: TypeAlias = IntType | FloatType | ArrayType | StructType | StackType | TensorType | TupleType
 INT = IntType()
 FLOAT = FloatType()
 
@@ -195,6 +206,18 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeStruct:
+    """``make_S(...)``: a struct ``S`` of its members' values, in order; no member is an array.
+
+    Every differential type has one: ``make__dfloat(val, dval)``.
+    """
+
+    args: tuple[Expr, ...]
+    type: StructType
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """A tensor operator of :data:`loma.ops.OPS`, infix arithmetic on tensors included.
 
@@ -247,8 +270,8 @@ class NoDiff:
 
 
 Expr: TypeAlias = (
-    IntConst | FloatConst | Var | Index | Member | Unary | Binary | Select | Builtin | Call | Op
-    | Reduce | ZeroPad | NoDiff
+    IntConst | FloatConst | Var | Index | Member | Unary | Binary | Select | Builtin | Call
+    | MakeStruct | Op | Reduce | ZeroPad | NoDiff
 )  # fmt: skip
 Attr: TypeAlias = Expr | tuple[Expr, ...]
 Place: TypeAlias = Var | Index | Member
@@ -269,7 +292,7 @@ class Declare:
 class Assign:
     """Whole-value assignment to a variable, an array element or a struct member.
 
-    For a tensor variable the value is a tensor expression (an operator, a call, another variable).
+    Arrays and structs are copied; ``+=`` is for numbers (and tensors). For a tensor variable the value is a tensor expression (an operator, a call, another variable).
     """
 
     target: Place
@@ -304,9 +327,9 @@ class Unpack:
 
 @dataclass(frozen=True, slots=True)
 class Zero:
-    """``zero(x)``: sets a variable of any type to all zero. Only a backend knows how."""
+    """``zero(x)``: sets a place of any type to all zero. Only a backend knows how."""
 
-    target: Var
+    target: Place
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -338,6 +361,33 @@ class While:
 
 
 @dataclass(frozen=True, slots=True)
+class Push:
+    """``stack.push(value)``."""
+
+    stack: Var
+    value: Expr
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pop:
+    """``target = stack.pop()``: takes the value that was pushed last."""
+
+    stack: Var
+    target: Place
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicAdd:
+    """``atomic_add(target, value)``: ``target += value`` on a number, safe between work items."""
+
+    target: Place
+    value: Expr
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class CallStmt:
     """A call of a function without results, for its ``Out`` arguments."""
 
@@ -352,7 +402,19 @@ class Return:
 
 
 Stmt: TypeAlias = (
-    Declare | Assign | IndexAssign | Unpack | Zero | If | For | While | CallStmt | Return
+    Declare
+    | Assign
+    | IndexAssign
+    | Unpack
+    | Zero
+    | Push
+    | Pop
+    | AtomicAdd
+    | If
+    | For
+    | While
+    | CallStmt
+    | Return
 )
 
 # ------------------------------------------------------------------------- functions and modules
@@ -369,6 +431,9 @@ class Param:
 @dataclass(frozen=True, slots=True)
 class Function:
     """A function. ``results`` is empty for one called as a statement.
+
+    The body of a ``simd`` function runs once for each work item, whose number is ``thread_id()``;
+    the host says how many there are.
 
     ``primal`` names the function that this one is the reverse derivative of; such a function's
     ``Out`` arguments are left out when Python calls it, and come back as a tuple.

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from typing import assert_never
 
+from loma.differentials import primal_name
 from loma.ir import (
-    ArrayType, Assign, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst,
-    FloatType, For, Function, If, Index, IndexAssign, IntConst, IntType, Member, Module, NoDiff, Op,
-    Param, Reduce, Return, Select, Stmt, Struct, StructType, TensorType, TupleType, Type, Unary,
-    Unpack, Var, While, Zero, ZeroPad,
+    ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
+    FloatConst, FloatType, For, Function, If, Index, IndexAssign, IntConst, IntType, MakeStruct,
+    Member, Module, NoDiff, Op, Param, Pop, Push, Reduce, Return, Select, StackType, Stmt, Struct,
+    StructType, TensorType, TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 from loma.ops import OPS, AttrInfo
 
@@ -50,6 +51,10 @@ def print_type(type_: Type) -> str:
             return f"Array[{print_type(element)}, {size}]"
         case StructType(name):
             return name
+        case StackType(element, None):
+            return f"Stack[{print_type(element)}]"
+        case StackType(element, capacity):
+            return f"Stack[{print_type(element)}, {capacity}]"
         case TensorType(None, element_name):
             return _TENSOR_NAMES[element_name]
         case TensorType(dims, element_name):
@@ -98,6 +103,8 @@ def _render(expr: Expr) -> tuple[str, int]:
             return "{} if {} else {}".format(*parts), _TERNARY
         case Builtin(name, args) | Call(name, args):
             return f"{name}({', '.join(map(print_expr, args))})", _ATOM
+        case MakeStruct(args, type_):
+            return f"make_{type_.name}({', '.join(map(print_expr, args))})", _ATOM
         case Op():
             return _operator(expr)
         case Reduce(kind, body, axes):
@@ -206,7 +213,14 @@ def _stmt(stmt: Stmt, pad: str) -> list[str]:
             names = ", ".join(target.name for target in targets)
             return [f"{pad}{names}{',' if len(targets) == 1 else ''} = {print_expr(call)}"]
         case Zero(target):
-            return [f"{pad}zero({target.name})"]
+            return [f"{pad}zero({print_expr(target)})"]
+        case Push(stack, value):
+            return _wrapped(f"{pad}{stack.name}.push(", (print_expr(value),), ")", pad)
+        case Pop(stack, target):
+            return [f"{pad}{print_expr(target)} = {stack.name}.pop()"]
+        case AtomicAdd(target, value):
+            items = print_expr(target), print_expr(value)
+            return _wrapped(f"{pad}atomic_add(", items, ")", pad)
         case CallStmt(call):
             return _wrapped(f"{pad}{call.function}(", tuple(map(print_expr, call.args)), ")", pad)
         case Return(values):
@@ -250,6 +264,9 @@ def _assignment(head: str, value: Expr, pad: str) -> list[str]:
     match value:
         case Call(name, args):
             return _wrapped(f"{head} {name}(", tuple(map(print_expr, args)), ")", pad)
+        case MakeStruct(args, type_):
+            items = tuple(map(print_expr, args))
+            return _wrapped(f"{head} make_{type_.name}(", items, ")", pad)
         case Op(name) if line.endswith(")") and line.startswith(f"{head} {name}("):
             return _wrapped(f"{head} {name}(", tuple(_arguments(value)), ")", pad)
         case _:
@@ -334,8 +351,10 @@ def _print_struct(struct: Struct) -> str:
 
 
 def print_module(module: Module) -> str:
-    """The whole program: structs, functions (callees first), derivatives."""
-    parts = [_print_struct(struct) for struct in module.structs]
+    """The whole program: its own structs, functions (callees first), derivatives."""
+    names = {struct.name for struct in module.structs}
+    own = [struct for struct in module.structs if primal_name(struct.name, names) is None]
+    parts = [_print_struct(struct) for struct in own]
     for function in module.functions:
         note = f"# the adjoint of {function.primal}\n" if function.primal else ""
         parts.append(note + print_function(function))

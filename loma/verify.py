@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from loma.ir import (
-    FLOAT, INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, Index,
-    IndexAssign, Module, Param, Return, Stmt, TensorType, TupleType, Unpack, Var, While, Zero,
+    FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If,
+    Index, IndexAssign, Module, Param, Place, Pop, Push, Return, StackType, Stmt, Struct,
+    StructType, TensorType, TupleType, Type, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.verify_expressions import Expressions, VerificationError, unique
 from loma.walk import free_variables
@@ -21,7 +22,11 @@ __all__ = ["VerificationError", "verify"]
 
 def verify(module: Module) -> None:
     """Raises VerificationError unless the module is well formed."""
-    structs = {struct.name: dict(struct.members) for struct in module.structs}
+    unique([s.name for s in module.structs], "struct", module.name)
+    structs: dict[str, Struct] = {}
+    for struct in module.structs:
+        _verify_struct(struct, structs)
+        structs[struct.name] = struct
     unique([f.name for f in module.functions], "function", module.name)
     # a derivative may be called before AD has made it
     promised = {derivative.name for derivative in module.derivatives}
@@ -30,6 +35,22 @@ def verify(module: Module) -> None:
     for function in module.functions:
         _Statements(function, known, promised - every, structs).run()
         known[function.name] = function
+
+
+def _unbounded(type_: Type) -> bool:
+    return isinstance(type_, ArrayType) and (type_.size is None or _unbounded(type_.element))
+
+
+def _verify_struct(struct: Struct, earlier: dict[str, Struct]) -> None:
+    unique([name for name, _ in struct.members], "member", struct.name)
+    for name, type_ in struct.members:
+        element = type_
+        while isinstance(element, ArrayType) and element.size is not None:
+            element = element.element
+        if element not in (INT, FLOAT) and not (
+            isinstance(element, StructType) and element.name in earlier
+        ):
+            raise VerificationError(f"{struct.name}: the member '{name}' has no type for a member")
 
 
 @dataclass(slots=True)
@@ -43,8 +64,14 @@ class _Statements(Expressions):
             self.name_param(param)
         for param in function.params:
             self.check_type(param.type)
+            self.require(
+                not (function.simd and isinstance(param.type, TensorType)),
+                "a tensor among the parameters of a simd function",
+            )
+        self.require(not (function.simd and function.results), "a simd function with results")
         for type_ in function.results:
-            self.require(not isinstance(type_, TupleType), "a tuple among the results")
+            self.check_type(type_)
+            self.require(not isinstance(type_, ArrayType), "an array among the results")
         last = function.body[-1] if function.body else None
         self.require(
             isinstance(last, Return) == bool(function.results),
@@ -76,16 +103,17 @@ class _Statements(Expressions):
     def statement(self, stmt: Stmt, outermost: bool) -> None:
         match stmt:
             case Declare(target, value):
-                self.check_type(target.type)
+                if isinstance(target.type, StackType):
+                    self.check_stack(target.type, value)
+                else:
+                    self.check_type(target.type)
+                self.require(not _unbounded(target.type), "a local array without a size")
                 if value is not None:
                     self.fits(self.expr(value), target.type)
                 self.declare(target)
             case Assign(target, op, value):
-                self.place(target)
-                self.require(
-                    not (isinstance(target, Index) and isinstance(target.base.type, TensorType)),
-                    "an element of a tensor is assigned by an index statement",
-                )
+                self.whole_place(target)
+                self.require(not _unbounded(target.type), "an array without a size is assigned")
                 self.require(
                     op == "=" or isinstance(target.type, TensorType) or target.type in (INT, FLOAT),
                     "'+=' on neither a number nor a tensor",
@@ -96,14 +124,28 @@ class _Statements(Expressions):
             case Unpack(targets, call):
                 self.unpack(targets, call, outermost)
             case Zero(target):
-                self.place(target)
+                self.whole_place(target)
+            case Push(stack, value):
+                element = self.stack(stack)
+                self.require(self.expr(value) == element, "the value is not of the stack's type")
+            case Pop(stack, target):
+                element = self.stack(stack)
+                self.whole_place(target)
+                self.require(target.type == element, "the target is not of the stack's type")
+            case AtomicAdd(target, value):
+                self.whole_place(target)
+                self.require(target.type in (INT, FLOAT), "atomic_add to no number")
+                found = self.scalar(value)
+                self.require(
+                    found == INT or target.type == FLOAT, "atomic_add of a float to an int"
+                )
             case If(cond, then, other):
                 self.condition(cond)
                 self.block(then)
                 self.block(other)
             case While(cond, max_iter, body):
                 self.condition(cond)
-                self.require(max_iter >= 0, "a negative max_iter")
+                self.require(max_iter > 0, "a max_iter that is not positive")
                 self.block(body)
             case For():
                 self.for_loop(stmt)
@@ -124,6 +166,31 @@ class _Statements(Expressions):
         self.require(target.name not in self.types, f"'{target.name}' is declared already")
         self.types[target.name] = target.type
         self.kinds[target.name] = "local"
+
+    def check_stack(self, type_: StackType, value: Expr | None) -> None:
+        self.check_type(type_.element)
+        self.require(
+            not isinstance(type_.element, TensorType) and not _unbounded(type_.element),
+            "a stack of what has no fixed size",
+        )
+        self.require(type_.capacity is None or type_.capacity > 0, "a stack of no capacity")
+        self.require(value is None, "a stack with an initial value")
+
+    def stack(self, stack: Var) -> Type:
+        """The type of a stack's elements."""
+        type_ = self.types.get(stack.name)
+        self.require(isinstance(type_, StackType), f"'{stack.name}' is no stack")
+        self.require(type_ == stack.type, f"`{stack.name}` says that it is another stack")
+        assert isinstance(type_, StackType)
+        return type_.element
+
+    def whole_place(self, target: Place) -> None:
+        """A place that a statement writes, other than an index statement."""
+        self.place(target)
+        self.require(
+            not (isinstance(target, Index) and isinstance(target.base.type, TensorType)),
+            "an element of a tensor is assigned by an index statement",
+        )
 
     def condition(self, cond: Expr) -> None:
         self.require(self.expr(cond) in (INT, FLOAT), "a condition that is no int or float")

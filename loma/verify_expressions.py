@@ -9,8 +9,8 @@ from loma import builder, errors, sizes
 from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, ArrayType, Attr, Axis, Binary, Builtin, Call, Expr, FloatConst, Function, Index,
-    IntConst, Member, NoDiff, Op, Place, Reduce, Select, Stmt, StructType, TensorType, TupleType,
-    Type, Unary, Var, ZeroPad,
+    IntConst, MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, StackType, Stmt, Struct,
+    StructType, TensorType, TupleType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.ops import OPS
 
@@ -48,13 +48,10 @@ def same_type(found: Type, expected: Type) -> bool:
 def _same_rank(found: Type, expected: Type) -> bool:
     """As :func:`same_type` for types whose sizes are written in different functions."""
     match found, expected:
-        case TensorType(a, e1), TensorType(b, e2):
-            fits = (e1 == "int") == (e2 == "int")
-            return fits and (a is None or b is None or len(a) == len(b))
         case TupleType(a_items), TupleType(b_items):
-            return len(a_items) == len(b_items) and all(map(_same_rank, a_items, b_items))
+            return len(a_items) == len(b_items) and all(map(builder.passable, a_items, b_items))
         case _:
-            return builder.convertible(found, expected)
+            return builder.passable(found, expected)
 
 
 @dataclass(slots=True)
@@ -64,7 +61,7 @@ class Expressions:
     function: Function
     known: dict[str, Function]
     promised: set[str]
-    structs: dict[str, dict[str, Type]]
+    structs: dict[str, Struct]
     types: dict[str, Type] = field(default_factory=dict)
     kinds: dict[str, Kind] = field(default_factory=dict)
     stmt: Stmt | None = None
@@ -88,6 +85,8 @@ class Expressions:
                 self.check_type(element)
             case StructType(name):
                 self.require(name in self.structs, f"no struct is named '{name}'")
+            case StackType():
+                raise self.fail("a stack that is no variable of its own")
             case TupleType():
                 raise self.fail("a variable of several values")
             case _:
@@ -152,6 +151,8 @@ class Expressions:
                 return FLOAT
             case Var(name):
                 self.require(name in self.types, f"'{name}' is not declared")
+                is_stack = isinstance(self.types[name], StackType)
+                self.require(not is_stack, f"the stack '{name}' is used as a value")
                 return self.types[name]
             case Index():
                 return self.element(expr)
@@ -159,7 +160,8 @@ class Expressions:
                 owner = self.expr(base)
                 self.require(isinstance(owner, StructType), f"`{printed(base)}` is no struct")
                 assert isinstance(owner, StructType)
-                members = self.structs.get(owner.name, {})
+                self.check_type(owner)
+                members = dict(self.structs[owner.name].members)
                 self.require(name in members, f"'{owner.name}' has no member '{name}'")
                 return members[name]
             case Unary(op, operand):
@@ -174,6 +176,8 @@ class Expressions:
                 return self.builtin(expr)
             case Call():
                 return self.call(expr)
+            case MakeStruct():
+                return self.make_struct(expr)
             case Op():
                 return self.operator(expr)
             case Reduce(kind, body, axes):
@@ -224,11 +228,24 @@ class Expressions:
         info = BUILTINS.get(expr.name)
         self.require(info is not None, f"no built-in function is named '{expr.name}'")
         assert info is not None
+        self.require(
+            expr.name != "thread_id" or self.function.simd, "thread_id() outside a simd function"
+        )
         self.require(len(expr.args) == info.arity, f"'{expr.name}' takes {info.arity} arguments")
         types = [self.scalar(arg) for arg in expr.args]
         if info.result == "operands":
             return FLOAT if FLOAT in types else INT
         return INT if info.result == "int" else FLOAT
+
+    def make_struct(self, expr: MakeStruct) -> Type:
+        self.check_type(expr.type)
+        for arg in expr.args:
+            self.expr(arg)
+        try:
+            builder.make_struct(self.structs[expr.type.name], expr.args)
+        except errors.UserError as error:
+            raise self.fail(error.message) from error
+        return expr.type
 
     def operator(self, expr: Op) -> Type:
         info = OPS.get(expr.name)
@@ -272,6 +289,7 @@ class Expressions:
             for arg in call.args:
                 self.expr(arg)
             return call.type
+        self.require(not callee.simd, f"a call of '{call.function}', which is a simd function")
         self.require(
             len(call.args) == len(callee.params),
             f"'{call.function}' takes {len(callee.params)} arguments, found {len(call.args)}",

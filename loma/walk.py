@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import assert_never
 
 from loma.ir import (
-    Assign, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, For, If, Index,
-    IndexAssign, IntConst, Member, NoDiff, Op, Reduce, Return, Select, Stmt, TensorType, Type,
-    Unary, Unpack, Var, While, Zero, ZeroPad,
+    Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, For,
+    If, Index, IndexAssign, IntConst, MakeStruct, Member, NoDiff, Op, Place, Pop, Push, Reduce,
+    Return, Select, Stmt, TensorType, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def children(expr: Expr) -> tuple[Expr, ...]:
             return (left, right)
         case Select(cond, then, other):
             return (cond, then, other)
-        case Builtin(_, args) | Call(_, args):
+        case Builtin(_, args) | Call(_, args) | MakeStruct(args):
             return args
         case Op(_, args, attrs):
             return args + tuple(e for _, value in attrs for e in attr_items(value))
@@ -60,7 +60,7 @@ def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
             return replace(expr, left=function(left), right=function(right))
         case Select(cond, then, other):
             return replace(expr, cond=function(cond), then=function(then), other=function(other))
-        case Builtin(_, args) | Call(_, args):
+        case Builtin(_, args) | Call(_, args) | MakeStruct(args):
             return replace(expr, args=tuple(map(function, args)))
         case Op(_, args, attrs):
             new = tuple(
@@ -171,8 +171,12 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
     match stmt:
         case Declare(target, value):
             return (target,) if value is None else (value, target)
-        case Assign(target, _, value):
+        case Assign(target, _, value) | AtomicAdd(target, value):
             return (value, target)
+        case Push(stack, value):
+            return (value, stack)
+        case Pop(stack, target):
+            return (stack, target)
         case IndexAssign(target, _, value, axes):
             return (*(axis.extent for axis in axes), value, target)
         case Unpack(targets, call):
@@ -208,15 +212,22 @@ def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:
         assert isinstance(new, Var)
         return new
 
+    def place_of(target: Place) -> Place:
+        new = function(target)
+        assert isinstance(new, Var | Index | Member)
+        return new
+
     match stmt:
         case Declare(target, value):
             return replace(
                 stmt, target=variable(target), value=None if value is None else function(value)
             )
-        case Assign(target, _, value):
-            place = function(target)
-            assert isinstance(place, Var | Index | Member)
-            return replace(stmt, target=place, value=function(value))
+        case Assign(target, _, value) | AtomicAdd(target, value):
+            return replace(stmt, target=place_of(target), value=function(value))
+        case Push(stack, value):
+            return replace(stmt, stack=variable(stack), value=function(value))
+        case Pop(stack, target):
+            return replace(stmt, stack=variable(stack), target=place_of(target))
         case IndexAssign(target, _, value, axes):
             place = function(target)
             assert isinstance(place, Var | Index)
@@ -226,7 +237,7 @@ def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:
             assert isinstance(new, Call)
             return replace(stmt, targets=tuple(map(variable, targets)), call=new)
         case Zero(target):
-            return replace(stmt, target=variable(target))
+            return replace(stmt, target=place_of(target))
         case If(cond, then, other):
             return replace(stmt, cond=function(cond), then=body_of(then), other=body_of(other))
         case While(cond, _, body):

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from loma.backends.interpreter import arithmetic as arith
+from loma.backends.interpreter import values
 from loma.backends.interpreter.evaluate import Frame, evaluate
-from loma.ir import FloatType, IntType, Param, Span, TensorType, Type, Var
+from loma.ir import ArrayType, Param, Span, TensorType, Type, Var
 from loma.printer import print_expr, print_type
 
 Value = Any
@@ -38,17 +38,6 @@ def bind_arguments(frame: Frame, args: Sequence[Value]) -> None:
 def _bound(frame: Frame, param: Param, arg: Value) -> Value:
     where = f"{frame.function.name}: argument '{param.name}'"
     match param.type:
-        case IntType():
-            if np.ndim(arg) != 0 or np.asarray(arg).dtype.kind == "f":
-                # a call inside a program converts, as every assignment does
-                if isinstance(arg, np.float64):
-                    return arith.to_int(arg)
-                raise TypeError(f"{where} takes an int, found {arg!r}")
-            return int(arg)
-        case FloatType():
-            if np.ndim(arg) != 0:
-                raise TypeError(f"{where} takes a number, found one of rank {np.ndim(arg)}")
-            return np.float64(arg)
         case TensorType(dims, element):
             array = np.asarray(arg)
             if element == "int" and array.dtype.kind not in "iub" and array.size:
@@ -60,9 +49,13 @@ def _bound(frame: Frame, param: Param, arg: Value) -> Value:
                     f"{where} is {print_type(param.type)}, of rank {len(dims)}; "
                     f"found the shape {list(array.shape)}"
                 )
-            return arith.convert(array, param.type)
-        case _:
-            return arith.convert(arg, param.type)
+            return values.convert(array, param.type)
+        case type_ if frame.inner:
+            # an array that is read only need not be copied
+            shared = isinstance(type_, ArrayType) and param.mode == "In"
+            return arg if shared else values.convert(arg, type_, frame.bits)
+        case type_:
+            return values.from_host(arg, type_, frame.structs, where)
 
 
 def _check_sizes(frame: Frame, param: Param) -> None:

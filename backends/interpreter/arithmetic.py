@@ -6,77 +6,39 @@ warnings: the interpreter runs under ``np.errstate(all="ignore")``.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from loma.ir import ArrayType, FloatType, IntType, Struct, StructType, TensorType, TupleType, Type
-
 Value = Any
 
 
-def to_int(value: Value) -> Value:
-    """Truncation toward zero."""
+def to_int(value: Value, bits: int = 64) -> Value:
+    """Truncation toward zero. A float that no int can hold gives the nearest int, NaN gives 0."""
     if isinstance(value, np.ndarray) and value.ndim:
         return value if value.dtype == np.int64 else np.trunc(value).astype(np.int64)
-    return int(value)
+    if not isinstance(value, float):
+        return int(value)
+    if value != value:
+        return 0
+    limit = 1 << bits - 1
+    return limit - 1 if value >= limit else -limit if value <= -limit else int(value)
+
+
+def wrapped(value: int, bits: int) -> int:
+    """What is left of a whole number in an int of so many bits."""
+    limit = 1 << bits - 1
+    return value if -limit <= value < limit else (value + limit) % (2 * limit) - limit
 
 
 def to_float(value: Value) -> Value:
+    if type(value) is np.float64:
+        return value
     if isinstance(value, np.ndarray) and value.ndim:
         return value.astype(np.float64, copy=False)
     return np.float64(value)
-
-
-def convert(value: Value, type_: Type) -> Value:
-    """The value as one of that type; arrays, structs and tensors are copied."""
-    match type_:
-        case IntType():
-            return to_int(value)
-        case FloatType():
-            return to_float(value)
-        case TensorType(_, element):
-            return np.array(value, dtype=np.int64 if element == "int" else np.float64)
-        case ArrayType(element, _):
-            return [convert(item, element) for item in value]
-        case StructType():
-            return {name: copied(item) for name, item in value.items()}
-        case TupleType(items):
-            return tuple(convert(v, t) for v, t in zip(value, items, strict=True))
-
-
-def copied(value: Value) -> Value:
-    if isinstance(value, dict):
-        return {name: copied(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [copied(item) for item in value]
-    return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def zero(type_: Type, shape: tuple[int, ...], structs: dict[str, Struct]) -> Value:
-    """The all-zero value of a type; ``shape`` is that of a tensor."""
-    match type_:
-        case IntType():
-            return 0
-        case FloatType():
-            return np.float64(0.0)
-        case TensorType(_, element):
-            return np.zeros(shape, dtype=np.int64 if element == "int" else np.float64)
-        case ArrayType(element, size):
-            return [zero(element, (), structs) for _ in range(size or 0)]
-        case StructType(name):
-            return {member: zero(t, (), structs) for member, t in structs[name].members}
-        case TupleType():
-            raise AssertionError("no variable has the type of several results")
-
-
-def zero_like(value: Value) -> Value:
-    if isinstance(value, dict):
-        return {name: zero_like(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [zero_like(item) for item in value]
-    return np.zeros_like(value) if isinstance(value, np.ndarray) else type(value)(0)
 
 
 # ------------------------------------------------------------------------------------- operations
@@ -107,12 +69,12 @@ INT_BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "**": lambda a, b: a**b,
 }
 FLOAT_BINARY: dict[str, Callable[[Value, Value], Value]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.divide,
-    "//": np.floor_divide,
-    "%": np.mod,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
     "**": np.power,
 }
 COMPARISONS: dict[str, Callable[[Value, Value], Value]] = {
@@ -134,15 +96,15 @@ def choose(cond: Value, then: Value, other: Value) -> Value:
 
 def larger(a: Value, b: Value) -> Value:
     """The larger; the first of equals; NaN if either is."""
-    return choose(np.greater_equal(a, b) | np.not_equal(a, a), a, b)
+    return choose((a >= b) | (a != a), a, b)
 
 
 def smaller(a: Value, b: Value) -> Value:
-    return choose(np.less_equal(a, b) | np.not_equal(a, a), a, b)
+    return choose((a <= b) | (a != a), a, b)
 
 
 def mul_no_nan(x: Value, y: Value) -> Value:
-    return choose(np.equal(y, 0), np.float64(0.0), np.multiply(x, y))
+    return choose(y == 0, np.float64(0.0), x * y)
 
 
 BUILTIN_FUNCTIONS: dict[str, Callable[..., Value]] = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 import numpy as np
@@ -11,35 +10,21 @@ from numpy.typing import NDArray
 
 from loma import errors, sizes
 from loma.backends.interpreter import arithmetic as arith
+from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR, Grid
 from loma.backends.interpreter.ops import OPS
+from loma.backends.interpreter.values import convert
 from loma.ir import (
     FLOAT, INT, ArrayType, Assign, Attr, Axis, Binary, Builtin, Call, Declare, Expr, FloatConst,
-    Function, Index, IntConst, Member, NoDiff, Op, Reduce, Return, Select, Span, TensorType, Type,
-    Unary, Var, ZeroPad,
+    Function, Index, IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Return, Select, Span,
+    TensorType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.printer import print_expr
+from loma.runtime_errors import Kind
 from loma.walk import walk
 
 Value = Any
 Array = NDArray[Any]
-
-
-@dataclass(slots=True)
-class Frame:
-    """A function being run: its variables, and how it calls others.
-
-    ``invoke(function, arguments)`` gives the results, then the final values of Out arguments.
-    """
-
-    function: Function
-    functions: dict[str, Function]
-    invoke: Callable[[Function, Sequence[Value]], tuple[Value, ...]]
-    env: dict[str, Value] = field(default_factory=dict)
-
-    def place(self, span: Span) -> str:
-        """Where a run-time error happened, for its message."""
-        return f"{self.function.name}: line {span.line}"
 
 
 def evaluate(frame: Frame, expr: Expr, grid: Grid = SCALAR) -> Value:
@@ -60,7 +45,9 @@ def evaluate(frame: Frame, expr: Expr, grid: Grid = SCALAR) -> Value:
             return evaluate(frame, base, grid)[name]
         case Unary(op, operand):
             value = evaluate(frame, operand, grid)
-            return -value if op == "-" else arith.COMPARISONS["=="](value, 0)
+            if op == "not":
+                return arith.COMPARISONS["=="](value, 0)
+            return _narrow(frame, -value)
         case Binary():
             return _binary(frame, expr, grid)
         case Select():
@@ -73,6 +60,12 @@ def evaluate(frame: Frame, expr: Expr, grid: Grid = SCALAR) -> Value:
             return _reduce(frame, expr, grid)
         case Call():
             return _call(frame, expr, grid)
+        case MakeStruct(args, type_):
+            members = frame.structs[type_.name].members
+            return {
+                name: convert(evaluate(frame, arg), t, frame.bits)
+                for arg, (name, t) in zip(args, members, strict=True)
+            }
         case Op():
             return _operator(frame, expr)
         case _:
@@ -101,12 +94,22 @@ def _binary(frame: Frame, expr: Binary, grid: Grid) -> Value:
         return arith.FLOAT_BINARY[expr.op](left, right)
     if expr.op in ("/", "//", "%"):
         right = _nonzero(frame, right, grid, expr.span)
-    return arith.INT_BINARY[expr.op](left, right)
+    if expr.op == "**" and isinstance(left, int) and frame.bits == 32:
+        return _narrow(frame, pow(left, right, 1 << 32))
+    return _narrow(frame, arith.INT_BINARY[expr.op](left, right))
+
+
+def _narrow(frame: Frame, value: Value) -> Value:
+    """An int as the function computes with it: of 32 bits, except in what works on tensors."""
+    return arith.wrapped(value, 32) if frame.bits == 32 and isinstance(value, int) else value
 
 
 def _nonzero(frame: Frame, divisor: Value, grid: Grid, span: Span) -> Value:
-    if np.ndim(divisor) == 0 and divisor != 0:
-        return divisor
+    if np.ndim(divisor) == 0:
+        if divisor != 0:
+            return divisor
+        if frame.bits == 32:
+            raise frame.failure(Kind.DIVISION, span)
     zeros = np.asarray(divisor) == 0
     mask = grid.mask()
     if np.any(zeros if mask is None else zeros & mask) and not grid.empty:
@@ -137,13 +140,17 @@ def _select(frame: Frame, expr: Select, grid: Grid) -> Value:
 
 
 def _builtin(frame: Frame, expr: Builtin, grid: Grid) -> Value:
+    if expr.name == "thread_id":
+        return frame.item
     function = arith.BUILTIN_FUNCTIONS.get(expr.name)
     if function is None:
         raise errors.BackendLacksOperator(f"the interpreter has no '{expr.name}'", expr.span)
     args = [evaluate(frame, arg, grid) for arg in expr.args]
     if not (expr.name in arith.KEEP_INTS and expr.type == INT):
         args = [arith.to_float(arg) for arg in args]
-    return function(*args)
+    if expr.name == "float2int":
+        return arith.to_int(args[0], frame.bits)
+    return _narrow(frame, function(*args)) if expr.type == INT else function(*args)
 
 
 def _reduce(frame: Frame, expr: Reduce, grid: Grid) -> Value:
@@ -211,7 +218,7 @@ def _read(frame: Frame, expr: Index, grid: Grid) -> Value:
     base = evaluate(frame, expr.base, grid)
     places = [evaluate(frame, sub, grid) for sub in expr.subscripts]
     if isinstance(expr.base.type, ArrayType):
-        return base[checked_subscripts(frame, expr, (len(base),), places, grid)[0]]
+        return base[array_position(frame, expr, len(base), places[0])]
     places = checked_subscripts(frame, expr, base.shape, places, grid)
     return _take(base, places, grid)
 
@@ -236,6 +243,14 @@ def _padded_read(frame: Frame, expr: Index, grid: Grid) -> Value:
     if np.ndim(inside):
         return np.where(inside, value, value.dtype.type(0) if np.ndim(value) else 0)
     return value if inside else value * 0 if isinstance(value, int) else np.float64(0.0)
+
+
+def array_position(frame: Frame, expr: Index, size: int, position: Value) -> int:
+    """The position of an array's element. IndexError when there is none."""
+    place = int(position)
+    if not 0 <= place < size:
+        raise frame.failure(Kind.SUBSCRIPT, expr.span, place, size)
+    return place
 
 
 def checked_subscripts(
@@ -287,7 +302,7 @@ def _call(frame: Frame, expr: Call, grid: Grid) -> Value:
     function = frame.functions[expr.function]
     args = [evaluate(frame, arg, grid) for arg in expr.args]
     if not grid.shape:
-        results = frame.invoke(function, args)
+        results = frame.invoke(frame, function, args)
         return results[0] if len(results) == 1 else results
     if _is_straight(function):
         return _call_on_grid(frame, function, args, grid)
@@ -295,8 +310,8 @@ def _call(frame: Frame, expr: Call, grid: Grid) -> Value:
     live = np.ones(grid.shape, np.bool_) if mask is None else grid.full(mask)
     out = np.zeros(grid.shape, dtype=np.int64 if function.results[0] == INT else np.float64)
     columns = [grid.full(arg)[live] for arg in args]
-    values = [frame.invoke(function, row)[0] for row in zip(*columns, strict=True)]
-    out[live] = values if columns else frame.invoke(function, ())[0]
+    values = [frame.invoke(frame, function, row)[0] for row in zip(*columns, strict=True)]
+    out[live] = values if columns else frame.invoke(frame, function, ())[0]
     return out
 
 
@@ -330,19 +345,19 @@ def _values(stmt: object) -> tuple[Expr, ...]:
 def _call_on_grid(frame: Frame, function: Function, args: list[Value], grid: Grid) -> Value:
     # no axis of the caller's is visible inside
     own = Grid(grid.axes, grid.shape, None, grid.domain, grid.active)
-    inner = Frame(function, frame.functions, frame.invoke)
+    inner = frame.called(function)
     for param, arg in zip(function.params, args, strict=True):
-        inner.env[param.name] = arith.convert(arg, param.type)
+        inner.env[param.name] = convert(arg, param.type)
     for stmt in function.body:
         match stmt:
             case Declare(target, value):
                 new = 0 if value is None else evaluate(inner, value, own)
-                inner.env[target.name] = arith.convert(new, target.type)
+                inner.env[target.name] = convert(new, target.type)
             case Assign(Var(name, type_), op, value):
                 new = evaluate(inner, value, own)
-                inner.env[name] = arith.convert(inner.env[name] + new if op == "+=" else new, type_)
+                inner.env[name] = convert(inner.env[name] + new if op == "+=" else new, type_)
             case Return((value,)):
-                return arith.convert(evaluate(inner, value, own), function.results[0])
+                return convert(evaluate(inner, value, own), function.results[0])
             case _:
                 break
     raise AssertionError("a function that is called in an expression returns one value")

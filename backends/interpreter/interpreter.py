@@ -9,15 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loma.backends.interpreter import arithmetic as arith
+from loma.backends.interpreter import values
 from loma.backends.interpreter.arguments import bind_arguments, check_shape
 from loma.backends.interpreter.evaluate import (
-    Frame, checked_subscripts, evaluate, extents_of,
+    array_position, checked_subscripts, evaluate, extents_of,
 )  # fmt: skip
+from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR
 from loma.ir import (
-    Assign, Axis, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign, Member,
-    Module, Place, Return, Stmt, TensorType, Unpack, Var, While, Zero, ZeroPad,
+    Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
+    Member, Module, Place, Pop, Push, Return, StackType, Stmt, StructType, TensorType, Unpack, Var,
+    While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
+from loma.runtime_errors import Kind
 from loma.walk import children, free_variables
 
 Value = Any
@@ -36,34 +40,64 @@ class Interpreter:
         """The results of the function, then the final value of each ``Out`` argument.
 
         There is one argument for every parameter, ``Out`` ones included: arrays, numbers, lists
-        and dicts (arrays and structs of the scalar layer). None of them is changed. Raises
-        TypeError or ValueError for arguments that do not fit, and for sizes and subscripts that
-        turn out wrong; KeyError when there is no such function.
+        and dicts (arrays and structs of the scalar layer), and the number of work items after them
+        for a @simd function, which are run one after the other. No argument is changed. Raises
+        TypeError or ValueError for arguments that do not fit, and for sizes and subscripts of
+        tensors that turn out wrong; what :mod:`loma.runtime_errors` lists; KeyError when there is
+        no such function.
         """
-        return self._invoke(self._functions[name], args)
+        function = self._functions[name]
+        bits = 64 if is_tensor_function(function) else 32
+        frame = Frame(function, self._functions, self._structs, self._call, bits)
+        with np.errstate(all="ignore"):
+            if function.simd:
+                return self._run_items(frame, args)
+            return self._invoke(frame, args)
 
-    def _invoke(self, function: Function, args: Sequence[Value]) -> tuple[Value, ...]:
-        frame = Frame(function, self._functions, self._invoke)
+    def _call(self, caller: Frame, function: Function, args: Sequence[Value]) -> tuple[Value, ...]:
+        return self._invoke(caller.called(function), args)
+
+    def _invoke(self, frame: Frame, args: Sequence[Value]) -> tuple[Value, ...]:
+        function = frame.function
         bind_arguments(frame, args)
         results: tuple[Value, ...] = ()
-        with np.errstate(all="ignore"):
-            for stmt in function.body:
-                if isinstance(stmt, Return):
-                    results = self._results(frame, stmt)
-                else:
-                    self._run(frame, stmt)
-        outs = tuple(frame.env[p.name] for p in function.params if p.mode == "Out")
-        return results + outs
+        for stmt in function.body:
+            if isinstance(stmt, Return):
+                frame.line = stmt.span.line
+                results = self._results(frame, stmt)
+            else:
+                self._run(frame, stmt)
+        return results + _outs(frame)
+
+    def _run_items(self, frame: Frame, args: Sequence[Value]) -> tuple[Value, ...]:
+        """A @simd function: its arguments are shared, but In scalars and structs are each item's
+        own."""
+        if not args:
+            raise TypeError(f"{frame.function.name} takes the number of work items last")
+        bind_arguments(frame, args[:-1])
+        shared = frame.env
+        for item in range(int(args[-1])):
+            frame.item, frame.env = item, dict(shared)
+            for param in frame.function.params:
+                if param.mode == "In" and isinstance(param.type, StructType):
+                    frame.env[param.name] = values.copied(shared[param.name])
+            self._block(frame, frame.function.body)
+            for param in frame.function.params:
+                if param.mode == "Out":
+                    shared[param.name] = frame.env[param.name]
+        frame.env = shared
+        return _outs(frame)
 
     def _results(self, frame: Frame, stmt: Return) -> tuple[Value, ...]:
         types = frame.function.results
-        values = [
-            arith.convert(evaluate(frame, e), t) for e, t in zip(stmt.values, types, strict=True)
+        found = [
+            values.convert(evaluate(frame, e), t, frame.bits)
+            for e, t in zip(stmt.values, types, strict=True)
         ]
-        for k, (value, type_) in enumerate(zip(values, types, strict=True)):
+        for k, (value, type_) in enumerate(zip(found, types, strict=True)):
             label = "the result" if len(types) == 1 else f"result {k + 1}"
             check_shape(frame, type_, value, label, stmt.span)
-        return tuple(values)
+        return tuple(found)
 
     # ------------------------------------------------------------------------------- statements
 
@@ -72,22 +106,31 @@ class Interpreter:
             self._run(frame, stmt)
 
     def _run(self, frame: Frame, stmt: Stmt) -> None:
+        frame.line = stmt.span.line
         match stmt:
             case Declare():
                 self._declare(frame, stmt)
             case Assign(target, op, value):
                 new = evaluate(frame, value)
-                if op == "+=":
-                    new = evaluate(frame, target) + new
-                self._store(frame, target, new)
+                self._store(frame, target, new if op == "=" else self._sum(frame, target, new))
+            case AtomicAdd(target, value):
+                # an atomic addition is one of the target's own type
+                new = values.convert(evaluate(frame, value), target.type, frame.bits)
+                self._store(frame, target, self._sum(frame, target, new))
+            case Push():
+                self._push(frame, stmt)
+            case Pop(stack, target):
+                if not frame.env[stack.name]:
+                    raise frame.failure(Kind.EMPTY_STACK, stmt.span)
+                self._store(frame, target, frame.env[stack.name].pop())
             case IndexAssign():
                 assign_elements(frame, stmt)
             case Unpack(targets, call):
-                values = self._called(frame, call)
-                for target, value in zip(targets, values, strict=True):
+                found = self._called(frame, call)
+                for target, value in zip(targets, found, strict=True):
                     self._store(frame, target, value)
             case Zero(target):
-                frame.env[target.name] = arith.zero_like(frame.env[target.name])
+                self._store(frame, target, values.zero_like(evaluate(frame, target)))
             case If(cond, then, other):
                 taken = bool(arith.is_true(evaluate(frame, cond)))
                 self._block(frame, then if taken else other)
@@ -118,32 +161,43 @@ class Interpreter:
                     f"{frame.place(stmt.span)}: '{stmt.target.name}' would have the shape "
                     f"{list(shape)}"
                 )
-        frame.env[stmt.target.name] = arith.zero(type_, shape, self._structs)
+        frame.env[stmt.target.name] = values.zero(type_, shape, self._structs)
 
     def _while(self, frame: Frame, stmt: While) -> None:
         count = 0
         while bool(arith.is_true(evaluate(frame, stmt.cond))):
             if count == stmt.max_iter:
-                raise RuntimeError(
-                    f"{frame.place(stmt.span)}: the loop runs more than max_iter = "
-                    f"{stmt.max_iter} times"
-                )
+                raise frame.failure(Kind.LOOP, stmt.span, stmt.max_iter)
             self._block(frame, stmt.body)
+            frame.line = stmt.span.line
             count += 1
+
+    def _push(self, frame: Frame, stmt: Push) -> None:
+        stack = frame.env[stmt.stack.name]
+        type_ = stmt.stack.type
+        assert isinstance(type_, StackType)
+        value = values.convert(evaluate(frame, stmt.value), type_.element, frame.bits)
+        if type_.capacity is not None and len(stack) >= type_.capacity:
+            raise frame.failure(Kind.FULL_STACK, stmt.span, type_.capacity)
+        stack.append(value)
+
+    def _sum(self, frame: Frame, target: Place, value: Value) -> Value:
+        total = evaluate(frame, target) + value
+        return arith.wrapped(total, frame.bits) if isinstance(total, int) else total
 
     def _called(self, frame: Frame, call: Call) -> tuple[Value, ...]:
         """The results of a call; its Out arguments are stored back."""
         callee = self._functions[call.function]
-        values = self._invoke(callee, [evaluate(frame, arg) for arg in call.args])
+        found = self._call(frame, callee, [evaluate(frame, arg) for arg in call.args])
         outs = [a for a, p in zip(call.args, callee.params, strict=True) if p.mode == "Out"]
         results = len(callee.results)
-        for place, value in zip(outs, values[results:], strict=True):
+        for place, value in zip(outs, found[results:], strict=True):
             assert isinstance(place, Var | Index | Member)
             self._store(frame, place, value)
-        return values[:results]
+        return found[:results]
 
     def _store(self, frame: Frame, target: Place, value: Value) -> None:
-        new = arith.convert(value, target.type)
+        new = values.convert(value, target.type, frame.bits)
         match target:
             case Var(name, type_, span):
                 check_shape(frame, type_, new, f"'{name}'", span)
@@ -155,12 +209,15 @@ class Interpreter:
                     checked = checked_subscripts(frame, target, array.shape, places, SCALAR)
                     array[tuple(checked)] = new
                 else:
-                    checked = checked_subscripts(frame, target, (len(array),), places, SCALAR)
-                    array[checked[0]] = new
+                    array[array_position(frame, target, len(array), places[0])] = new
             case Member(base, name):
                 evaluate(frame, base)[name] = new
             case _:
                 assert_never(target)
+
+
+def _outs(frame: Frame) -> tuple[Value, ...]:
+    return tuple(frame.env[p.name] for p in frame.function.params if p.mode == "Out")
 
 
 # ------------------------------------------------------------------------------ index statements
@@ -177,7 +234,7 @@ def assign_elements(frame: Frame, stmt: IndexAssign) -> None:
     target = stmt.target
     if isinstance(target, Var):
         total = np.sum(grid.full(value)) if grid.shape else value
-        frame.env[target.name] = arith.convert(frame.env[target.name] + total, target.type)
+        frame.env[target.name] = values.convert(frame.env[target.name] + total, target.type)
         return
     array = evaluate(frame, target.base)
     places = [evaluate(frame, sub, grid) for sub in target.subscripts]

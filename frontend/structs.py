@@ -1,0 +1,56 @@
+"""Structs: their definitions, differential types by name, and ``make_...`` calls."""
+
+from __future__ import annotations
+
+import ast
+
+from loma import errors
+from loma.frontend.scope import Program, span_of, span_of_def
+from loma.frontend.types import read_type
+from loma.ir import ArrayType, Expr, Span, Struct, TensorType, Type
+
+
+def _no_size(node: ast.Name) -> Expr:
+    raise errors.UnknownType("no tensors in structs", span_of(node))
+
+
+def read_struct(node: ast.ClassDef, program: Program) -> Struct:
+    """``class Ray:`` with a declaration for each member."""
+    if node.bases or node.keywords or node.decorator_list:
+        raise errors.SyntaxNotSupported(
+            "a struct has no base classes or decorators", span_of_def(node),
+            hint=f"class {node.name}:",
+        )  # fmt: skip
+    members: dict[str, tuple[Type, Span]] = {}
+    for item in node.body:
+        match item:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=None):
+                if name in members:
+                    raise errors.DuplicateVariable(
+                        f"member '{name}' is declared twice", span_of(item.target), var=name,
+                        related=((members[name][1], "first declared here"),),
+                    )  # fmt: skip
+                members[name] = _member_type(annotation, program), span_of(item.target)
+            case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
+                pass
+            case _:
+                raise errors.SyntaxNotSupported(
+                    "a struct has declarations of members only", span_of(item),
+                    hint="write 'name : type', without a value",
+                )  # fmt: skip
+    listed = tuple((name, type_) for name, (type_, _) in members.items())
+    return Struct(node.name, listed, span_of_def(node))
+
+
+def _member_type(node: ast.expr, program: Program) -> Type:
+    type_ = read_type(node, program, _no_size)
+    if isinstance(type_, TensorType):
+        raise errors.UnknownType("a member of a struct cannot be a tensor", span_of(node))
+    element: Type = type_
+    while isinstance(element, ArrayType):
+        if element.size is None:
+            raise errors.DeclareUnboundedArray(
+                "an array in a struct needs a size", span_of(node), hint="Array[float, 3]"
+            )
+        element = element.element
+    return type_

@@ -1,0 +1,49 @@
+"""What can go wrong while a scalar function runs: one table for every backend.
+
+Compiled code keeps a record of the first failure (its kind, the function and the line, two numbers)
+and goes on without touching memory that is not its own; whoever called it turns the record into the
+exception that :func:`exception` makes. The interpreter raises the same exception at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    """The number that stands in a record; 0 is no failure."""
+
+    LOOP = 1
+    SUBSCRIPT = 2
+    DIVISION = 3
+    FULL_STACK = 4
+    EMPTY_STACK = 5
+    MEMORY = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """``text`` may name the record's two numbers, ``first`` and ``second``."""
+
+    error: type[Exception]
+    text: str
+
+
+_FAILURES: dict[Kind, _Failure] = {
+    Kind.LOOP: _Failure(RuntimeError, "the loop runs more than max_iter = {first} times"),
+    Kind.SUBSCRIPT: _Failure(
+        IndexError, "subscript {first} is outside an array of {second} elements"
+    ),
+    Kind.DIVISION: _Failure(ZeroDivisionError, "division of an int by zero"),
+    Kind.FULL_STACK: _Failure(RuntimeError, "push on a full stack of {first}"),
+    Kind.EMPTY_STACK: _Failure(RuntimeError, "pop from an empty stack"),
+    Kind.MEMORY: _Failure(MemoryError, "out of memory"),
+}
+
+
+def exception(kind: int, function: str, line: int, first: int = 0, second: int = 0) -> Exception:
+    """The Python exception of a failure in a line of a function."""
+    failure = _FAILURES[Kind(kind)]
+    text = failure.text.format(first=first, second=second)
+    return failure.error(f"{function}: line {line}: {text}")
