@@ -10,19 +10,27 @@ from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from loma.ir import (
-    Assign, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, FloatType, For, Function,
-    If, Index, IndexAssign, IntConst, IntType, Member, NoDiff, Op, Reduce, Return, Select,
-    Stmt, TensorType, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
+    ArrayType, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst,
+    FloatType, For, Function, If, Index, IndexAssign, IntConst, IntType, MakeStruct, Member, NoDiff,
+    Op, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType, TensorType, Type, Unary,
+    Unpack, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 from loma.ops import OPS
 from loma.walk import root, statements
 
 
 def carries_derivative(type_: Type) -> bool:
-    """Whether values of the type have a derivative: floats and float tensors do."""
-    return isinstance(type_, FloatType) or (
-        isinstance(type_, TensorType) and type_.element != "int"
-    )
+    """Whether values of the type have a derivative: floats, float tensors, and what holds floats
+    (every struct counts)."""
+    match type_:
+        case FloatType() | StructType():
+            return True
+        case ArrayType(element) | StackType(element):
+            return carries_derivative(element)
+        case TensorType(_, element):
+            return element != "int"
+        case _:
+            return False
 
 
 def differentiable_reads(expr: Expr) -> Iterator[str]:
@@ -47,7 +55,7 @@ def differentiable_reads(expr: Expr) -> Iterator[str]:
         case Select(_, then, other):
             yield from differentiable_reads(then)
             yield from differentiable_reads(other)
-        case Builtin(_, args) | Call(_, args):
+        case Builtin(_, args) | Call(_, args) | MakeStruct(args):
             for arg in args:
                 yield from differentiable_reads(arg)
         case Op(name, args):
@@ -67,15 +75,31 @@ def _labels(name: str, count: int) -> tuple[str, ...]:
     return info.args * count if info.takes_list else info.args[:count]
 
 
-def _flows(body: tuple[Stmt, ...]) -> Iterator[tuple[set[str], set[str]]]:
+def _flows(
+    body: tuple[Stmt, ...], functions: dict[str, Function]
+) -> Iterator[tuple[set[str], set[str]]]:
     """(written variables, variables that their values depend on differentiably), by statement."""
     for stmt in statements(body):
         match stmt:
             case Declare(target, value):
                 if value is not None:
                     yield {target.name}, set(differentiable_reads(value))
-            case Assign(target, _, value) | IndexAssign(target, _, value):
+            case (
+                Assign(target, _, value)
+                | IndexAssign(target, _, value)
+                | AtomicAdd(target, value)
+                | Push(target, value)
+            ):
                 yield {root(target)}, set(differentiable_reads(value))
+            case Pop(stack, target):
+                yield {root(target)}, set(differentiable_reads(stack))
+            case CallStmt(call) if functions:
+                outs = {
+                    root(arg)
+                    for arg, param in zip(call.args, functions[call.function].params, strict=True)
+                    if param.mode == "Out"
+                }
+                yield outs, set(differentiable_reads_of(call.args))
             case Unpack(targets, call):
                 yield {target.name for target in targets}, set(differentiable_reads_of(call.args))
             case CallStmt() | Return() | Zero() | If() | For() | While():
@@ -90,10 +114,17 @@ def differentiable_reads_of(args: Iterable[Expr]) -> Iterator[str]:
 
 
 def active_variables(
-    function: Function, types: dict[str, Type], inputs: set[str], outputs: set[str]
+    function: Function,
+    types: dict[str, Type],
+    inputs: set[str],
+    outputs: set[str],
+    functions: dict[str, Function] | None = None,
 ) -> set[str]:
-    """Variables on a differentiable path from ``inputs`` to ``outputs``."""
-    flows = list(_flows(function.body))
+    """Variables on a differentiable path from ``inputs`` to ``outputs``.
+
+    ``functions`` are those that are called as statements; a function in normal form calls none.
+    """
+    flows = list(_flows(function.body, functions or {}))
     varied, useful = set(inputs), set(outputs)
     changed = True
     while changed:

@@ -53,7 +53,7 @@ class AdjointSweep:
                 if not any(self._ctx.is_active(target.name) for target in targets):
                     return []
                 return self._call(targets, call, record)
-            case Zero(target):
+            case Zero(Var() as target):
                 return self._clear(target.name) if self._ctx.is_active(target.name) else []
             case If(cond, then, other):
                 return self._if(stmt, cond, (then, other), env)

@@ -9,23 +9,60 @@ from loma.ad.calls import CallPlan
 from loma.ad.forward import partial_derivative
 from loma.ad.joint import Joint, joint_sweeps
 from loma.ad.pairs import SplitPair
+from loma.ad.scalar.reverse import reverse_doc
+from loma.ad.scalar_layer import ScalarDerivatives, in_call_order
 from loma.ad.split import split
-from loma.ir import Declare, Function, Module, Param, Stmt, Var, is_tensor_function
+from loma.ir import (
+    Declare, Derivative, Function, Module, Param, Stmt, Struct, Var, is_tensor_function,
+)  # fmt: skip
 from loma.names import Names, module_names
 from loma.passes.liveness import Liveness
 
 
 class Differentiator:
-    """Adds derivatives to a module. Functions appear after those that they call."""
+    """Adds derivatives to a module.
 
-    def __init__(self, module: Module) -> None:
+    ``requests`` are the derivatives that the program itself names; each is made when it is first
+    looked for.
+    """
+
+    def __init__(self, module: Module, requests: tuple[Derivative, ...] = ()) -> None:
         self.module = module
         self._names = Names(module_names(module))
+        self._names.take(*(request.name for request in requests))
+        self._requests = {request.name: request for request in requests}
         self._partials: dict[tuple[str, int], str] = {}
         self._pairs: dict[str, SplitPair] = {}
+        self._scalar = ScalarDerivatives(self.find, self._add, self._names, requests)
 
-    def _add(self, function: Function) -> None:
-        self.module = replace(self.module, functions=(*self.module.functions, function))
+    def _add(self, function: Function, structs: dict[str, Struct] | None = None) -> None:
+        own = self.module.structs
+        self.module = replace(
+            self.module,
+            functions=(*self.module.functions, function),
+            structs=own if structs is None else tuple(structs.values()),
+        )
+
+    def find(self, name: str) -> tuple[Function, Module]:
+        """A function of the module, made now if it is a derivative that was asked for; and the
+        module with it."""
+        request = self._requests.pop(name, None)
+        if request is not None:
+            primal, _ = self.find(request.of)
+            if request.mode == "rev_diff":
+                self.reverse(primal, name)
+            else:
+                self._forward(primal, request)
+        return self.module.function(name), self.module
+
+    def _forward(self, primal: Function, request: Derivative) -> None:
+        if is_tensor_function(primal):
+            raise errors.NotDifferentiable(
+                f"'{primal.name}' has tensors, and fwd_diff takes scalar functions",
+                request.span,
+                hint=f"use reverse mode: {request.name} = rev_diff({primal.name})",
+            )
+        self._scalar.forward(primal, request.name)
 
     def partial(self, function: str, position: int) -> str:
         """The name of a scalar function's partial derivative in one argument."""
@@ -43,22 +80,17 @@ class Differentiator:
         find = self.module.function
         return CallPlan(find(function), pair, find(pair.forward), find(pair.backward))
 
-    def reverse(self, function: str, name: str) -> None:
-        """Adds ``name = rev_diff(function)``."""
-        primal = self.module.function(function)
+    def reverse(self, primal: Function, name: str) -> None:
+        """Adds ``name = rev_diff(primal)``."""
         if not is_tensor_function(primal):
-            raise errors.NotDifferentiable(
-                f"'{function}' is a scalar function: rev_diff takes tensor functions",
-                primal.span,
-                hint="call it from an index statement of a tensor function; its derivative is "
-                "taken there",
-            )
+            self._scalar.reverse(primal, name)
+            return
         joint = self._joint(primal)
         params, body = _signature(primal, joint)
         outs = frozenset(param.name for param in params if param.mode == "Out")
         body, _ = Liveness(self.module.functions).block(body, outs)
-        doc = f"Reverse derivative of {function}: adds to the adjoint that follows each argument."
-        self._add(Function(name, params, (), body, doc=doc, span=primal.span, primal=function))
+        doc = reverse_doc(primal)
+        self._add(Function(name, params, (), body, doc=doc, span=primal.span, primal=primal.name))
 
     def pair(self, function: str) -> SplitPair:
         """The split pair of a tensor function, added to the module at first use."""
@@ -101,17 +133,10 @@ def _signature(primal: Function, joint: Joint) -> tuple[tuple[Param, ...], tuple
 
 def differentiate(module: Module) -> Module:
     """The module with every derivative that it asks for, the requests replaced by functions."""
-    worker = Differentiator(replace(module, derivatives=()))
+    worker = Differentiator(replace(module, derivatives=()), module.derivatives)
     for request in module.derivatives:
-        worker._names.take(request.name)
-    for request in module.derivatives:
-        if request.mode == "fwd_diff":
-            raise errors.NotDifferentiable(
-                "fwd_diff is part of the scalar layer and is not supported yet: use rev_diff",
-                request.span,
-            )
-        worker.reverse(request.of, request.name)
-    return worker.module
+        worker.find(request.name)
+    return in_call_order(worker.module, module_names(module))
 
 
 def split_pairs(

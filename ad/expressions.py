@@ -16,9 +16,10 @@ from loma import builder as b
 from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
 from loma.ir import (
-    FLOAT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Index, IntConst, IntType, Member,
-    NoDiff, Op, Reduce, Select, Unary, Var, ZeroPad,
+    FLOAT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Index, IntConst, IntType, MakeStruct,
+    Member, NoDiff, Op, Place, Reduce, Select, Unary, Var, ZeroPad,
 )  # fmt: skip
+from loma.walk import root
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Contribution:
     """``value`` is to be added to the adjoint of ``place``; ``padded`` when the read was inside
     ``zero_pad``, so that what falls outside the tensor is dropped."""
 
-    place: Var | Index
+    place: Place
     padded: bool
     value: Expr
 
@@ -47,9 +48,9 @@ def contributions(
     ``partial_name(function, k)`` names the function that computes a scalar function's partial
     derivative with respect to its argument k.
     """
-    found: dict[tuple[Var | Index, bool], Expr] = {}
+    found: dict[tuple[Place, bool], Expr] = {}
 
-    def emit(place: Var | Index, padded: bool, value: Expr, guards: tuple[Expr, ...]) -> None:
+    def emit(place: Place, padded: bool, value: Expr, guards: tuple[Expr, ...]) -> None:
         for guard in reversed(guards):
             value = b.select(guard, value, b.flt(0))
         key = (place, padded)
@@ -61,12 +62,8 @@ def contributions(
         match expr:
             case IntConst() | FloatConst() | NoDiff():
                 pass
-            case Var(name):
-                if active(name):
-                    emit(expr, False, g, guards)
-            case Index(base):
-                assert isinstance(base, Var), "operands of index statements are variables"
-                if active(base.name):
+            case Var() | Index() | Member():
+                if active(root(expr)):
                     emit(expr, False, g, guards)
             case ZeroPad(read):
                 assert isinstance(read.base, Var)
@@ -88,7 +85,7 @@ def contributions(
                     if isinstance(arg.type, FloatType) and _reaches(arg, active):
                         slope = Call(partial_name(function, k), args, FLOAT)
                         visit(arg, Builtin("mul_no_nan", (slope, g), FLOAT), guards)
-            case Reduce() | Op() | Member():
+            case Reduce() | Op() | MakeStruct():
                 raise AssertionError(f"not in normal form: {type(expr).__name__}")
             case _:
                 assert_never(expr)

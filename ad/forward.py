@@ -18,9 +18,9 @@ from loma.ad.expressions import PartialName
 from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
 from loma.ir import (
-    FLOAT, Assign, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, FloatType, For,
-    Function, If, Index, IndexAssign, IntConst, IntType, Member, NoDiff, Op, Reduce, Return, Select,
-    Stmt, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
+    FLOAT, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, FloatType,
+    For, Function, If, Index, IndexAssign, IntConst, IntType, MakeStruct, Member, NoDiff, Op, Pop,
+    Push, Reduce, Return, Select, Stmt, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 from loma.names import Names, names_of
 from loma.walk import statements
@@ -92,7 +92,10 @@ class _Pusher:
                 return (replace(stmt, body=self.block(stmt.body)),)
             case Return(values):
                 return (Return((self.tangent(values[0]),)),)
-            case Assign() | IndexAssign() | Unpack() | Zero() | CallStmt():
+            case (
+                Assign() | IndexAssign() | Unpack() | Zero() | Push() | Pop() | AtomicAdd()
+                | CallStmt()
+            ):
                 raise errors.NotDifferentiable(
                     "this statement has no derivative in a scalar function that an index "
                     "statement calls",
@@ -130,7 +133,7 @@ class _Pusher:
                 return total
             case IntConst() | FloatConst() | NoDiff() | Index() | Member() | Unary():
                 return zero
-            case Reduce() | Op() | ZeroPad():
+            case Reduce() | Op() | ZeroPad() | MakeStruct():
                 raise AssertionError(f"not in a scalar function: {type(expr).__name__}")
             case _:
                 assert_never(expr)

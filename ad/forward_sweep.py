@@ -12,9 +12,9 @@ from loma.ad.index_statements import first_extreme
 from loma.ad.sweep import Env, Record, SweepContext, modified
 from loma.axes import index_statement
 from loma.ir import (
-    FLOAT, INT, Assign, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index, IndexAssign,
-    IntConst,
-    IntType, Return, Stmt, TensorType, TupleType, Unpack, Var, While, Zero,
+    FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
+    IndexAssign, IntConst, IntType, Pop, Push, Return, Stmt, TensorType, TupleType, Unpack, Var,
+    While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness, covers
 from loma.walk import free_variables, map_expressions, root, substitute
@@ -72,7 +72,7 @@ class ForwardSweep:
                 return self._index(stmt, env, code)
             case Unpack(targets, call):
                 return self._call(stmt, targets, call, env, code)
-            case Zero(target):
+            case Zero(Var() as target):
                 return Record(stmt, before, (self._write(target.name, env, None, code),))
             case If(cond):
                 self._copy_modified(stmt, env, code)
@@ -82,7 +82,9 @@ class ForwardSweep:
                 return Record(stmt, before)
             case For():
                 return self._loop(stmt, env, code)
-            case Assign() | While() | CallStmt() | Return():
+            case (
+                Assign() | Zero() | Push() | Pop() | AtomicAdd() | While() | CallStmt() | Return()
+            ):
                 raise errors.NotDifferentiable("this statement has no derivative here", stmt.span)
             case _:
                 assert_never(stmt)

@@ -157,6 +157,7 @@ def _product_of_others(value: Reduce) -> Expr:
 
 
 def _contribute(one: Contribution, axes: tuple[Axis, ...], use: Adjoints) -> Stmt:
+    assert isinstance(one.place, Var | Index)
     place = _adjoint_place(one.place, use)
     if not one.padded:
         return index_statement(place, "+=", one.value, axes)

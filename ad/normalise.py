@@ -127,7 +127,7 @@ def _assigned(body: tuple[Stmt, ...]) -> list[Var]:
                 found.append(place)
             case Unpack(targets):
                 found.extend(targets)
-            case Zero(target):
+            case Zero(Var() as target):
                 found.append(target)
             case CallStmt(call):
                 found.extend(arg for arg in call.args if isinstance(arg, Var))

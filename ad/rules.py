@@ -17,7 +17,7 @@ SCALAR_RULES: dict[str, s.ScalarRule] = {
     "**": s.power_rule,
     "pow": s.power_rule,
     "//": s.flat_rule,
-    "%": s.flat_rule,
+    "%": s.mod_rule,
     "<": s.flat_rule,
     "<=": s.flat_rule,
     ">": s.flat_rule,
@@ -38,7 +38,7 @@ SCALAR_RULES: dict[str, s.ScalarRule] = {
     "min": s.min_rule,
     "mul_no_nan": s.mul_no_nan_rule,
     "floor": s.flat_rule,
-    "int2float": s.flat_rule,
+    "int2float": s.identity_rule,
     "float2int": s.flat_rule,
     "thread_id": s.flat_rule,
 }

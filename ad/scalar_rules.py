@@ -23,7 +23,14 @@ class Singular:
     partial: Expr
 
 
-Partial: TypeAlias = Expr | Singular | None
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """A partial derivative that passes nothing where it is zero, not even NaN or infinity."""
+
+    partial: Expr
+
+
+Partial: TypeAlias = Expr | Singular | Blocking | None
 ScalarRule: TypeAlias = Callable[..., tuple[Partial, ...]]
 
 
@@ -57,6 +64,11 @@ def quotient_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
     return Singular(_div(b.flt(1), y)), Singular(b.neg(_div(_div(x, y), y)))
 
 
+def mod_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
+    """d(x % y) = dx - floor(x / y) dy"""
+    return b.flt(1), Singular(b.neg(b.binary("//", x, y)))
+
+
 def power_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
     """d(x ** y) = y x ** (y - 1) dx + log(x) x ** y dy; 0 where the factor y or x is 0"""
     if isinstance(y, IntConst | FloatConst):
@@ -75,6 +87,11 @@ def power_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
         Singular(b.select(b.binary("==", y, b.flt(0)), b.flt(0), slope)),
         Singular(b.select(b.binary("==", x, b.flt(0)), b.flt(0), growth)),
     )
+
+
+def identity_rule(x: Expr) -> tuple[Partial, ...]:
+    """d x = dx"""
+    return (b.flt(1),)
 
 
 def exp_rule(x: Expr) -> tuple[Partial, ...]:
@@ -137,7 +154,7 @@ def min_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
 
 def mul_no_nan_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
     """d(x y) = y dx + x dy, where a zero adjoint or a zero y passes nothing"""
-    return y, Singular(x)
+    return Blocking(y), Singular(x)
 
 
 def flat_rule(*args: Expr) -> tuple[Partial, ...]:
@@ -156,7 +173,11 @@ def times(g: Expr, partial: Partial) -> Expr:
             return b.select(cond, b.flt(0), times(g, Singular(other)))
         case Singular(inner):
             return g if b.is_const(inner, 1) else Builtin("mul_no_nan", (inner, g), FLOAT)
+        case Blocking(inner):
+            return Builtin("mul_no_nan", (g, inner), FLOAT)
         case _:
             if isinstance(partial, Select) and b.is_const(partial.other, 0):
                 return b.select(partial.cond, times(g, partial.then), b.flt(0))
+            if isinstance(partial, Select) and b.is_const(partial.then, 0):
+                return b.select(partial.cond, b.flt(0), times(g, partial.other))
             return b.mul(g, partial)

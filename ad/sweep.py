@@ -125,7 +125,7 @@ def modified(body: tuple[Stmt, ...]) -> list[str]:
             case Unpack(targets):
                 found |= {target.name: None for target in targets}
             case Zero(target):
-                found[target.name] = None
+                found[root(target)] = None
             case _:
                 pass
     return list(found)

@@ -62,8 +62,10 @@ def written(stmt: Stmt) -> list[str]:
     match stmt:
         case Assign(target) | IndexAssign(target):
             return [root(target)]
-        case Declare(target) | Zero(target):
+        case Declare(target):
             return [target.name]
+        case Zero(target):
+            return [root(target)]
         case Unpack(targets):
             return [target.name for target in targets]
         case _:

@@ -326,8 +326,8 @@ def test_a_relu_network_saves_the_relus_result_and_not_its_argument() -> None:
     ("text", "message"),
     [
         (
-            "def g(x : In[float]) -> float:\n    return x * x\nd_g = rev_diff(g)\n",
-            "'g' is a scalar function: rev_diff takes tensor functions",
+            "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return 2.0 * x\nd_f = fwd_diff(f)\n",
+            "'f' is a function of tensors, and fwd_diff takes functions of the scalar layer",
         ),
         (
             "def f(x : In[Tensor]) -> Tensor:\n    return amax(x, [0])\nd_f = rev_diff(f)\n",

@@ -15,8 +15,6 @@ def dead_code(module: Module) -> Module:
 
 
 def _function(function: Function, functions: tuple[Function, ...]) -> Function:
-    if function.simd:
-        return function  # writes through atomic_add are calls inside expressions
     outs = frozenset(param.name for param in function.params if param.mode == "Out")
     body, _ = Liveness(functions).block(function.body, outs)
     return replace(function, body=body)

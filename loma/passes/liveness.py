@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import assert_never
 
 from loma.ir import (
-    Assign, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign, Member, Return, Stmt,
-    TensorType, Type, Unpack, Var, While, Zero,
+    Assign, AtomicAdd, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign, Member, Pop,
+    Push, Return, Stmt, TensorType, Type, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.sizes import equal
 from loma.walk import free_variables, root
@@ -70,12 +70,24 @@ def effects(stmt: Stmt, out_params: Callable[[str], tuple[bool, ...]]) -> tuple[
         case Unpack(targets, call):
             return free_variables(call), {t.name for t in targets}, set()
         case Zero(target):
-            return set(), {target.name}, set()
+            if isinstance(target, Var):
+                return set(), {target.name}, set()
+            return _subscript_reads(target), set(), {root(target)}
+        case AtomicAdd(target, value):
+            return free_variables(value) | _subscript_reads(target), set(), {root(target)}
+        case Push(stack, value):
+            return free_variables(value), set(), {stack.name}
+        case Pop(stack, target):
+            # Taking a value off changes the stack: as long as others are taken, all are.
+            if isinstance(target, Var):
+                return {stack.name}, {target.name}, {stack.name}
+            return {stack.name} | _subscript_reads(target), set(), {root(target), stack.name}
         case CallStmt(call):
             read, partly = set(), set()
             for is_out, arg in zip(out_params(call.function), call.args, strict=True):
                 if is_out:
                     partly.add(root(arg))
+                    read |= _subscript_reads(arg)
                 else:
                     read |= free_variables(arg)
             return read, set(), partly

@@ -1,0 +1,290 @@
+"""The adjoint of each statement without nested blocks.
+
+Every adjoint reads the adjoints of what the statement wrote, sets them to zero, and adds to the
+adjoints of what the statement read, in an order that holds even when both are one place. The code
+runs in the state before the statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from loma import builder as b
+from loma import errors
+from loma.ad.activity import differentiable_reads
+from loma.ad.expressions import contributions
+from loma.ad.scalar.context import Context, is_unbounded
+from loma.ad.scalar.paths import Path, is_place, overlap, path_of
+from loma.ir import (
+    Assign, AtomicAdd, Call, CallStmt, Declare, Expr, FloatType, For, If, Index, IndexAssign,
+    IntConst, IntType, MakeStruct, Member, NoDiff, Place, Pop, Push, Return, StackType, Stmt,
+    StructType, TupleType, Unpack, Var, While, Zero,
+)  # fmt: skip
+from loma.walk import root, walk
+
+
+class Leaves:
+    """Makes the adjoints of statements; ``seeds`` are the adjoints of the function's results."""
+
+    def __init__(self, context: Context, seeds: tuple[Var, ...]) -> None:
+        self._ctx = context
+        self._seeds = seeds
+
+    def adjoint(self, stmt: Stmt) -> list[Stmt]:
+        match stmt:
+            case Declare(target, value):
+                if value is None or not self._ctx.is_active(target.name):
+                    return []
+                return self._assigned(target, value, fresh=True)
+            case Assign(target, op, value):
+                if not self._ctx.is_active(root(target)):
+                    return []
+                return self._assigned(target, value) if op == "=" else self._added(target, value)
+            case AtomicAdd(target, value):
+                return self._added(target, value) if self._ctx.is_active(root(target)) else []
+            case Zero(target):
+                if not self._ctx.is_active(root(target)):
+                    return []
+                return self._ctx.clear(self._ctx.adjoint(target))
+            case Push(stack, value):
+                return self._push(stack, value) if self._ctx.is_active(stack.name) else []
+            case Pop(stack, target):
+                return self._pop(stack, target)
+            case CallStmt(call):
+                return self._call(call, None)
+            case Return(values):
+                out: list[Stmt] = []
+                for value, seed in zip(values, self._seeds, strict=True):
+                    out += self._spread(value, seed)
+                return out
+            case If() | For() | While() | IndexAssign() | Unpack():
+                raise AssertionError(stmt)
+            case _:
+                assert_never(stmt)
+
+    # ------------------------------------------------------------------------------ assignments
+
+    def _assigned(self, target: Place, value: Expr, fresh: bool = False) -> list[Stmt]:
+        """``target = value``; a ``fresh`` target was never used before."""
+        place = self._ctx.adjoint(target)
+        if isinstance(target.type, IntType):
+            return []
+        if isinstance(value, Call):
+            return self._call(value, target)
+        clear = [] if fresh else self._ctx.clear(place)
+        if not self._meets(value, target):
+            return self._spread(value, place) + clear
+        # What is read may be what is written: the adjoint is taken away first.
+        seed = self._ctx.seed(target.type)
+        out: list[Stmt] = [Assign(seed, "=", place)]
+        parts = self._parts(target, value, seed)
+        if parts is None:
+            return out + clear + self._spread(value, seed)
+        own: dict[Place, Expr] = {}
+        others: list[Stmt] = []
+        for _, part, g in parts:
+            for read, amount in self._contributions(part, g):
+                if any(read == leaf for leaf, _, _ in parts):
+                    own[read] = b.add(own[read], amount) if read in own else amount
+                else:
+                    others += self._add(read, amount)
+        new: list[Stmt] = []
+        for leaf, _, g in parts:
+            amount = own.get(leaf, b.flt(0))
+            if amount != g:  # x = x + e: the adjoint of x stays
+                new.append(Assign(self._ctx.adjoint(leaf), "=", amount))
+        return [*out, *new, *others] if new or others else []
+
+    def _parts(
+        self, target: Place, value: Expr, seed: Place
+    ) -> list[tuple[Place, Expr, Place]] | None:
+        """The floats of an assignment, each with its value and its adjoint; None where they are
+        not written out."""
+        match target.type, value:
+            case IntType(), _:
+                return []
+            case FloatType(), _:
+                return [(target, value, seed)]
+            case StructType(name), MakeStruct(args):
+                found: list[tuple[Place, Expr, Place]] = []
+                for arg, (member, type_) in zip(args, self._ctx.structs[name].members, strict=True):
+                    inner = self._parts(
+                        Member(target, member, type_), arg, Member(seed, member, type_)
+                    )
+                    if inner is None:
+                        return None
+                    found += inner
+                return found
+            case _:
+                return None
+
+    def _added(self, target: Place, value: Expr) -> list[Stmt]:
+        """``target += value``, or the same as an atomic addition."""
+        if isinstance(target.type, IntType):
+            return []
+        place = self._ctx.adjoint(target)
+        if not self._meets(value, target):
+            return self._spread(value, place)
+        seed = self._ctx.seed(target.type)
+        spread = self._spread(value, seed)
+        return [Assign(seed, "=", place), *spread] if spread else []
+
+    def _meets(self, value: Expr, target: Place) -> bool:
+        """Whether the value may be computed from the target itself."""
+        path = path_of(target)
+        return any(
+            overlap(path_of(node), path) for node in walk(value)
+            if is_place(node) and not isinstance(node.type, IntType)
+        )  # fmt: skip
+
+    def _spread(self, value: Expr, seed: Place) -> list[Stmt]:
+        """Adds to the adjoints of what a value was computed from; ``seed`` is its adjoint."""
+        out: list[Stmt] = []
+        match value:
+            case NoDiff():
+                return []
+            case MakeStruct(args, StructType(name)):
+                members = self._ctx.structs[name].members
+                for arg, (member, type_) in zip(args, members, strict=True):
+                    out += self._spread(arg, Member(seed, member, type_))
+                return out
+            case Var() | Index() | Member() if not isinstance(value.type, FloatType | IntType):
+                return self._add(value, seed) if self._ctx.is_active(root(value)) else []
+            case _:
+                for read, amount in self._contributions(value, seed):
+                    out += self._add(read, amount)
+                return out
+
+    def _contributions(self, value: Expr, seed: Expr) -> list[tuple[Place, Expr]]:
+        found = contributions(value, seed, self._ctx.is_active, _no_calls)
+        return [(one.place, one.value) for one in found]
+
+    def _add(self, read: Place, amount: Expr) -> list[Stmt]:
+        return self._ctx.accumulate(self._ctx.adjoint(read), amount, self._ctx.is_shared(read))
+
+    # ----------------------------------------------------------------------------------- stacks
+
+    def _push(self, stack: Var, value: Expr) -> list[Stmt]:
+        tape = self._ctx.adjoint_of(stack.name)
+        assert isinstance(stack.type, StackType)
+        seed = self._ctx.seed(stack.type.element)
+        return [Pop(tape, seed), *self._spread(value, seed)]
+
+    def _pop(self, stack: Var, target: Place) -> list[Stmt]:
+        active = self._ctx.is_active(root(target)) and not isinstance(target.type, IntType)
+        out: list[Stmt] = []
+        if self._ctx.is_active(stack.name):
+            tape = self._ctx.adjoint_of(stack.name)
+            if active:
+                out.append(Push(tape, self._ctx.adjoint(target)))
+            else:
+                out.append(Push(tape, self._ctx.zero(target.type)))
+        return out + self._ctx.clear(self._ctx.adjoint(target)) if active else out
+
+    # ------------------------------------------------------------------------------------ calls
+
+    def _call(self, call: Call, target: Place | None) -> list[Stmt]:
+        """The adjoint of a call, with the place of its result if it has one that counts."""
+        callee = self._ctx.functions[call.function]
+        modes = [param.mode for param in callee.params]
+        outs = [a for a, mode in zip(call.args, modes, strict=True) if mode == "Out"]
+        if target is None and not any(self._ctx.is_active(root(out)) for out in outs):
+            return []
+        places = [
+            arg for arg in call.args if is_place(arg) and not isinstance(arg.type, IntType)
+        ]  # fmt: skip
+        shared = any(self._ctx.is_shared(p) and self._ctx.is_active(root(p)) for p in places)
+        derivative = self._ctx.callee(call.function, shared)
+        before: list[Stmt] = []
+        after: list[Stmt] = []
+        args: list[Expr] = []
+        direct = self._direct(call, modes)
+        result: Expr | None = None
+        if target is not None:
+            place = self._ctx.adjoint(target)
+            result = place
+            if any(overlap(path_of(p), path_of(target)) for p in places):
+                seed = self._ctx.seed(target.type)
+                before += [Assign(seed, "=", place), *self._ctx.clear(place)]
+                result = seed
+            else:
+                after += self._ctx.clear(place)
+        for k, (arg, mode) in enumerate(zip(call.args, modes, strict=True)):
+            if k in derivative.values:
+                args.append(self._value(arg, k in derivative.needed))
+            if k not in derivative.adjoints:
+                continue
+            if derivative.function.params[len(args)].mode == "In":
+                args.append(self._adjoint_value(arg))
+                continue
+            if k in direct:
+                assert isinstance(arg, Var | Index | Member)
+                args.append(self._ctx.adjoint(arg))
+                continue
+            adjoint, first, last = self._extra_adjoint(arg, mode == "Out")
+            args.append(adjoint)
+            before += first
+            after += last
+        if result is not None:
+            args.append(result)
+        else:
+            args += [self._ctx.zero(type_) for type_ in callee.results]
+        name = derivative.function.name
+        return [*before, CallStmt(Call(name, tuple(args), TupleType(()))), *after]
+
+    def _value(self, arg: Expr, needed: bool) -> Expr:
+        """The value of an argument for the derivative, any where it does not count."""
+        if needed or is_unbounded(arg.type):
+            return arg
+        match arg.type:
+            case FloatType():
+                return b.flt(0)
+            case IntType():
+                return IntConst(0)
+            case _:
+                return self._ctx.zero(arg.type)
+
+    def _adjoint_value(self, arg: Expr) -> Expr:
+        if self._ctx.is_active(root(arg)) or is_unbounded(arg.type):
+            return self._ctx.adjoint(arg)
+        return self._ctx.zero(arg.type)
+
+    def _direct(self, call: Call, modes: Sequence[str]) -> set[int]:
+        """The arguments whose own adjoints the derivative adds to; no two of them overlap.
+
+        What the call writes to comes first, then arrays whose adjoint cannot be anywhere else.
+        """
+        found: dict[int, Path] = {}
+        order = sorted(
+            range(len(modes)),
+            key=lambda k: (modes[k] != "Out", not is_unbounded(call.args[k].type), k),
+        )
+        for k in order:
+            arg = call.args[k]
+            if not is_place(arg) or not (self._reaches(arg) or is_unbounded(arg.type)):
+                continue
+            path = path_of(arg)
+            if modes[k] == "Out" or not any(overlap(path, other) for other in found.values()):
+                found[k] = path
+            elif is_unbounded(arg.type):
+                raise errors.NotDifferentiable(
+                    f"an array of unknown length is passed twice to '{call.function}'",
+                    arg.span if arg.span.line else call.span,
+                    hint="give the array a size in the function's head: Array[float, n]",
+                )
+        return set(found)
+
+    def _extra_adjoint(self, arg: Expr, is_out: bool) -> tuple[Place, list[Stmt], list[Stmt]]:
+        """A variable for an argument's adjoint, and code before and after the call."""
+        extra = self._ctx.declare("_d_arg", arg.type)
+        if not self._reaches(arg):
+            return extra, self._ctx.clear(extra) if is_out else [], []
+        return extra, self._ctx.clear(extra), self._spread(arg, extra)
+
+    def _reaches(self, arg: Expr) -> bool:
+        return any(self._ctx.is_active(name) for name in differentiable_reads(arg))
+
+
+def _no_calls(function: str, position: int) -> str:
+    raise AssertionError("in normal form no expression calls a function")

@@ -1,0 +1,268 @@
+"""Proves that elements of an array are overwritten before anything else happens to them.
+
+The adjoint of ``y[i] = e`` sets the adjoint of ``y[i]`` to zero, for the sake of what the element
+was before. Where the program never used it before, that may be left out.
+
+The proof is by the form of the program: all accesses have one subscript (or constants), which takes
+a new value in every pass of the block that holds them, and in that block no access comes before an
+overwriting one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+from loma.ad.scalar.hoist import written, written_places
+from loma.ad.scalar.paths import ELEMENT, Path, overlap, path_of
+from loma.ir import (
+    Assign, Binary, Builtin, Declare, Expr, For, Function, If, Index, IntConst, Member, Pop, Stmt,
+    Var, While, Zero,
+)  # fmt: skip
+from loma.walk import blocks, expressions, free_variables, map_children, root, statements, walk
+
+THREAD = Builtin("thread_id", (), IntConst(0).type)
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    subscripts: tuple[Expr, ...]
+    path: Path
+    overwrites: bool
+    loops: tuple[For | While, ...]
+    stmt: Stmt
+
+
+def overwrites_untouched(function: Function, name: str, functions: dict[str, Function]) -> bool:
+    """Whether no element of the array ``name`` is used before it is overwritten."""
+    return _Proof(function, name, functions).holds()
+
+
+class _Proof:
+    def __init__(self, function: Function, name: str, functions: dict[str, Function]) -> None:
+        self._function = function
+        self._name = name
+        self._functions = functions
+        self._values = self._definitions()
+
+    def holds(self) -> bool:
+        accesses = list(self._accesses(self._function.body, ()))
+        if any(not access.subscripts for access in accesses):
+            return False  # the whole array at once
+        groups: dict[tuple[tuple[Expr, ...], Path], list[_Access]] = {}
+        for access in accesses:
+            groups.setdefault((access.subscripts, _element(access.path)), []).append(access)
+        if any(_may_meet(one, other) for one, other in combinations(groups, 2)):
+            return False
+        return all(self._group(subs, group) for (subs, _), group in groups.items())
+
+    def _definitions(self) -> dict[str, Expr]:
+        """The values of variables that are assigned once."""
+        changed = {
+            n for stmt in statements(self._function.body) for n in written(stmt, self._functions)
+        }
+        found: dict[str, Expr] = {}
+        for stmt in self._function.body:
+            match stmt:
+                case Declare(target, value) if value is not None and target.name not in changed:
+                    found[target.name] = self._resolved(value, found)
+                case _:
+                    pass
+        return found
+
+    def _resolved(self, expr: Expr, values: dict[str, Expr]) -> Expr:
+        if isinstance(expr, Var):
+            return values.get(expr.name, expr)
+        return map_children(expr, lambda child: self._resolved(child, values))
+
+    # -------------------------------------------------------------------------------- accesses
+
+    def _accesses(self, body: tuple[Stmt, ...], loops: tuple[For | While, ...]) -> list[_Access]:
+        found: list[_Access] = []
+        for stmt in body:
+            for expr in expressions(stmt):
+                found += self._in_expression(expr, stmt, loops)
+            inner = (*loops, stmt) if isinstance(stmt, For | While) else loops
+            for block in blocks(stmt):
+                found += self._accesses(block, inner)
+        return found
+
+    def _in_expression(
+        self, expr: Expr, stmt: Stmt, loops: tuple[For | While, ...]
+    ) -> list[_Access]:
+        own = [
+            node for node in walk(expr)
+            if isinstance(node, Var | Index | Member) and root_or_none(node) == self._name
+        ]  # fmt: skip
+        longest = [node for node in own if not any(node is _base(other) for other in own)]
+        targets = written_places(stmt, self._functions)
+        found: list[_Access] = []
+        for node in longest:
+            overwrites = any(node is target for target in targets) and _replaces(stmt, self._name)
+            subs = tuple(self._resolved(s, self._values) for s in _subscripts(node))
+            found.append(_Access(subs, path_of(node), overwrites, loops, stmt))
+        return found
+
+    # ----------------------------------------------------------------------------------- proof
+
+    def _group(self, subs: tuple[Expr, ...], group: list[_Access]) -> bool:
+        if not any(access.overwrites for access in group):
+            return True
+        depth = 0
+        while all(
+            len(access.loops) > depth and access.loops[depth] is group[0].loops[depth]
+            for access in group
+        ):
+            depth += 1
+        around = group[0].loops[:depth]
+        block = around[-1].body if around else self._function.body
+        return self._distinct(subs, around) and self._first_in_block(block, group, subs)
+
+    def _distinct(self, subs: tuple[Expr, ...], around: tuple[For | While, ...]) -> bool:
+        """Whether every pass of the innermost of the loops has subscripts of its own."""
+        counters: list[Expr] = []
+        for loop in around:
+            counter = self._counter(loop, subs)
+            if counter is None:
+                return False
+            counters.append(counter)
+        if self._function.simd:
+            counters.append(THREAD)
+        extents = {
+            c: _extent(loop, c) for c, loop in zip(counters, around, strict=False)
+        }  # fmt: skip
+        covered: set[Expr] = set()
+        for sub in subs:
+            covered |= _separates(sub, counters, extents)
+        return covered == set(counters)
+
+    def _counter(self, loop: For | While, subs: tuple[Expr, ...]) -> Expr | None:
+        if isinstance(loop, For):
+            return Var(loop.counter, IntConst(0).type)
+        used = {name for sub in subs for name in free_variables(sub)}
+        for name in sorted(used):
+            steps = [
+                stmt for stmt in statements(loop.body)
+                if name in written(stmt, self._functions)
+            ]  # fmt: skip
+            if len(steps) == 1 and any(s is steps[0] for s in loop.body) and _rises(steps[0]):
+                return Var(name, IntConst(0).type)
+        return None
+
+    def _first_in_block(
+        self, block: tuple[Stmt, ...], group: list[_Access], subs: tuple[Expr, ...]
+    ) -> bool:
+        names = {name for sub in subs for name in free_variables(sub)}
+        at: dict[int, list[_Access]] = {}
+        for access in group:
+            at.setdefault(id(access.stmt), []).append(access)
+        ok = True
+
+        def visit(body: tuple[Stmt, ...], before: frozenset[Path]) -> frozenset[Path]:
+            """Goes through a block; the paths that may have been used before its end."""
+            nonlocal ok
+            for position, stmt in enumerate(body):
+                moves_on = before and names & set(written(stmt, self._functions))
+                if moves_on and any(id(s) in at for s in statements(body[position + 1 :])):
+                    ok = False  # what follows would be another element
+                for access in at.get(id(stmt), ()):
+                    if access.overwrites and any(overlap(access.path, p) for p in before):
+                        ok = False
+                before |= {access.path for access in at.get(id(stmt), ())}
+                match stmt:
+                    case If(_, then, other):
+                        before = visit(then, before) | visit(other, before)
+                    case For() | While():
+                        again = {a.path for s in statements(stmt.body) for a in at.get(id(s), ())}
+                        before = visit(stmt.body, before | again)
+                    case _:
+                        pass
+            return before
+
+        visit(block, frozenset())
+        return ok
+
+
+def _may_meet(one: tuple[tuple[Expr, ...], Path], other: tuple[tuple[Expr, ...], Path]) -> bool:
+    """Whether two accesses may be to one place."""
+    if not overlap(one[1], other[1]):
+        return False
+    constants = all(isinstance(e, IntConst) for e in (*one[0], *other[0]))
+    return not (constants and any(a != c for a, c in zip(one[0], other[0], strict=False)))
+
+
+def _element(path: Path) -> Path:
+    """The path up to the last subscript."""
+    return path[: len(path) - path[::-1].index(ELEMENT)] if ELEMENT in path else path
+
+
+def root_or_none(expr: Expr) -> str | None:
+    while isinstance(expr, Index | Member):
+        expr = expr.base
+    return expr.name if isinstance(expr, Var) else None
+
+
+def _base(expr: Expr) -> Expr | None:
+    return expr.base if isinstance(expr, Index | Member) else None
+
+
+def _subscripts(place: Expr) -> tuple[Expr, ...]:
+    match place:
+        case Index(base, subs):
+            return (*_subscripts(base), *subs)
+        case Member(base):
+            return _subscripts(base)
+        case _:
+            return ()
+
+
+def _replaces(stmt: Stmt, name: str) -> bool:
+    """Whether the statement gives its target a value that does not depend on the old one."""
+    match stmt:
+        case Assign(target, "=", value):
+            return root(target) == name and name not in free_variables(value)
+        case Zero() | Pop():
+            return True
+        case _:
+            return False
+
+
+def _rises(stmt: Stmt) -> bool:
+    """``i = i + c`` or ``i += c`` with a positive constant."""
+    match stmt:
+        case Assign(Var(), "+=", IntConst(value)):
+            return value > 0
+        case Assign(Var(name), "=", Binary("+", Var(other), IntConst(value))):
+            return name == other and value > 0
+        case _:
+            return False
+
+
+def _extent(loop: For | While, counter: Expr) -> Expr | None:
+    """What the counter stays below."""
+    if isinstance(loop, For):
+        return loop.extent
+    match loop.cond:
+        case Binary("<", left, right) if left == counter:
+            return right
+        case _:
+            return None
+
+
+def _separates(sub: Expr, counters: list[Expr], extents: dict[Expr, Expr | None]) -> set[Expr]:
+    """Counters whose values can be told from the subscript's."""
+    if sub in counters:
+        return {sub}
+    match sub:
+        case Binary("+" | "-", left, IntConst()):
+            return _separates(left, counters, extents)
+        case Binary("+", IntConst(), right):
+            return _separates(right, counters, extents)
+        case Binary("*", left, IntConst(value)) if value != 0:
+            return _separates(left, counters, extents)
+        case Binary("+", Binary("*", left, factor), right) if (
+            right in counters and extents.get(right) == factor
+        ):
+            return _separates(left, counters, extents) | {right}
+        case _:
+            return set()

@@ -1,0 +1,298 @@
+"""The two sweeps: the program with what is to be kept, and its reversal.
+
+In the outermost block, and in branches there, an old value is kept in a variable of its own. Inside
+a loop it goes on a stack, one for each variable, and the reverse sweep takes it from there: the
+order in which values come back is the reverse of that in which they went.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from dataclasses import dataclass, field, replace
+
+from loma import builder as b
+from loma.ad.scalar.context import Context
+from loma.ad.scalar.hoist import written
+from loma.ad.scalar.leaves import Leaves
+from loma.ad.scalar.paths import path_of
+from loma.ad.scalar.recording import Recording, step_back
+from loma.ir import (
+    INT, Assign, Binary, Declare, Expr, For, Function, If, IntConst, IntType, Place, Pop, Push,
+    Return, StackType, Stmt, Type, Var, While,
+)  # fmt: skip
+from loma.walk import blocks, root, statements
+
+
+@dataclass(slots=True)
+class Tape:
+    """A stack and the number of values that it may hold; None where that is not bounded."""
+
+    var: Var
+    capacity: int | None = 0
+
+    def grow(self, count: int | None) -> None:
+        both = self.capacity is not None and count is not None
+        self.capacity = self.capacity + count if both else None  # type: ignore[operator]
+
+
+@dataclass(slots=True)
+class Sweeps:
+    forward: list[Stmt] = field(default_factory=list)
+    reverse: list[Stmt] = field(default_factory=list)
+    declarations: list[Stmt] = field(default_factory=list)
+
+
+class SweepBuilder:
+    def __init__(self, context: Context, leaves: Leaves) -> None:
+        self._ctx = context
+        self._leaves = leaves
+        self._adjoints: dict[int, list[Stmt]] = {}
+        self._tapes: dict[tuple[str, Type], Tape] = {}
+        self._bounds: list[int | None] = []  # iterations of the loops around
+        self._extents: dict[str, int | None] = {}  # of the counters in scope
+        self._counts = trip_counts(context.normal.function.body, context.functions)
+        self._recording = Recording(
+            self._adjoint, dict(context.normal.types), context.functions, context.structs
+        )
+
+    def build(self) -> Sweeps:
+        body = self._ctx.normal.function.body
+        self._recording.run(body)
+        forward, reverse = self._block(body)
+        tapes = [
+            Declare(replace(tape.var, type=StackType(_element(tape), tape.capacity)), None)
+            for tape in self._tapes.values()
+        ]
+        sized = {tape.var.name: StackType(_element(tape), tape.capacity) for tape in
+                 self._tapes.values()}  # fmt: skip
+        resize = _Resize(sized)
+        return Sweeps(
+            [resize.statement(stmt) for stmt in forward],
+            [resize.statement(stmt) for stmt in reverse],
+            [*self._ctx.declarations, *tapes],
+        )
+
+    def _adjoint(self, stmt: Stmt) -> list[Stmt]:
+        if id(stmt) not in self._adjoints:
+            self._adjoints[id(stmt)] = self._leaves.adjoint(stmt)
+        return self._adjoints[id(stmt)]
+
+    # ------------------------------------------------------------------------------ statements
+
+    def _block(self, body: tuple[Stmt, ...]) -> tuple[list[Stmt], list[Stmt]]:
+        """Forward and reverse code of a block."""
+        forward: list[Stmt] = []
+        reverse: list[list[Stmt]] = []
+        for stmt in body:
+            ahead, back = self._statement(stmt)
+            forward += ahead
+            reverse.append(back)
+        return forward, [stmt for back in reversed(reverse) for stmt in back]
+
+    def _statement(self, stmt: Stmt) -> tuple[list[Stmt], list[Stmt]]:
+        match stmt:
+            case If():
+                return self._if(stmt)
+            case For() | While():
+                keep, restore = self._kept(stmt)
+                ahead, back = self._for(stmt) if isinstance(stmt, For) else self._while(stmt)
+                return [*keep, *ahead], [*back, *restore]
+            case Return():
+                return [], self._adjoint(stmt)
+            case _:
+                return self._leaf(stmt)
+
+    def _leaf(self, stmt: Stmt) -> tuple[list[Stmt], list[Stmt]]:
+        keep, restore = self._kept(stmt)
+        return [*keep, stmt], [*restore, *self._adjoint(stmt)]
+
+    def _kept(self, stmt: Stmt) -> tuple[list[Stmt], list[Stmt]]:
+        """Code that keeps what the statement overwrites, and that puts it back."""
+        keep: list[Stmt] = []
+        restore: list[Stmt] = []
+        for place in self._recording.kept.get(id(stmt), ()):
+            save, load = self._saved(place, place, _name(place))
+            keep.append(save)
+            restore.insert(0, load)
+        if id(stmt) in self._recording.stepped:
+            back = step_back(stmt)
+            assert back is not None
+            restore.append(back)
+        return keep, restore
+
+    def _saved(self, value: Expr, place: Place, name: str) -> tuple[Stmt, Stmt]:
+        """Statements that keep a value, and that put it into ``place`` again."""
+        if not self._bounds:
+            old = self._ctx.declare(f"_{name}_old", place.type)
+            return Assign(old, "=", value), Assign(place, "=", old)
+        tape = self._tape(name, place.type)
+        count: int | None = 1
+        for bound in self._bounds:
+            count = None if count is None or bound is None else count * bound
+        tape.grow(count)
+        return Push(tape.var, value), Pop(tape.var, place)
+
+    def _tape(self, name: str, type_: Type) -> Tape:
+        if (name, type_) not in self._tapes:
+            var = self._ctx.new(f"_tape_{name}", StackType(type_, None))
+            self._tapes[name, type_] = Tape(var)
+        return self._tapes[name, type_]
+
+    def _if(self, stmt: If) -> tuple[list[Stmt], list[Stmt]]:
+        then, then_back = self._block(stmt.then)
+        other, other_back = self._block(stmt.other)
+        if not then_back and not other_back:
+            return [replace(stmt, then=tuple(then), other=tuple(other))], []
+        if self._recording.direct[id(stmt)]:
+            return (
+                [replace(stmt, then=tuple(then), other=tuple(other))],
+                [_branch(stmt, stmt.cond, then_back, other_back)],
+            )
+        taken = self._ctx.declare("_taken", INT)
+        truth = stmt.cond
+        if not isinstance(truth.type, IntType):
+            truth = b.binary("!=", truth, b.flt(0))
+        ahead: list[Stmt] = [Assign(taken, "=", truth)]
+        back: list[Stmt] = []
+        if self._bounds:
+            save, load = self._saved(taken, taken, "taken")
+            ahead.append(save)
+            back.append(load)
+        return (
+            [*ahead, replace(stmt, cond=taken, then=tuple(then), other=tuple(other))],
+            [*back, _branch(stmt, taken, then_back, other_back)],
+        )
+
+    def _for(self, stmt: For) -> tuple[list[Stmt], list[Stmt]]:
+        bound = self._bound(stmt.extent)
+        self._bounds.append(bound)
+        self._extents[stmt.counter] = bound
+        body, back = self._block(stmt.body)
+        self._bounds.pop()
+        del self._extents[stmt.counter]
+        if not back:
+            return [replace(stmt, body=tuple(body))], []
+        extent, ahead, behind = stmt.extent, list[Stmt](), list[Stmt]()
+        if not self._recording.direct[id(stmt)]:
+            count = self._ctx.declare("_count", INT)
+            ahead.append(Assign(count, "=", extent))
+            if self._bounds:
+                save, load = self._saved(count, count, "count")
+                ahead.append(save)
+                behind.append(load)
+            extent = count
+        return (
+            [*ahead, replace(stmt, extent=extent, body=tuple(body))],
+            [
+                *behind,
+                replace(stmt, extent=extent, body=tuple(back), backwards=not stmt.backwards),
+            ],
+        )
+
+    def _while(self, stmt: While) -> tuple[list[Stmt], list[Stmt]]:
+        self._bounds.append(stmt.max_iter)
+        body, back = self._block(stmt.body)
+        self._bounds.pop()
+        if not back:
+            return [replace(stmt, body=tuple(body))], []
+        count = self._ctx.declare("_count", INT)
+        body.append(Assign(count, "=", b.binary("+", count, IntConst(1))))
+        ahead: list[Stmt] = [
+            Assign(count, "=", IntConst(0)),
+            replace(stmt, body=tuple(body)),
+        ]
+        behind: list[Stmt] = []
+        if self._bounds:
+            save, load = self._saved(count, count, "count")
+            ahead.append(save)
+            behind.append(load)
+        step = self._ctx.new("_step", INT)
+        return ahead, [*behind, For(step.name, count, tuple(back), span=stmt.span)]
+
+    def _bound(self, extent: Expr) -> int | None:
+        """The most iterations that a range can have, where the text tells."""
+        match extent:
+            case IntConst(value):
+                return max(0, value)
+            case Var(name) if name in self._extents:
+                return self._extents[name]
+            case Var(name):
+                return self._counts.get(name)
+            case _:
+                return None
+
+
+def trip_counts(body: tuple[Stmt, ...], functions: dict[str, Function]) -> dict[str, int]:
+    """The largest values of variables that do nothing but count the iterations of loops.
+
+    Such a variable is set to zero right before a ``while``, and grows by one in it; it may also
+    come back from a stack.
+    """
+    largest: dict[str, int] = {}
+    counting: set[int] = set()
+
+    def visit(block: tuple[Stmt, ...]) -> None:
+        for before, loop in pairwise(block):
+            match before, loop:
+                case Assign(Var(name), "=", IntConst(0)), While(_, limit, inner):
+                    steps = [s for s in inner if _grows_by_one(s, name)]
+                    if len(steps) == 1:
+                        counting.update((id(before), id(steps[0])))
+                        largest[name] = max(limit, largest.get(name, 0))
+                case _:
+                    pass
+        for stmt in block:
+            for inner in blocks(stmt):
+                visit(inner)
+
+    visit(body)
+    for stmt in statements(body):
+        if not isinstance(stmt, Pop) and id(stmt) not in counting:
+            for name in written(stmt, functions):
+                largest.pop(name, None)
+    return largest
+
+
+def _grows_by_one(stmt: Stmt, name: str) -> bool:
+    match stmt:
+        case Assign(Var(target), "=", Binary("+", Var(other), IntConst(1))):
+            return target == other == name
+        case _:
+            return False
+
+
+def _branch(stmt: If, cond: Expr, then: list[Stmt], other: list[Stmt]) -> If:
+    if not then:
+        return replace(stmt, cond=b.unary("not", cond), then=tuple(other), other=())
+    return replace(stmt, cond=cond, then=tuple(then), other=tuple(other))
+
+
+def _name(place: Place) -> str:
+    """What a kept value is called after: the variable and the members on the way."""
+    return "_".join(step for step in path_of(place) if step != "*").lstrip("_") or root(place)
+
+
+def _element(tape: Tape) -> Type:
+    assert isinstance(tape.var.type, StackType)
+    return tape.var.type.element
+
+
+class _Resize:
+    """Gives the stacks in statements their final types: capacities are known at the end only."""
+
+    def __init__(self, types: dict[str, StackType]) -> None:
+        self._types = types
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case Push(stack) | Pop(stack) if stack.name in self._types:
+                return replace(stmt, stack=replace(stack, type=self._types[stack.name]))
+            case If(_, then, other):
+                return replace(stmt, then=self._body(then), other=self._body(other))
+            case For() | While():
+                return replace(stmt, body=self._body(stmt.body))
+            case _:
+                return stmt
+
+    def _body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(self.statement(stmt) for stmt in body)

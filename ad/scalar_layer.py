@@ -1,0 +1,164 @@
+"""Derivatives of scalar functions in a module: each callee gets one of each kind, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from loma import errors
+from loma.ad.forward_mode import forward_derivative
+from loma.ad.scalar import (
+    Callee, Reversal, as_callee, reverse_callee, reverse_derivative,
+)  # fmt: skip
+from loma.differentials import with_differentials
+from loma.ir import Call, Declare, Derivative, Function, Module, Struct, Type
+from loma.names import Names
+from loma.walk import expressions, statements, walk
+
+
+class Add(Protocol):
+    def __call__(self, function: Function, structs: dict[str, Struct] | None = None) -> None: ...
+
+
+class ScalarDerivatives:
+    """Makes derivatives on demand.
+
+    ``find(name)`` gives a function and the module as it is then; ``add`` puts a function into the
+    module, and its structs. ``requests`` are the derivatives that the program names: where one of
+    them serves, no other is made.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], tuple[Function, Module]],
+        add: Add,
+        names: Names,
+        requests: tuple[Derivative, ...],
+    ) -> None:
+        self._find = find
+        self._add = add
+        self._names = names
+        self._forward_names = {r.of: r.name for r in requests if r.mode == "fwd_diff"}
+        self._reverse_names = {r.of: r.name for r in requests if r.mode == "rev_diff"}
+        self._callees: dict[tuple[str, bool], Callee] = {}
+
+    # ---------------------------------------------------------------------------- forward mode
+
+    def forward(self, primal: Function, name: str) -> None:
+        """Adds the forward derivative of a function."""
+        self._prepare(primal, self._forward_of)
+        _, module = self._find(primal.name)
+        known = {struct.name: struct for struct in module.structs}
+        structs = with_differentials(_types(primal), known)
+        self._add(forward_derivative(primal, name, structs, self._forward_of), structs)
+
+    def _forward_of(self, function: str) -> Function:
+        if function not in self._forward_names:
+            primal, _ = self._find(function)
+            name = self._names.fresh(f"_d_fwd_{function}")
+            self.forward(primal, name)
+            self._forward_names[function] = name
+        return self._find(self._forward_names[function])[0]
+
+    # ---------------------------------------------------------------------------- reverse mode
+
+    def reverse(self, primal: Function, name: str) -> None:
+        """Adds the reverse derivative of a function, in the form that programs use."""
+        self._prepare(primal, lambda callee: self._reverse_of(callee, False))
+        structs, functions = self._around(primal)
+        wanted = Reversal(name)
+        self._add(reverse_derivative(primal, wanted, structs, functions, self._reverse_of))
+
+    def _around(self, primal: Function) -> tuple[dict[str, Struct], tuple[Function, ...]]:
+        """The structs and functions of the module, with all that a function calls."""
+        for callee in _calls(primal):
+            self._find(callee)
+        _, module = self._find(primal.name)
+        return {struct.name: struct for struct in module.structs}, module.functions
+
+    def _reverse_of(self, function: str, shared: bool) -> Callee:
+        """The derivative of a function in the form that derivatives of its callers use."""
+        key = (function, shared)
+        if key not in self._callees:
+            primal, _ = self._find(function)
+            if not shared and function in self._reverse_names and _takes_only_in(primal):
+                derivative, _ = self._find(self._reverse_names[function])
+                self._callees[key] = as_callee(derivative, primal)
+            else:
+                suffix = "_shared" if shared else ""
+                name = self._names.fresh(f"_d_rev_{function}{suffix}")
+                wanted = Reversal(name, callable_=True, shared=shared)
+                structs, functions = self._around(primal)
+                callee = reverse_callee(primal, wanted, structs, functions, self._reverse_of)
+                self._add(callee.function)
+                self._callees[key] = callee
+        return self._callees[key]
+
+    def _prepare(self, primal: Function, derive: Callable[[str], object]) -> None:
+        """Makes the derivatives of everything that is called, innermost first: a long chain of
+        calls is no deep recursion here. One that does not exist may turn out not to be needed."""
+        for name in _reachable(primal, lambda called: self._find(called)[0]):
+            try:
+                derive(name)
+            except errors.NotDifferentiable:
+                continue
+
+
+def _takes_only_in(function: Function) -> bool:
+    return all(param.mode == "In" for param in function.params)
+
+
+def _types(function: Function) -> Iterator[Type]:
+    for param in function.params:
+        yield param.type
+    yield from function.results
+    for stmt in statements(function.body):
+        if isinstance(stmt, Declare):
+            yield stmt.target.type
+
+
+def _calls(function: Function) -> dict[str, None]:
+    return {
+        node.function: None
+        for stmt in statements(function.body)
+        for expr in expressions(stmt)
+        for node in walk(expr)
+        if isinstance(node, Call)
+    }
+
+
+def _reachable(function: Function, find: Callable[[str], Function]) -> list[str]:
+    """The functions that are called from a function, directly or not, callees first."""
+    done: dict[str, None] = {}
+    _visit(function, find, done)
+    return list(done)
+
+
+def _visit(function: Function, find: Callable[[str], Function], done: dict[str, None]) -> None:
+    """Adds what is called from a function to ``done``, callees first, without recursion."""
+    stack = [iter(_calls(function))]
+    path: list[str] = []
+    while stack:
+        for name in stack[-1]:
+            if name not in done:
+                path.append(name)
+                stack.append(iter(_calls(find(name))))
+                break
+        else:
+            stack.pop()
+            if path:
+                done[path.pop()] = None
+
+
+def in_call_order(module: Module, wanted: Iterable[str]) -> Module:
+    """The functions that are wanted and those that they call, callees before callers, otherwise in
+    the order that the module has."""
+    functions = {function.name: function for function in module.functions}
+    chosen = set(wanted)
+    order: dict[str, None] = {}
+    for function in module.functions:
+        if function.name in chosen:
+            _visit(function, functions.__getitem__, order)
+            order.setdefault(function.name)
+    return replace(module, functions=tuple(functions[name] for name in order))

@@ -1,0 +1,229 @@
+"""Values and derivatives of scalar functions on the interpreter, as flat vectors of floats.
+
+A function's inputs are the floats in all its arguments, in order; its outputs are those in its
+results and then in its ``Out`` arguments. Ints stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loma.ad import differentiate
+from loma.backends.interpreter import Interpreter
+from loma.frontend import parse
+from loma.ir import ArrayType, FloatType, Function, Module, Param, Struct, StructType, Type
+from loma.verify import verify
+
+Value = Any
+Vector = NDArray[np.float64]
+STEP = 1e-5
+
+
+class Scalars:
+    """A program with its derivatives, on the interpreter; @simd functions run for ``items``."""
+
+    def __init__(self, text: str, items: int = 1) -> None:
+        self.text = text
+        self.items = items
+        self.module: Module = differentiate(parse(text))
+        verify(self.module)
+        self.interpreter = Interpreter(self.module)
+        self.structs: dict[str, Struct] = {struct.name: struct for struct in self.module.structs}
+
+    def function(self, name: str) -> Function:
+        return self.module.function(name)
+
+    def params(self, name: str) -> tuple[Param, ...]:
+        return self.function(name).params
+
+    def outputs(self, name: str) -> tuple[Type, ...]:
+        """Types of the results, then of the ``Out`` arguments."""
+        function = self.function(name)
+        return function.results + tuple(p.type for p in function.params if p.mode == "Out")
+
+    # ------------------------------------------------------------------------- floats of values
+
+    def floats(self, value: Value, type_: Type) -> Iterator[float]:
+        """The floats in a value, in order."""
+        match type_:
+            case FloatType():
+                yield float(value)
+            case ArrayType(element, _):
+                for item in value:
+                    yield from self.floats(item, element)
+            case StructType(name):
+                for member, t in self.structs[name].members:
+                    yield from self.floats(value[member], t)
+            case _:
+                pass
+
+    def with_floats(self, value: Value, type_: Type, floats: Iterator[float]) -> Value:
+        """A copy of a value with other floats."""
+        match type_:
+            case FloatType():
+                return next(floats)
+            case ArrayType(element, _):
+                return [self.with_floats(item, element, floats) for item in value]
+            case StructType(name):
+                return {
+                    member: self.with_floats(value[member], t, floats)
+                    for member, t in self.structs[name].members
+                }
+            case _:
+                return value
+
+    def dual(self, value: Value, type_: Type, tangent: Iterator[float]) -> Value:
+        """The differential of a value: each float with the next of ``tangent``."""
+        match type_:
+            case FloatType():
+                return {"val": value, "dval": next(tangent)}
+            case ArrayType(element, _):
+                return [self.dual(item, element, tangent) for item in value]
+            case StructType(name):
+                return {
+                    member: self.dual(value[member], t, tangent)
+                    for member, t in self.structs[name].members
+                }
+            case _:
+                return value
+
+    def primal(self, value: Value, type_: Type, tangent: list[float]) -> Value:
+        """The value of a differential; its derivatives are added to ``tangent``."""
+        match type_:
+            case FloatType():
+                tangent.append(float(value["dval"]))
+                return value["val"]
+            case ArrayType(element, _):
+                return [self.primal(item, element, tangent) for item in value]
+            case StructType(name):
+                return {
+                    member: self.primal(value[member], t, tangent)
+                    for member, t in self.structs[name].members
+                }
+            case _:
+                return value
+
+    def inputs(self, name: str, args: Sequence[Value]) -> Vector:
+        """The floats of the arguments."""
+        pairs = zip(args, self.params(name), strict=True)
+        return np.array([x for arg, p in pairs for x in self.floats(arg, p.type)])
+
+    def arguments(self, name: str, args: Sequence[Value], floats: Vector) -> list[Value]:
+        """The arguments with other floats."""
+        left = iter(floats.tolist())
+        pairs = zip(args, self.params(name), strict=True)
+        return [self.with_floats(arg, p.type, left) for arg, p in pairs]
+
+    # -------------------------------------------------------------------------------- functions
+
+    def call(self, name: str, args: Sequence[Value]) -> tuple[Value, ...]:
+        """The results, then the final values of the ``Out`` arguments."""
+        items = (self.items,) if self.function(name).simd else ()
+        return self.interpreter.call(name, *args, *items)
+
+    def run(self, name: str, args: Sequence[Value]) -> Vector:
+        """The floats of the results and the ``Out`` arguments."""
+        return self._flat(self.call(name, args), self.outputs(name))
+
+    def _flat(self, values: Sequence[Value], types: Sequence[Type]) -> Vector:
+        pairs = zip(values, types, strict=True)
+        return np.array([x for value, t in pairs for x in self.floats(value, t)])
+
+    def difference(
+        self, name: str, args: Sequence[Value], along: Vector, step: float = STEP
+    ) -> Vector:
+        """J v by central differences."""
+        at = self.inputs(name, args)
+        ahead = self.run(name, self.arguments(name, args, at + step * along))
+        behind = self.run(name, self.arguments(name, args, at - step * along))
+        return (ahead - behind) / (2.0 * step)
+
+    def forward(
+        self, name: str, derivative: str, args: Sequence[Value], along: Vector
+    ) -> tuple[Vector, Vector]:
+        """Outputs and J v, by a forward derivative."""
+        left = iter(along.tolist())
+        duals = [
+            self.dual(arg, p.type, left) for arg, p in zip(args, self.params(name), strict=True)
+        ]
+        found = self.call(derivative, duals)
+        types = self.outputs(name)
+        tangent: list[float] = []
+        values = [self.primal(v, t, tangent) for v, t in zip(found, types, strict=True)]
+        return self._flat(values, types), np.array(tangent)
+
+    def adjoint_arguments(
+        self, name: str, args: Sequence[Value], weights: Vector, start: float = 0.0
+    ) -> list[Value]:
+        """The arguments of a reverse derivative; what it adds to holds ``start`` everywhere.
+
+        ``weights`` are the adjoints of the outputs, in order.
+        """
+        left = iter(weights.tolist())
+        function = self.function(name)
+        values = self.call(name, args)
+        seeds = [
+            self.with_floats(value, t, left)
+            for value, t in zip(values, self.outputs(name), strict=True)
+        ]
+        results = seeds[: len(function.results)]
+        outs = iter(seeds[len(function.results) :])
+        given: list[Value] = []
+        for arg, param in zip(args, function.params, strict=True):
+            if param.mode == "Out":
+                given.append(next(outs))
+            else:
+                zero = self.with_floats(arg, param.type, _repeat(start))
+                given += [arg, zero]
+        return [*given, *results]
+
+    def reverse(
+        self,
+        name: str,
+        derivative: str,
+        args: Sequence[Value],
+        weights: Vector,
+        start: float = 0.0,
+    ) -> Vector:
+        """J^T w for the floats of the ``In`` arguments, by a reverse derivative."""
+        return self.run(derivative, self.adjoint_arguments(name, args, weights, start)) - start
+
+
+def _repeat(value: float) -> Iterator[float]:
+    while True:
+        yield value
+
+
+def close(found: Vector, expected: Vector, tolerance: float, what: str = "") -> None:
+    """Equal up to the tolerance, relative to the largest expected element (or to one)."""
+    assert found.shape == expected.shape, f"{what}: {found.shape[0]} not {expected.shape[0]} floats"
+    scale = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=1.0))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale, err_msg=what)
+
+
+def check_forward(
+    program: Scalars,
+    name: str,
+    derivative: str,
+    args: Sequence[Value],
+    *,
+    seed: int = 0,
+    smooth: bool = True,
+    tolerance: float = 1e-7,
+) -> None:
+    """A forward derivative computes the primal's outputs, and its J v is that of differences.
+
+    ``smooth`` False leaves the differences out, for points where there is no derivative.
+    """
+    along = np.random.default_rng(seed).normal(size=program.inputs(name, args).shape)
+    values, tangent = program.forward(name, derivative, args, along)
+    np.testing.assert_array_equal(values, program.run(name, args))
+    if smooth:
+        expected = program.difference(name, args, along)
+        close(tangent, expected, tolerance, f"{derivative} against differences of {name}")
+    else:
+        assert np.isfinite(tangent).all(), f"{derivative} at a bad point"

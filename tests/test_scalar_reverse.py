@@ -1,0 +1,756 @@
+"""Reverse mode on the scalar layer, against central differences on the interpreter."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from scalar_oracle import Scalars, close
+
+from loma import errors
+from loma.ad import differentiate
+from loma.frontend import parse
+from loma.ir import FloatType, Type
+from loma.passes import dead_code
+from loma.printer import print_function, print_module
+from loma.verify import verify
+
+
+def jacobian_transposed(
+    program: Scalars, name: str, args: list[Any], weights: np.ndarray
+) -> np.ndarray:
+    """w^T J for the floats of the ``In`` arguments, by central differences."""
+    at = program.inputs(name, args)
+    columns = [program.difference(name, args, unit) @ weights for unit in np.eye(len(at))]
+    wanted: list[float] = []
+    left = iter(columns)
+    for arg, param in zip(args, program.params(name), strict=True):
+        for _ in program.floats(arg, param.type):
+            column = next(left)
+            if param.mode == "In":
+                wanted.append(column)
+    return np.array(wanted)
+
+
+def check_reverse(
+    program: Scalars, name: str, derivative: str, args: list[Any], tolerance: float = 1e-6
+) -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=program.run(name, args).shape)
+    expected = jacobian_transposed(program, name, args, weights)
+    close(program.reverse(name, derivative, args, weights), expected, tolerance, derivative)
+    # what the caller passed is added to
+    close(program.reverse(name, derivative, args, weights, 2.5), expected, tolerance, "added to")
+
+
+CASES: dict[str, tuple[str, list[Any]]] = {
+    "operators": (
+        """
+def f(x : In[float], y : In[float]) -> float:
+    a : float = x + y - x * y / (1.0 + y * y)
+    b : float = (x ** 3 + (x + 2.0) ** y) % 1.7 - x // 0.9
+    c : float = -a if not (x > y) else b - a
+    return a * b + c * abs(x) - max(x, y) * min(a, 0.3)
+""",
+        [0.7, 1.3],
+    ),
+    "functions": (
+        """
+def f(x : In[float]) -> float:
+    a : float = sin(x) + cos(x) * tan(x * 0.3) + exp(-x)
+    return log(a + 2.0) + sqrt(x * x + 0.5) + tanh(a) + pow(x, 2.5) + floor(x) + abs(a)
+""",
+        [0.8],
+    ),
+    "overwritten scalar": (
+        """
+def f(x : In[float], y : In[float]) -> float:
+    z : float = x * y
+    z = sin(z) * z
+    z = z * z + x
+    z += z * y
+    z -= x
+    z *= x
+    z /= y + 2.0
+    return z
+""",
+        [0.7, 1.3],
+    ),
+    "argument reassigned": (
+        """
+def f(x : In[float], y : In[float]) -> float:
+    x = x * y
+    y = sin(x) + y
+    x = x * y
+    return x * y
+""",
+        [0.7, 1.3],
+    ),
+    "branch on a variable that the branch changes": (
+        """
+def f(x : In[float]) -> float:
+    y : float = x
+    if y > 0.5:
+        y = -y * y
+    elif y > 0.2:
+        y = y * 3.0
+    else:
+        y = sin(y)
+    if y < 0.0:
+        y = y * x
+    return y * y
+""",
+        [0.8],
+    ),
+    "nested loops of varying length": (
+        """
+def f(x : In[float], n : In[int]) -> float:
+    s : float = x
+    i : int = 0
+    j : int
+    while (i < n, max_iter := 5):
+        j = 0
+        while (j <= i, max_iter := 6):
+            s = s + sin(s * x) * 0.3
+            j = j + 1
+        s = s * 1.1
+        i += 1
+    return s * s
+""",
+        [0.7, 4],
+    ),
+    "for loops backwards and of varying length": (
+        """
+def f(x : In[float], n : In[int]) -> float:
+    s : float = x
+    for i in range(n):
+        for j in reversed(range(i + 1)):
+            s = s + sin(s * x) * (i - 0.5 * j)
+    return s
+""",
+        [0.7, 4],
+    ),
+    "range that the loop changes": (
+        """
+def f(x : In[float], n : In[int]) -> float:
+    s : float = x
+    k : int = n
+    for t in range(2):
+        for i in range(k):
+            k = k - 1
+            s = s * x + k
+        k = k + 2
+    return s
+""",
+        [0.7, 3],
+    ),
+    "counter changed later": (
+        """
+def f(x : In[Array[float, 4]], n : In[int]) -> float:
+    i : int = n
+    y : float = x[i] * x[i]
+    i = 2 * i
+    y = y * x[i]
+    i = i % 3
+    return y * x[i]
+""",
+        [[0.3, 0.7, -0.4, 1.1], 1],
+    ),
+    "array overwritten": (
+        """
+def f(x : In[Array[float, 4]]) -> float:
+    a : Array[float, 4]
+    for t in range(3):
+        for i in range(4):
+            a[i] = a[(i + 1) % 4] * x[i] + sin(x[(i + t) % 4])
+    return a[0] * a[1] + a[2] * a[3]
+""",
+        [[0.3, 0.7, -0.4, 1.1]],
+    ),
+    "element that may be itself": (
+        """
+def f(x : In[Array[float, 3]], i : In[int], j : In[int]) -> float:
+    a : Array[float, 3] = x
+    a[i] = a[i] * a[j]
+    a[j] = sin(a[i]) + a[j]
+    a[i] += a[i] * a[j]
+    return a[0] * a[1] * a[2]
+""",
+        [[0.3, 0.7, -0.4], 1, 1],
+    ),
+    "subscript that the statement changes": (
+        """
+def f(x : In[float]) -> float:
+    k : Array[int, 3]
+    a : Array[float, 3]
+    k[0] = 0
+    for t in range(3):
+        k[k[0]] = k[0] + 1
+        a[k[0] % 3] = a[k[0] % 3] * x + sin(x) + t
+    return a[0] * a[1] + a[2]
+""",
+        [0.6],
+    ),
+    "structs in arrays in structs": (
+        """
+class Point:
+    x : float
+    n : int
+    v : Array[float, 2]
+
+class Cloud:
+    points : Array[Point, 3]
+    weight : float
+
+def f(c : In[Cloud], p : In[Point]) -> float:
+    q : Cloud = c
+    r : Point
+    for i in range(3):
+        r = q.points[i]
+        r.v[1] = r.v[0] * r.x + p.v[1]
+        q.points[(i + 1) % 3] = r
+        q.points[i].x = q.points[i].x * q.weight * p.x
+        q.weight = q.weight + r.v[1] * r.v[0]
+    c.weight = c.weight * q.weight
+    return c.weight + q.points[0].x * q.points[2].v[1]
+""",
+        [
+            {
+                "points": [{"x": 0.3 + k, "n": k, "v": [0.5 - k, 0.2]} for k in range(3)],
+                "weight": 0.7,
+            },
+            {"x": 1.2, "n": 1, "v": [0.4, -0.6]},
+        ],
+    ),
+    "struct to itself": (
+        """
+class Pair:
+    a : float
+    b : float
+
+def f(p : In[Array[Pair, 2]], i : In[int]) -> float:
+    q : Array[Pair, 2] = p
+    q[0].a = q[0].a * q[1].b
+    q[i] = q[0]
+    q[0] = q[i]
+    q[1].b = q[0].a * q[0].b
+    return q[0].a * q[1].b
+""",
+        [[{"a": 0.3, "b": 0.8}, {"a": 1.3, "b": -0.8}], 0],
+    ),
+    "result is a struct": (
+        """
+class Pair:
+    a : float
+    n : int
+    b : Array[float, 2]
+
+def g(x : In[float], p : In[Pair]) -> Pair:
+    p.b[0] = x * p.a
+    p.a = p.b[0] * p.b[1]
+    return p
+
+def f(x : In[float], p : In[Pair]) -> Pair:
+    q : Pair = g(x, p)
+    q = g(x * x, q)
+    q.a = q.a + g(q.b[0], p).a
+    return q
+""",
+        [0.7, {"a": 0.3, "n": 2, "b": [0.5, 0.9]}],
+    ),
+    "calls chained and nested": (
+        """
+def g(x : In[float], y : In[float]) -> float:
+    return x * y + sin(x)
+
+def h(x : In[float]) -> float:
+    return g(x, x) * g(x + 1.0, 2.0 * x)
+
+def f(x : In[float], y : In[float]) -> float:
+    z : float = h(g(x, h(y)))
+    z = g(z, z) if z > 100.0 else g(y, z)
+    if x > 0.0 and h(x) > -100.0:
+        z = z + h(z * 0.1)
+    return g(z, x)
+""",
+        [0.3, 0.4],
+    ),
+    "calls with Out arguments": (
+        """
+def scale(x : In[float], y : Out[float], a : Out[Array[float, 2]]):
+    y = y * x + a[0]
+    a[1] = a[0] * y
+    a[0] = sin(a[1]) * x
+
+def f(x : In[float], y : Out[float], n : In[int]):
+    a : Array[float, 2]
+    a[0] = x
+    y = x * x
+    for i in range(n):
+        scale(x + i, y, a)
+        scale(a[1] * 0.1, a[0], a) if 0 else 0
+    y = y * a[0]
+""".replace("        scale(a[1] * 0.1, a[0], a) if 0 else 0\n", ""),
+        [0.3, 0.0, 3],
+    ),
+    "elements passed as Out": (
+        """
+def step(x : In[float], y : Out[float]):
+    y = y * x + x * x
+
+def f(x : In[Array[float, 3]], n : In[int]) -> float:
+    a : Array[float, 3] = x
+    for i in range(n):
+        step(x[i % 3], a[(i + 1) % 3])
+        step(a[i % 3], a[(i + 1) % 3])
+    return a[0] * a[1] * a[2]
+""",
+        [[0.3, 0.7, -0.4], 4],
+    ),
+    "one argument twice": (
+        """
+def g(x : In[float], y : In[float], a : In[Array[float, 2]], c : In[Array[float, 2]]) -> float:
+    return x * sin(y) * a[0] * c[1] + a[1] * c[1]
+
+def f(x : In[float], b : In[Array[float, 2]]) -> float:
+    a : Array[float, 2] = b
+    x = g(x, x, a, a)
+    a[1] = g(a[0], a[0], a, b)
+    return x * a[1]
+""",
+        [0.7, [0.4, 1.4]],
+    ),
+    "Out array written once in a loop": (
+        """
+def f(x : In[Array[float]], n : In[int], y : Out[Array[float]]):
+    i : int = 0
+    while (i < n, max_iter := 10):
+        y[i] = x[i] * x[(i + 1) % n]
+        i = i + 1
+""",
+        [[0.3, 0.7, -0.4], 3, [1.0, 2.0, 3.0]],
+    ),
+    "Out array that is summed into": (
+        """
+def f(A : In[Array[Array[float]]], x : In[Array[float]], n : In[int], y : Out[Array[float]]):
+    for i in range(n):
+        y[i] = 0.0
+        for j in range(n):
+            y[i] = y[i] + A[i][j] * sin(x[j])
+""",
+        [[[0.3, 0.7], [-0.4, 1.2]], [0.6, 0.9], 2, [1.0, 2.0]],
+    ),
+    "Out array that keeps what it had": (
+        """
+def f(x : In[float], y : Out[Array[float]], n : In[int]):
+    for i in range(n):
+        y[i] += x * x * i
+        y[0] += x
+""",
+        [0.3, [1.0, 2.0, 3.0], 3],
+    ),
+    "Out array of known size, read again": (
+        """
+def f(x : In[float], y : Out[Array[float, 4]]):
+    y[0] = x
+    for i in range(3):
+        y[i + 1] = y[i] * y[i] + x
+    y[0] = y[3] * y[1]
+""",
+        [0.3, [1.0, 2.0, 3.0, 4.0]],
+    ),
+    "Out scalar read again": (
+        """
+def f(x : In[float], y : Out[float], z : Out[float]):
+    y = x * x
+    z = y * y * x
+    y = sin(z) * y
+""",
+        [0.6, 1.0, 2.0],
+    ),
+    "conversions": (
+        """
+def f(x : In[float], n : In[int]) -> float:
+    k : int = x * 3.0
+    y : float = n
+    y = y * x + k
+    k = y
+    y = y * float2int(x) + int2float(k) * x + n / 2
+    return y * n
+""",
+        [1.3, 5],
+    ),
+    "condition is a float": (
+        """
+def f(x : In[float]) -> float:
+    y : float = x
+    if x:
+        y = y * x
+    if y - y:
+        y = 0.0
+    return y * (2.0 if y else x)
+""",
+        [1.3],
+    ),
+    "stop of the derivative": (
+        """
+def f(x : In[float]) -> float:
+    y : float = no_diff(x * 3.0 - 3.0 * x) * x
+    return x * x + y
+""",
+        [1.3],
+    ),
+    "locals of the last iteration": (
+        """
+def f(x : In[float]) -> float:
+    last : float
+    s : float
+    for i in range(4):
+        last = x * (i + 1) + s
+        s = s + last * last * 0.1
+    return last * s
+""",
+        [0.4],
+    ),
+    "zeroed": (
+        """
+class Pair:
+    a : float
+    b : Array[float, 2]
+
+def f(x : In[float]) -> float:
+    p : Pair
+    q : Array[Pair, 2]
+    s : float
+    for i in range(3):
+        p.a = p.a + x * (i + 1)
+        p.b[i % 2] = p.a * x
+        q[i % 2] = p
+        s = s + q[0].b[1] * q[1].a + p.b[0]
+        zero(q[0])
+        zero(p.b)
+    return s * q[1].a + q[0].a
+""",
+        [0.8],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_against_differences(case: str) -> None:
+    text, args = CASES[case]
+    program = Scalars(text + "\nd_f = rev_diff(f)\n")
+    check_reverse(program, "f", "d_f", args)
+
+
+SECOND = [
+    "operators", "functions", "overwritten scalar", "argument reassigned",
+    "branch on a variable that the branch changes", "nested loops of varying length",
+    "counter changed later", "array overwritten", "element that may be itself",
+    "structs in arrays in structs", "struct to itself", "calls chained and nested",
+    "calls with Out arguments", "elements passed as Out", "one argument twice",
+    "Out array that is summed into", "Out array of known size, read again", "zeroed",
+    "for loops backwards and of varying length", "result is a struct",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SECOND)
+def test_reverse_of_reverse(case: str) -> None:
+    text, args = CASES[case]
+    program = Scalars(text + "\nd_f = rev_diff(f)\ndd_f = rev_diff(d_f)\n")
+    weights = np.random.default_rng(1).normal(size=program.run("f", args).shape)
+    check_reverse(program, "d_f", "dd_f", program.adjoint_arguments("f", args, weights), 1e-5)
+
+
+@pytest.mark.parametrize("case", SECOND)
+def test_reverse_of_forward_and_forward_of_reverse(case: str) -> None:
+    text, args = CASES[case]
+    program = Scalars(
+        text + "\nd_f = rev_diff(f)\nt_f = fwd_diff(f)\nr_t = rev_diff(t_f)\nt_d = fwd_diff(d_f)\n"
+    )
+    weights = np.random.default_rng(1).normal(size=program.run("f", args).shape)
+    given = program.adjoint_arguments("f", args, weights)
+    along = np.random.default_rng(2).normal(size=program.inputs("d_f", given).shape)
+    values, tangent = program.forward("d_f", "t_d", given, along)
+    close(values, program.run("d_f", given), 1e-12)
+    close(tangent, program.difference("d_f", given, along), 1e-5, "forward of reverse")
+    along = np.random.default_rng(3).normal(size=program.inputs("f", args).shape)
+    left = iter(along.tolist())
+    duals = [program.dual(a, p.type, left) for a, p in zip(args, program.params("f"), strict=True)]
+    check_reverse(program, "t_f", "r_t", duals, 1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_text_is_a_program_again(case: str) -> None:
+    text, _ = CASES[case]
+    module = differentiate(parse(text + "\nd_f = rev_diff(f)\ndd_f = rev_diff(d_f)\n"))
+    verify(module)
+    again = parse(print_module(module))
+    assert again.functions == module.functions
+    verify(dead_code(module))
+
+
+def derivative(text: str, name: str = "d_f") -> str:
+    return print_function(differentiate(parse(text)).function(name))
+
+
+# ------------------------------------------------------------------------------------------ tape
+
+
+def test_linear_code_records_nothing() -> None:
+    text = """
+def f(x : In[Array[float, 8]], c : In[float]) -> float:
+    s : float
+    for i in range(8):
+        s = s * 2.0 + x[i] * 3.0
+        s = s - x[i]
+    return s
+d_f = rev_diff(f)
+"""
+    assert "Stack" not in derivative(text)
+    assert "_old" not in derivative(text)
+
+
+def test_the_value_of_the_function_is_not_computed() -> None:
+    text = (
+        "def f(x : In[float]) -> float:\n    y : float = sin(x)\n    return y\nd_f = rev_diff(f)\n"
+    )
+    assert "sin" not in derivative(text)
+
+
+def test_tape_is_as_long_as_the_loops_may_run() -> None:
+    text = """
+def f(x : In[float], n : In[int]) -> float:
+    i : int = 0
+    j : int
+    s : float = x
+    while (i < n, max_iter := 7):
+        j = 0
+        while (j < n, max_iter := 11):
+            s = sin(s)
+            j = j + 1
+        i = i + 1
+    return s
+d_f = rev_diff(f)
+dd_f = rev_diff(d_f)
+"""
+    tapes = dict(re.findall(r"(\w+) : (Stack\[.*\])", derivative(text)))
+    assert tapes == {"_tape_s": "Stack[float, 77]", "_tape_count": "Stack[int, 7]"}
+    # nothing in the second derivative is without a bound
+    assert not re.search(r"Stack\[\w+\]", derivative(text, "dd_f"))
+
+
+def test_what_only_the_code_before_a_loop_needs_is_kept_once() -> None:
+    text = """
+def f(x : In[float]) -> float:
+    s : float = x * x
+    t : float = s * s
+    for i in range(100):
+        s = s * 0.5 + t
+    return s * s
+d_f = rev_diff(f)
+"""
+    assert "Stack" not in derivative(text)
+    assert "_s_old = s" in derivative(text)
+
+
+def test_counters_are_stepped_back_and_not_recorded() -> None:
+    text = """
+def f(x : In[Array[float]], n : In[int]) -> float:
+    i : int = 0
+    s : float
+    while (i < n, max_iter := 100):
+        s = s + x[i] * x[i]
+        i = i + 1
+    return s
+d_f = rev_diff(f)
+"""
+    assert "Stack" not in derivative(text)
+    assert "i = i - 1" in derivative(text)
+
+
+# ------------------------------------------------------------------------------------------ size
+
+
+def test_a_thousand_statements_take_seconds() -> None:
+    lines = [
+        "def f(x : In[float], y : In[float]) -> float:",
+        "    a : float = x",
+        "    b : float = y",
+    ]
+    for k in range(500):
+        lines += [f"    a = sin(a * b) + {k}.5 * b", "    b = b * cos(a) + a"]
+    text = "\n".join([*lines, "    return a * b", "d_f = rev_diff(f)", "t_f = fwd_diff(f)", ""])
+    start = time.perf_counter()
+    module = differentiate(parse(text))
+    verify(module)
+    assert time.perf_counter() - start < 60  # a few seconds; not quadratic with a large factor
+    assert len(print_function(module.function("d_f")).split("\n")) < 9000
+
+
+def size_of(text: str) -> int:
+    return sum(len(print_function(f)) for f in differentiate(parse(text)).functions)
+
+
+@pytest.mark.parametrize("mode", ["rev_diff", "fwd_diff"])
+@pytest.mark.parametrize("grow", ["sin({})", "({} * x)", "g({})", "({} * {})"])
+def test_derivatives_are_linear_in_the_size_of_an_expression(mode: str, grow: str) -> None:
+    def text(depth: int) -> str:
+        value = "x"
+        for _ in range(depth):
+            value = grow.format(value, "y")
+        return (
+            "def g(x : In[float]) -> float:\n    return x * sin(x)\n"
+            f"def f(x : In[float], y : In[float]) -> float:\n    return {value}\nd_f = {mode}(f)\n"
+        )
+
+    small, large = size_of(text(20)), size_of(text(60))
+    assert large < 4.5 * small
+
+
+@pytest.mark.parametrize("mode", ["rev_diff", "fwd_diff"])
+def test_chained_calls_have_one_derivative_each(mode: str) -> None:
+    lines = ["def f0(x : In[float]) -> float:", "    return x * sin(x)"]
+    for k in range(1, 80):
+        lines += [
+            f"def f{k}(x : In[float]) -> float:",
+            f"    return f{k - 1}(x) * f{k - 1}(2.0 * x)",
+        ]
+    module = differentiate(parse("\n".join([*lines, f"d_f = {mode}(f79)", ""])))
+    assert len(module.functions) == 160
+    verify(module)
+
+
+def test_a_derivative_that_the_program_names_serves_its_callers() -> None:
+    text = """
+def g(x : In[float]) -> float:
+    return x * x
+def f(x : In[float]) -> float:
+    return g(g(x))
+d_f = rev_diff(f)
+d_g = rev_diff(g)
+"""
+    assert [f.name for f in differentiate(parse(text)).functions] == ["g", "f", "d_g", "d_f"]
+
+
+# ------------------------------------------------------------------------------------------ simd
+
+
+SIMD = """
+def square(x : In[float], a : In[Array[float]]) -> float:
+    return x * x * a[0]
+
+@simd
+def f(x : In[Array[float]], c : In[float], y : Out[Array[float]], total : Out[float]):
+    i : int = thread_id()
+    t : float = x[i] * c
+    y[i] = t * t + square(x[0], x) * square(c, x)
+    atomic_add(total, t * x[(i + 1) % 3])
+
+d_f = rev_diff(f)
+t_f = fwd_diff(f)
+dd_f = rev_diff(d_f)
+"""
+
+
+def test_simd() -> None:
+    program = Scalars(SIMD)
+    text = print_function(program.function("d_f"))
+    assert "atomic_add(_d_x[i]" in text
+    assert "atomic_add(_d_c, _d_c_local)" in text
+    rng = np.random.default_rng(0)
+    x, c, wy, wt = rng.normal(size=3), 0.7, rng.normal(size=3), 1.3
+
+    def value(x: np.ndarray, c: float) -> float:
+        y, total = program.interpreter.call("f", list(x), c, [0.0] * 3, 0.0, 3)
+        return float(np.dot(y, wy) + total * wt)
+
+    d_x, d_c = program.interpreter.call("d_f", list(x), [0.5] * 3, c, 0.5, list(wy), wt, 3)
+    step = 1e-6
+    for k, unit in enumerate(np.eye(3)):
+        expected = (value(x + step * unit, c) - value(x - step * unit, c)) / (2 * step)
+        assert d_x[k] - 0.5 == pytest.approx(expected, rel=1e-6)
+    expected = (value(x, c + step) - value(x, c - step)) / (2 * step)
+    assert d_c - 0.5 == pytest.approx(expected, rel=1e-6)
+
+
+# ---------------------------------------------------------------------------------------- refused
+
+
+REFUSED = {
+    "entry value of an Out scalar": (
+        "def f(x : In[float], y : Out[float]):\n    y = y * y * x\nd_f = rev_diff(f)\n",
+        "needs the value that its Out argument 'y' has on entry",
+        "y",
+    ),
+    "values of an Out array of unknown length": (
+        "def f(x : In[float], y : Out[Array[float]], n : In[int]):\n"
+        "    for i in range(n):\n        y[i + 1] = y[i] * y[i] * x\nd_f = rev_diff(f)\n",
+        "storage of the length of its Out argument 'y'",
+        "y",
+    ),
+    "Out array of unknown length written twice": (
+        "def f(x : In[float], y : Out[Array[float]]):\n"
+        "    y[0] = x * x\n    y[x] = 2.0 * x\nd_f = rev_diff(f)\n".replace(
+            "y[x]", "y[float2int(x)]"
+        ),
+        "storage of the length of its Out argument 'y'",
+        "y",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    text, message, var = REFUSED[case]
+    with pytest.raises(errors.NotDifferentiable) as caught:
+        differentiate(parse(text))
+    assert message in caught.value.message
+    assert caught.value.var == var
+    assert caught.value.span.line
+    assert caught.value.hint
+
+
+def test_loop_that_runs_too_long_is_an_error_in_the_derivative_too() -> None:
+    text = """
+def f(x : In[float], n : In[int]) -> float:
+    i : int = 0
+    while (i < n, max_iter := 5):
+        x = sin(x)
+        i = i + 1
+    return x
+d_f = rev_diff(f)
+"""
+    program = Scalars(text)
+    assert program.interpreter.call("d_f", 0.3, 0.0, 5, 0, 1.0)
+    with pytest.raises(RuntimeError, match=r"line 4: .* max_iter = 5"):
+        program.interpreter.call("d_f", 0.3, 0.0, 6, 0, 1.0)
+
+
+def test_same_text_every_time() -> None:
+    text, _ = CASES["structs in arrays in structs"]
+    text += "\nd_f = rev_diff(f)\ndd_f = rev_diff(d_f)\nt_f = fwd_diff(d_f)\n"
+    first = print_module(differentiate(parse(text)))
+    assert all(print_module(differentiate(parse(text))) == first for _ in range(3))
+
+
+def floats_of(type_: Type) -> bool:
+    return isinstance(type_, FloatType)
+
+
+def test_signature() -> None:
+    text = """
+def f(x : In[float], n : In[int], y : Out[Array[float, 2]], _d_x : In[float]) -> float:
+    y[0] = x
+    return x * _d_x
+d_f = rev_diff(f)
+"""
+    params = differentiate(parse(text)).function("d_f").params
+    listed = [(p.mode, p.name) for p in params]
+    assert listed == [
+        ("In", "x"), ("Out", "_d_x_1"), ("In", "n"), ("Out", "_d_n"), ("In", "_d_y"),
+        ("In", "_d_x"), ("Out", "_d_d_x"), ("In", "_d_result"),
+    ]  # fmt: skip
