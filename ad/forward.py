@@ -93,7 +93,13 @@ class _Pusher:
             case Return(values):
                 return (Return((self.tangent(values[0]),)),)
             case (
-                Assign() | IndexAssign() | Unpack() | Zero() | Push() | Pop() | AtomicAdd()
+                Assign()
+                | IndexAssign()
+                | Unpack()
+                | Zero()
+                | Push()
+                | Pop()
+                | AtomicAdd()
                 | CallStmt()
             ):
                 raise errors.NotDifferentiable(

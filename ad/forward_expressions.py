@@ -282,9 +282,7 @@ class Dualiser:
             return tuple(duals)
         # The rule on stand-ins shows which operands its partial derivatives repeat.
         marks = [
-            dual.val
-            if isinstance(dual.val, IntConst | FloatConst)
-            else Var(f"{k}", dual.val.type)
+            dual.val if isinstance(dual.val, IntConst | FloatConst) else Var(f"{k}", dual.val.type)
             for k, dual in enumerate(duals)
         ]
         total = _slope(name, [replace(d, val=m) for d, m in zip(duals, marks, strict=True)], True)

@@ -82,9 +82,7 @@ class ForwardSweep:
                 return Record(stmt, before)
             case For():
                 return self._loop(stmt, env, code)
-            case (
-                Assign() | Zero() | Push() | Pop() | AtomicAdd() | While() | CallStmt() | Return()
-            ):
+            case Assign() | Zero() | Push() | Pop() | AtomicAdd() | While() | CallStmt() | Return():
                 raise errors.NotDifferentiable("this statement has no derivative here", stmt.span)
             case _:
                 assert_never(stmt)

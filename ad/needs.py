@@ -7,7 +7,7 @@ from loma import builder as b
 from loma.ir import (
     Assign, Declare, Expr, For, Function, If, Stmt, Unpack, Var, While,
 )  # fmt: skip
-from loma.passes.liveness import effects
+from loma.passes.liveness import CallModes, Modes, effects
 from loma.walk import blocks, free_variables
 
 
@@ -19,13 +19,13 @@ def guard_by_need(
     ``needs`` maps each adjoint variable to the int argument that says whether it is wanted. It is
     taken for granted that at least one is.
     """
-    outs = {f.name: tuple(p.mode == "Out" for p in f.params) for f in functions}
+    modes = CallModes(functions).of
     everything = frozenset(needs)
     serves: dict[str, frozenset[str]] = {name: frozenset({name}) for name in needs}
     done: list[tuple[frozenset[str], Stmt]] = []
     early: list[Stmt] = []
     for stmt in reversed(body):
-        read, whole, part = _effects(stmt, outs)
+        read, whole, part = _effects(stmt, modes)
         wanted = frozenset().union(*(serves.get(name, frozenset()) for name in whole | part))
         if not blocks(stmt):
             for name in whole:
@@ -68,7 +68,7 @@ def _guarded(
     return [If(cond, tuple(group), ())]
 
 
-def _effects(stmt: Stmt, outs: dict[str, tuple[bool, ...]]) -> tuple[set[str], set[str], set[str]]:
+def _effects(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
     """What a statement, nested ones included, reads and writes."""
     match stmt:
         case If() | For() | While():
@@ -76,9 +76,9 @@ def _effects(stmt: Stmt, outs: dict[str, tuple[bool, ...]]) -> tuple[set[str], s
             read, part = set(free_variables(head)), set()
             for block in blocks(stmt):
                 for inner in block:
-                    own_read, own_whole, own_part = _effects(inner, outs)
+                    own_read, own_whole, own_part = _effects(inner, modes)
                     read |= own_read
                     part |= own_whole | own_part
             return read, set(), part
         case _:
-            return effects(stmt, outs.__getitem__)
+            return effects(stmt, modes)

@@ -9,7 +9,7 @@ from typing import Protocol
 from loma import errors
 from loma.ad.forward_mode import forward_derivative
 from loma.ad.scalar import (
-    Callee, Reversal, as_callee, reverse_callee, reverse_derivative,
+    Callee, Variant, as_callee, reverse_callee, reverse_derivative,
 )  # fmt: skip
 from loma.differentials import with_differentials
 from loma.ir import Call, Declare, Derivative, Function, Module, Struct, Type
@@ -41,7 +41,7 @@ class ScalarDerivatives:
         self._names = names
         self._forward_names = {r.of: r.name for r in requests if r.mode == "fwd_diff"}
         self._reverse_names = {r.of: r.name for r in requests if r.mode == "rev_diff"}
-        self._callees: dict[tuple[str, bool], Callee] = {}
+        self._callees: dict[tuple[str, Variant], Callee] = {}
 
     # ---------------------------------------------------------------------------- forward mode
 
@@ -65,10 +65,9 @@ class ScalarDerivatives:
 
     def reverse(self, primal: Function, name: str) -> None:
         """Adds the reverse derivative of a function, in the form that programs use."""
-        self._prepare(primal, lambda callee: self._reverse_of(callee, False))
+        self._prepare(primal, lambda callee: self._reverse_of(callee, Variant()))
         structs, functions = self._around(primal)
-        wanted = Reversal(name)
-        self._add(reverse_derivative(primal, wanted, structs, functions, self._reverse_of))
+        self._add(reverse_derivative(primal, name, structs, functions, self._reverse_of))
 
     def _around(self, primal: Function) -> tuple[dict[str, Struct], tuple[Function, ...]]:
         """The structs and functions of the module, with all that a function calls."""
@@ -77,20 +76,20 @@ class ScalarDerivatives:
         _, module = self._find(primal.name)
         return {struct.name: struct for struct in module.structs}, module.functions
 
-    def _reverse_of(self, function: str, shared: bool) -> Callee:
+    def _reverse_of(self, function: str, variant: Variant) -> Callee:
         """The derivative of a function in the form that derivatives of its callers use."""
-        key = (function, shared)
+        key = (function, variant)
         if key not in self._callees:
             primal, _ = self._find(function)
-            if not shared and function in self._reverse_names and _takes_only_in(primal):
+            serves = function in self._reverse_names and _takes_only_in(primal)
+            if serves and variant == Variant():
                 derivative, _ = self._find(self._reverse_names[function])
                 self._callees[key] = as_callee(derivative, primal)
             else:
-                suffix = "_shared" if shared else ""
+                suffix = ("_shared" if variant.shared else "") + ("_fresh" if variant.fresh else "")
                 name = self._names.fresh(f"_d_rev_{function}{suffix}")
-                wanted = Reversal(name, callable_=True, shared=shared)
-                structs, functions = self._around(primal)
-                callee = reverse_callee(primal, wanted, structs, functions, self._reverse_of)
+                around = self._around(primal)
+                callee = reverse_callee(primal, name, variant, *around, self._reverse_of)
                 self._add(callee.function)
                 self._callees[key] = callee
         return self._callees[key]

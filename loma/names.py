@@ -13,17 +13,19 @@ class Names:
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
+        self._numbers: dict[str, int] = {}  # the last number that a wish was given
 
     def take(self, *names: str) -> None:
         self._taken.update(names)
 
     def fresh(self, wish: str) -> str:
         """``wish`` itself, else ``wish_1``, ``wish_2``, ..."""
-        name, number = wish, 0
+        name, number = wish, self._numbers.get(wish, 0)
         while name in self._taken:
             number += 1
             name = f"{wish}_{number}"
         self._taken.add(name)
+        self._numbers[wish] = number
         return name
 
 

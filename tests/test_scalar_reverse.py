@@ -13,7 +13,6 @@ from scalar_oracle import Scalars, close
 from loma import errors
 from loma.ad import differentiate
 from loma.frontend import parse
-from loma.ir import FloatType, Type
 from loma.passes import dead_code
 from loma.printer import print_function, print_module
 from loma.verify import verify
@@ -352,6 +351,52 @@ def f(x : In[float], y : Out[Array[float]], n : In[int]):
 """,
         [0.3, [1.0, 2.0, 3.0], 3],
     ),
+    "Out arrays of unknown length through calls": (
+        """
+def square(x : In[Array[float]], n : In[int], y : Out[Array[float]]):
+    for i in range(n):
+        y[i] = x[i] * x[i]
+
+def f(a : In[Array[float]], n : In[int], out : Out[Array[float]]):
+    t : Array[float, 10]
+    square(a, n, t)
+    square(t, n, out)
+""",
+        [[0.5, 0.9, -0.4], 3, [1.0, 2.0, 3.0]],
+    ),
+    "rows of an Out array through calls": (
+        """
+def fill(x : In[Array[float]], n : In[int], y : Out[Array[float]]):
+    i : int = 0
+    while (i < n, max_iter := 10):
+        y[i] = sin(x[i])
+        i += 1
+
+def f(a : In[Array[Array[float]]], n : In[int], out : Out[Array[Array[float]]]):
+    for k in range(2):
+        fill(a[k], n, out[k])
+""",
+        [[[0.5, 0.9], [0.1, 0.2]], 2, [[1.0, 2.0], [3.0, 4.0]]],
+    ),
+    "a callee's array that the caller needs again": (
+        """
+def step(x : In[float], n : In[int], y : Out[Array[float]]):
+    for i in range(n):
+        y[i] = y[i] * y[(i + 1) % n] + x
+
+def f(x : In[float]) -> float:
+    t : Array[float, 3]
+    s : float
+    t[0] = x
+    t[1] = 0.4
+    for k in range(3):
+        s += t[0] * t[1]
+        step(x * k, 3, t)
+        s = s * t[2]
+    return s
+""",
+        [0.6],
+    ),
     "Out array of known size, read again": (
         """
 def f(x : In[float], y : Out[Array[float, 4]]):
@@ -446,18 +491,7 @@ def test_against_differences(case: str) -> None:
     check_reverse(program, "f", "d_f", args)
 
 
-SECOND = [
-    "operators", "functions", "overwritten scalar", "argument reassigned",
-    "branch on a variable that the branch changes", "nested loops of varying length",
-    "counter changed later", "array overwritten", "element that may be itself",
-    "structs in arrays in structs", "struct to itself", "calls chained and nested",
-    "calls with Out arguments", "elements passed as Out", "one argument twice",
-    "Out array that is summed into", "Out array of known size, read again", "zeroed",
-    "for loops backwards and of varying length", "result is a struct",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("case", SECOND)
+@pytest.mark.parametrize("case", CASES)
 def test_reverse_of_reverse(case: str) -> None:
     text, args = CASES[case]
     program = Scalars(text + "\nd_f = rev_diff(f)\ndd_f = rev_diff(d_f)\n")
@@ -465,7 +499,7 @@ def test_reverse_of_reverse(case: str) -> None:
     check_reverse(program, "d_f", "dd_f", program.adjoint_arguments("f", args, weights), 1e-5)
 
 
-@pytest.mark.parametrize("case", SECOND)
+@pytest.mark.parametrize("case", CASES)
 def test_reverse_of_forward_and_forward_of_reverse(case: str) -> None:
     text, args = CASES[case]
     program = Scalars(
@@ -735,10 +769,6 @@ def test_same_text_every_time() -> None:
     text += "\nd_f = rev_diff(f)\ndd_f = rev_diff(d_f)\nt_f = fwd_diff(d_f)\n"
     first = print_module(differentiate(parse(text)))
     assert all(print_module(differentiate(parse(text))) == first for _ in range(3))
-
-
-def floats_of(type_: Type) -> bool:
-    return isinstance(type_, FloatType)
 
 
 def test_signature() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from loma import builder as b
 from loma.ad.scalar.hoist import Normal
@@ -31,14 +32,33 @@ class Callee:
     needed: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What the place of a call asks of the derivative of the called function.
+
+    ``shared``: several work items add to the adjoints of its arguments. ``fresh``: the positions of
+    ``Out`` arguments that were never used before the call, so that the adjoint of what they held
+    does not count.
+    """
+
+    shared: bool = False
+    fresh: frozenset[int] = frozenset()
+
+
+MakeCallee: TypeAlias = Callable[[str, Variant], Callee]
+
+
 @dataclass(slots=True)
 class Context:
     """The state of differentiating one function in normal form.
 
+    ``read_only`` are the primal variables whose adjoints the derivative may not write to and cannot
+    copy: ``Out`` arrays of unknown length in the form that programs use.
+
     ``adjoints`` maps a primal variable to the variable that holds its adjoint; adjoints of locals
     are added, with their declarations, when they are first asked for. ``shared`` are the primal
-    variables whose adjoints several work items add to. ``make_callee(name, shared)`` gives the
-    derivative of a called function, with atomic additions if ``shared``.
+    variables whose adjoints several work items add to. ``make_callee`` gives a variant of the
+    derivative of a called function.
     """
 
     normal: Normal
@@ -47,8 +67,9 @@ class Context:
     active: set[str]
     adjoints: dict[str, Var]
     shared: set[str]
-    make_callee: Callable[[str, bool], Callee]
-    callees: dict[tuple[str, bool], Callee] = field(default_factory=dict)
+    make_callee: MakeCallee
+    callees: dict[tuple[str, Variant], Callee] = field(default_factory=dict)
+    read_only: set[str] = field(default_factory=set)
     declarations: list[Stmt] = field(default_factory=list)
     _seeds: dict[Type, Var] = field(default_factory=dict)
     _zeros: dict[Type, Var] = field(default_factory=dict)
@@ -56,10 +77,10 @@ class Context:
     def is_active(self, name: str) -> bool:
         return name in self.active
 
-    def callee(self, name: str, shared: bool) -> Callee:
-        if (name, shared) not in self.callees:
-            self.callees[name, shared] = self.make_callee(name, shared)
-        return self.callees[name, shared]
+    def callee(self, name: str, variant: Variant) -> Callee:
+        if (name, variant) not in self.callees:
+            self.callees[name, variant] = self.make_callee(name, variant)
+        return self.callees[name, variant]
 
     # ----------------------------------------------------------------------------- variables
 

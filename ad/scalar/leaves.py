@@ -14,11 +14,12 @@ from loma import builder as b
 from loma import errors
 from loma.ad.activity import differentiable_reads
 from loma.ad.expressions import contributions
-from loma.ad.scalar.context import Context, is_unbounded
+from loma.ad.scalar.context import Context, Variant, is_unbounded
 from loma.ad.scalar.paths import Path, is_place, overlap, path_of
+from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ir import (
     Assign, AtomicAdd, Call, CallStmt, Declare, Expr, FloatType, For, If, Index, IndexAssign,
-    IntConst, IntType, MakeStruct, Member, NoDiff, Place, Pop, Push, Return, StackType, Stmt,
+    IntConst, IntType, MakeStruct, Member, NoDiff, Param, Place, Pop, Push, Return, StackType, Stmt,
     StructType, TupleType, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.walk import root, walk
@@ -195,7 +196,11 @@ class Leaves:
             arg for arg in call.args if is_place(arg) and not isinstance(arg.type, IntType)
         ]  # fmt: skip
         shared = any(self._ctx.is_shared(p) and self._ctx.is_active(root(p)) for p in places)
-        derivative = self._ctx.callee(call.function, shared)
+        fresh = frozenset(
+            k for k, arg in enumerate(call.args)
+            if modes[k] == "Out" and is_unbounded(arg.type) and self._is_fresh(root(arg))
+        )  # fmt: skip
+        derivative = self._ctx.callee(call.function, Variant(shared, fresh))
         before: list[Stmt] = []
         after: list[Stmt] = []
         args: list[Expr] = []
@@ -210,7 +215,7 @@ class Leaves:
                 result = seed
             else:
                 after += self._ctx.clear(place)
-        for k, (arg, mode) in enumerate(zip(call.args, modes, strict=True)):
+        for k, arg in enumerate(call.args):
             if k in derivative.values:
                 args.append(self._value(arg, k in derivative.needed))
             if k not in derivative.adjoints:
@@ -222,7 +227,7 @@ class Leaves:
                 assert isinstance(arg, Var | Index | Member)
                 args.append(self._ctx.adjoint(arg))
                 continue
-            adjoint, first, last = self._extra_adjoint(arg, mode == "Out")
+            adjoint, first, last = self._extra_adjoint(arg, callee.params[k])
             args.append(adjoint)
             before += first
             after += last
@@ -250,12 +255,19 @@ class Leaves:
             return self._ctx.adjoint(arg)
         return self._ctx.zero(arg.type)
 
+    def _is_fresh(self, name: str) -> bool:
+        """Whether an array whose adjoint is read only is passed to a call before any other use."""
+        return name in self._ctx.read_only and overwrites_untouched(
+            self._ctx.normal.function, name, self._ctx.functions
+        )
+
     def _direct(self, call: Call, modes: Sequence[str]) -> set[int]:
         """The arguments whose own adjoints the derivative adds to; no two of them overlap.
 
         What the call writes to comes first, then arrays whose adjoint cannot be anywhere else.
         """
         found: dict[int, Path] = {}
+        params = self._ctx.functions[call.function].params
         order = sorted(
             range(len(modes)),
             key=lambda k: (modes[k] != "Out", not is_unbounded(call.args[k].type), k),
@@ -263,6 +275,8 @@ class Leaves:
         for k in order:
             arg = call.args[k]
             if not is_place(arg) or not (self._reaches(arg) or is_unbounded(arg.type)):
+                continue
+            if IntType() in (arg.type, params[k].type):
                 continue
             path = path_of(arg)
             if modes[k] == "Out" or not any(overlap(path, other) for other in found.values()):
@@ -275,11 +289,11 @@ class Leaves:
                 )
         return set(found)
 
-    def _extra_adjoint(self, arg: Expr, is_out: bool) -> tuple[Place, list[Stmt], list[Stmt]]:
+    def _extra_adjoint(self, arg: Expr, param: Param) -> tuple[Place, list[Stmt], list[Stmt]]:
         """A variable for an argument's adjoint, and code before and after the call."""
-        extra = self._ctx.declare("_d_arg", arg.type)
-        if not self._reaches(arg):
-            return extra, self._ctx.clear(extra) if is_out else [], []
+        extra = self._ctx.declare("_d_arg", param.type)
+        if isinstance(param.type, IntType) or not self._reaches(arg):
+            return extra, self._ctx.clear(extra) if param.mode == "Out" else [], []
         return extra, self._ctx.clear(extra), self._spread(arg, extra)
 
     def _reaches(self, arg: Expr) -> bool:

@@ -47,8 +47,9 @@ class Recording:
         self._inside: dict[int, tuple[list[Path], list[Path]]] = {}
         self.direct: dict[int, bool] = {}  # whether a condition or range can be read again
 
-    def run(self, body: tuple[Stmt, ...]) -> None:
-        self._block(body, PathSet())
+    def run(self, body: tuple[Stmt, ...], restored: frozenset[str]) -> None:
+        """Goes through a function; the values of ``restored`` on entry count as needed."""
+        self._block(body, PathSet((name,) for name in restored))
 
     def _block(self, body: tuple[Stmt, ...], needed: PathSet) -> PathSet:
         """``needed`` holds what earlier adjoints read; the set after the block is returned."""

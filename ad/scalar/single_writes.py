@@ -47,6 +47,8 @@ class _Proof:
 
     def holds(self) -> bool:
         accesses = list(self._accesses(self._function.body, ()))
+        if len(accesses) == 1:  # one place in the text, reached once for each element
+            return self._distinct(accesses[0].subscripts, accesses[0].loops)
         if any(not access.subscripts for access in accesses):
             return False  # the whole array at once
         groups: dict[tuple[tuple[Expr, ...], Path], list[_Access]] = {}

@@ -11,14 +11,15 @@ from itertools import pairwise
 from dataclasses import dataclass, field, replace
 
 from loma import builder as b
-from loma.ad.scalar.context import Context
+from loma import errors
+from loma.ad.scalar.context import Context, is_unbounded
 from loma.ad.scalar.hoist import written
 from loma.ad.scalar.leaves import Leaves
 from loma.ad.scalar.paths import path_of
 from loma.ad.scalar.recording import Recording, step_back
 from loma.ir import (
     INT, Assign, Binary, Declare, Expr, For, Function, If, IntConst, IntType, Place, Pop, Push,
-    Return, StackType, Stmt, Type, Var, While,
+    Return, Span, StackType, Stmt, Type, Var, While,
 )  # fmt: skip
 from loma.walk import blocks, root, statements
 
@@ -55,9 +56,10 @@ class SweepBuilder:
             self._adjoint, dict(context.normal.types), context.functions, context.structs
         )
 
-    def build(self) -> Sweeps:
+    def build(self, restored: frozenset[str] = frozenset()) -> Sweeps:
+        """Both sweeps; variables in ``restored`` end with the values that they began with."""
         body = self._ctx.normal.function.body
-        self._recording.run(body)
+        self._recording.run(body, restored)
         forward, reverse = self._block(body)
         tapes = [
             Declare(replace(tape.var, type=StackType(_element(tape), tape.capacity)), None)
@@ -111,7 +113,7 @@ class SweepBuilder:
         keep: list[Stmt] = []
         restore: list[Stmt] = []
         for place in self._recording.kept.get(id(stmt), ()):
-            save, load = self._saved(place, place, _name(place))
+            save, load = self._saved(place, place, _name(place), stmt.span)
             keep.append(save)
             restore.insert(0, load)
         if id(stmt) in self._recording.stepped:
@@ -120,8 +122,16 @@ class SweepBuilder:
             restore.append(back)
         return keep, restore
 
-    def _saved(self, value: Expr, place: Place, name: str) -> tuple[Stmt, Stmt]:
+    def _saved(self, value: Expr, place: Place, name: str, span: Span) -> tuple[Stmt, Stmt]:
         """Statements that keep a value, and that put it into ``place`` again."""
+        if is_unbounded(place.type):
+            raise errors.NotDifferentiable(
+                f"the values of '{root(place)}', an array of unknown length, are overwritten here "
+                "and needed by the derivative",
+                span,
+                hint="give the array a size: Array[float, n]",
+                var=root(place),
+            )
         if not self._bounds:
             old = self._ctx.declare(f"_{name}_old", place.type)
             return Assign(old, "=", value), Assign(place, "=", old)
@@ -152,14 +162,16 @@ class SweepBuilder:
         truth = stmt.cond
         if not isinstance(truth.type, IntType):
             truth = b.binary("!=", truth, b.flt(0))
-        ahead: list[Stmt] = [Assign(taken, "=", truth)]
+        # Branches inside may share the stack, so that what is popped first is pushed last.
+        keep: list[Stmt] = []
         back: list[Stmt] = []
         if self._bounds:
-            save, load = self._saved(taken, taken, "taken")
-            ahead.append(save)
+            save, load = self._saved(taken, taken, "taken", stmt.span)
+            keep.append(save)
             back.append(load)
+        branch = replace(stmt, cond=taken, then=tuple(then), other=tuple(other))
         return (
-            [*ahead, replace(stmt, cond=taken, then=tuple(then), other=tuple(other))],
+            [Assign(taken, "=", truth), branch, *keep],
             [*back, _branch(stmt, taken, then_back, other_back)],
         )
 
@@ -172,17 +184,17 @@ class SweepBuilder:
         del self._extents[stmt.counter]
         if not back:
             return [replace(stmt, body=tuple(body))], []
-        extent, ahead, behind = stmt.extent, list[Stmt](), list[Stmt]()
+        extent, ahead, keep, behind = stmt.extent, list[Stmt](), list[Stmt](), list[Stmt]()
         if not self._recording.direct[id(stmt)]:
             count = self._ctx.declare("_count", INT)
             ahead.append(Assign(count, "=", extent))
             if self._bounds:
-                save, load = self._saved(count, count, "count")
-                ahead.append(save)
+                save, load = self._saved(count, count, "count", stmt.span)
+                keep.append(save)
                 behind.append(load)
             extent = count
         return (
-            [*ahead, replace(stmt, extent=extent, body=tuple(body))],
+            [*ahead, replace(stmt, extent=extent, body=tuple(body)), *keep],
             [
                 *behind,
                 replace(stmt, extent=extent, body=tuple(back), backwards=not stmt.backwards),
@@ -203,7 +215,7 @@ class SweepBuilder:
         ]
         behind: list[Stmt] = []
         if self._bounds:
-            save, load = self._saved(count, count, "count")
+            save, load = self._saved(count, count, "count", stmt.span)
             ahead.append(save)
             behind.append(load)
         step = self._ctx.new("_step", INT)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma.ir import Function, Module
-from loma.passes.liveness import Liveness
+from loma.passes.liveness import CallModes, Liveness
 
 
 def dead_code(module: Module) -> Module:
     """The module with dead statements removed from every tensor and scalar function."""
-    functions = tuple(_function(function, module.functions) for function in module.functions)
+    modes = CallModes(module.functions)
+    functions = tuple(_function(function, modes) for function in module.functions)
     return replace(module, functions=functions)
 
 
-def _function(function: Function, functions: tuple[Function, ...]) -> Function:
+def _function(function: Function, modes: CallModes) -> Function:
     outs = frozenset(param.name for param in function.params if param.mode == "Out")
-    body, _ = Liveness(functions).block(function.body, outs)
+    body, _ = Liveness(modes).block(function.body, outs)
     return replace(function, body=body)

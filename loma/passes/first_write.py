@@ -14,7 +14,7 @@ from loma.ir import (
     FLOAT, Assign, Declare, Expr, IndexAssign, Module, Op, Reduce, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.passes.liveness import covers
-from loma.walk import blocks, expressions, free_variables
+from loma.walk import expressions, free_variables, statements
 
 
 def first_write(module: Module) -> Module:
@@ -28,14 +28,13 @@ def first_write(module: Module) -> Module:
 def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """The pass on one function's body."""
     out: list[Stmt | None] = list(body)
+    places = _mentions(body)
     for position, stmt in enumerate(body):
         if not isinstance(stmt, Declare) or not _is_zero(stmt.value):
             continue
         name = stmt.target.name
-        later = position + 1
-        while later < len(body) and not _mentions(out[later], name):
-            later += 1
-        if later == len(body):
+        later = next((place for place in places[name] if place > position), None)
+        if later is None:
             continue
         use = out[later]
         match use:
@@ -59,12 +58,19 @@ def _is_zero(value: Expr | None) -> bool:
     return value is None or (isinstance(value, Op) and value.name in ("zeros_like", "zeros"))
 
 
-def _mentions(stmt: Stmt | None, name: str) -> bool:
-    if stmt is None:
-        return False
-    if any(name in free_variables(expr) for expr in expressions(stmt)):
-        return True
-    return any(_mentions(inner, name) for block in blocks(stmt) for inner in block)
+def _mentions(body: tuple[Stmt, ...]) -> dict[str, list[int]]:
+    """Where in the body each variable occurs, nested blocks included."""
+    found: dict[str, list[int]] = {}
+    for position, stmt in enumerate(body):
+        names = {
+            name
+            for inner in statements((stmt,))
+            for expr in expressions(inner)
+            for name in free_variables(expr)
+        }
+        for name in names:
+            found.setdefault(name, []).append(position)
+    return found
 
 
 def _same_type(target: Var, value: Expr) -> bool:

@@ -6,18 +6,22 @@ at the start of a body is all that the body needs to be given.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import assert_never
+from typing import Literal, TypeAlias, assert_never
 
 from loma.ir import (
-    Assign, AtomicAdd, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign, Member, Pop,
-    Push, Return, Stmt, TensorType, Type, Unpack, Var, While, Zero,
+    Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign, Member,
+    Pop, Push, Return, Stmt, TensorType, Type, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.sizes import equal
 from loma.walk import free_variables, root
 
 Visit = Callable[[Stmt, frozenset[str]], None]
+# How a function that is called as a statement uses an argument: an Out argument may be assigned in
+# any case before it is read ("whole"), or be read for the sake of its own new value only ("own").
+Mode: TypeAlias = Literal["In", "Out", "whole", "own"]
+Modes: TypeAlias = Callable[[str], tuple[Mode, ...]]
 
 
 def reads_of_type(type_: Type) -> set[str]:
@@ -42,13 +46,8 @@ def covers(stmt: IndexAssign) -> bool:
     )
 
 
-def effects(stmt: Stmt, out_params: Callable[[str], tuple[bool, ...]]) -> tuple[
-    set[str], set[str], set[str]
-]:  # fmt: skip
-    """(read, wholly written, partly written) of a statement without nested blocks.
-
-    ``out_params(function)`` tells which arguments of a function called as a statement are ``Out``.
-    """
+def effects(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
+    """(read, wholly written, partly written) of a statement without nested blocks."""
     match stmt:
         case Declare(target, value):
             read = reads_of_type(target.type)
@@ -83,20 +82,27 @@ def effects(stmt: Stmt, out_params: Callable[[str], tuple[bool, ...]]) -> tuple[
                 return {stack.name}, {target.name}, {stack.name}
             return {stack.name} | _subscript_reads(target), set(), {root(target), stack.name}
         case CallStmt(call):
-            read, partly = set(), set()
-            for is_out, arg in zip(out_params(call.function), call.args, strict=True):
-                if is_out:
-                    partly.add(root(arg))
-                    read |= _subscript_reads(arg)
-                else:
-                    read |= free_variables(arg)
-            return read, set(), partly
+            return _call_effects(call, modes(call.function))
         case Return(values):
             return {name for value in values for name in free_variables(value)}, set(), set()
         case If() | For() | While():
             raise AssertionError("has nested blocks")
         case _:
             assert_never(stmt)
+
+
+def _call_effects(call: Call, modes: tuple[Mode, ...]) -> tuple[set[str], set[str], set[str]]:
+    read: set[str] = set()
+    whole: set[str] = set()
+    part: set[str] = set()
+    for mode, arg in zip(modes, call.args, strict=True):
+        if mode in ("In", "Out"):
+            read |= free_variables(arg)
+        else:
+            read |= _subscript_reads(arg)
+        if mode != "In":
+            (whole if mode == "whole" and isinstance(arg, Var) else part).add(root(arg))
+    return read, whole, part
 
 
 def _subscript_reads(place: Expr) -> set[str]:
@@ -110,40 +116,88 @@ def _subscript_reads(place: Expr) -> set[str]:
             return set()
 
 
+class CallModes:
+    """How functions use their arguments; found out when first asked, and kept."""
+
+    def __init__(self, functions: tuple[Function, ...]) -> None:
+        self._functions = {function.name: function for function in functions}
+        self._found: dict[str, tuple[Mode, ...]] = {}
+        self._asked: set[str] = set()
+
+    def add(self, functions: Iterable[Function]) -> None:
+        """More functions, callees first."""
+        for function in functions:
+            self._functions.setdefault(function.name, function)
+
+    def of(self, name: str) -> tuple[Mode, ...]:
+        if name not in self._found:
+            # In order, so that a long chain of calls is no deep recursion.
+            for function in list(self._functions.values()):
+                if function.name not in self._found and function.name not in self._asked:
+                    self._asked.add(function.name)
+                    self._found[function.name] = self._modes(function)
+                if function.name == name:
+                    break
+        return self._found[name]
+
+    def _modes(self, function: Function) -> tuple[Mode, ...]:
+        outs = frozenset(param.name for param in function.params if param.mode == "Out")
+        if not outs:
+            return tuple("In" for _ in function.params)
+        read = Liveness(self).block(function.body, outs)[1]
+        found: list[Mode] = []
+        for param in function.params:
+            if param.mode == "In":
+                found.append("In")
+            elif param.name not in read:
+                found.append("whole")
+            else:
+                others = Liveness(self).block(function.body, outs - {param.name})[1]
+                found.append("Out" if param.name in others else "own")
+        return tuple(found)
+
+
 class Liveness:
     """Backward analysis over statement lists, with dead statements dropped on request."""
 
-    def __init__(self, functions: tuple[Function, ...], visit: Visit | None = None) -> None:
-        self._functions = {function.name: function for function in functions}
+    def __init__(
+        self, functions: tuple[Function, ...] | CallModes, visit: Visit | None = None
+    ) -> None:
+        """``functions`` are those that the statements may call, callees first; ``visit`` hears of
+        every statement that is kept, and what is live after it."""
+        self._modes = functions if isinstance(functions, CallModes) else CallModes(functions)
         self._visit = visit
         self._mentioned: set[str] = set()  # in statements that are kept
-
-    def _out_params(self, name: str) -> tuple[bool, ...]:
-        return tuple(param.mode == "Out" for param in self._functions[name].params)
 
     def block(
         self, body: tuple[Stmt, ...], live: frozenset[str]
     ) -> tuple[tuple[Stmt, ...], frozenset[str]]:
         """The body without dead statements, and what is live before it."""
         kept: list[Stmt] = []
+        now = set(live)  # one set that changes: copies of it would make long bodies slow
         for stmt in reversed(body):
-            new, live = self._statement(stmt, live)
+            new = self._statement(stmt, now)
             if new is not None:
                 kept.append(new)
-        return tuple(reversed(kept)), live
+        return tuple(reversed(kept)), frozenset(now)
 
-    def _statement(self, stmt: Stmt, live: frozenset[str]) -> tuple[Stmt | None, frozenset[str]]:
+    def _statement(self, stmt: Stmt, live: set[str]) -> Stmt | None:
+        """The statement, if it is not dead; ``live`` becomes what is live before it."""
         match stmt:
             case If(cond, then, other):
-                new_then, live_then = self.block(then, live)
-                new_other, live_other = self.block(other, live)
+                after = frozenset(live)
+                new_then, live_then = self.block(then, after)
+                new_other, live_other = self.block(other, after)
                 if not new_then and not new_other:
-                    return None, live
-                new: Stmt = replace(stmt, then=new_then, other=new_other)
+                    return None
                 self._mentioned |= free_variables(cond)
-                return new, live_then | live_other | free_variables(cond)
+                live.clear()
+                live |= live_then | live_other | free_variables(cond)
+                return replace(stmt, then=new_then, other=new_other)
             case For() | While():
-                return self._loop(stmt, live)
+                new, before = self._loop(stmt, frozenset(live))
+                live |= before
+                return new
             case _:
                 return self._leaf(stmt, live)
 
@@ -167,15 +221,18 @@ class Liveness:
         self._mentioned |= free_variables(head)
         return replace(stmt, body=body), around | free_variables(head)
 
-    def _leaf(self, stmt: Stmt, live: frozenset[str]) -> tuple[Stmt | None, frozenset[str]]:
-        read, whole, part = effects(stmt, self._out_params)
-        if not isinstance(stmt, Return) and not (whole | part) & live:
+    def _leaf(self, stmt: Stmt, live: set[str]) -> Stmt | None:
+        read, whole, part = effects(stmt, self._modes.of)
+        if not isinstance(stmt, Return) and live.isdisjoint(whole) and live.isdisjoint(part):
             if isinstance(stmt, Declare) and stmt.target.name in self._mentioned:
                 # Its first value is never read, but the variable is written later.
                 self._mentioned |= reads_of_type(stmt.target.type)
-                return replace(stmt, value=None), live | reads_of_type(stmt.target.type)
-            return None, live
+                live |= reads_of_type(stmt.target.type)
+                return replace(stmt, value=None)
+            return None
         self._mentioned |= read | whole | part
         if self._visit is not None:
-            self._visit(stmt, live)
-        return stmt, (live - whole) | read
+            self._visit(stmt, frozenset(live))
+        live -= whole
+        live |= read
+        return stmt

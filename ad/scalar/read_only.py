@@ -1,0 +1,85 @@
+"""Adjoints that come as ``In`` arrays: they may be read, and not written to.
+
+Where the sweeps write to one of known length they get a copy. The adjoint of an ``Out`` array of
+unknown length cannot be copied; it need not be set to zero if every element of the array is
+written before anything else happens to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma import builder as b
+from loma import errors
+from loma.ad.scalar.context import is_unbounded
+from loma.ad.scalar.hoist import Normal, written_places
+from loma.ad.scalar.single_writes import overwrites_untouched
+from loma.ir import ArrayType, Assign, Declare, Expr, Function, Param, Stmt, Var, Zero
+from loma.names import Names
+from loma.walk import map_blocks, map_expressions, root, statements, substitute
+
+
+def writes_to(body: tuple[Stmt, ...], name: str, functions: dict[str, Function]) -> bool:
+    """Whether a statement of the body writes to a variable."""
+    places = (place for stmt in statements(body) for place in written_places(stmt, functions))
+    return any(root(place) == name for place in places)
+
+
+def without_zeroing(body: tuple[Stmt, ...], name: str) -> tuple[Stmt, ...]:
+    """The body without the statements that set parts of a variable to zero."""
+    out: list[Stmt] = []
+    for stmt in body:
+        match stmt:
+            case Assign(target, "=", value) if root(target) == name and b.is_const(value, 0):
+                continue
+            case Zero(target) if root(target) == name:
+                continue
+            case _:
+                out.append(map_blocks(stmt, lambda inner: without_zeroing(inner, name)))
+    return tuple(out)
+
+
+def without_writes(
+    derivative: Function,
+    primal: Function,
+    adjoints: dict[str, Var],
+    normal: Normal,
+    functions: dict[str, Function],
+) -> Function:
+    """The derivative without writes to its ``In`` arrays.
+
+    ``adjoints`` are the adjoint variables of the primal's arguments. Raises NotDifferentiable when
+    one of unknown length would have to be written to.
+    """
+    owners = {var.name: name for name, var in adjoints.items()}
+    for param in derivative.params:
+        if param.mode == "Out" or not isinstance(param.type, ArrayType):
+            continue
+        if not writes_to(derivative.body, param.name, functions):
+            continue
+        if not is_unbounded(param.type):
+            derivative = _with_copy(derivative, param, normal.names)
+            continue
+        name = owners.get(param.name, param.name)
+        if name != param.name and overwrites_untouched(normal.function, name, functions):
+            body = without_zeroing(derivative.body, param.name)
+            derivative = replace(derivative, body=body)
+        if writes_to(derivative.body, param.name, functions):
+            span = next(p.span for p in primal.params if p.name == name)
+            raise errors.NotDifferentiable(
+                f"the reverse derivative of '{primal.name}' needs storage of the length of its Out "
+                f"argument '{name}', which is not known",
+                span if span.line else primal.span,
+                hint="give the array a size: Array[float, n]; or compute in a local array of known "
+                "size and write each element once",
+                var=name,
+            )
+    return derivative
+
+
+def _with_copy(derivative: Function, param: Param, names: Names) -> Function:
+    copy = Var(names.fresh(f"{param.name}_local"), param.type)
+    renamed: dict[str, Expr] = {param.name: copy}
+    body = tuple(map_expressions(s, lambda e: substitute(e, renamed)) for s in derivative.body)
+    start = Declare(copy, Var(param.name, param.type))
+    return replace(derivative, body=(start, *body))
