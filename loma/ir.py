@@ -292,7 +292,8 @@ class Declare:
 class Assign:
     """Whole-value assignment to a variable, an array element or a struct member.
 
-    Arrays and structs are copied; ``+=`` is for numbers (and tensors). For a tensor variable the value is a tensor expression (an operator, a call, another variable).
+    Arrays and structs are copied; ``+=`` is for numbers (and tensors). For a tensor variable the
+    value is a tensor expression (an operator, a call, another variable).
     """
 
     target: Place

@@ -12,9 +12,9 @@ from loma import builder as b
 from loma.ad import differentiate, split_pairs
 from loma.frontend import parse
 from loma.ir import (
-    FLOAT, INT, NOWHERE, ArrayType, Axis, Declare, Expr, FloatConst, For, Function, If, Index,
-    IntConst, Module, Op, Param, Reduce, Return, Stmt, StructType, TensorType, TupleType, Type, Var,
-    While, Zero, ZeroPad,
+    FLOAT, INT, NOWHERE, ArrayType, AtomicAdd, Axis, Declare, Expr, FloatConst, For, Function, If,
+    Index, IntConst, MakeStruct, Member, Module, Op, Param, Pop, Push, Reduce, Return, StackType,
+    Stmt, StructType, TensorType, TupleType, Type, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 from loma.printer import WIDTH, print_expr, print_module, print_stmt, print_type
 
@@ -124,6 +124,7 @@ def test_other_spellings_print_in_normal_form(text: str, printed: str) -> None:
         (Reduce("sum", x, (Axis("i", IntConst(3)),), FLOAT), "sum(x for i in range(3))"),
         (ZeroPad(Index(X, (n, IntConst(-1)), FLOAT)), "zero_pad(X[n, -1])"),
         (FloatConst(float("-inf")), "-1e999"),
+        (MakeStruct((x, FloatConst(-1.0)), StructType("_dfloat")), "make__dfloat(x, -1.0)"),
     ],
 )
 def test_operators(expr: Expr, text: str) -> None:
@@ -149,6 +150,8 @@ def test_convolution_and_pooling_leave_defaults_out() -> None:
         (ArrayType(FLOAT, None), "Array[float]"),
         (ArrayType(ArrayType(INT, 3), 4), "Array[Array[int, 3], 4]"),
         (StructType("Ray"), "Ray"),
+        (StackType(StructType("_dRay"), None), "Stack[_dRay]"),
+        (StackType(ArrayType(FLOAT, 3), 12), "Stack[Array[float, 3], 12]"),
         (TensorType(None), "Tensor"),
         (TensorType(()), "Tensor[()]"),
         (TensorType((b.binary("*", N, IntConst(2)), M)), "Tensor[N * 2, M]"),
@@ -193,6 +196,35 @@ def test_long_lines_are_broken() -> None:
     assert ") -> tuple[" in text
 
 
+def test_statements_of_stacks_and_places() -> None:
+    foo = Var("foo", StructType("_dFoo"))
+    tape = Var("tape", StackType(FLOAT, 300))
+    place = Member(Index(Member(foo, "v", ArrayType(FLOAT, 3)), (n,), FLOAT), "val", FLOAT)
+    assert print_stmt(Declare(tape, None)) == "tape : Stack[float, 300]"
+    assert print_stmt(Push(tape, b.binary("+", x, y))) == "tape.push(x + y)"
+    assert print_stmt(Pop(tape, place)) == "foo.v[n].val = tape.pop()"
+    assert print_stmt(AtomicAdd(place, x)) == "atomic_add(foo.v[n].val, x)"
+    assert print_stmt(Zero(place)) == "zero(foo.v[n].val)"
+
+
+def test_long_statements_of_the_scalar_layer_are_broken() -> None:
+    names = [f"a_rather_long_name_{k}" for k in range(4)]
+    members = "".join(f"    m{k} : float\n" for k in range(4))
+    text = (
+        f"class Q:\n{members}\n\ndef f({', '.join(f'{n} : In[float]' for n in names)}):\n"
+        f"    q : _dQ = make__dQ({', '.join(f'make__dfloat({n}, {n})' for n in names)})\n"
+        "    tape : Stack[_dQ, 3]\n"
+        f"    tape.push(make__dQ({', '.join(f'make__dfloat({n}, {n})' for n in names)}))\n"
+        f"    atomic_add({names[0]}, {' * '.join(names * 2)})\n"
+    )
+    module = parse(text)
+    printed = print_module(module)
+    assert parse(printed) == module
+    assert "    q : _dQ = make__dQ(\n" in printed
+    assert "    tape.push(\n" in printed
+    assert "    atomic_add(\n" in printed
+
+
 def test_docstrings_survive() -> None:
     doc = '    """A "quoted" \\\\ word.\n\n    More of it"\\"\\"\\"\n    """\n'
     text = f"def f() -> int:\n{doc}    return 1\n"
@@ -225,6 +257,31 @@ def move(ray : In[Ray], out : Out[Ray], t : In[float]):
     out = ray
     out.inner.v[0] = ray.inner.v[0] + t
     out.t += t
+    tape : Stack[Inner, 8]
+    tape.push(out.inner)
+    zero(out.inner.v)
+    out.inner = tape.pop()
+
+
+def moved(ray : In[Ray], t : In[Diff[float]]) -> Ray:
+    other : Ray
+    n : int
+    move(ray, other, t.val)
+    other.inner = other.inner
+    dray : Diff[Ray]
+    dray.inner.v[1] = make__dfloat(d_move2(dray, t).inner.v[1].dval, 2.0)
+    d_length(ray.inner.v, other.inner.v, 3, n, other.t)
+    return other
+
+
+def move2(ray : In[Ray], t : In[float]) -> Ray:
+    ray.t *= t
+    return ray
+
+
+@simd
+def each(rays : Out[Array[Ray]], sum : Out[float]):
+    atomic_add(sum, rays[thread_id()].t)
 
 
 def both(x : In[Tensor[N, M]], k : In[int]) -> tuple[Tensor[N * k, M], Tensor[()], int]:
@@ -255,6 +312,10 @@ def use(x : In[Tensor[N, M]], dx : Out[Tensor[N, M]], d_n : Out[int]) -> Tensor[
 d_both = rev_diff(both)
 dd_both = rev_diff(d_both)
 df_length = fwd_diff(length)
+d_length = rev_diff(length)
+d_move2 = fwd_diff(move2)
+d_each = rev_diff(each)
+dd_each = fwd_diff(d_each)
 '''
 
 

@@ -277,6 +277,28 @@ def f(x : In[float], y : In[float]) -> float:
 """,
         [0.3, 0.4],
     ),
+    "several results": (
+        """
+class Pair:
+    a : float
+    b : float
+
+def g(x : In[float], y : In[float]) -> tuple[float, Pair, int]:
+    p : Pair
+    p.a = sin(x) * y
+    p.b = x
+    return x * y, p, 3
+
+def f(x : In[float]) -> tuple[float, float]:
+    a, p, n = g(x, x * 2.0)
+    for i in range(n):
+        a, p, n = g(p.a, a)
+    b : float = p.a
+    b, p, n = g(b, b)
+    return a * p.b, b * x + n
+""",
+        [0.7],
+    ),
     "calls with Out arguments": (
         """
 def scale(x : In[float], y : Out[float], a : Out[Array[float, 2]]):

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from loma import builder
+from loma.differentials import DFLOAT_STRUCT
 from loma.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Call, CallStmt, Declare, Derivative, Expr, FloatConst, For,
-    Function, If, Index, IndexAssign, IntConst, Module, Op, Param, Reduce, Return, Select, Stmt,
-    TensorType, TupleType, Type, Unary, Unpack, Var, Zero, ZeroPad,
+    FLOAT, INT, ArrayType, Assign, AtomicAdd, Axis, Binary, Builtin, Call, CallStmt, Declare,
+    Derivative, Expr, FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct,
+    Member, Module, Op, Param, Pop, Push, Reduce, Return, Select, StackType, Stmt, Struct,
+    StructType, TensorType, TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 from loma.verify import VerificationError, verify
 
@@ -190,3 +192,125 @@ def test_message_shows_the_statement() -> None:
     with pytest.raises(VerificationError) as caught:
         verify(module(Assign(S, "=", var("q", FLOAT))))
     assert str(caught.value) == "in function 'f', statement `s = q`: 'q' is not declared"
+
+
+# ----------------------------------------------------------------------------- the scalar layer
+
+FOO = Struct("Foo", (("x", FLOAT), ("v", ArrayType(FLOAT, 3))))
+DFOO = Struct("_dFoo", (("x", StructType("_dfloat")), ("v", ArrayType(StructType("_dfloat"), 3))))
+STRUCTS = (FOO, DFLOAT_STRUCT, DFOO)
+F, A = var("foo", StructType("Foo")), var("a", ArrayType(FLOAT, None))
+V = Member(F, "v", ArrayType(FLOAT, 3))
+T = var("t", StackType(FLOAT, 4))
+MAKE = MakeStruct((S, S), StructType("_dfloat"))
+EACH = Function(
+    "each", (Param("a", A.type, "Out"),), (),
+    (Assign(Index(A, (Builtin("thread_id", (), INT),), FLOAT), "=", FloatConst(1.0)),), simd=True,
+)  # fmt: skip
+SCALAR_PARAMS = (
+    Param("foo", StructType("Foo"), "In"),
+    Param("s", FLOAT, "In"),
+    Param("n", INT, "In"),
+    Param("a", A.type, "In"),
+    Param("o", A.type, "Out"),
+)
+
+
+def scalar(*body: Stmt, extra: tuple[Function, ...] = ()) -> Module:
+    declared = (Declare(T, None), Declare(var("d", StructType("_dfloat")), None))
+    main = Function("f", SCALAR_PARAMS, (), (*declared, *body))
+    return Module("m", STRUCTS, (EACH, *extra, main))
+
+
+def test_well_formed_scalar_functions() -> None:
+    verify(
+        scalar(
+            Push(T, S),
+            Pop(T, S),
+            Pop(T, Index(V, (IntConst(0),), FLOAT)),
+            Assign(var("d", StructType("_dfloat")), "=", MAKE),
+            Declare(var("w", ArrayType(FLOAT, 3)), V),
+            Assign(V, "=", var("w", ArrayType(FLOAT, 3))),
+            Zero(V),
+            Zero(F),
+            AtomicAdd(S, IntConst(1)),
+            AtomicAdd(var("n"), IntConst(1)),
+        )
+    )
+
+
+STACK_OF_ARRAYS = var("u", StackType(ArrayType(FLOAT, None), None))
+SCALAR_CASES: dict[str, tuple[Stmt, str]] = {
+    "pushed type": (Push(T, var("n")), "the value is not of the stack's type"),
+    "popped type": (Pop(T, var("n")), "the target is not of the stack's type"),
+    "pop into what is read only": (Pop(T, Index(A, (IntConst(0),), FLOAT)),
+                                   "'a' (In) may not be written"),
+    "push on no stack": (Push(S, S), "'s' is no stack"),
+    "push on another stack": (Push(var("t", StackType(FLOAT, 5)), S), "says that it is another"),
+    "stack as a value": (Assign(S, "=", T), "the stack 't' is used as a value"),
+    "stack declared with a value": (Declare(var("u", StackType(FLOAT, 4)), S),
+                                    "a stack with an initial value"),
+    "stack of arrays without size": (Declare(STACK_OF_ARRAYS, None), "no fixed size"),
+    "stack of stacks": (Declare(var("u", StackType(T.type, None)), None),
+                        "a stack that is no variable of its own"),
+    "stack without room": (Declare(var("u", StackType(FLOAT, 0)), None), "of no capacity"),
+    "stack zeroed": (Zero(T), "the stack 't' is used as a value"),
+    "local array without size": (Declare(var("b", ArrayType(FLOAT, None)), None),
+                                 "a local array without a size"),
+    "array without size assigned": (Assign(var("o", A.type), "=", A), "array without a size"),
+    "unknown struct": (Declare(var("b", StructType("Goo")), None), "no struct is named 'Goo'"),
+    "too few members": (Assign(var("d", StructType("_dfloat")), "=",
+                               MakeStruct((S,), StructType("_dfloat"))), "takes 2 arguments"),
+    "member that does not fit": (Assign(var("d", StructType("_dfloat")), "=",
+                                        MakeStruct((S, F), StructType("_dfloat"))),
+                                 "must be float"),
+    "member that is an array": (Declare(var("b", StructType("_dFoo")),
+                                        MakeStruct((MAKE, V), StructType("_dFoo"))),
+                                "member 'v' of '_dFoo' is an array"),
+    "thread_id in an ordinary function": (Assign(var("n"), "=", Builtin("thread_id", (), INT)),
+                                          "thread_id() outside a simd function"),
+    "call of a simd function": (CallStmt(Call("each", (var("o", A.type),), TupleType(()))),
+                                "a call of 'each', which is a simd function"),
+    "atomic_add to an array": (AtomicAdd(V, S), "atomic_add to no number"),
+    "atomic_add of a float to an int": (AtomicAdd(var("n"), S), "of a float to an int"),
+    "bound that is not positive": (While(S, 0, ()), "a max_iter that is not positive"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SCALAR_CASES)
+def test_refused_in_scalar_functions(case: str) -> None:
+    stmt, message = SCALAR_CASES[case]
+    with pytest.raises(VerificationError) as caught:
+        verify(scalar(stmt))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (replace(EACH, name="g", body=(Return((S,)),), results=(FLOAT,)), "with results"),
+        (replace(EACH, name="g", params=(Param("x", X.type, "In"),), body=()), "a tensor among"),
+        (Function("g", (Param("t", T.type, "In"),), (), ()), "no variable of its own"),
+        (Function("g", (), (StructType("Goo"),), (Return((F,)),)), "no struct is named 'Goo'"),
+        (Function("g", (), (V.type,), (Return((V,)),)), "an array among the results"),
+    ],
+)
+def test_refused_signatures(function: Function, message: str) -> None:
+    with pytest.raises(VerificationError, match=message):
+        verify(scalar(extra=(function,)))
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ((("x", FLOAT), ("x", INT)), "the member 'x' stands there twice"),
+        ((("x", StructType("Later")),), "the member 'x' has no type for a member"),
+        ((("x", ArrayType(FLOAT, None)),), "the member 'x' has no type for a member"),
+        ((("x", T.type),), "the member 'x' has no type for a member"),
+    ],
+)
+def test_refused_structs(members: tuple[tuple[str, Type], ...], message: str) -> None:
+    with pytest.raises(VerificationError, match=message):
+        verify(Module("m", (Struct("G", members), Struct("Later", ())), ()))
+    with pytest.raises(VerificationError, match="the struct 'G' stands there twice"):
+        verify(Module("m", (Struct("G", ()), Struct("G", ())), ()))

@@ -58,6 +58,8 @@ def normalise(
             types[stmt.target.name] = stmt.target.type
         if isinstance(stmt, For):
             types[stmt.counter] = INT
+        if isinstance(stmt, Unpack):
+            types |= {target.name: target.type for target in stmt.targets}
     normal = Normal(function, types, names)
     changed = {name for stmt in statements(function.body) for name in written(stmt, functions)}
     start: list[Stmt] = []
@@ -88,6 +90,8 @@ def written_places(stmt: Stmt, functions: dict[str, Function]) -> list[Place]:
     match stmt:
         case Assign(target) | AtomicAdd(target) | Zero(target) | Pop(_, target):
             return [target]
+        case Unpack(targets):
+            return list(targets)
         case CallStmt(call):
             return out_places(call, functions[call.function])
         case _:
@@ -179,7 +183,9 @@ class _Hoister:
                 self._out.append(replace(stmt, call=self._called(call, stmt)))
             case Return(values):
                 self._out.append(replace(stmt, values=tuple(map(self._argument, values))))
-            case IndexAssign() | Unpack():
+            case Unpack(_, call):
+                self._out.append(replace(stmt, call=self._called(call, None)))
+            case IndexAssign():
                 raise AssertionError("a statement of tensor functions")
             case _:
                 assert_never(stmt)

@@ -53,13 +53,17 @@ class Leaves:
             case Pop(stack, target):
                 return self._pop(stack, target)
             case CallStmt(call):
-                return self._call(call, None)
+                return self._call(call, ())
+            case Unpack(targets, call):
+                if not any(self._ctx.is_active(target.name) for target in targets):
+                    return []
+                return self._call(call, targets)
             case Return(values):
                 out: list[Stmt] = []
                 for value, seed in zip(values, self._seeds, strict=True):
                     out += self._spread(value, seed)
                 return out
-            case If() | For() | While() | IndexAssign() | Unpack():
+            case If() | For() | While() | IndexAssign():
                 raise AssertionError(stmt)
             case _:
                 assert_never(stmt)
@@ -72,7 +76,7 @@ class Leaves:
         if isinstance(target.type, IntType):
             return []
         if isinstance(value, Call):
-            return self._call(value, target)
+            return self._call(value, (target,))
         clear = [] if fresh else self._ctx.clear(place)
         if not self._meets(value, target):
             return self._spread(value, place) + clear
@@ -185,12 +189,12 @@ class Leaves:
 
     # ------------------------------------------------------------------------------------ calls
 
-    def _call(self, call: Call, target: Place | None) -> list[Stmt]:
-        """The adjoint of a call, with the place of its result if it has one that counts."""
+    def _call(self, call: Call, targets: tuple[Place, ...]) -> list[Stmt]:
+        """The adjoint of a call, with the places of its results unless they are dropped."""
         callee = self._ctx.functions[call.function]
         modes = [param.mode for param in callee.params]
         outs = [a for a, mode in zip(call.args, modes, strict=True) if mode == "Out"]
-        if target is None and not any(self._ctx.is_active(root(out)) for out in outs):
+        if not targets and not any(self._ctx.is_active(root(out)) for out in outs):
             return []
         places = [
             arg for arg in call.args if is_place(arg) and not isinstance(arg.type, IntType)
@@ -205,15 +209,22 @@ class Leaves:
         after: list[Stmt] = []
         args: list[Expr] = []
         direct = self._direct(call, modes)
-        result: Expr | None = None
-        if target is not None:
+        results: list[Expr] = []
+        for target in targets:
+            if isinstance(target.type, IntType) or not self._ctx.is_active(root(target)):
+                results.append(self._ctx.zero(target.type))
+                continue
             place = self._ctx.adjoint(target)
-            result = place
             if any(overlap(path_of(p), path_of(target)) for p in places):
-                seed = self._ctx.seed(target.type)
+                seed = (
+                    self._ctx.seed(target.type)
+                    if len(targets) == 1
+                    else self._ctx.declare("_g", target.type)
+                )
                 before += [Assign(seed, "=", place), *self._ctx.clear(place)]
-                result = seed
+                results.append(seed)
             else:
+                results.append(place)
                 after += self._ctx.clear(place)
         for k, arg in enumerate(call.args):
             if k in derivative.values:
@@ -231,10 +242,7 @@ class Leaves:
             args.append(adjoint)
             before += first
             after += last
-        if result is not None:
-            args.append(result)
-        else:
-            args += [self._ctx.zero(type_) for type_ in callee.results]
+        args += results or [self._ctx.zero(type_) for type_ in callee.results]
         name = derivative.function.name
         return [*before, CallStmt(Call(name, tuple(args), TupleType(()))), *after]
 

@@ -229,7 +229,9 @@ class Liveness:
                 self._mentioned |= reads_of_type(stmt.target.type)
                 live |= reads_of_type(stmt.target.type)
                 return replace(stmt, value=None)
-            return None
+            # One that may be the declaration of a variable that is written later has to stay.
+            if not (isinstance(stmt, Unpack) and self._mentioned & whole):
+                return None
         self._mentioned |= read | whole | part
         if self._visit is not None:
             self._visit(stmt, frozenset(live))
