@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from loma import errors
 from loma.ad.calls import CallPlan
-from loma.ad.forward import partial_derivative
+from loma.ad.forward import has_only_numbers, partial_derivative, partial_from_forward
 from loma.ad.joint import Joint, joint_sweeps
 from loma.ad.pairs import SplitPair
 from loma.ad.scalar.reverse import reverse_doc
@@ -17,6 +17,8 @@ from loma.ir import (
 )  # fmt: skip
 from loma.names import Names, module_names
 from loma.passes.liveness import Liveness
+from loma.printer import print_type
+from loma.walk import aggregates
 
 
 class Differentiator:
@@ -71,7 +73,11 @@ class Differentiator:
             source = self.module.function(function)
             wish = f"_d_{function.lstrip('_')}_d_{source.params[position].name.lstrip('_')}"
             name = self._partials[key] = self._names.fresh(wish)
-            self._add(partial_derivative(source, position, name, self.partial))
+            if has_only_numbers(source):
+                self._add(partial_derivative(source, position, name, self.partial))
+            else:
+                forward = self._scalar.forward_of(function)
+                self._add(partial_from_forward(source, position, name, forward))
         return self._partials[key]
 
     def plan(self, function: str) -> CallPlan:
@@ -108,6 +114,14 @@ class Differentiator:
         return self._pairs[function]
 
     def _joint(self, primal: Function) -> Joint:
+        for type_, span in aggregates(primal):
+            raise errors.NotDifferentiable(
+                f"'{primal.name}' works on tensors, and {print_type(type_)} belongs to scalar "
+                "functions: it has no derivative",
+                span,
+                hint="put what needs it into a scalar function, and call that in an index "
+                "statement",
+            )
         return joint_sweeps(primal, lambda: self.module, self.partial, self.plan)
 
 

@@ -3,7 +3,7 @@
 Index statements call scalar functions; the adjoint of such a call is the adjoint of its value times
 the partial derivative, computed by a function made here. Tangents are pushed along with the values,
 so loops and branches need no tape, and partial derivatives are scalar functions again: they can be
-differentiated in turn.
+differentiated in turn. A function that has arrays, structs or stacks goes through ``fwd_diff``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from loma.ad.activity import active_variables
 from loma.ad.expressions import PartialName
 from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
+from loma.differentials import DFLOAT
 from loma.ir import (
     FLOAT, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, FloatType,
     For, Function, If, Index, IndexAssign, IntConst, IntType, MakeStruct, Member, NoDiff, Op, Pop,
     Push, Reduce, Return, Select, Stmt, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 from loma.names import Names, names_of
-from loma.walk import statements
+from loma.walk import expressions, statements, walk
 
 
 def partial_derivative(
@@ -63,6 +64,40 @@ def _check(function: Function) -> None:
             "take In arguments and return one float",
             function.span,
         )
+
+
+def has_only_numbers(function: Function) -> bool:
+    """Whether the function does nothing but compute with numbers, as partial_derivative wants."""
+    return all(
+        isinstance(stmt, Declare | If | For | While | Return)
+        or (isinstance(stmt, Assign) and isinstance(stmt.target, Var))
+        for stmt in statements(function.body)
+    ) and all(
+        isinstance(node.type, FloatType | IntType)
+        for stmt in statements(function.body)
+        for expr in expressions(stmt)
+        for node in walk(expr)
+    )
+
+
+def partial_from_forward(
+    function: Function, position: int, name: str, derivative: Function
+) -> Function:
+    """As :func:`partial_derivative`, for any function: ``derivative`` is its forward derivative."""
+    _check(function)
+    args = tuple(
+        MakeStruct((Var(param.name, param.type), b.flt(1 if k == position else 0)), DFLOAT)
+        if isinstance(param.type, FloatType)
+        else Var(param.name, param.type)
+        for k, param in enumerate(function.params)
+    )
+    dual = Var(Names(param.name for param in function.params).fresh("dual"), DFLOAT)
+    body = (
+        Declare(dual, Call(derivative.name, args, DFLOAT)),
+        Return((Member(dual, "dval", FLOAT),)),
+    )
+    doc = f"The derivative of {function.name} in {function.params[position].name}."
+    return replace(function, name=name, body=body, doc=doc)
 
 
 class _Pusher:

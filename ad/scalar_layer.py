@@ -47,13 +47,14 @@ class ScalarDerivatives:
 
     def forward(self, primal: Function, name: str) -> None:
         """Adds the forward derivative of a function."""
-        self._prepare(primal, self._forward_of)
+        self._prepare(primal, self.forward_of)
         _, module = self._find(primal.name)
         known = {struct.name: struct for struct in module.structs}
         structs = with_differentials(_types(primal), known)
-        self._add(forward_derivative(primal, name, structs, self._forward_of), structs)
+        self._add(forward_derivative(primal, name, structs, self.forward_of), structs)
 
-    def _forward_of(self, function: str) -> Function:
+    def forward_of(self, function: str) -> Function:
+        """The forward derivative of a function, made now if need be."""
         if function not in self._forward_names:
             primal, _ = self._find(function)
             name = self._names.fresh(f"_d_fwd_{function}")
@@ -69,12 +70,16 @@ class ScalarDerivatives:
         structs, functions = self._around(primal)
         self._add(reverse_derivative(primal, name, structs, functions, self._reverse_of))
 
-    def _around(self, primal: Function) -> tuple[dict[str, Struct], tuple[Function, ...]]:
-        """The structs and functions of the module, with all that a function calls."""
+    def _around(
+        self, primal: Function
+    ) -> tuple[dict[str, Struct], Callable[[], tuple[Function, ...]]]:
+        """The structs of the module with all that a function calls, and its functions at any
+        time."""
         for callee in _calls(primal):
             self._find(callee)
         _, module = self._find(primal.name)
-        return {struct.name: struct for struct in module.structs}, module.functions
+        structs = {struct.name: struct for struct in module.structs}
+        return structs, lambda: self._find(primal.name)[1].functions
 
     def _reverse_of(self, function: str, variant: Variant) -> Callee:
         """The derivative of a function in the form that derivatives of its callers use."""

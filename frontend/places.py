@@ -1,17 +1,17 @@
-"""Places: what a statement writes to, and which of them may be one storage."""
+"""Places: what a statement writes to, and what a call may be given."""
 
 from __future__ import annotations
 
 import ast
-from typing import Literal
 
 from loma import builder as b
-from loma import errors, sizes
+from loma import errors
+from loma.aliases import CERTAIN, meetings
 from loma.frontend import expressions as ex
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    ArrayType, Expr, Function, Index, Member, Place, Span, StackType, TensorType, Type, Var,
+    ArrayType, Call, Expr, Function, Index, Member, Place, Span, StackType, TensorType, Type, Var,
 )  # fmt: skip
 
 
@@ -108,61 +108,15 @@ def _root(expr: Expr) -> Expr:
 # --------------------------------------------------------------------------------------- aliases
 
 
-def check_aliases(callee: Function, args: tuple[Expr, ...]) -> None:
-    """Refuses two arguments that may be one storage, one of them Out.
-
-    A number or a struct passed as In is a copy: there only what is certainly one place is refused.
-    """
-    for i, param in enumerate(callee.params):
-        for j, other in enumerate(callee.params[:i]):
-            copied = any(p.mode == "In" and not isinstance(p.type, ArrayType)
-                         for p in (param, other))  # fmt: skip
-            meet = _same if copied else _overlap
-            if "Out" in (param.mode, other.mode) and meet(args[i], args[j]):
-                raise errors.AliasedOutArgument(
-                    f"arguments '{other.name}' and '{param.name}' of '{callee.name}' are the same "
-                    f"storage, and '{(param if param.mode == 'Out' else other).name}' is Out",
-                    args[i].span,
-                    hint="pass a copy",
-                    related=((args[j].span, "passed here too"),),
-                )
-
-
-_Step = tuple[Literal["element", "member"], Expr | str]
-
-
-def _path(expr: Expr) -> tuple[str, list[_Step]] | None:
-    """A place as its variable and the steps from there; None for a value that is no place."""
-    steps: list[_Step] = []
-    while not isinstance(expr, Var):
-        match expr:
-            case Index(base, (position,)):
-                steps.append(("element", position))
-            case Member(base, name):
-                steps.append(("member", name))
-            case _:
-                return None
-        expr = base
-    return expr.name, steps[::-1]
-
-
-def _same(left: Expr, right: Expr) -> bool:
-    """Whether two places are certainly one, or one a part of the other."""
-    a, c = _path(left), _path(right)
-    if a is None or c is None or a[0] != c[0]:
-        return False
-    return all(x == y for (_, x), (_, y) in zip(a[1], c[1], strict=False))
-
-
-def _overlap(left: Expr, right: Expr) -> bool:
-    """Whether nothing tells the two storages apart."""
-    a, c = _path(left), _path(right)
-    if a is None or c is None or a[0] != c[0]:
-        return False
-    for (_, x), (_, y) in zip(a[1], c[1], strict=False):
-        if isinstance(x, str) or isinstance(y, str):
-            if x != y:
-                return False
-        elif sizes.equal(x, y) is False:
-            return False
-    return True
+def check_aliases(callee: Function, call: Call) -> None:
+    """Refuses two arguments that are certainly one storage, one of them Out."""
+    for first, second, condition in meetings(call, callee):
+        if condition == CERTAIN:
+            param, other = callee.params[second], callee.params[first]
+            raise errors.AliasedOutArgument(
+                f"arguments '{other.name}' and '{param.name}' of '{callee.name}' are the same "
+                f"storage, and '{(param if param.mode == 'Out' else other).name}' is Out",
+                call.args[second].span,
+                hint="pass a copy",
+                related=((call.args[first].span, "passed here too"),),
+            )

@@ -223,7 +223,7 @@ def _call(scope: Scope, node: ast.Call) -> Stmt:
         raise errors.SyntaxNotSupported(
             f"the result of '{name}' is not used", span_of(node), hint="assign it: x = ..."
         )
-    check_aliases(callee, result.args)
+    check_aliases(callee, result)
     return CallStmt(result, span_of(node))
 
 

@@ -1,8 +1,9 @@
 """What can go wrong while a scalar function runs: one table for every backend.
 
-Compiled code keeps a record of the first failure (its kind, the function and the line, two numbers)
-and goes on without touching memory that is not its own; whoever called it turns the record into the
-exception that :func:`exception` makes. The interpreter raises the same exception at once.
+A failure ends the call. Compiled code keeps a record of it (its kind, the function and the line,
+two numbers), which whoever called turns into the exception that :func:`exception` makes; the
+interpreter raises the same exception. Which failure it is, where one expression could fail in more
+than one way, is left open.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Kind(IntEnum):
     FULL_STACK = 4
     EMPTY_STACK = 5
     MEMORY = 6
+    ALIAS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,9 @@ _FAILURES: dict[Kind, _Failure] = {
     Kind.FULL_STACK: _Failure(RuntimeError, "push on a full stack of {first}"),
     Kind.EMPTY_STACK: _Failure(RuntimeError, "pop from an empty stack"),
     Kind.MEMORY: _Failure(MemoryError, "out of memory"),
+    Kind.ALIAS: _Failure(
+        ValueError, "arguments {first} and {second} are the same storage, and one of them is Out"
+    ),
 }
 
 

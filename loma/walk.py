@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import assert_never
 
 from loma.ir import (
-    Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, For,
-    If, Index, IndexAssign, IntConst, MakeStruct, Member, NoDiff, Op, Place, Pop, Push, Reduce,
-    Return, Select, Stmt, TensorType, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
+    ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
+    FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member, NoDiff, Op,
+    Place, Pop, Push, Reduce, Return, Select, Span, StackType, Stmt, StructType, TensorType, Type,
+    Unary, Unpack, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 
 
@@ -193,6 +194,18 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
             return values
         case _:
             assert_never(stmt)
+
+
+def aggregates(function: Function) -> Iterator[tuple[Type, Span]]:
+    """The arrays, structs and stacks that a function works on, with their places in the text."""
+    for param in function.params:
+        if isinstance(param.type, ArrayType | StructType | StackType):
+            yield param.type, param.span
+    for stmt in statements(function.body):
+        for expr in expressions(stmt):
+            for node in walk(expr):
+                if isinstance(node.type, ArrayType | StructType | StackType):
+                    yield node.type, node.span
 
 
 def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:

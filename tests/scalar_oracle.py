@@ -227,3 +227,87 @@ def check_forward(
         close(tangent, expected, tolerance, f"{derivative} against differences of {name}")
     else:
         assert np.isfinite(tangent).all(), f"{derivative} at a bad point"
+
+
+def is_tame(values: Vector) -> bool:
+    """Whether differences and sums of products mean something at such values."""
+    return bool(np.all(np.isfinite(values))) and float(np.max(np.abs(values), initial=0.0)) < 1e6
+
+
+def random_floats(size: int, seed: int) -> Vector:
+    return np.random.default_rng(seed).normal(size=size)
+
+
+def check_differences(
+    program: Scalars, name: str, derivative: str, args: Sequence[Value], along: Vector
+) -> None:
+    """A forward derivative computes the outputs, and J v where differences show no kink."""
+    values, found = program.forward(name, derivative, args, along)
+    here = program.run(name, args)
+    np.testing.assert_array_equal(values, here)
+    if not is_tame(here):
+        return
+    at, step = program.inputs(name, args), 1e-5
+
+    def moved(distance: float) -> Vector:
+        return program.run(name, program.arguments(name, args, at + distance * along))
+
+    ahead, behind = moved(step) - here, here - moved(-step)
+    whole = (ahead + behind) / (2 * step)
+    half = (moved(step / 2) - moved(-step / 2)) / step
+    scale = float(np.max(np.abs([*here, *half]), initial=1.0))
+    smooth = (np.abs(ahead - behind) < 1e-3 * step * scale) & (np.abs(whole - half) < 1e-5 * scale)
+    expected = np.where(smooth, half, found)
+    close(found, expected, 1e-5, f"{derivative} against differences of {name}")
+
+
+def check_adjoint(
+    program: Scalars, name: str, forward: str, reverse: str, args: Sequence[Value]
+) -> None:
+    """<J v, w> = <v, J^T w>, where v does not move what ``Out`` arguments hold at the start."""
+    moves: list[bool] = []
+    for arg, param in zip(args, program.params(name), strict=True):
+        moves += [param.mode == "In" for _ in program.floats(arg, param.type)]
+    along = random_floats(len(moves), 1) * np.array(moves, dtype=np.float64)
+    values, tangent = program.forward(name, forward, args, along)
+    if not is_tame(values):
+        return
+    assert np.isfinite(tangent).all(), forward
+    weights = random_floats(tangent.size, 2)
+    adjoint = program.reverse(name, reverse, args, weights, start=0.5)
+    left, right = float(tangent @ weights), float(along[moves] @ adjoint)
+    scale = max(1.0, float(np.abs(tangent) @ np.abs(weights)))
+    assert abs(left - right) < 1e-8 * scale, f"{reverse}: <Jv, w> = {left}, <v, J^T w> = {right}"
+
+
+# Derivatives of ``f``: first ones, and those of derivatives.
+FIRST = "fwd_f = fwd_diff(f)\nrev_f = rev_diff(f)\n"
+FORWARD_OF = "fwd_fwd = fwd_diff(fwd_f)\nfwd_rev = fwd_diff(rev_f)\n"
+REVERSE_OF = "rev_fwd = rev_diff(fwd_f)\nrev_rev = rev_diff(rev_f)\n"
+
+
+def check_derivatives(
+    text: str, args: Sequence[Value], *, items: int = 1, differences: bool = True,
+    reverse_of: bool = True,
+) -> None:  # fmt: skip
+    """First and second derivatives of ``f``, in all combinations of forward and reverse mode.
+
+    ``differences`` False compares derivatives with each other only; ``reverse_of`` False leaves out
+    reverse derivatives of derivatives.
+    """
+    program = Scalars(text + FIRST + FORWARD_OF + (REVERSE_OF if reverse_of else ""), items)
+    size = program.inputs("f", args).size
+    left = iter(random_floats(size, 6).tolist())
+    pairs = zip(args, program.params("f"), strict=True)
+    duals = [program.dual(arg, param.type, left) for arg, param in pairs]
+    weights = random_floats(program.run("f", args).size, 5)
+    given = program.adjoint_arguments("f", args, weights)
+    if differences:
+        check_differences(program, "f", "fwd_f", args, random_floats(size, 0))
+        check_differences(program, "fwd_f", "fwd_fwd", duals, random_floats(2 * size, 8))
+        along = random_floats(program.inputs("rev_f", given).size, 7)
+        check_differences(program, "rev_f", "fwd_rev", given, along)
+    check_adjoint(program, "f", "fwd_f", "rev_f", args)
+    if reverse_of:
+        check_adjoint(program, "fwd_f", "fwd_fwd", "rev_fwd", duals)
+        check_adjoint(program, "rev_f", "fwd_rev", "rev_rev", given)

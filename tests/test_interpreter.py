@@ -261,3 +261,136 @@ def test_values_against_torch_and_after_printing(case: Any) -> None:
         close(value, right)
     for value, other in zip(values, Interpreter(again).call(name, *map(plain, args)), strict=True):
         np.testing.assert_array_equal(value, other)
+
+
+# -------------------------------------------------------------------------------- the scalar layer
+
+STRUCTS = """
+class Ray:
+    origin : Array[float, 2]
+    t : float
+
+class Scene:
+    rays : Array[Ray, 2]
+    n : int
+"""
+
+
+def test_structs_and_arrays_are_copied() -> None:
+    text = f"""{STRUCTS}
+def change(ray : In[Ray], s : In[Scene], out : Out[Ray], scenes : Out[Array[Scene]]) -> Ray:
+    ray.t = 5.0
+    s.rays[1] = ray
+    out = s.rays[1]
+    s.rays[1].origin[0] = 9.0
+    a : Array[float, 2] = ray.origin
+    ray.origin[1] = 7.0
+    out.origin[1] += a[1]
+    scenes[1] = s
+    scenes[0].rays = s.rays
+    s.n += 1
+    zero(s.rays)
+    zero(out.origin[0])
+    return ray
+
+def f(ray : In[Ray], s : In[Scene], out : Out[Ray], scenes : Out[Array[Scene]]) -> float:
+    r : Ray = change_once(ray)
+    return r.t + ray.t + 10.0 * r.origin[0]
+
+def change_once(ray : In[Ray]) -> Ray:
+    ray.t += 1.0
+    ray.origin[0] = 3.0
+    return ray
+"""
+    module = parse(text)
+    verify(module)
+    interpreter = Interpreter(module)
+    ray = {"origin": [1.0, 2.0], "t": 0.5}
+    scene = {"rays": [ray, ray], "n": 3}
+    args = (ray, scene, ray, [scene, scene])
+    result, out, scenes = interpreter.call("change", *args)
+    assert result == {"origin": [1.0, 7.0], "t": 5.0}
+    assert out == {"origin": [0.0, 4.0], "t": 5.0}
+    assert scenes[1]["rays"][1] == {"origin": [9.0, 2.0], "t": 5.0}
+    assert scenes[0] == {"rays": scenes[1]["rays"], "n": 3}
+    assert (ray, scene["n"]) == ({"origin": [1.0, 2.0], "t": 0.5}, 3)
+    assert interpreter.call("f", *args)[0] == 1.5 + 0.5 + 30.0
+
+
+def test_stacks_hold_copies() -> None:
+    text = f"""{STRUCTS}
+def f(ray : In[Ray], n : In[int]) -> float:
+    tape : Stack[Ray]
+    scene : Scene
+    s : float
+    for i in range(n):
+        tape.push(ray)
+        ray.t *= 2.0
+    for i in range(n):
+        scene.rays[i % 2] = tape.pop()
+        s = 10.0 * s + scene.rays[i % 2].t
+    return s
+"""
+    assert run(text, {"origin": [0.0, 0.0], "t": 1.0}, 3) == (421.0,)
+
+
+def test_differentials_are_structs() -> None:
+    text = (
+        "def f(x : In[Diff[float]], n : In[int]) -> Diff[float]:\n"
+        "    y : _dfloat = make__dfloat(n, x.dval)\n    y.val += x.val\n    return y\n"
+    )
+    assert run(text, {"val": 2.0, "dval": 1.0}, 3) == ({"val": 5.0, "dval": 1.0},)
+
+
+def test_work_items_run_one_after_the_other() -> None:
+    text = f"""{STRUCTS}
+@simd
+def f(x : In[Array[float]], a : In[int], ray : In[Ray], y : Out[Array[float]], s : Out[float]):
+    t : float
+    t += x[thread_id()]
+    a += thread_id()
+    ray.t += 1.0
+    y[thread_id()] = t * a + ray.t
+    atomic_add(s, y[thread_id()])
+    atomic_add(y[0], 1.0)
+"""
+    ray = {"origin": [0.0, 0.0], "t": 1.0}
+    args = ([1.0, 2.0, 3.0], 10, ray, [0.0] * 4, 100.0)
+    assert run(text, *args, 3) == ([15.0, 24.0, 38.0, 0.0], 100.0 + 12.0 + 24.0 + 38.0)
+    assert run(text, *args, 0) == ([0.0] * 4, 100.0)
+    with pytest.raises(IndexError, match="f: line 13: subscript 3 is outside an array of 3 elem"):
+        run(text, *args, 4)
+    with pytest.raises(TypeError, match="f takes the number of work items last"):
+        run(text)
+
+
+def test_ints_have_32_bits_and_wrap_around() -> None:
+    text = """
+def f(a : In[int], x : In[float]) -> int:
+    b : int = x
+    b += 1
+    return a * a + b
+"""
+    module = parse(text)
+    interpreter = Interpreter(module)
+    assert interpreter.call("f", 65536, 2.9) == (3,)
+    assert interpreter.call("f", 2**31 - 1, 0.0) == (2,)
+    assert interpreter.call("f", 0, 1e20) == (-(2**31),)
+    assert interpreter.call("f", 0, -1e20) == (-(2**31) + 1,)
+    assert interpreter.call("f", 0, NAN) == (1,)
+
+
+WRONG_VALUES: list[tuple[str, Any, type[Exception], str]] = [
+    ("Array[float, 2]", [1.0], ValueError, r"argument 'x' takes Array\[float, 2\], found 1 elem"),
+    ("Array[float]", 1.0, TypeError, r"argument 'x' takes Array\[float\], found 1.0"),
+    ("Array[int]", [1, 2.5], TypeError, r"argument 'x'\[1\] takes an int, found 2.5"),
+    ("Ray", {"t": 1.0}, TypeError, "argument 'x' takes a dict of the members of Ray: origin, t"),
+    ("Ray", {"t": 1.0, "origin": [1.0]}, ValueError, r"argument 'x'.origin takes Array\[float, 2"),
+    ("Array[Ray]", [3.0], TypeError, r"argument 'x'\[0\] takes a dict of the members of Ray"),
+]
+
+
+@pytest.mark.parametrize(("type_", "value", "kind", "message"), WRONG_VALUES)
+def test_wrong_values(type_: str, value: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        run(f"{STRUCTS}\ndef f(x : In[{type_}]) -> int:\n    return 1\n", value)

@@ -331,6 +331,31 @@ def f(x : In[Array[float, 3]], n : In[int]) -> float:
 """,
         [[0.3, 0.7, -0.4], 4],
     ),
+    "places that only subscripts tell apart": (
+        """
+def swap(x : Out[float], y : Out[float]):
+    t : float = x
+    x = y * y
+    y = t * 2.0
+
+def scale(x : In[Array[float, 2]], y : Out[Array[float, 2]]):
+    y[0] = x[0] * x[1]
+    y[1] = y[0] * y[1]
+
+def f(a : In[Array[float, 3]], i : In[int], j : In[int]) -> float:
+    q : Array[float, 3] = a
+    m : Array[Array[float, 2], 3]
+    swap(q[i], q[j])
+    swap(q[j], q[(i + 2) % 3])
+    for k in range(3):
+        m[k][0] = q[k]
+        m[k][1] = a[k]
+    scale(m[i], m[j])
+    scale(m[j], m[2])
+    return q[0] * q[1] + q[2] * m[2][1]
+""",
+        [[0.5, 0.9, -0.4], 0, 1],
+    ),
     "one argument twice": (
         """
 def g(x : In[float], y : In[float], a : In[Array[float, 2]], c : In[Array[float, 2]]) -> float:
@@ -784,6 +809,16 @@ d_f = rev_diff(f)
     assert program.interpreter.call("d_f", 0.3, 0.0, 5, 0, 1.0)
     with pytest.raises(RuntimeError, match=r"line 4: .* max_iter = 5"):
         program.interpreter.call("d_f", 0.3, 0.0, 6, 0, 1.0)
+
+
+def test_arguments_that_turn_out_to_be_one_place_are_an_error() -> None:
+    text, (a, i, _) = CASES["places that only subscripts tell apart"]
+    program = Scalars(text + "\nd_f = rev_diff(f)\n")
+    message = r"line 14: arguments 1 and 2 are the same storage, and one of them is Out"
+    with pytest.raises(ValueError, match="f: " + message):
+        program.interpreter.call("f", a, i, i)
+    with pytest.raises(ValueError, match="d_f: " + message):
+        program.interpreter.call("d_f", a, [0.0] * 3, i, 0, i, 0, 1.0)
 
 
 def test_same_text_every_time() -> None:

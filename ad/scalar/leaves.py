@@ -12,6 +12,7 @@ from typing import assert_never
 
 from loma import builder as b
 from loma import errors
+from loma.aliases import meetings
 from loma.ad.activity import differentiable_reads
 from loma.ad.expressions import contributions
 from loma.ad.scalar.context import Context, Variant, is_unbounded
@@ -243,8 +244,8 @@ class Leaves:
             before += first
             after += last
         args += results or [self._ctx.zero(type_) for type_ in callee.results]
-        name = derivative.function.name
-        return [*before, CallStmt(Call(name, tuple(args), TupleType(()))), *after]
+        made = Call(derivative.function.name, tuple(args), TupleType(()), call.span)
+        return [*before, CallStmt(made, call.span), *after]
 
     def _value(self, arg: Expr, needed: bool) -> Expr:
         """The value of an argument for the derivative, any where it does not count."""
@@ -280,6 +281,8 @@ class Leaves:
             range(len(modes)),
             key=lambda k: (modes[k] != "Out", not is_unbounded(call.args[k].type), k),
         )
+        pairs = meetings(call, self._ctx.functions[call.function])
+        checked = {(first, second) for first, second, _ in pairs}
         for k in order:
             arg = call.args[k]
             if not is_place(arg) or not (self._reaches(arg) or is_unbounded(arg.type)):
@@ -287,7 +290,12 @@ class Leaves:
             if IntType() in (arg.type, params[k].type):
                 continue
             path = path_of(arg)
-            if modes[k] == "Out" or not any(overlap(path, other) for other in found.values()):
+            # Arguments that the program checks to be apart when it runs are apart here too.
+            meets = [
+                other for j, other in found.items() if overlap(path, other)
+                and (min(j, k), max(j, k)) not in checked
+            ]  # fmt: skip
+            if modes[k] == "Out" or not meets:
                 found[k] = path
             elif is_unbounded(arg.type):
                 raise errors.NotDifferentiable(

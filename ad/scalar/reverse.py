@@ -12,7 +12,7 @@ argument on entry, and turns the adjoint of its value on exit into that on entry
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from loma import errors
@@ -26,9 +26,9 @@ from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ad.scalar.sweeps import SweepBuilder
 from loma.differentials import reverse_signature
 from loma.ir import (
-    ArrayType, Declare, Function, Param, Return, Stmt, Struct, Var,
+    ArrayType, Declare, Function, Param, Push, Return, Stmt, Struct, Var,
 )  # fmt: skip
-from loma.names import Names
+from loma.names import Names, without_locals
 from loma.passes.liveness import CallModes, Liveness
 from loma.walk import (
     expressions, statements, variables,
@@ -39,13 +39,14 @@ def reverse_derivative(
     primal: Function,
     name: str,
     structs: Mapping[str, Struct],
-    functions: tuple[Function, ...],
+    functions: Callable[[], tuple[Function, ...]],
     callee: MakeCallee,
 ) -> Function:
     """The reverse derivative in the form that programs use.
 
-    ``functions`` are those that exist, ``callee`` makes the derivatives of those that the primal
-    calls. Raises NotDifferentiable where the derivative needs what its arguments do not hold.
+    ``functions()`` are those that exist by then, ``callee`` makes the derivatives of those that the
+    primal calls. Raises NotDifferentiable where the derivative needs what its arguments do not
+    hold.
     """
     return _Reversal(primal, structs, functions, callee).derivative(name)
 
@@ -55,7 +56,7 @@ def reverse_callee(
     name: str,
     variant: Variant,
     structs: Mapping[str, Struct],
-    functions: tuple[Function, ...],
+    functions: Callable[[], tuple[Function, ...]],
     callee: MakeCallee,
 ) -> Callee:
     """The reverse derivative in the form that derivatives of calling functions use. What it does
@@ -85,18 +86,19 @@ class _Reversal:
         self,
         primal: Function,
         structs: Mapping[str, Struct],
-        functions: tuple[Function, ...],
+        functions: Callable[[], tuple[Function, ...]],
         callee: MakeCallee,
         variant: Variant | None = None,
     ) -> None:
-        self._primal = primal
-        self._structs = structs
-        self._functions = functions  # later also the derivatives that this one calls
-        self._modes = CallModes(functions)
-        self._make_callee = callee
         self._called = variant is not None
-        self._variant = variant or Variant()
         self._params = _call_signature(primal) if self._called else reverse_signature(primal)
+        new = {p.name for p in self._params} - {p.name for p in primal.params}
+        self._primal = primal = without_locals(primal, new)
+        self._structs = structs
+        self._functions = functions  # in time also the derivatives that this one calls
+        self._modes = CallModes(functions())
+        self._make_callee = callee
+        self._variant = variant or Variant()
         self._adjoints, self._seeds = _adjoint_arguments(primal, self._params, self._called)
         self._unbounded = {
             p.name for p in primal.params if p.mode == "Out" and is_unbounded(p.type)
@@ -110,7 +112,7 @@ class _Reversal:
         return normal
 
     def _known(self) -> dict[str, Function]:
-        return {function.name: function for function in self._functions}
+        return {function.name: function for function in self._functions()}
 
     def derivative(self, name: str) -> Function:
         function = self._function(name, self._body(frozenset()))
@@ -166,17 +168,22 @@ class _Reversal:
         sweeps = SweepBuilder(context, Leaves(context, self._seeds)).build(restored)
         start = [] if self._called else _out_locals(primal)
         body = (*start, *sweeps.declarations, *sweeps.forward, *sweeps.reverse)
-        made = {c.function.name: c.function for c in context.callees.values()}
-        self._functions = (*self._functions, *made.values())
-        self._modes.add(made.values())
+        self._modes.add(self._functions())
         body = simplified(self._live(body, restored), self._known())
         return self._live(body, restored)
 
     def _live(
         self, body: tuple[Stmt, ...], restored: frozenset[str] = frozenset()
     ) -> tuple[Stmt, ...]:
-        outs = frozenset(param.name for param in self._params if param.mode == "Out")
-        return Liveness(self._modes).block(body, outs | restored)[0]
+        """The body without dead code. A stack that is used at all is emptied: in a derivative of
+        this derivative each value that is pushed has to come back."""
+        live = restored | {param.name for param in self._params if param.mode == "Out"}
+        while True:
+            kept, _ = Liveness(self._modes).block(body, live)
+            stacks = {stmt.stack.name for stmt in statements(kept) if isinstance(stmt, Push)}
+            if stacks <= live:
+                return kept
+            live |= stacks
 
     def _function(self, name: str, body: tuple[Stmt, ...]) -> Function:
         return Function(

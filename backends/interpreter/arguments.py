@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from loma.backends.interpreter import values
-from loma.backends.interpreter.evaluate import Frame, evaluate
+from loma.backends.interpreter.evaluate import evaluate
+from loma.backends.interpreter.frame import Frame
 from loma.ir import ArrayType, Param, Span, TensorType, Type, Var
 from loma.printer import print_expr, print_type
 

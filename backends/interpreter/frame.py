@@ -38,8 +38,12 @@ class Frame:
 
     def place(self, span: Span) -> str:
         """Where a run-time error happened, for its message."""
-        return f"{self.function.name}: line {span.line or self.line}"
+        return f"{self.function.name}: line {self._line(span)}"
 
     def failure(self, kind: Kind, span: Span, first: int = 0, second: int = 0) -> Exception:
         """What a scalar function raises at that place."""
-        return exception(kind, self.function.name, span.line or self.line, first, second)
+        return exception(kind, self.function.name, self._line(span), first, second)
+
+    def _line(self, span: Span) -> int:
+        """What AD adds may have no place of its own: then that of the statement or function."""
+        return span.line or self.line or self.function.span.line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 import numpy as np
@@ -18,9 +19,10 @@ from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR
 from loma.ir import (
     Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
-    Member, Module, Place, Pop, Push, Return, StackType, Stmt, StructType, TensorType, Unpack, Var,
-    While, Zero, ZeroPad, is_tensor_function,
+    IntConst, Member, Module, Place, Pop, Push, Return, StackType, Stmt, StructType, TensorType,
+    Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
+from loma.aliases import meetings
 from loma.runtime_errors import Kind
 from loma.walk import children, free_variables
 
@@ -188,11 +190,17 @@ class Interpreter:
     def _called(self, frame: Frame, call: Call) -> tuple[Value, ...]:
         """The results of a call; its Out arguments are stored back."""
         callee = self._functions[call.function]
+        outs = [
+            _fixed(frame, arg)
+            for arg, param in zip(call.args, callee.params, strict=True)
+            if param.mode == "Out"
+        ]
+        for first, second, meet in meetings(call, callee):
+            if evaluate(frame, meet):
+                raise frame.failure(Kind.ALIAS, call.span, first + 1, second + 1)
         found = self._call(frame, callee, [evaluate(frame, arg) for arg in call.args])
-        outs = [a for a, p in zip(call.args, callee.params, strict=True) if p.mode == "Out"]
         results = len(callee.results)
         for place, value in zip(outs, found[results:], strict=True):
-            assert isinstance(place, Var | Index | Member)
             self._store(frame, place, value)
         return found[:results]
 
@@ -218,6 +226,20 @@ class Interpreter:
 
 def _outs(frame: Frame) -> tuple[Value, ...]:
     return tuple(frame.env[p.name] for p in frame.function.params if p.mode == "Out")
+
+
+def _fixed(frame: Frame, place: Expr) -> Place:
+    """The place with its subscripts as they are now: a call may change what they depend on."""
+    match place:
+        case Var():
+            return place
+        case Index(base, subscripts):
+            now = tuple(IntConst(int(evaluate(frame, s)), s.span) for s in subscripts)
+            return replace(place, base=_fixed(frame, base), subscripts=now)
+        case Member(base):
+            return replace(place, base=_fixed(frame, base))
+        case _:
+            raise AssertionError("an Out argument is a place")
 
 
 # ------------------------------------------------------------------------------ index statements
