@@ -14,9 +14,12 @@ setup(
         "loma.passes",
         "loma.frontend",
         "loma.ad",
+        "loma.ad.scalar",
         "loma.backends",
+        "loma.backends.c",
         "loma.backends.libtorch",
         "loma.backends.interpreter",
+        "loma.backends.scalar",
         "capsnet_loma",
     ],
     package_data={

@@ -9,34 +9,21 @@ into object files that every module links; its headers, torch's and pybind11's a
 from __future__ import annotations
 
 import functools
-import importlib.machinery
-import importlib.util
-import os
-import platform
 import shutil
-import subprocess
 import sys
-import sysconfig
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
 
 from loma import cache, config
+from loma.backends import compilers
 from loma.backends.base import GeneratedSource
-from loma.errors import CompilationFailed, CompilerNotFound
+from loma.backends.compilers import MODULE_FILE
 
 RUNTIME = Path(__file__).resolve().parent / "libtorch" / "runtime"
-MODULE_FILE = "module.so"
 OBJECT_FILE = "module.o"
 _CORE = ("arguments.cpp", "dispatch.cpp", "autograd.cpp")
-_OUTPUT_LINES = 40
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +49,7 @@ class Toolchain:
 
 def detect() -> Toolchain:
     """The toolchain that the environment asks for. CompilerNotFound when there is no compiler."""
-    return _detect(_find_compiler(config.compiler_candidates()), config.extra_flags())
+    return _detect(compilers.find_compiler(config.compiler_candidates()), config.extra_flags())
 
 
 @functools.cache
@@ -73,52 +60,31 @@ def _detect(compiler: str, extra_flags: tuple[str, ...]) -> Toolchain:
     library = root / "lib"
     standard = "c++20" if "C++ Version: 2020" in torch.__config__.show() else "c++17"
     flags = (
-        f"-std={standard}", "-O3", *_native_flags(), "-fPIC", "-fopenmp", "-fvisibility=hidden",
-        "-fno-math-errno", "-fno-trapping-math",
+        f"-std={standard}", "-O3", *compilers.native_flags(), "-fPIC", "-fopenmp",
+        "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         "-isystem", str(root / "include"),
         "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include"),
         *extra_flags,
     )  # fmt: skip
-    # torch's wheels bring their own OpenMP; a second one in the process would have its own threads.
-    openmp = [str(path) for path in sorted(library.glob("libgomp*.so*"))[:1]]
     link_flags = (
         *_cxx_library(),
         f"-L{library}", f"-Wl,-rpath,{library}", "-Wl,--as-needed",
-        "-ltorch_cpu", "-lc10", *(openmp or ["-fopenmp"]),
+        "-ltorch_cpu", "-lc10", *compilers.openmp_flags(),
     )  # fmt: skip
     return Toolchain(
         compiler=compiler,
         flags=flags,
-        python_flags=("-isystem", _pybind11_include(), "-isystem", sysconfig.get_path("include")),
+        python_flags=compilers.python_flags(),
         link_flags=link_flags,
         python_link_flags=("-ltorch_python",),
         identity=(
             torch.__version__,
-            _compiler_version(compiler),
-            _processor(),
+            compilers.compiler_version(compiler),
+            compilers.processor(),
             sys.implementation.cache_tag or "",
         ),
     )
-
-
-def _find_compiler(candidates: tuple[str, ...]) -> str:
-    for candidate in candidates:
-        if found := shutil.which(candidate):
-            return found
-    raise CompilerNotFound(
-        f"no C++ compiler: looked for {', '.join(candidates)}. Install one (on Debian or Ubuntu: "
-        "apt-get install g++), or name one in LOMA_CXX."
-    )
-
-
-def _compiler_version(compiler: str) -> str:
-    return _run((compiler, "--version"), "asking the C++ compiler for its version").stdout
-
-
-def _native_flags() -> tuple[str, ...]:
-    known = platform.machine().lower() in ("x86_64", "amd64", "aarch64", "arm64")
-    return ("-march=native",) if known else ()
 
 
 def _cxx_library() -> tuple[str, ...]:
@@ -130,23 +96,6 @@ def _cxx_library() -> tuple[str, ...]:
         return ()
     loaded = {line.split(maxsplit=5)[5] for line in maps if "/libstdc++.so" in line}
     return tuple(sorted(path for path in loaded if Path(path).is_file())[:1])
-
-
-def _processor() -> str:
-    """What -march=native depends on."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").split("\n\n")[0]
-    except OSError:
-        return platform.processor() or platform.machine()
-    wanted = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
-    return "\n".join(line for line in lines.splitlines() if line.startswith(wanted))
-
-
-def _pybind11_include() -> str:
-    spec = importlib.util.find_spec("pybind11")
-    if spec is None or spec.origin is None:
-        raise CompilerNotFound("the package pybind11, whose C++ headers are needed, is missing")
-    return str(Path(spec.origin).parent / "include")
 
 
 # ------------------------------------------------------------------------------------- building
@@ -169,7 +118,7 @@ def build(source: GeneratedSource) -> Path:
         for name, text in source.files:
             (folder / name).write_text(text, encoding="utf-8")
         made = folder / OBJECT_FILE
-        objects = _in_parallel(
+        objects = compilers.in_parallel(
             lambda: _compile_generated(toolchain, folder / source.files[0][0], made),
             lambda: _runtime_object(toolchain, "core"),
             lambda: _runtime_object(toolchain, "python"),
@@ -185,10 +134,6 @@ def build(source: GeneratedSource) -> Path:
         _link(toolchain, objects, flags, folder / MODULE_FILE, ("-shared",))
 
     return cache.obtain(module_key(source, toolchain), compile_into)
-
-
-def is_built(key: str) -> bool:
-    return (cache.folder(key) / MODULE_FILE).is_file()
 
 
 def build_executable(sources: Sequence[Path], output: Path) -> Path:
@@ -211,7 +156,7 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
             return lambda: _compile_generated(toolchain, source, made, folders)
 
         tasks = [object_of(number, source) for number, source in enumerate(sources)]
-        objects = _in_parallel(*tasks, lambda: _runtime_object(toolchain, "core"))
+        objects = compilers.in_parallel(*tasks, lambda: _runtime_object(toolchain, "core"))
         _link(toolchain, objects, toolchain.link_flags, folder / "program", ())
         for made in folder.glob("*.o"):
             made.unlink()
@@ -220,19 +165,6 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
     output.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(program, output)
     return output
-
-
-def load(folder: Path, name: str) -> ModuleType:
-    """Loads the compiled module of that folder. Registers its operators, so once per process."""
-    import torch  # noqa: F401  (the libraries that the module is linked to)
-
-    path = str(folder / MODULE_FILE)
-    loader = importlib.machinery.ExtensionFileLoader(name, path)
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
 
 
 @functools.cache
@@ -282,22 +214,9 @@ def _compile_generated(
 # -------------------------------------------------------------------------------- running tools
 
 
-@functools.cache
-def _compiler_slots(jobs: int) -> threading.BoundedSemaphore:
-    return threading.BoundedSemaphore(jobs)
-
-
-def _in_parallel(*tasks: Callable[[], _T]) -> list[_T]:
-    """The tasks' results, in order. How many compilers run at once, the slots decide."""
-    with ThreadPoolExecutor(max_workers=len(tasks)) as pool:
-        futures = [pool.submit(task) for task in tasks]
-        return [future.result() for future in futures]
-
-
 def _compile(toolchain: Toolchain, arguments: tuple[str, ...], made: Path) -> None:
     command = (toolchain.compiler, *toolchain.flags, *arguments, "-o", str(made))
-    with _compiler_slots(config.jobs()):
-        _run(command, "compiling generated C++")
+    compilers.compile_files(command, "compiling generated C++")
 
 
 def _link(
@@ -308,32 +227,11 @@ def _link(
     mode: tuple[str, ...],
 ) -> None:
     command = (toolchain.compiler, *mode, *map(str, objects), *flags, "-o", str(made))
-    with _compiler_slots(config.jobs()):
-        _run(command, "linking generated C++")
+    compilers.compile_files(command, "linking generated C++")
 
 
-def _run(command: tuple[str, ...], what: str) -> subprocess.CompletedProcess[str]:
-    start = time.perf_counter()
-    # Messages in English, whatever the locale, so that the excerpt below finds the errors.
-    environment = {**os.environ, "LC_ALL": "C"}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    except OSError as error:
-        raise CompilerNotFound(f"{what}: cannot run {command[0]}: {error.strerror}") from error
-    if config.verbose():
-        seconds = time.perf_counter() - start
-        print(f"loma: {seconds:.2f} s: {' '.join(command)}", file=sys.stderr)
-    if done.returncode != 0:
-        raise CompilationFailed(_failure(command, done, what))
-    return done
+def load(folder: Path, name: str) -> ModuleType:
+    """Loads the compiled module of that folder. Registers its operators, so once per process."""
+    import torch  # noqa: F401  (the libraries that the module is linked to)
 
-
-def _failure(command: tuple[str, ...], done: subprocess.CompletedProcess[str], what: str) -> str:
-    lines = (done.stderr or done.stdout).splitlines()
-    first = next((i for i, line in enumerate(lines) if "error" in line), 0)
-    excerpt = "\n".join(f"  {line}" for line in lines[first : first + _OUTPUT_LINES])
-    how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-    return (
-        f"{what} failed: {command[0]} ended with {how}. Its first messages:\n{excerpt}\n"
-        f"The command was:\n  {' '.join(command)}"
-    )
+    return compilers.load_extension(folder / MODULE_FILE, name)

@@ -39,11 +39,11 @@ def package_fingerprint() -> str:
     """A hash of loma's own code: what an older one made from a program's text is not reused."""
     root = Path(__file__).resolve().parent
     parts: list[str | bytes] = []
-    places = [root, *(root / name for name in ("passes", "frontend", "ad", "backends/libtorch"))]
-    places += [root / "backends", *(root / "backends/libtorch").glob("*/")]
-    for place in places:
-        for path in sorted(place.glob("*")):
-            if path.suffix in {".py", ".j2", ".h", ".cpp"}:
+    for folder, folders, names in os.walk(root, followlinks=True):  # frontend and others are links
+        folders.sort()
+        for name in sorted(names):
+            if name.endswith((".py", ".j2", ".h", ".cpp")):
+                path = Path(folder, name)
                 parts += [str(path.relative_to(root)), path.read_bytes()]
     return digest(parts)
 

@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from loma.errors import ToolchainError, UserError
-from loma.ir import Function, Module, is_tensor_function
+from loma.ir import Function, Module
 
-STAGES = ("parsed", "adjoint", "optimised", "cpp")
+STAGES = ("parsed", "adjoint", "optimised", "cpp", "c")
 
 _Number = TypeVar("_Number", int, float)
 _FILE = click.Path(exists=True, dir_okay=False, readable=True)
@@ -119,7 +119,7 @@ def build(files: tuple[str, ...], as_json: bool) -> None:
     compiler.compile_many([Path(file) for file in files])
     seconds = time.perf_counter() - start
     records: list[dict[str, Any]] = [
-        {"path": program.path, "functions": _tensor_functions(program)} for program in programs
+        {"path": program.path, "functions": _signatures(program)} for program in programs
     ]
     if as_json:
         _emit({"modules": records, "seconds": round(seconds, 3)})
@@ -131,12 +131,15 @@ def build(files: tuple[str, ...], as_json: bool) -> None:
     click.echo(f"built in {seconds:.2f} s")
 
 
-def _tensor_functions(program: Module) -> dict[str, str]:
+def _signatures(program: Module) -> dict[str, str]:
     """Name and signature of every function that Python can call."""
+    from loma.names import module_names
+
+    own = module_names(program)
     return {
         function.name: _signature(function)
         for function in _differentiated(program).functions
-        if is_tensor_function(function)
+        if function.name in own
     }
 
 
@@ -148,7 +151,7 @@ def _tensor_functions(program: Module) -> dict[str, str]:
     type=click.Choice(STAGES),
     default="parsed",
     show_default=True,
-    help="What the compiler has after that stage: loma text, or the C++ that is compiled.",
+    help="What the compiler has after that stage: loma text, C++ for libtorch, or C.",
 )
 @_json_option
 def show(file: str, function: str | None, stage: str, as_json: bool) -> None:
@@ -163,7 +166,7 @@ def show(file: str, function: str | None, stage: str, as_json: bool) -> None:
     if as_json:
         _emit({"path": file, "stage": stage, "function": function, "text": text})
     elif _in_colour():
-        lexer = "cpp" if stage == "cpp" else "python"
+        lexer = stage if stage in ("cpp", "c") else "python"
         Console().print(Syntax(text, lexer, theme="ansi_dark", background_color="default"))
     else:
         click.echo(text, nl=not text.endswith("\n"))

@@ -5,6 +5,8 @@
                     ``~/.cache/loma``
 ``LOMA_CXX``        the C++ compiler; default ``$CXX``, then the first of g++, clang++, c++
 ``LOMA_CXXFLAGS``   further flags of the compiler, behind loma's own
+``LOMA_CC``         the C compiler; default ``$CC``, then the first of gcc, clang, cc
+``LOMA_CFLAGS``     further flags of the C compiler, behind loma's own
 ``LOMA_JOBS``       how many compilers run at once; default: the CPUs that this process may use
 ``LOMA_VERBOSE``    1: print each compiler command and what it took to standard error
 =================  =================================================================================
@@ -25,15 +27,28 @@ def cache_dir() -> Path:
 
 
 def compiler_candidates() -> tuple[str, ...]:
-    """Compilers to look for. One that is asked for by name is the only candidate."""
-    for variable in ("LOMA_CXX", "CXX"):
-        if given := os.environ.get(variable):
-            return (given,)
-    return ("g++", "clang++", "c++")
+    """C++ compilers to look for. One that is asked for by name is the only candidate."""
+    return _candidates(("LOMA_CXX", "CXX"), ("g++", "clang++", "c++"))
 
 
 def extra_flags() -> tuple[str, ...]:
     return tuple(shlex.split(os.environ.get("LOMA_CXXFLAGS", "")))
+
+
+def c_compiler_candidates() -> tuple[str, ...]:
+    """C compilers to look for. One that is asked for by name is the only candidate."""
+    return _candidates(("LOMA_CC", "CC"), ("gcc", "clang", "cc"))
+
+
+def extra_c_flags() -> tuple[str, ...]:
+    return tuple(shlex.split(os.environ.get("LOMA_CFLAGS", "")))
+
+
+def _candidates(variables: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
+    for variable in variables:
+        if given := os.environ.get(variable):
+            return (given,)
+    return known
 
 
 def jobs() -> int:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from loma.ir import Declare, For, Function, IndexAssign, Module, Reduce, TensorType, Unpack
-from loma.walk import expressions, statements, variables, walk
+from loma.ir import (
+    INT, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, TensorType, Unpack, Var,
+)  # fmt: skip
+from loma.walk import (
+    expressions, map_blocks, map_expressions, statements, substitute, variables, walk,
+)  # fmt: skip
 
 
 class Names:
@@ -53,6 +58,31 @@ def names_of(function: Function) -> set[str]:
                 if isinstance(node, Reduce):
                     found.update(axis.name for axis in node.axes)
     return found
+
+
+def without_locals(function: Function, taken: Iterable[str]) -> Function:
+    """The function with other names for the local variables and counters that have those."""
+    taken = set(taken)
+    names = Names(names_of(function) | taken)
+    types = {
+        stmt.target.name: stmt.target.type
+        for stmt in statements(function.body)
+        if isinstance(stmt, Declare)
+    }
+    types |= {stmt.counter: INT for stmt in statements(function.body) if isinstance(stmt, For)}
+    new: dict[str, Expr] = {
+        name: Var(names.fresh(name), type_) for name, type_ in types.items() if name in taken
+    }
+    if not new:
+        return function
+
+    def renamed(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For) and isinstance(counter := new.get(stmt.counter), Var):
+            stmt = replace(stmt, counter=counter.name)
+        return map_blocks(stmt, lambda block: tuple(map(renamed, block)))
+
+    body = (map_expressions(stmt, lambda e: substitute(e, new)) for stmt in function.body)
+    return replace(function, body=tuple(map(renamed, body)))
 
 
 def module_names(module: Module) -> set[str]:

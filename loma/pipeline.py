@@ -5,6 +5,7 @@
 ``adjoint``           with the derivatives that the program asks for
 ``optimised``         with what autograd runs for each differentiable function, simplified
 ``cpp``               C++ for libtorch
+``c``                 the scalar layer of ``adjoint`` as C99
 ====================  ==============================================================================
 
 A user's mistake is a :class:`loma.errors.UserError` that knows its place in the text; what
@@ -16,19 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loma.errors import UserError, suggest
 from loma.ir import Call, Function, Module, is_tensor_function
 from loma.names import module_names
 from loma.printer import print_function, print_module
-from loma.walk import expressions, statements, walk
+from loma.walk import aggregates, expressions, statements, walk
 
 if TYPE_CHECKING:
     from loma.ad.pairs import SplitPair
     from loma.backends.base import GeneratedSource
 
-STAGES = ("parsed", "adjoint", "optimised", "cpp")
+STAGES = ("parsed", "adjoint", "optimised", "cpp", "c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,19 @@ class Optimised:
     pairs: tuple[SplitPair, ...]
     names: tuple[str, ...]
     zeroed: dict[str, tuple[int, ...]]
+
+    @property
+    def functions(self) -> list[Function]:
+        """Those that a program may call."""
+        return [function for function in self.module.functions if function.name in self.names]
+
+    @property
+    def tensor_functions(self) -> list[Function]:
+        return [function for function in self.functions if is_tensor_function(function)]
+
+    @property
+    def scalar_functions(self) -> list[Function]:
+        return [function for function in self.functions if not is_tensor_function(function)]
 
 
 def parsed(source: str, path: str = "<text>", name: str | None = None) -> Module:
@@ -69,7 +83,11 @@ def optimised(module: Module, names: Iterable[str]) -> Optimised:
     from loma import ad, passes
 
     names = tuple(names)
-    wanted = [f.name for f in _callable(module, names) if f.primal is None]
+    wanted = [
+        f.name
+        for f in _callable(module, names)
+        if f.primal is None and not any(aggregates(f))  # those the backend refuses
+    ]
     with _located(module.source, module.path):
         split, pairs = ad.split_pairs(module, names=wanted)
         final = _verified(passes.optimise(_verified(split)))
@@ -109,14 +127,45 @@ def derived(base: Optimised, function: str) -> Optimised:
 
 
 def generated(stage: Optimised) -> GeneratedSource:
+    """The tensor functions in C++, with the scalar functions that they call."""
     from loma.backends import libtorch
 
     with _located(stage.module.source, stage.module.path):
         return libtorch.generate(stage.module, stage.pairs, stage.names, stage.zeroed)
 
 
+def generated_scalars(stage: Optimised) -> GeneratedSource:
+    """The scalar functions in C, to be called from Python."""
+    from loma.backends import scalar
+
+    names = [function.name for function in stage.scalar_functions]
+    with _located(stage.module.source, stage.module.path):
+        return scalar.generate(_reachable(stage.module, tuple(names)), names)
+
+
+def generated_c(module: Module) -> GeneratedSource:
+    """Scalar functions as a C file for any host; ``module`` is the stage ``adjoint``."""
+    from loma.backends import c
+
+    with _located(module.source, module.path):
+        return c.generate(module)
+
+
+def function_records(stage: Optimised) -> list[dict[str, Any]]:
+    """What Python callables are made from, as JSON values."""
+    from loma.backends import scalar
+    from loma.backends.libtorch import binding
+
+    return [
+        binding.record(function, stage.zeroed.get(function.name, ()))
+        if is_tensor_function(function)
+        else scalar.function_record(function)
+        for function in stage.functions
+    ]
+
+
 def stage_text(source: str, stage: str, function: str | None = None, path: str = "<text>") -> str:
-    """The program after a stage as text: loma, or C++ for ``cpp``; or one function of it.
+    """The program after a stage as text: loma, C++ for ``cpp``, C for ``c``; or one function of it.
 
     ValueError for a stage or a function that there is none of.
     """
@@ -126,6 +175,8 @@ def stage_text(source: str, stage: str, function: str | None = None, path: str =
         return _loma_text(parsed(source, path), function)
     if stage == "adjoint":
         return _loma_text(adjoint(parsed(source, path)), function)
+    if stage == "c":
+        return _c_text(adjoint(parsed(source, path)), function)
     final = program(source, path)
     if stage == "optimised":
         return _loma_text(final.module, function)
@@ -147,6 +198,15 @@ def find(module: Module, name: str) -> Function:
 
 def _loma_text(module: Module, function: str | None) -> str:
     return print_module(module) if function is None else print_function(find(module, function))
+
+
+def _c_text(module: Module, function: str | None) -> str:
+    from loma.backends import c
+
+    if function is None:
+        return generated_c(module).text
+    with _located(module.source, module.path):
+        return c.function_text(module, find(module, function).name)
 
 
 def _callable(module: Module, names: tuple[str, ...]) -> list[Function]:

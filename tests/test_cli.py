@@ -74,11 +74,12 @@ def test_build_lists_what_can_be_called(run, program):
     assert first == str(program)
     assert last.startswith("built in ")
     assert [line.split("(")[0] for line in functions] == [
+        "  def halve",
         "  def scale",
         "  def shifted",
         "  def d_scale",
     ]
-    assert functions[0].endswith("-> Tensor[N]")
+    assert functions[1].endswith("-> Tensor[N]")
 
 
 def test_build_json(run, program):
@@ -86,7 +87,7 @@ def test_build_json(run, program):
     assert record["ok"] is True
     (module,) = record["modules"]
     assert module["path"] == str(program)
-    assert list(module["functions"]) == ["scale", "shifted", "d_scale"]
+    assert list(module["functions"]) == ["halve", "scale", "shifted", "d_scale"]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ class Leaves:
             case Return(values):
                 out: list[Stmt] = []
                 for value, seed in zip(values, self._seeds, strict=True):
-                    out += self._spread(value, seed)
+                    if not isinstance(seed.type, IntType):
+                        out += self._spread(value, seed)
                 return out
             case If() | For() | While() | IndexAssign():
                 raise AssertionError(stmt)

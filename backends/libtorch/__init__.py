@@ -35,18 +35,18 @@ def generate(
     names = [function.name for function in module.functions] if names is None else names
     zeroed = zeroed or {}
     rows = binding.function_rows(module, pairs, names, zeroed)
-    callable_ = [function for function in module.functions if function.name in names]
     stem = _stem(module.name)
+    kernels = [  # first, because what cannot be lowered is found here
+        codegen.lower_function(function, module)
+        for function in module.functions
+        if is_tensor_function(function)
+    ]
     context = {
         "path": Path(module.path).name,
         "header": f"{stem}.h",
         "includes": codegen.includes(module),
-        "helpers": codegen.lower_helpers(module),
-        "kernels": [
-            codegen.lower_function(function, module)
-            for function in module.functions
-            if is_tensor_function(function)
-        ],
+        "helpers": codegen.lower_scalars(module),
+        "kernels": kernels,
         "functions": rows,
         "alias": f"loma_{stem}",
     }
@@ -57,11 +57,7 @@ def generate(
     return GeneratedSource(
         name=namespace,
         files=((f"{stem}.cpp", source), (f"{stem}.h", header)),
-        metadata={
-            "name": module.name,
-            "functions": [binding.record(f, zeroed.get(f.name, ())) for f in callable_],
-            "operators": {row.operator: row.function for row in rows},
-        },
+        metadata={"operators": {row.operator: row.function for row in rows}},
     )
 
 

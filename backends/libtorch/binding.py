@@ -71,8 +71,6 @@ class FunctionRow:
 
 def refusal(function: Function) -> str | None:
     """Why a function cannot be called through this backend; None when it can."""
-    if not is_tensor_function(function):
-        return "has no tensor argument"
     for param in function.params:
         if _kind(param.type) is None:
             return f"takes {print_type(param.type)} for '{param.name}'"
@@ -147,7 +145,9 @@ def function_rows(
     shown = {half: pair.primal for pair in pairs for half in (pair.forward, pair.backward)}
     rows: list[FunctionRow] = []
     for function in module.functions:
-        if refusal(function) or function.name not in (*names, *shown):
+        if function.name not in (*names, *shown) or not is_tensor_function(function):
+            continue
+        if refusal(function):
             continue
         pair = primals.get(function.name)
         row = _Row(
@@ -310,6 +310,7 @@ def record(function: Function, zeroed: Collection[int]) -> dict[str, Any]:
     """What :mod:`loma.functions` makes the Python callable from, as JSON values."""
     return {
         "name": function.name,
+        "layer": "tensor",
         "operator": cpp_name(function.name),
         "doc": function.doc,
         "refusal": refusal(function),

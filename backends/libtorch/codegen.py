@@ -13,22 +13,23 @@ from typing import TYPE_CHECKING
 from loma import errors
 from loma.backends.base import environment
 from loma.backends.libtorch import loops, ops
-from loma.backends.libtorch.context import FunctionContext, size_variables
-from loma.backends.libtorch.expressions import scalar_function_name, scalar_type
+from loma.backends.libtorch.context import FunctionContext, signature, size_variables
+from loma.backends.libtorch.expressions import scalar_type
 from loma.backends.libtorch.names import cpp_name, cpp_string
+from loma.backends.libtorch.scalars import lower_scalars
 from loma.backends.libtorch.statements import Statements
 from loma.backends.libtorch.tensors import Host
-from loma.backends.libtorch.writer import Writer
+from loma.backends.writer import Writer
 from loma.ir import (
     Call, Function, IndexAssign, IntType, Module, Op, Param, TensorType, Type, is_tensor_function,
 )  # fmt: skip
-from loma.printer import print_function
-from loma.walk import expressions, statements, walk
+from loma.printer import print_type
+from loma.walk import aggregates, expressions, statements, walk
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-__all__ = ["cpp_name", "includes", "lower_function", "lower_helpers"]
+__all__ = ["cpp_name", "includes", "lower_function", "lower_scalars"]
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -52,45 +53,15 @@ def includes(module: Module) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def lower_helpers(module: Module) -> str:
-    """The scalar functions that tensor functions use, callees first."""
-    needed: set[str] = set()
-    for function in reversed(module.functions):
-        if is_tensor_function(function) or function.name in needed:
-            for stmt in statements(function.body):
-                for expr in expressions(stmt):
-                    needed.update(n.function for n in walk(expr) if isinstance(n, Call))
-    texts = [
-        _lower_scalar(function, module)
-        for function in module.functions
-        if function.name in needed and not is_tensor_function(function)
-    ]
-    return "\n\n".join(texts)
-
-
-def _lower_scalar(function: Function, module: Module) -> str:
-    if function.simd:
-        raise errors.BackendLacksOperator(
-            f"the libtorch backend cannot call the @simd function '{function.name}'", function.span
-        )
-    context = FunctionContext(function, module)
-    host = Host(context)
-    writer = Writer(1)
-    Statements(context, host, writer).block(function.body, outermost=True)
-    return str(
-        _template("scalar.cpp.j2").render(
-            name=scalar_function_name(function.name),
-            signature=_signature(function),
-            line=function.span.line,
-            result=_result_type(function),
-            params=[f"{_scalar_param(param)}" for param in function.params],
-            body=writer.text(),
-        )
-    ).rstrip("\n")
-
-
 def lower_function(function: Function, module: Module) -> str:
     """The C++ of a tensor function; see the module's docstring."""
+    for type_, span in aggregates(function):
+        raise errors.BackendLacksOperator(
+            f"'{function.name}' works on tensors, and {print_type(type_)} belongs to scalar "
+            "functions: the libtorch backend cannot mix them",
+            span,
+            hint="put what needs it into a scalar function, and call that in an index statement",
+        )
     context = FunctionContext(function, module)
     host = Host(context)
     writer = Writer(1)
@@ -116,7 +87,7 @@ def lower_function(function: Function, module: Module) -> str:
     return str(
         _template("function.cpp.j2").render(
             name=cpp_name(function.name),
-            signature=_signature(function),
+            signature=signature(function),
             line=function.span.line,
             loops=context.nests,
             result=_result_type(function),
@@ -199,11 +170,3 @@ def _result_type(function: Function) -> str:
 def _scalar_param(param: Param) -> str:
     reference = "&" if param.mode == "Out" else ""
     return f"{scalar_type(param.type, param.span)}{reference} {cpp_name(param.name)}"
-
-
-def _signature(function: Function) -> str:
-    head = print_function(function).split("\n")
-    for k, line in enumerate(head):
-        if line.endswith(":"):
-            return "\n".join(f"// {text}" for text in head[: k + 1])
-    return f"// {head[0]}"

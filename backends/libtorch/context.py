@@ -8,6 +8,7 @@ from loma.ir import (
     INT, Assign, CallStmt, Declare, Expr, For, Function, Index, IndexAssign, Module, Span,
     TensorType, Type, Unpack, Var, Zero,
 )  # fmt: skip
+from loma.printer import print_function
 from loma.walk import expressions, statements, variables, walk
 
 
@@ -93,6 +94,15 @@ class FunctionContext:
 
     def ctype(self, type_: Type, span: Span) -> str:
         return "at::Tensor" if isinstance(type_, TensorType) else scalar_type(type_, span)
+
+
+def signature(function: Function) -> str:
+    """The function's head in loma, as a comment."""
+    head = print_function(function).split("\n")
+    for k, line in enumerate(head):
+        if line.endswith(":"):
+            return "\n".join(f"// {text}" for text in head[: k + 1])
+    return f"// {head[0]}"
 
 
 def size_variables(function: Function) -> dict[str, tuple[str, int]]:

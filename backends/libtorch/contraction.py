@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from loma import sizes
 from loma.backends.libtorch.context import FunctionContext
-from loma.backends.libtorch.writer import Writer
+from loma.backends.writer import Writer
 from loma.ir import FLOAT, Axis, Binary, Expr, Index, Var
 
 

@@ -16,8 +16,8 @@ from loma import errors
 from loma.backends.libtorch.names import cpp_name
 from loma.ir import (
     FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IntConst,
-    IntType, Member, Module, NoDiff, Op, Reduce, Select, Span, TensorType, Type, Unary, Var,
-    ZeroPad, is_tensor_function,
+    IntType, MakeStruct, Member, Module, NoDiff, Op, Reduce, Select, Span, TensorType, Type,
+    Unary, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.printer import print_type
 
@@ -89,6 +89,14 @@ class Expressions(ABC):
     def tensor_call(self, call: Call) -> str:
         """A call of a tensor function that has one scalar result."""
 
+    def member(self, member: Member) -> str:
+        """A member of a struct."""
+        raise _no_structs(member.span)
+
+    def make_struct(self, make: MakeStruct) -> str:
+        """A struct of its members' values."""
+        raise _no_structs(make.span)
+
     def guarded(self, expr: Expr, type_: Type) -> str:
         """An expression that is evaluated only if a condition in front of it holds."""
         return self.value(expr, type_)
@@ -96,10 +104,8 @@ class Expressions(ABC):
     # --------------------------------------------------------------------------- expressions
 
     def value(self, expr: Expr, type_: Type | None = None) -> str:
-        """The value as C++, converted to ``type_`` (int or float) when that is given."""
-        if type_ is None or type_ == expr.type:
-            return self._value(expr)
-        if isinstance(expr.type, TensorType):
+        """The value as C++, converted to ``type_`` where that is int or float."""
+        if type_ not in (INT, FLOAT) or type_ == expr.type or isinstance(expr.type, TensorType):
             return self._value(expr)
         scalar_type(expr.type, expr.span)
         if type_ == FLOAT:
@@ -155,12 +161,13 @@ class Expressions(ABC):
                 return self.zero_pad(expr)
             case NoDiff(operand):
                 return self.value(operand)
-            case Member() | Op():
+            case Member():
+                return self.member(expr)
+            case MakeStruct():
+                return self.make_struct(expr)
+            case Op():
                 scalar_type(expr.type, expr.span)
-                raise errors.BackendLacksOperator(
-                    "the libtorch backend has no struct members in functions that work on tensors",
-                    expr.span,
-                )
+                raise AssertionError(f"an operator that is no tensor: {expr.name}")
             case _:
                 assert_never(expr)
 
@@ -235,6 +242,12 @@ class Expressions(ABC):
             for arg, param in zip(call.args, function.params, strict=True)
         )
         return f"{scalar_function_name(call.function)}<real>({args})"
+
+
+def _no_structs(span: Span) -> errors.UserError:
+    return errors.BackendLacksOperator(
+        "the libtorch backend has no structs in functions that work on tensors", span
+    )
 
 
 def strip(text: str) -> str:

@@ -7,7 +7,9 @@ from typing import Literal
 
 from loma.backends.libtorch.access import Subscript
 from loma.backends.libtorch.expressions import strip
-from loma.ir import INT, Binary, Call, Expr, IntConst, Module, While
+from loma.ir import (
+    INT, ArrayType, Binary, Call, Expr, Index, IntConst, Module, Pop, Push, While,
+)  # fmt: skip
 from loma.walk import expressions, statements, walk
 
 Variant = Literal["plain", "inside", "border"]
@@ -59,19 +61,31 @@ class LooseCheck:
 
 
 def may_throw(expr: Expr, module: Module) -> bool:
-    """Whether evaluating the expression can end in an error: an int division, or a loop with a
-    bound in a function that it calls. Errors may not leave an ``omp simd`` loop."""
+    """Whether evaluating the expression can end in an error: an int division or a subscript, or a
+    loop with a bound or a stack in a function that it calls. Errors may not leave an ``omp simd``
+    loop."""
     for node in walk(expr):
         match node:
             case Binary("/" | "//" | "%", left, right) if left.type == right.type == INT:
                 if not isinstance(right, IntConst) or right.value == 0:
                     return True
+            case Index(array, (subscript,)) if isinstance(array.type, ArrayType):
+                if not _is_inside(subscript, array.type):
+                    return True
             case Call(name):
                 for stmt in statements(module.function(name).body):
-                    if isinstance(stmt, While):
+                    if isinstance(stmt, While | Push | Pop):
                         return True
                     if any(may_throw(own, module) for own in expressions(stmt)):
                         return True
             case _:
                 continue
     return False
+
+
+def _is_inside(subscript: Expr, array: ArrayType) -> bool:
+    return (
+        isinstance(subscript, IntConst)
+        and array.size is not None
+        and 0 <= subscript.value < array.size
+    )

@@ -25,7 +25,7 @@ from loma.backends.libtorch.packing import packed
 from loma.backends.libtorch.plan import Plan, make_plan, reads_target, target_axes
 from loma.backends.libtorch.ranges import write_checks
 from loma.backends.libtorch.rows import write_element, write_partial_sum, write_rows
-from loma.backends.libtorch.writer import Writer
+from loma.backends.writer import Writer
 from loma.ir import (
     Axis, Expr, Index, IndexAssign, IntConst, Reduce, TensorType, Type, Var,
 )  # fmt: skip

@@ -8,17 +8,10 @@ from __future__ import annotations
 
 import re
 
-_KEYWORDS = frozenset(
-    """
-alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
-char32_t class compl concept const consteval constexpr constinit const_cast continue co_await
-co_return co_yield decltype default delete do double dynamic_cast else enum explicit export extern
-false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr
-operator or or_eq private protected public register reinterpret_cast requires return short signed
-sizeof static static_assert static_cast struct switch template this thread_local throw true try
-typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
-""".split()  # noqa: SIM905
-)
+from loma.backends.identifiers import CPP_KEYWORDS
+from loma.backends.identifiers import c_string as cpp_string
+
+__all__ = ["cpp_name", "cpp_string"]
 
 # Names that generated code uses, and macros of the C library and of torch that look like variables.
 _TAKEN = frozenset(
@@ -34,9 +27,9 @@ setjmp bcopy bzero
 )
 
 _NUMBERED = re.compile(r"[A-Z]{1,2}(_\d+)+$")
-_GENERATED = re.compile(r"__(body|run|kernel|scalar|loop\d*)$")
+_GENERATED = re.compile(r"__(body|run|kernel|scalar|struct|loop\d*)$")
 
-_RESERVED = _KEYWORDS | _TAKEN
+_RESERVED = CPP_KEYWORDS | _TAKEN
 
 
 def cpp_name(name: str) -> str:
@@ -68,17 +61,3 @@ def _escape(character: str) -> str:
     if character.isascii() and character.isalnum() and character != "z":
         return character
     return f"z{ord(character):x}z"
-
-
-def cpp_string(text: str) -> str:
-    """A C++ string literal (UTF-8)."""
-    out = []
-    for byte in text.encode():
-        character = chr(byte)
-        if character in '"\\':
-            out.append("\\" + character)
-        elif 32 <= byte < 127 and character != "?":
-            out.append(character)
-        else:
-            out.append(f"\\{byte:03o}")
-    return '"' + "".join(out) + '"'

@@ -21,7 +21,7 @@ from loma.backends.libtorch.frames import (
     INITIAL, NEEDS_ELEMENTS, Frame, LooseCheck, may_throw, update,
 )  # fmt: skip
 from loma.backends.libtorch.names import cpp_name
-from loma.backends.libtorch.writer import Writer
+from loma.backends.writer import Writer
 from loma.ir import (
     FLOAT, INT, Axis, Call, Expr, Index, Reduce, TensorType, Type, Var,
     ZeroPad,

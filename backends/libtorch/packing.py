@@ -9,7 +9,7 @@ from __future__ import annotations
 from loma import sizes
 from loma.backends.libtorch.access import analyse, reads
 from loma.backends.libtorch.context import FunctionContext
-from loma.backends.libtorch.writer import Writer
+from loma.backends.writer import Writer
 from loma.ir import Axis, Expr, Index, TensorType, Var, ZeroPad
 from loma.walk import map_children
 

@@ -14,7 +14,7 @@ from loma import sizes
 from loma.backends.libtorch.access import ONE, ZERO, Access, Subscript
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.names import cpp_string
-from loma.backends.libtorch.writer import Writer
+from loma.backends.writer import Writer
 from loma.ir import INT, Axis, Binary, Expr, IndexAssign, Var
 from loma.printer import print_expr
 

@@ -9,7 +9,7 @@ from loma.backends.libtorch.expressions import element_type, scalar_type, strip
 from loma.backends.libtorch.frames import INITIAL, may_throw, update
 from loma.backends.libtorch.nest import Nest
 from loma.backends.libtorch.plan import Plan
-from loma.backends.libtorch.writer import Writer
+from loma.backends.writer import Writer
 from loma.ir import (
     INT, Axis, Expr, Index, IntConst, Reduce, TensorType, Type, ZeroPad,
 )  # fmt: skip

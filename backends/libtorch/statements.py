@@ -15,10 +15,11 @@ from loma.backends.libtorch.expressions import (
 from loma.backends.libtorch.loops import is_product, write_index_assign
 from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.libtorch.tensors import Host
-from loma.backends.libtorch.writer import Writer
+from loma.backends.writer import Writer
 from loma.ir import (
-    INT, Assign, Call, CallStmt, Declare, Expr, For, If, Index, IndexAssign, Member, NoDiff, Reduce,
-    Return, Stmt, TensorType, Type, Unpack, Var, While, Zero, is_tensor_function,
+    INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, If, Index, IndexAssign, Member,
+    NoDiff, Pop, Push, Reduce, Return, Stmt, TensorType, Type, Unpack, Var, While, Zero,
+    is_tensor_function,
 )  # fmt: skip
 from loma.printer import print_stmt
 from loma.walk import free_variables, map_children
@@ -50,12 +51,13 @@ class Statements:
             if stmt.span.line:
                 self.context.current_line = stmt.span.line
             self._comment(stmt)
-            if isinstance(stmt, Zero) and isinstance(stmt.target.type, TensorType):
-                later = storage.zeroed_before(block, position, stmt.target.name)
+            target = _zeroed_tensor(stmt)
+            if target is not None:
+                later = storage.zeroed_before(block, position, target.name)
                 if later is not None:
                     fresh.add(later)
                 else:
-                    self._zero(stmt)
+                    self._zero(target)
                 continue
             if position in fresh:
                 self._prepare(stmt, outermost)
@@ -107,9 +109,9 @@ class Statements:
             self.writer.line(f"{guard}{variable} = {made};")
         return fresh
 
-    def _zero(self, stmt: Zero) -> None:
-        name = stmt.target.name
-        variable = self.context.variable(stmt.target)
+    def _zero(self, target: Var) -> None:
+        name = target.name
+        variable = self.context.variable(target)
         if name in self.lazy and name not in self.ready:
             self.writer.line(f"if ({variable}.defined()) {variable}.zero_();")
         else:
@@ -133,8 +135,17 @@ class Statements:
                 self._index_assign(stmt, fresh)
             case Unpack():
                 self._unpack(stmt)
-            case Zero(target):
+            case Zero(Var() as target):
                 writer.line(f"{self.context.variable(target)} = 0;")
+            case AtomicAdd(target, value):
+                self._assign(Assign(target, "+=", value, stmt.span))
+            case Zero() | Push() | Pop():
+                raise errors.BackendLacksOperator(
+                    "the libtorch backend has no arrays, structs and stacks in functions that work "
+                    "on tensors",
+                    stmt.span,
+                    hint="put what needs them into a scalar function, and call it",
+                )
             case If(cond, then, other):
                 with writer.block(f"if ({strip(self.host.condition(cond))})"):
                     self._nested(then)
@@ -345,6 +356,14 @@ def _same_dims(target: Type, value: Type) -> bool:
     return len(target.dims) == len(value.dims) and all(
         sizes.equal(a, b) is True for a, b in zip(target.dims, value.dims, strict=True)
     )
+
+
+def _zeroed_tensor(stmt: Stmt) -> Var | None:
+    match stmt:
+        case Zero(Var() as target) if isinstance(target.type, TensorType):
+            return target
+        case _:
+            return None
 
 
 def _root_type(place: Expr) -> Type:

@@ -13,7 +13,7 @@ from loma.backends.libtorch.expressions import (
     Expressions, body_name, element_type, scalar_type, strip,
 )  # fmt: skip
 from loma.backends.libtorch.names import cpp_string
-from loma.backends.libtorch.writer import Writer
+from loma.backends.writer import Writer
 from loma.ir import (
     INT, Call, Expr, Index, IndexAssign, IntConst, NoDiff, Op, Reduce, TensorType,
     Var, ZeroPad,

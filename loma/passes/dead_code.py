@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loma.ir import Function, Module
+from loma.ir import Function, Module, is_tensor_function
 from loma.passes.liveness import CallModes, Liveness
 
 
 def dead_code(module: Module) -> Module:
-    """The module with dead statements removed from every tensor and scalar function."""
+    """The module with dead statements removed from its tensor functions.
+
+    Scalar functions stay as they are: a loop whose values nobody reads may still run too often, and
+    that is an error that the program is owed.
+    """
     modes = CallModes(module.functions)
-    functions = tuple(_function(function, modes) for function in module.functions)
+    functions = tuple(
+        _function(function, modes) if is_tensor_function(function) else function
+        for function in module.functions
+    )
     return replace(module, functions=functions)
 
 

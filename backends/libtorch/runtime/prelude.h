@@ -9,6 +9,7 @@
 #include "tables.h"
 
 #include "kernels.h"
+#include "values.h"
 
 #ifdef LOMA_STANDALONE
 #include "binding.h"

@@ -1,4 +1,4 @@
-"""Lines of C++ with indentation."""
+"""Lines of C or C++ with indentation."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ class Writer:
         for part in text.split("\n"):
             # A backslash at the end would continue the comment over the next line of code.
             self.line(f"// {part.rstrip().rstrip(chr(92))}".rstrip())
+
+    @contextmanager
+    def otherwise(self, head: str = "else") -> Iterator[None]:
+        """A block that goes on where another one has just ended: ``} else {``."""
+        assert self.lines.pop().strip() == "}"
+        with self.block(f"}} {head}"):
+            yield
 
     @contextmanager
     def block(self, head: str = "", tail: str = "") -> Iterator[None]:

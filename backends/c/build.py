@@ -1,0 +1,95 @@
+"""From a C file to a shared library, without torch."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from loma import cache, config
+from loma.backends import compilers
+from loma.backends.base import GeneratedSource
+from loma.backends.compilers import LIBRARY_FILE
+from loma.errors import CompilationFailed
+
+# Ints wrap around. Sums and products are not fused, so that numbers do not depend on the processor.
+# A function that is called like one of the C library (times, read) means the program's own.
+FLAGS = (
+    "-std=c99", "-fPIC", "-fwrapv", "-ffp-contract=off", "-fno-math-errno",
+    "-fno-trapping-math", "-fno-semantic-interposition", "-Wl,-Bsymbolic",
+)  # fmt: skip
+_LONG_FUNCTION = 3000  # lines: one that is longer takes gcc longer than anybody waits
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C compiler and what it has to be told. ``identity`` is what no flag shows."""
+
+    command: str
+    flags: tuple[str, ...]
+    identity: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        return cache.digest([self.command, *self.flags, "", *self.identity])
+
+
+def detect() -> Compiler:
+    """The C compiler that the environment asks for. CompilerNotFound when there is none."""
+    command = compilers.find_compiler(
+        config.c_compiler_candidates(), language="C", package="gcc", variable="LOMA_CC"
+    )
+    return _detect(command, config.extra_c_flags())
+
+
+@functools.cache
+def _detect(command: str, extra_flags: tuple[str, ...]) -> Compiler:
+    return Compiler(
+        command,
+        (*FLAGS, *compilers.native_flags(), *extra_flags),
+        (compilers.compiler_version(command), compilers.processor()),
+    )
+
+
+@functools.cache
+def _openmp(command: str) -> tuple[str, ...]:
+    """Flags for OpenMP, if a program that uses it compiles and links."""
+    with tempfile.TemporaryDirectory(prefix="loma-") as folder:
+        source, made = Path(folder, "openmp.c"), Path(folder, "openmp.so")
+        source.write_text("#include <omp.h>\nint f(void) { return omp_get_max_threads(); }\n")
+        # the library that torch brings comes first, and then no other is needed
+        openmp = ("-fopenmp", "-Wl,--as-needed", *compilers.openmp_flags())
+        flags = (*openmp, "-fPIC", "-shared", str(source), "-o", str(made))
+        try:
+            compilers.run((command, *flags), "asking the C compiler for OpenMP")
+        except CompilationFailed:
+            return ()
+    return openmp
+
+
+def build(source: GeneratedSource) -> Path:
+    """The folder with the C file and its shared library; compiled unless it is there already.
+
+    CompilerNotFound without a compiler, CompilationFailed when it refuses the code.
+    """
+    compiler = detect()
+    openmp = _openmp(compiler.command) if "_OPENMP" in source.text else ()
+    level = _optimisation(source.text)
+
+    def compile_into(folder: Path) -> None:
+        for name, text in source.files:
+            (folder / name).write_text(text, encoding="utf-8")
+        file, made = folder / source.files[0][0], folder / LIBRARY_FILE
+        flags = (level, *compiler.flags, "-shared", str(file), *openmp, "-lm", "-o", str(made))
+        compilers.compile_files((compiler.command, *flags), "compiling generated C")
+
+    parts = [part for file in source.files for part in file]
+    return cache.obtain(cache.digest([compiler.digest, level, *openmp, *parts]), compile_into)
+
+
+def _optimisation(text: str) -> str:
+    """How hard to optimise; the derivative of a long function is a very long one."""
+    ends = [k for k, line in enumerate(text.split("\n")) if line == "}"]
+    longest = max((b - a for a, b in zip([0, *ends], ends, strict=False)), default=0)
+    return "-O1" if longest > _LONG_FUNCTION else "-O3"

@@ -1,0 +1,262 @@
+"""Modules and functions as C text.
+
+A function that can fail is a static body, which other functions call, and an exported function that
+calls the body and comes back from its first failure: see ``templates/helpers.c.j2``. A @simd
+function is a body for one work item and an exported loop over the items.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from loma import cache, errors
+from loma.backends.base import GeneratedSource, environment
+from loma.backends.c.context import FunctionContext, ModuleContext
+from loma.backends.c.options import Options
+from loma.backends.c.statements import Statements
+from loma.backends.scalar.records import function_record, struct_records
+from loma.backends.writer import Writer
+from loma.ir import (
+    Declare,
+    Function,
+    Module,
+    Param,
+    StackType,
+    Struct,
+    StructType,
+    is_tensor_function,
+)
+from loma.printer import print_function, print_type
+from loma.runtime_errors import Kind
+from loma.walk import statements
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+# What a helper calls, or is useless without.
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "allocate": ("fail", "memory"), "grown": ("fail", "memory"), "release": ("memory",),
+    "at": ("fail",), "within": ("fail",), "nonzero": ("fail",), "push": ("fail",), "pop": ("fail",),
+    "apart": ("fail",),
+}  # fmt: skip
+
+
+def generate(module: Module, options: Options = Options()) -> GeneratedSource:  # noqa: B008
+    """The module as one C file.
+
+    ``metadata`` has the structs and functions as :mod:`loma.backends.scalar.records` describes
+    them. Each function also has its ``symbol`` in the object file, its C types (several results
+    are a struct with members ``value_0``, ...), and whether it is ``fallible``: then its host asks
+    ``loma_error_take`` after each call. Raises BackendLacksOperator for a
+    function that works on tensors and for what C has no form for, SubscriptOutOfRange for a
+    constant subscript outside its array.
+    """
+    context = ModuleContext(module, options)
+    functions = [_function(function, context) for function in module.functions]
+    text = _file(module, context, functions)
+    stem = re.sub(r"[^A-Za-z0-9]+", "_", module.name).strip("_") or "module"
+    return GeneratedSource(
+        name=f"loma_{stem}_{cache.digest([text])[:16]}",
+        files=((f"{stem}.c", text),),
+        metadata={
+            "name": module.name,
+            "structs": struct_records(module),
+            "functions": [_record(function, context) for function in module.functions],
+        },
+    )
+
+
+def function_text(module: Module, name: str, options: Options = Options()) -> str:  # noqa: B008
+    """The C text of one function of the module; KeyError when there is none."""
+    wanted = module.function(name)
+    context = ModuleContext(module, options)
+    for function in module.functions:
+        if function is wanted:
+            break
+        if not is_tensor_function(function):
+            _function(function, context)
+    return _function(wanted, context)
+
+
+def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
+    types = context.types
+    return function_record(function) | {
+        "symbol": context.names.functions[function.name],
+        "fallible": function.name in context.fallible,
+        "c_params": [types.spelled_param(param) for param in function.params],
+        "c_results": [types.base(type_) for type_ in function.results],
+        "c_result": context.results.get(function.name) or _result_type(function, context),
+    }
+
+
+# ------------------------------------------------------------------------------------------ file
+
+
+def _file(module: Module, context: ModuleContext, functions: list[str]) -> str:
+    structs = [_struct(struct, context) for struct in module.structs]
+    structs += [
+        {"name": name, "members": members} for name, members in context.result_structs.items()
+    ]
+    for name in tuple(context.helpers):
+        context.helpers.update(_NEEDS.get(name, ()))
+    helpers = environment(TEMPLATES).get_template("helpers.c.j2").render(
+        helpers=context.helpers,
+        real=context.options.real,
+        f="f" if context.options.real == "float" else "",
+        kind={kind.name: int(kind) for kind in Kind},
+        kinds=", ".join(f"{int(kind)} {kind.name.lower().replace('_', ' ')}" for kind in Kind),
+    )  # fmt: skip
+    text = environment(TEMPLATES).get_template("module.c.j2").render(
+        path=Path(module.path).name.replace("\n", " "),
+        includes=_includes(helpers + "".join(functions)),
+        structs=structs,
+        slices=context.types.slices.items(),
+        helpers=helpers,
+        functions=functions or ["typedef int loma_no_functions;\n"],
+    )  # fmt: skip
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
+
+
+def _includes(text: str) -> list[str]:
+    found = {"math"}
+    if "INT_MAX" in text or "INT_MIN" in text:
+        found.add("limits")
+    if "setjmp(" in text:
+        found.add("setjmp")
+    if "loma_blocks" in text:
+        found.add("stdlib")
+    if re.search(r"\bmem(cpy|move|set)\(", text):
+        found.add("string")
+    return sorted(found)
+
+
+def _struct(struct: Struct, context: ModuleContext) -> dict[str, Any]:
+    members = context.names.members[struct.name]
+    declared = [context.types.declare(type_, members[name]) for name, type_ in struct.members]
+    # C has no struct without members
+    return {
+        "name": context.names.structs[struct.name],
+        "members": declared or ["int loma_nothing"],
+    }
+
+
+# -------------------------------------------------------------------------------------- functions
+
+
+def _function(function: Function, module: ModuleContext) -> str:
+    if is_tensor_function(function):
+        raise errors.BackendLacksOperator(
+            f"the C backend has no tensors: '{function.name}' works on them", function.span,
+            hint="compile it with loma.compile",
+        )  # fmt: skip
+    context = FunctionContext(module, function)
+    symbol = module.names.functions[function.name]
+    result = _result(function, module)
+    writer = Writer(1)
+    Statements(context, writer).body()
+    names = [context.name(param.name) for param in function.params]
+    params = [_param(param, context) for param in function.params]
+    values: dict[str, Any] = {
+        "comment": _comment(function, context),
+        "symbol": symbol,
+        "result": result,
+        "nothing": _nothing(function, result),
+        "params": params,
+        "arguments": names,
+        "body": writer.text() or "",
+        "simd": function.simd,
+        "fallible": context.fails,
+        "noinline": "__attribute__((noinline)) ",
+        "body_name": symbol,
+    }
+    if context.fails:
+        module.fallible.add(function.name)
+        values["body_name"] = module.called[function.name] = module.names.fresh(f"{symbol}_body")
+    if function.simd:
+        values |= _items(context, params, names, symbol)
+    return environment(TEMPLATES).get_template("function.c.j2").render(values)
+
+
+def _items(
+    context: FunctionContext, params: list[str], names: list[str], symbol: str
+) -> dict[str, Any]:
+    """What a @simd function's loop over the items is made of."""
+    module, item = context.module, context.item
+    module.helpers.add("openmp")
+    fresh = {
+        key: context.fresh(key)
+        for key in ("items", "first", "failure", "start", "end", "chunk", "chunks")
+    }
+    start, end, first, failure = (fresh[key] for key in ("start", "end", "first", "failure"))
+    tail = [f"int {start}", f"int {end}", f"int *{first}", f"loma_error *{failure}"]
+    values: dict[str, Any] = fresh | {
+        "item": item,
+        "params": [*params, f"int {item}"],
+        "host_params": [*params, f"int {fresh['items']}"],
+        "arguments": [*names, item],
+        "chunk_params": [*params, *tail],
+        "chunk_arguments": [*names, start, end, f"&{first}", f"&{failure}"],
+        # in the loop over the items it is inlined
+        "noinline": "",
+    }
+    if context.fails:
+        values["chunk_name"] = module.names.fresh(f"{symbol}_chunk")
+        values["noinline"] = "__attribute__((noinline)) "
+    else:
+        values["body_name"] = module.names.fresh(f"{symbol}_body")
+    return values
+
+
+def _param(param: Param, context: FunctionContext) -> str:
+    return context.types.param(param, context.name(param.name))
+
+
+def _result_type(function: Function, module: ModuleContext) -> str:
+    return module.types.base(function.results[0]) if function.results else "void"
+
+
+def _result(function: Function, module: ModuleContext) -> str:
+    """The C type of the result; several results are a struct, declared now."""
+    if len(function.results) > 1:
+        name = module.names.fresh(f"{module.names.functions[function.name]}_results")
+        module.results[function.name] = name
+        module.result_structs[name] = [
+            module.types.declare(type_, f"value_{k}") for k, type_ in enumerate(function.results)
+        ]
+        return name
+    return _result_type(function, module)
+
+
+def _nothing(function: Function, result: str) -> str:
+    """What the exported function returns after a failure."""
+    if result == "void":
+        return ""
+    is_struct = len(function.results) > 1 or isinstance(function.results[0], StructType)
+    return f" ({result}){{0}}" if is_struct else " 0"
+
+
+def _comment(function: Function, context: FunctionContext) -> list[str]:
+    """The function's first lines in loma, and what its tape takes."""
+    head = print_function(replace(function, body=(), doc="")).split("\n")
+    end = next(k for k, line in enumerate(head) if line.endswith(":"))
+    stacks = [
+        (stmt.target.name, stmt.target.type)
+        for stmt in statements(function.body)
+        if isinstance(stmt, Declare) and isinstance(stmt.target.type, StackType)
+    ]
+    return [*head[: end + 1], *_tape(dict(stacks), context)]
+
+
+def _tape(stacks: dict[str, Any], context: FunctionContext) -> list[str]:
+    if not stacks:
+        return []
+    known = [type_ for type_ in stacks.values() if type_.capacity is not None]
+    total = sum(type_.capacity * context.types.bytes(type_.element) for type_ in known)
+    lines = [f"Tape: at most {total} bytes"] if known else []
+    for name, type_ in stacks.items():
+        if type_.capacity is None:
+            lines.append(f"Tape: '{name}' grows without a known bound ({print_type(type_)})")
+    return lines

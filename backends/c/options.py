@@ -1,0 +1,19 @@
+"""Choices that change the text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``real`` is the C type of a loma float, in structs too; "double" serves the tests.
+
+    ``arrays`` says how an array argument travels. "pointers" is the C ABI: the callee does not know
+    how long an ``Array[T]`` is, so its subscripts are not checked. With "slices" it is a struct of
+    a pointer and a size, ``{T *data; int size;}``, and every subscript is checked.
+    """
+
+    real: Literal["float", "double"] = "float"
+    arrays: Literal["pointers", "slices"] = "pointers"

@@ -1,0 +1,130 @@
+"""C types of loma types.
+
+A value stands in memory as C has it: numbers, structs with their members in order, arrays of known
+size one after the other. An array argument is a pointer to its elements; where these are arrays of
+unknown length, it is a pointer to their pointers. Under the option "slices" each such pointer
+travels with a size.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from loma.backends.c.names import ModuleNames
+from loma.backends.c.options import Options
+from loma.ir import (
+    ArrayType, FloatType, IntType, Module, Param, StackType, StructType, TensorType, TupleType,
+    Type,
+)  # fmt: skip
+
+
+def is_unsized(type_: Type) -> bool:
+    """Whether values of the type are pointers to what stands elsewhere: an array of any length."""
+    return isinstance(type_, ArrayType) and type_.size is None
+
+
+class CTypes:
+    """The C types of a module; :attr:`slices` collects the structs of array arguments."""
+
+    def __init__(self, module: Module, names: ModuleNames, options: Options) -> None:
+        self.names = names
+        self.options = options
+        self.slices: dict[str, str] = {}  # declarations of their data, by name, inner ones first
+        self._structs = {struct.name: struct for struct in module.structs}
+        self._sizes: dict[str, int] = {}
+
+    @property
+    def real(self) -> str:
+        return self.options.real
+
+    # ------------------------------------------------------------------------------ declarations
+
+    def declare(self, type_: Type, name: str) -> str:
+        """A variable, member or element of the type: ``float a[4][3]``."""
+        match type_:
+            case ArrayType(element, None):
+                return self._pointed(element, name)
+            case ArrayType(element, size):
+                # what a name stands in binds tighter than a star before it
+                inner = f"({name})" if name.startswith("*") else name
+                return self.declare(element, f"{inner}[{size}]")
+            case StackType():
+                raise AssertionError("a stack is several C variables")
+            case _:
+                return f"{self.base(type_)} {name}".rstrip()
+
+    def base(self, type_: Type) -> str:
+        """The C type of a number or a struct."""
+        match type_:
+            case IntType():
+                return "int"
+            case FloatType():
+                return self.real
+            case StructType(name):
+                return self.names.structs[name]
+            case ArrayType() | StackType() | TensorType() | TupleType():
+                raise AssertionError(f"no single C type: {type_}")
+            case _:
+                assert_never(type_)
+
+    def spelled(self, type_: Type) -> str:
+        """The type alone, as in a cast or in sizeof: ``float[4][3]``."""
+        if isinstance(type_, ArrayType) and type_.size is not None:
+            element: Type = type_
+            dims = ""
+            while isinstance(element, ArrayType) and element.size is not None:
+                dims += f"[{element.size}]"
+                element = element.element
+            return f"{self.spelled(element)}{dims}"
+        return self.declare(type_, "").rstrip()
+
+    def param(self, param: Param, name: str) -> str:
+        """An argument of a function."""
+        match param.type:
+            case ArrayType(element, _):
+                return self._pointed(element, name)
+            case type_ if param.mode == "Out":
+                return self.declare(type_, f"*{name}")
+            case type_:
+                return self.declare(type_, name)
+
+    def spelled_param(self, param: Param) -> str:
+        """The C type of an argument alone: ``float *``."""
+        return self.param(param, "").strip()
+
+    def _pointed(self, element: Type, name: str) -> str:
+        """A pointer to elements of that type, or a slice."""
+        if self.options.arrays == "slices":
+            return f"{self.slice(element)} {name}".rstrip()
+        return self.declare(element, f"*{name}")
+
+    def slice(self, element: Type) -> str:
+        """The struct of a pointer to elements of that type and their number."""
+        dims, leaf = "", element
+        while isinstance(leaf, ArrayType):
+            dims += f"_{leaf.size or 0}"
+            leaf = leaf.element
+        name = f"loma_array{dims}_{self.base(leaf)}"
+        if name not in self.slices:
+            declared = self.declare(element, "*data")  # which may add those of inner arrays
+            self.slices[name] = declared
+        return name
+
+    # --------------------------------------------------------------------------------------- size
+
+    def bytes(self, type_: Type) -> int:
+        """The size of a value that is no pointer; padding inside structs is left out."""
+        match type_:
+            case IntType():
+                return 4
+            case FloatType():
+                return 4 if self.real == "float" else 8
+            case ArrayType(element, size):
+                return 8 if size is None else size * self.bytes(element)
+            case StructType(name):
+                if name not in self._sizes:
+                    members = self._structs[name].members
+                    self._sizes[name] = sum(self.bytes(t) for _, t in members)
+                return self._sizes[name]
+            case _:
+                raise AssertionError(f"no C value: {type_}")

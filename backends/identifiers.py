@@ -1,0 +1,36 @@
+"""What C and C++ have in common: words that are no names, and string literals."""
+
+from __future__ import annotations
+
+CPP_KEYWORDS = frozenset(
+    """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
+char32_t class compl concept const consteval constexpr constinit const_cast continue co_await
+co_return co_yield decltype default delete do double dynamic_cast else enum explicit export extern
+false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr
+operator or or_eq private protected public register reinterpret_cast requires return short signed
+sizeof static static_assert static_cast struct switch template this thread_local throw true try
+typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
+""".split()  # noqa: SIM905
+)
+C_KEYWORDS = frozenset(
+    """
+asm auto break case char const continue default do double else enum extern float for goto if inline
+int long register restrict return short signed sizeof static struct switch typedef typeof union
+unsigned void volatile while
+""".split()  # noqa: SIM905
+)
+
+
+def c_string(text: str) -> str:
+    """A string literal (UTF-8)."""
+    out = []
+    for byte in text.encode():
+        character = chr(byte)
+        if character in '"\\':
+            out.append("\\" + character)
+        elif 32 <= byte < 127 and character != "?":
+            out.append(character)
+        else:
+            out.append(f"\\{byte:03o}")
+    return '"' + "".join(out) + '"'

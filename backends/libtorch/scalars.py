@@ -1,0 +1,258 @@
+"""Scalar functions as C++ templates, with their arrays and structs as C++ values.
+
+An array of known size is a ``std::array``, a struct an aggregate, a stack a ``std::vector``:
+copying one copies it deeply, as in loma. An array argument of any length is a ``loma::Span``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loma import errors
+from loma.aliases import meetings
+from loma.backends.base import environment
+from loma.backends.libtorch.context import FunctionContext, signature
+from loma.backends.libtorch.expressions import scalar_function_name, scalar_type, strip
+from loma.backends.libtorch.names import cpp_name, cpp_string
+from loma.backends.libtorch.statements import Statements
+from loma.backends.libtorch.tensors import Host
+from loma.backends.writer import Writer
+from loma.ir import (
+    FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, Function, Index,
+    MakeStruct, Member, Module, Param, Pop, Push, Return, Span, StackType, Stmt, Struct, StructType,
+    Type, Unpack, Var, Zero, is_tensor_function,
+)  # fmt: skip
+from loma.walk import expressions, statements, walk
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+_TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+def lower_scalars(module: Module) -> str:
+    """The scalar functions that tensor functions use, callees first, behind their structs."""
+    needed: set[str] = set()
+    for function in reversed(module.functions):
+        if is_tensor_function(function) or function.name in needed:
+            needed.update(_callees(function))
+    functions = [f for f in module.functions if f.name in needed and not is_tensor_function(f)]
+    known = {struct.name: struct for struct in module.structs}
+    used = _closure({t.name for f in functions for t in _struct_types(f)}, known)
+    texts = [_lower_struct(struct) for struct in module.structs if struct.name in used]
+    texts += [_lower_function(function, module) for function in functions]
+    return "\n\n".join(texts)
+
+
+def _callees(function: Function) -> set[str]:
+    return {
+        node.function
+        for stmt in statements(function.body)
+        for expr in expressions(stmt)
+        for node in walk(expr)
+        if isinstance(node, Call)
+    }
+
+
+# ---------------------------------------------------------------------------------------- types
+
+
+def value_type(type_: Type, span: Span) -> str:
+    """The C++ type of a variable, a member or a result of a scalar function."""
+    match type_:
+        case ArrayType(element, int(size)):
+            return f"std::array<{value_type(element, span)}, {size}>"
+        case ArrayType():
+            raise errors.BackendLacksOperator(
+                "the libtorch backend has no arrays of arrays of unknown length in functions that "
+                "tensor functions call",
+                span,
+            )
+        case StackType(element, _):
+            return f"std::vector<{value_type(element, span)}>"
+        case StructType(name):
+            return f"{_struct_name(name)}<real>"
+        case _:
+            return scalar_type(type_, span)
+
+
+def _param(param: Param) -> str:
+    name, written = cpp_name(param.name), param.mode == "Out"
+    match param.type:
+        case ArrayType(element, None):
+            const = "" if written else "const "
+            return f"loma::Span<{const}{value_type(element, param.span)}> {name}"
+        case ArrayType() if not written:
+            return f"const {value_type(param.type, param.span)}& {name}"
+        case _:
+            return f"{value_type(param.type, param.span)}{'&' if written else ''} {name}"
+
+
+def _struct_name(name: str) -> str:
+    return f"{cpp_name(name)}__struct"
+
+
+def _struct_types(function: Function) -> Iterable[StructType]:
+    types = [param.type for param in function.params] + list(function.results)
+    for stmt in statements(function.body):
+        types += [node.type for expr in expressions(stmt) for node in walk(expr)]
+    for type_ in types:
+        yield from _structs_in(type_)
+
+
+def _structs_in(type_: Type) -> Iterable[StructType]:
+    while isinstance(type_, ArrayType | StackType):
+        type_ = type_.element
+    if isinstance(type_, StructType):
+        yield type_
+
+
+def _closure(names: set[str], known: dict[str, Struct]) -> set[str]:
+    """The structs and those inside them."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [t.name for _, type_ in known[name].members for t in _structs_in(type_)]
+    return found
+
+
+def _lower_struct(struct: Struct) -> str:
+    members = [f"{value_type(type_, struct.span)} {cpp_name(m)}" for m, type_ in struct.members]
+    return str(
+        _template("struct.cpp.j2").render(name=_struct_name(struct.name), members=members)
+    ).rstrip("\n")
+
+
+# ------------------------------------------------------------------------------------- functions
+
+
+def _template(name: str) -> Template:
+    return environment(_TEMPLATES).get_template(name)
+
+
+def _lower_function(function: Function, module: Module) -> str:
+    if function.simd:
+        raise errors.BackendLacksOperator(
+            f"the libtorch backend cannot call the @simd function '{function.name}'", function.span
+        )
+    context = FunctionContext(function, module)
+    writer = Writer(1)
+    ScalarStatements(context, ScalarExpressions(context), writer).block(
+        function.body, outermost=True
+    )
+    types = [value_type(type_, function.span) for type_ in function.results]
+    result = types[0] if len(types) == 1 else f"std::tuple<{', '.join(types)}>"
+    return str(
+        _template("scalar.cpp.j2").render(
+            name=scalar_function_name(function.name),
+            signature=signature(function),
+            result=result if types else "void",
+            params=[_param(param) for param in function.params],
+            body=writer.text(),
+        )
+    ).rstrip("\n")
+
+
+class ScalarExpressions(Host):
+    """Expressions of one scalar function; places are C++ lvalues."""
+
+    def variable(self, var: Var) -> str:
+        return self.context.variable(var)
+
+    def index(self, read: Index) -> str:
+        base, (subscript,) = self.value(read.base), read.subscripts
+        return f"loma::at({base}, {strip(self.value(subscript, INT))}, {self.origin(read.span)})"
+
+    def member(self, member: Member) -> str:
+        return f"{self.value(member.base)}.{cpp_name(member.name)}"
+
+    def make_struct(self, make: MakeStruct) -> str:
+        struct = next(s for s in self.module.structs if s.name == make.type.name)
+        values = [
+            strip(self.value(arg, type_))
+            for arg, (_, type_) in zip(make.args, struct.members, strict=True)
+        ]
+        return f"{_struct_name(struct.name)}<real>{{{', '.join(values)}}}"
+
+    def origin(self, span: Span) -> str:
+        """The last arguments of what can fail: the function and the line."""
+        return f"{cpp_string(self.context.function.name)}, {self.context.line(span)}"
+
+
+class ScalarStatements(Statements):
+    """Writes the statements of one scalar function."""
+
+    def block(self, block: tuple[Stmt, ...], outermost: bool) -> None:
+        for stmt in block:
+            if stmt.span.line:
+                self.context.current_line = stmt.span.line
+            self._comment(stmt)
+            self._statement(stmt, fresh=False)
+
+    def _statement(self, stmt: Stmt, fresh: bool) -> None:
+        host, line = self.host, self.writer.line
+        assert isinstance(host, ScalarExpressions)
+        match stmt:
+            case Declare(target, value):
+                type_ = value_type(target.type, target.span)
+                self.declared.add(target.name)
+                text = "{}" if value is None else f" = {strip(host.value(value, target.type))}"
+                line(f"{type_} {host.variable(target)}{text};")
+            case Assign(target, "=", value):
+                line(f"{host.value(target)} = {strip(host.value(value, target.type))};")
+            case Assign(target, _, value) | AtomicAdd(target, value):
+                self._add(target, value)
+            case Zero(target):
+                unknown = isinstance(target.type, ArrayType) and target.type.size is None
+                place = host.value(target)
+                line(f"loma::clear({place});" if unknown else f"{place} = {{}};")
+            case Push(stack, value):
+                assert isinstance(stack.type, StackType)
+                pushed = strip(host.value(value, stack.type.element))
+                capacity = "-1" if stack.type.capacity is None else str(stack.type.capacity)
+                line(f"loma::push({host.variable(stack)}, {pushed}, {capacity}, "
+                     f"{host.origin(stmt.span)});")  # fmt: skip
+            case Pop(stack, target):
+                popped = f"loma::pop({host.variable(stack)}, {host.origin(stmt.span)})"
+                line(f"{host.value(target)} = {popped};")
+            case CallStmt(call):
+                self._check_apart(call, stmt.span)
+                line(f"{host.value(call)};")
+            case Unpack(targets, call):
+                self._take_apart(targets, call)
+            case Return(values):
+                results = self.context.function.results
+                texts = [strip(host.value(v, t)) for v, t in zip(values, results, strict=True)]
+                line(f"return {texts[0] if len(texts) == 1 else '{' + ', '.join(texts) + '}'};")
+            case _:
+                super()._statement(stmt, fresh)
+
+    def _check_apart(self, call: Call, span: Span) -> None:
+        """Checks arguments of which only subscripts tell whether they are one storage."""
+        host = self.host
+        assert isinstance(host, ScalarExpressions)
+        for first, second, meet in meetings(call, host.callee(call)):
+            numbers = f"{first + 1}, {second + 1}, {host.origin(span)}"
+            self.writer.line(f"loma::apart({host.condition(meet)}, {numbers});")
+
+    def _add(self, target: Expr, value: Expr) -> None:
+        place = self.host.value(target)
+        if target.type == INT and value.type == FLOAT:
+            text = f"static_cast<int64_t>({place} + {self.host.value(value, FLOAT)})"
+            self.writer.line(f"{place} = {text};")
+        else:
+            self.writer.line(f"{place} += {strip(self.host.value(value, target.type))};")
+
+    def _take_apart(self, targets: tuple[Var, ...], call: Call) -> None:
+        for target in targets:
+            if target.name not in self.declared:
+                self.declared.add(target.name)
+                type_ = value_type(target.type, target.span)
+                self.writer.line(f"{type_} {self.host.variable(target)}{{}};")
+        names = ", ".join(self.host.variable(target) for target in targets)
+        self.writer.line(f"std::tie({names}) = {self.host.value(call)};")

@@ -1,0 +1,225 @@
+"""The teaching compiler's way to compile: C functions, called through ctypes.
+
+>>> from loma.compat import compile
+>>> structs, lib = compile("def square(x : In[float]) -> float:\\n    return x * x\\n")
+>>> lib.square(3.0)
+9.0
+
+A function has exactly the C types of its loma types: ``int`` and ``float`` by value, an array as a
+pointer, an ``Out`` number or struct as a pointer, a struct as a C struct with the same members. An
+``Array[T]`` of any length carries no length here, so its subscripts are not checked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from loma import cache, runtime_errors
+from loma.differentials import with_differentials
+from loma.errors import UserError, suggest
+from loma.ir import FLOAT, Module, StructType
+
+TARGETS = ("c",)
+Structs = dict[str, type[ctypes.Structure]]
+
+
+class Library(ctypes.CDLL):
+    """The functions of a program, by their loma names, with argument and result types set.
+
+    A call raises what :mod:`loma.runtime_errors` lists: RuntimeError for a loop that passes its
+    ``max_iter``, IndexError, ZeroDivisionError. Several results come as a tuple.
+    """
+
+    def __init__(self, path: Path, functions: list[Mapping[str, Any]], structs: Structs) -> None:
+        super().__init__(str(path))
+        self._records = {record["name"]: record for record in functions}
+        self._structs = structs
+
+    def __getattr__(self, name: str) -> Any:
+        records = self.__dict__.get("_records", {})
+        if name not in records:
+            hint = suggest(name, records) or f"it has {', '.join(records) or 'none'}"
+            raise AttributeError(f"the program has no function '{name}': {hint}")
+        function = self[name]
+        setattr(self, name, function)
+        return function
+
+    def __getitem__(self, name: Any) -> Any:
+        record = self._records[name]
+        function = super().__getitem__(record["symbol"])
+        function.__name__ = name
+        function.argtypes = [_argument(param, self._structs) for param in record["all_params"]]
+        results = [_ctype(type_, self._structs) for type_ in record["results"]]
+        function.restype = results[0] if len(results) == 1 else None
+        if len(results) > 1:
+            members = [(f"value_{k}", type_) for k, type_ in enumerate(results)]
+            function.restype = type(f"{name}_results", (ctypes.Structure,), {"_fields_": members})
+        if record["fallible"] or len(results) > 1:
+            function.errcheck = self._check(record["fallible"], len(results))
+        return function
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._records})
+
+    def _check(self, fallible: bool, results: int) -> Callable[[Any, Any, Any], Any]:
+        """What ctypes asks to look at the result of each call."""
+        take = super().__getitem__("loma_error_take") if fallible else None
+
+        def check(result: Any, function: Any, arguments: Any) -> Any:
+            error = Error()
+            if take is not None and take(ctypes.byref(error)):
+                name = error.function.decode()
+                raise runtime_errors.exception(
+                    error.kind, name, error.line, error.first, error.second
+                )
+            if results > 1:
+                return tuple(getattr(result, f"value_{k}") for k in range(results))
+            return result
+
+        return check
+
+
+class Error(ctypes.Structure):
+    """``loma_error`` of the generated file."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int),
+        ("function", ctypes.c_char_p),
+        ("line", ctypes.c_int),
+        ("first", ctypes.c_int),
+        ("second", ctypes.c_int),
+    )
+
+
+def compile(
+    code: str,
+    target: str = "c",
+    output_filename: str | os.PathLike[str] | None = None,
+    print_error: bool = True,
+) -> tuple[Structs, Library]:
+    """Compiles a program's text to C and loads it: ctypes structures by name, and the functions.
+
+    ``output_filename`` also keeps the shared library there, and the C file beside it; ".so" is
+    added where it is missing, and folders are made. A mistake in the program raises a
+    :class:`loma.errors.UserError`, printed before if ``print_error``. ValueError for another
+    target; :class:`loma.errors.ToolchainError` without a working C compiler.
+    """
+    if target not in TARGETS:
+        raise ValueError(f"no target '{target}': there is {', '.join(map(repr, TARGETS))}")
+    try:
+        folder, record = _obtain(code)
+    except UserError as error:
+        if print_error:
+            print(error.to_string())
+        raise
+    if output_filename is not None:
+        _keep(folder, record, Path(output_filename))
+    structs = _structures(record["structs"])
+    # Loaded from the cache, where no other program ever has this path: a process that loads a path
+    # for the second time gets what it loaded first.
+    return structs, Library(folder / record["library"], record["functions"], structs)
+
+
+# ------------------------------------------------------------------------------------- building
+
+
+def _obtain(code: str) -> tuple[Path, dict[str, Any]]:
+    """The folder of the compiled library, and what is in it; see :func:`_build`."""
+    from loma.backends.c import build
+
+    key = cache.digest([cache.package_fingerprint(), build.detect().digest, "compat", code])
+    record = cache.read_index(key)
+    if record is None or not (cache.folder(record["object"]) / record["library"]).is_file():
+        record = _build(code)
+        cache.write_index(key, record)
+    return cache.folder(record["object"]), record
+
+
+def _build(code: str) -> dict[str, Any]:
+    from loma import pipeline
+    from loma.backends.c import build
+    from loma.backends.compilers import LIBRARY_FILE
+
+    module = pipeline.adjoint(pipeline.parsed(code))
+    source = pipeline.generated_c(_with_differentials(module))
+    return {
+        "object": build.build(source).name,
+        "library": LIBRARY_FILE,
+        "source": source.files[0][0],
+        **source.metadata,
+    }
+
+
+def _with_differentials(module: Module) -> Module:
+    """The module with ``_dfloat`` and the differential of each struct, for its host to use."""
+    structs = {struct.name: struct for struct in module.structs}
+    own = [StructType(name) for name in structs if f"_d{name}" not in structs and name[:2] != "_d"]
+    found = with_differentials([FLOAT, *own], structs)
+    return replace(module, structs=tuple(found.values()))
+
+
+def _keep(folder: Path, record: Mapping[str, Any], output: Path) -> None:
+    """Copies the library and its C file; a reader never sees half of one."""
+    if output.suffix != ".so":
+        output = output.with_name(f"{output.name}.so")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for name, target in (
+        (record["library"], output),
+        (record["source"], output.with_suffix(".c")),
+    ):
+        handle, draft = tempfile.mkstemp(prefix=f"{target.name}.", dir=output.parent)
+        os.close(handle)
+        try:
+            shutil.copyfile(folder / name, draft)
+            Path(draft).chmod(0o755 if target is output else 0o644)
+            os.replace(draft, target)
+        except BaseException:
+            Path(draft).unlink(missing_ok=True)
+            raise
+
+
+# ---------------------------------------------------------------------------------- ctypes types
+
+
+def _structures(records: list[Any]) -> Structs:
+    """The structs of a program, parts first."""
+    structs: Structs = {}
+    for name, members in records:
+        fields = [(member, _ctype(type_, structs)) for member, type_ in members]
+        # as in C, which has no struct without members
+        fields = fields or [("loma_nothing", ctypes.c_int)]
+        structs[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+    return structs
+
+
+def _ctype(type_: list[Any], structs: Structs) -> Any:
+    """The ctypes type of a type record; see :mod:`loma.structs`."""
+    match type_:
+        case ["int"]:
+            return ctypes.c_int
+        case ["float"]:
+            return ctypes.c_float
+        case ["struct", name]:
+            return structs[name]
+        case ["array", element, None]:
+            return ctypes.POINTER(_ctype(element, structs))
+        case ["array", element, size]:
+            return _ctype(element, structs) * size
+        case _:
+            raise AssertionError(type_)
+
+
+def _argument(param: Mapping[str, Any], structs: Structs) -> Any:
+    type_ = param["record"]
+    if type_[0] == "array":
+        return ctypes.POINTER(_ctype(type_[1], structs))
+    if param["role"] in ("Out", "Adjoint"):
+        return ctypes.POINTER(_ctype(type_, structs))
+    return _ctype(type_, structs)
