@@ -1,20 +1,21 @@
 """Text in, loaded module out, with the cache on disk in between.
 
 The index of the cache leads from a program's text to what was compiled from it, so that a program
-that was compiled before is loaded without being parsed again.
+that was compiled before is loaded without being parsed again. Tensor functions and scalar functions
+are compiled apart: those of one layer cost nothing where only the other is used.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from loma import cache, config
-from loma.functions import LomaModule
+from loma.functions import Functions, LomaModule, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +28,19 @@ class Program:
     name: str
     derived: tuple[str, ...] = ()
 
-    def key(self) -> str:
+    def key(self, part: str = "") -> str:
         """The entry of the cache's index."""
-        from loma.backends import toolchain
+        from loma.backends import compilers
 
-        compiler = (cache.package_fingerprint(), toolchain.detect().digest)
-        return cache.digest([*compiler, self.name, self.source, *self.derived])
+        compiler = (cache.package_fingerprint(), compilers.identity())
+        return cache.digest([*compiler, part, self.name, self.source, *self.derived])
 
 
 _lock = threading.Lock()
 _locks: dict[str, threading.Lock] = {}
 _loaded: dict[str, LomaModule] = {}  # by key of the index
-_objects: dict[str, LomaModule] = {}  # by name of the operators' namespace
+_loaded_scalars: dict[str, Functions] = {}
+_natives: dict[str, ModuleType] = {}  # by namespace of the operators
 
 
 def compile(program: str | Path) -> LomaModule:
@@ -73,12 +75,15 @@ def compile_many(
 def load(program: Program) -> LomaModule:
     """The module of a program: loaded already, from the cache, or compiled now."""
     key = program.key()
-    with _lock:
-        lock = _locks.setdefault(key, threading.Lock())
-    with lock:
+    with _lock_of(key):
         if key not in _loaded:
             _loaded[key] = _obtain(program, key)
         return _loaded[key]
+
+
+def _lock_of(key: str) -> threading.Lock:
+    with _lock:
+        return _locks.setdefault(key, threading.Lock())
 
 
 def _read(program: str | Path) -> Program:
@@ -89,36 +94,88 @@ def _read(program: str | Path) -> Program:
 
 
 def _obtain(program: Program, key: str) -> LomaModule:
-    from loma.backends import toolchain
+    kept = _kept(key, lambda: _build(program))
+    folder = cache.folder(kept["object"])
+    native = None if kept["operators"] is None else _native(program, kept, folder)
 
+    def scalar_functions(module: LomaModule) -> Functions:
+        return _scalar_functions(program, kept, module)
+
+    module = LomaModule(program.source, program.path, kept, native, folder, scalar_functions)
+    if native is None:
+        module.__dict__.update(scalar_functions(module))
+    return module
+
+
+def _kept(key: str, build: Callable[[], Record]) -> Record:
+    """What the index has under the key, if its object is still there; else built now."""
     kept = cache.read_index(key)
-    if kept is None or not toolchain.is_built(kept["object"]):
-        kept = _build(program)
+    if kept is None or not cache.folder(kept["object"]).is_dir():
+        kept = build()
         cache.write_index(key, kept)
-    with _lock:
-        # Two texts can give the same operators, which can be registered only once.
-        if kept["namespace"] not in _objects:
-            folder = cache.folder(kept["object"])
-            native = toolchain.load(folder, kept["namespace"])
-            module = LomaModule(program.source, program.path, kept["metadata"], native, folder)
-            native.set_derivative_hook(_derivative_hook(program, kept["metadata"]["operators"]))
-            _objects[kept["namespace"]] = module
-        return _objects[kept["namespace"]]
+    return kept
 
 
-def _build(program: Program) -> dict[str, Any]:
+def _build(program: Program) -> Record:
+    """Compiles the tensor functions; where there are none, the scalar functions.
+
+    What is returned is kept in the index: ``functions`` and ``structs`` are what Python sees,
+    ``object`` is a folder in the cache, ``operators`` leads from operators to tensor functions and
+    is None where the object has scalar functions.
+    """
     from loma import pipeline
-    from loma.backends import toolchain
+    from loma.backends import scalar, toolchain
 
     stage = pipeline.program(program.source, program.path, program.name)
     for function in program.derived:
         stage = pipeline.derived(stage, function)
-    source = pipeline.generated(stage)
-    folder = toolchain.build(source)
-    return {"object": folder.name, "namespace": source.name, "metadata": source.metadata}
+    if stage.tensor_functions:
+        source = pipeline.generated(stage)
+        folder, operators = toolchain.build(source), source.metadata["operators"]
+    else:
+        source = pipeline.generated_scalars(stage)
+        folder, operators = scalar.build(source), None
+    return {
+        "name": stage.module.name,
+        "namespace": source.name,
+        "object": folder.name,
+        "operators": operators,
+        "functions": pipeline.function_records(stage),
+        "structs": scalar.struct_records(stage.module),
+    }
 
 
-def _derivative_hook(program: Program, functions: dict[str, str]) -> Callable[[str], str]:
+def _scalar_functions(program: Program, kept: Record, module: LomaModule) -> Functions:
+    """The module's scalar functions, compiled now if it has tensor functions, too."""
+    from loma import pipeline
+    from loma.backends import scalar
+
+    def build() -> Record:
+        stage = pipeline.program(program.source, program.path, program.name)
+        return {"object": scalar.build(pipeline.generated_scalars(stage)).name}
+
+    key = program.key("scalar functions")
+    with _lock_of(key):
+        if key not in _loaded_scalars:
+            part = kept if kept["operators"] is None else _kept(key, build)
+            _loaded_scalars[key] = scalar.load(module, kept, cache.folder(part["object"]))
+        return _loaded_scalars[key]
+
+
+def _native(program: Program, kept: Record, folder: Path) -> ModuleType:
+    from loma.backends import toolchain
+
+    namespace = kept["namespace"]
+    with _lock:
+        # Two texts can give the same operators, which can be registered only once.
+        if namespace not in _natives:
+            native = toolchain.load(folder, namespace)
+            native.set_derivative_hook(_derivative_hook(program, kept["operators"]))
+            _natives[namespace] = native
+        return _natives[namespace]
+
+
+def _derivative_hook(program: Program, functions: Mapping[str, str]) -> Callable[[str], str]:
     """What the runtime calls when it needs the derivative of a function that has none compiled.
 
     ``functions``: names by operator. The hook returns the namespace of the operators that have it.

@@ -1,0 +1,60 @@
+"""The C file of a module's scalar functions, with an entry for each that Python may call.
+
+All entries have one C type: they get pointers to the arguments' values, then to where the results
+go. An array argument is a slice, ``{T *data; int size;}``, so that subscripts are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from loma import cache
+from loma.backends.base import GeneratedSource, environment
+from loma.ir import Module
+
+TAKE_FAILURE = "loma_error_take"  # of the generated file: tells this thread's failure, once
+_TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+def entry_name(number: int) -> str:
+    """Of the function with that number among those that Python may call."""
+    return f"loma_entry_{number}"
+
+
+def generate(module: Module, names: Sequence[str]) -> GeneratedSource:
+    """The module as C; ``names`` are the functions that Python may call. Errors are those of
+    :func:`loma.backends.c.generate`."""
+    from loma.backends import c
+
+    source = c.generate(module, c.Options(arrays="slices"))
+    functions = {item["name"]: item for item in source.metadata["functions"]}
+    entries = [_entry(number, functions[name]) for number, name in enumerate(names)]
+    (file, text), *others = source.files
+    text += environment(_TEMPLATES).get_template("entries.c.j2").render(entries=entries)
+    stem, _, _ = source.name.rpartition("_")
+    return replace(
+        source, name=f"{stem}_{cache.digest([text])[:16]}", files=((file, text), *others)
+    )
+
+
+def _entry(number: int, function: dict[str, Any]) -> dict[str, Any]:
+    """What the template prints."""
+    params, types = function["all_params"], [*function["c_params"]]
+    if len(types) < len(params):
+        types.append("int")  # the number of work items
+    arguments = []
+    for slot, (param, type_) in enumerate(zip(params, types, strict=True)):
+        is_pointer = param["mode"] == "Out" and param["record"][0] != "array"
+        arguments.append(f"({type_})slots[{slot}]" if is_pointer else f"*({type_} *)slots[{slot}]")
+    return {
+        "name": entry_name(number),
+        "call": f"{function['symbol']}({', '.join(arguments)})",
+        "result": function["c_result"],
+        "results": [
+            {"type": type_, "slot": slot}
+            for slot, type_ in enumerate(function["c_results"], len(params))
+        ],
+    }

@@ -1,0 +1,69 @@
+"""Scalar functions as Python callables, from a compiled library."""
+
+from __future__ import annotations
+
+import copyreg
+import ctypes
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loma import runtime_errors
+from loma.backends.compilers import LIBRARY_FILE
+from loma.backends.scalar.build import extension
+from loma.backends.scalar.entries import TAKE_FAILURE, entry_name
+from loma.functions import Record, documentation
+
+if TYPE_CHECKING:
+    from loma.functions import LomaModule
+
+_KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def load(module: LomaModule, record: Record, folder: Path) -> dict[str, Callable[..., Any]]:
+    """The scalar functions of the module's record, by name. Calls check their arguments."""
+    native = extension()
+    copyreg.pickle(native.ScalarFunction, _reduced)
+    types = native.Types()
+    for name, members in record["structs"]:
+        types.add_struct(name, getattr(module, name), members)
+    records = [item for item in record["functions"] if item["layer"] == "scalar"]
+    loaded = ctypes.CDLL(str(folder / LIBRARY_FILE))
+    take_failure = _address(loaded, TAKE_FAILURE) if hasattr(loaded, TAKE_FAILURE) else 0
+    functions = {}
+    for number, item in enumerate(records):
+        call = native.function(
+            types,
+            item["name"],
+            [(param["name"], param["record"], param["role"]) for param in item["all_params"]],
+            item["results"],
+            _address(loaded, entry_name(number)),
+            take_failure,
+            runtime_errors.exception,
+        )
+        functions[item["name"]] = _described(call, item, module)
+    return functions
+
+
+def _described(call: Callable[..., Any], record: Record, module: LomaModule) -> Callable[..., Any]:
+    """With what Python's own functions tell about themselves."""
+    call.__name__ = call.__qualname__ = record["name"]
+    call.__module__ = module.__name__
+    call.__doc__ = documentation(record)
+    call.__self__ = module  # type: ignore[attr-defined]
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(param["name"], _KIND) for param in record["params"]]
+    )
+    return call
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    address = ctypes.cast(library[name], ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def _reduced(function: Any) -> tuple[Callable[..., Any], tuple[LomaModule, str]]:
+    """A function is pickled as an attribute of its module."""
+    return getattr, (function.__self__, function.__name__)

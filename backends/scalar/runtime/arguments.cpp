@@ -1,0 +1,151 @@
+// Arguments as generated code takes them: a pointer to each one's value.
+#include "arguments.h"
+
+#include "values.h"
+
+#include <algorithm>
+
+namespace loma {
+
+namespace {
+
+using Shape = const Py_ssize_t*;
+
+void fill(Call& call, const Type& type, char* memory, Shape shape, Slice* slice);
+
+// `count` elements of an array of arrays, in a buffer; `shape` is that of an element.
+void fill_rows(Call& call, const Type& element, Py_ssize_t count, char* memory, Shape shape,
+               Slice* rows) {
+  std::size_t stride = element.leaf->words * sizeof(Word);
+  for (int k = 0; k < element.rank; ++k) {
+    stride *= static_cast<std::size_t>(shape[k]);
+  }
+  for (Py_ssize_t k = 0; k < count; ++k, memory += stride, rows += element.slices()) {
+    if (element.size < 0) {
+      fill(call, element, memory, shape, rows);
+    } else {
+      fill_rows(call, *element.element, element.size, memory, shape + 1, rows);
+    }
+  }
+}
+
+// A buffer of an array type.
+void fill(Call& call, const Type& type, char* memory, Shape shape, Slice* slice) {
+  slice->size = static_cast<int>(*shape);
+  slice->data = memory;
+  if (!type.is_block()) {
+    auto* rows = call.arena.make<Slice>(static_cast<std::size_t>(*shape) * type.element->slices());
+    slice->data = rows;
+    fill_rows(call, *type.element, *shape, memory, shape + 1, rows);
+  }
+}
+
+void bind_array(Call& call, const Place& place, const Type& type, PyObject* value, bool written,
+                Slice* slice);
+
+// The elements of a list of arrays.
+void bind_rows(Call& call, const Place& place, const Type& element, PyObject* items, bool written,
+               Slice* rows) {
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(items); ++k, rows += element.slices()) {
+    const Place here = place.at(k);
+    Slice whole{};
+    bind_array(call, here, element, PyTuple_GET_ITEM(items, k), written, &whole);
+    if (element.size < 0) {
+      *rows = whole;
+    } else {
+      std::copy_n(static_cast<Slice*>(whole.data), element.slices(), rows);
+    }
+  }
+}
+
+void bind_array(Call& call, const Place& place, const Type& type, PyObject* value, bool written,
+                Slice* slice) {
+  PyObject* items = elements(call, place, value, written);
+  if (items == nullptr) {
+    const Py_buffer* buffer = view(call, place, value, *type.leaf, written);
+    if (buffer == nullptr) {
+      call.fail(PyExc_TypeError, place,
+                "must be " + type.text + ", a NumPy array, a torch tensor or a list, got " +
+                    describe(value));
+    }
+    check_shape(call, place, type, *buffer);
+    fill(call, type, static_cast<char*>(buffer->buf), buffer->shape, slice);
+    return;
+  }
+  const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(items));
+  check_size(call, place, type, PyTuple_GET_SIZE(items));
+  slice->size = static_cast<int>(count);
+  if (!type.is_block()) {
+    auto* rows = call.arena.make<Slice>(count * type.element->slices());
+    slice->data = rows;
+    bind_rows(call, place, *type.element, items, written, rows);
+    return;
+  }
+  auto* words = call.arena.make<Word>(count * type.element->words);
+  slice->data = words;
+  if (!load_elements(call, place, *type.element, value, items, words, written) && written) {
+    call.fail(PyExc_TypeError, place,
+              "is written, so it must be a NumPy array, a torch tensor or a list, got " +
+                  describe(value));
+  }
+}
+
+// A number that is written stands in an array: Python's own numbers do not change.
+void* bind_out_number(Call& call, const Place& place, const Type& type, PyObject* value) {
+  const Py_buffer* buffer = view(call, place, value, type, true);
+  if (buffer == nullptr) {
+    call.fail(PyExc_TypeError, place,
+              "is written, and a Python number cannot change: it must be a NumPy array or a torch "
+              "tensor of one element, got " + describe(value));
+  }
+  if (buffer->len != sizeof(Word)) {
+    call.fail(PyExc_ValueError, place, "must have one element, got " + describe(value));
+  }
+  return buffer->buf;
+}
+
+void* bind_items(Call& call, const Place& place, PyObject* value) {
+  auto* count = call.arena.make<std::int32_t>();
+  *count = to_int(call, place, value);
+  if (*count < 0) {
+    call.fail(PyExc_ValueError, place,
+              "is the number of work items: it must not be negative, got " + std::to_string(*count));
+  }
+  return count;
+}
+
+}  // namespace
+
+void* bind(Call& call, const Parameter& parameter, PyObject* value) {
+  const Place place{nullptr, &parameter.name, 0};
+  const Type& type = *parameter.type;
+  const bool written = parameter.role == Role::Out;
+  if (parameter.role == Role::Items) {
+    return bind_items(call, place, value);
+  }
+  if (type.kind == Type::Kind::Array) {
+    auto* slice = call.arena.make<Slice>();
+    bind_array(call, place, type, value, written, slice);
+    return slice;
+  }
+  if (type.is_number() && written) {
+    return bind_out_number(call, place, type, value);
+  }
+  auto* words = call.arena.make<Word>(type.words);
+  load(call, place, type, value, words, written);
+  return words;
+}
+
+void* bind_adjoint(Call& call, const Parameter& parameter, PyObject* argument, PyObject** result) {
+  const Type& type = *parameter.type;
+  if (type.kind != Type::Kind::Array) {
+    *result = nullptr;
+    return call.arena.make<Word>(type.words);
+  }
+  *result = call.keep(zeros_like(type, argument).release().ptr());
+  auto* slice = call.arena.make<Slice>();
+  bind_array(call, {nullptr, &parameter.name, 0}, type, *result, true, slice);
+  return slice;
+}
+
+}  // namespace loma

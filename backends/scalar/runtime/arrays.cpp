@@ -1,0 +1,221 @@
+// NumPy arrays, torch tensors and other buffers, without the headers of either library.
+#include "values.h"
+
+#include <climits>
+
+namespace loma {
+
+namespace {
+
+// A module that the process has imported already, else None. Nothing is imported for a look.
+py::object imported(const char* name) {
+  const auto label = py::reinterpret_steal<py::object>(PyUnicode_InternFromString(name));
+  PyObject* module = PyImport_GetModule(label.ptr());
+  if (module == nullptr) {
+    if (PyErr_Occurred() != nullptr) {
+      throw py::error_already_set();
+    }
+    return py::none();
+  }
+  return py::reinterpret_steal<py::object>(module);
+}
+
+PyTypeObject* tensor_type() {
+  static PyTypeObject* type = nullptr;  // under the GIL; torch stays imported
+  if (type == nullptr) {
+    const py::object torch = imported("torch");
+    if (!torch.is_none() && py::hasattr(torch, "Tensor")) {
+      type = reinterpret_cast<PyTypeObject*>(py::object(torch.attr("Tensor")).release().ptr());
+    }
+  }
+  return type;
+}
+
+py::object dtype_of(const Type& leaf) {
+  switch (leaf.kind) {
+    case Type::Kind::Int:
+      return py::module_::import("numpy").attr("dtype")("int32");
+    case Type::Kind::Float:
+      return py::module_::import("numpy").attr("dtype")("float32");
+    default:
+      return leaf.make.attr("dtype");
+  }
+}
+
+std::string expected_dtype(const Type& leaf) {
+  return leaf.kind == Type::Kind::Int     ? "int32"
+         : leaf.kind == Type::Kind::Float ? "float32"
+                                          : "of the structure " + leaf.text;
+}
+
+std::string text_of(const py::handle& value) { return py::str(value).cast<std::string>(); }
+
+bool has_dtype(const Py_buffer& buffer, PyObject* value, const Type& leaf) {
+  if (leaf.kind == Type::Kind::Struct) {
+    return py::hasattr(value, "dtype") && dtype_of(leaf).equal(py::getattr(value, "dtype"));
+  }
+  std::string format = buffer.format == nullptr ? "B" : buffer.format;
+  constexpr char native[] = {'@', '=', __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? '<' : '>', '\0'};
+  if (format.size() == 2 && std::string(native).find(format[0]) != std::string::npos) {
+    format.erase(0, 1);
+  }
+  const char* wanted = leaf.kind == Type::Kind::Int ? "il" : "f";
+  return buffer.itemsize == sizeof(Word) && format.size() == 1 &&
+         std::string(wanted).find(format) != std::string::npos;
+}
+
+// The tensor's memory as a NumPy array.
+PyObject* array_of_tensor(const Call& call, const Place& place, PyObject* value, const Type& leaf) {
+  const auto tensor = py::reinterpret_borrow<py::object>(value);
+  if (tensor.attr("requires_grad").cast<bool>()) {
+    call.fail(PyExc_TypeError, place,
+              "requires grad, but a scalar function takes no part in autograd: pass detach() of "
+              "it, and call the function's derivative for gradients");
+  }
+  const auto device = text_of(tensor.attr("device"));
+  if (device != "cpu") {
+    call.fail(PyExc_ValueError, place, "must be on the CPU, got a tensor on " + device);
+  }
+  const auto layout = text_of(tensor.attr("layout"));
+  if (layout != "torch.strided") {
+    call.fail(PyExc_ValueError, place, "must be a dense tensor, got layout " + layout);
+  }
+  PyObject* array = PyObject_CallMethod(value, "numpy", nullptr);
+  if (array == nullptr) {  // a dtype that NumPy lacks, or a tensor without memory of its own
+    PyErr_Clear();
+    call.fail(PyExc_TypeError, place,
+              "must be " + expected_dtype(leaf) + ", got " + describe(value));
+  }
+  return array;
+}
+
+std::string shape_text(const Py_ssize_t* shape, int rank) {
+  std::string text = "(";
+  for (int k = 0; k < rank; ++k) {
+    text += (k == 0 ? "" : ", ") + std::to_string(shape[k]);
+  }
+  return text + (rank == 1 ? ",)" : ")");
+}
+
+}  // namespace
+
+bool is_tensor(PyObject* value) {
+  PyTypeObject* type = tensor_type();
+  return type != nullptr && PyObject_TypeCheck(value, type);
+}
+
+std::string describe(PyObject* value) {
+  const std::string name = Py_TYPE(value)->tp_name;
+  const py::handle object(value);
+  if (PyList_Check(value) || PyTuple_Check(value)) {
+    return "a " + name + " of " + std::to_string(PySequence_Size(value));
+  }
+  if (is_tensor(value)) {
+    return "a tensor of " + text_of(object.attr("dtype")) + " and shape " +
+           text_of(py::reinterpret_steal<py::object>(PySequence_Tuple(object.attr("shape").ptr())));
+  }
+  if (name == "numpy.ndarray") {
+    return "an array of " + text_of(object.attr("dtype")) + " and shape " +
+           text_of(object.attr("shape"));
+  }
+  return name;
+}
+
+const Py_buffer* view(Call& call, const Place& place, PyObject* value, const Type& leaf,
+                      bool written) {
+  PyObject* source = value;
+  if (is_tensor(value)) {
+    source = call.keep(array_of_tensor(call, place, value, leaf));
+  } else if (!PyObject_CheckBuffer(value)) {
+    return nullptr;
+  }
+  auto* buffer = call.arena.make<Py_buffer>();
+  if (PyObject_GetBuffer(source, buffer, PyBUF_RECORDS_RO) != 0) {
+    PyErr_Clear();
+    call.fail(PyExc_TypeError, place, "must be " + expected_dtype(leaf) + ", got " + describe(value));
+  }
+  call.buffers.push_back(buffer);
+  if (!has_dtype(*buffer, source, leaf)) {
+    call.fail(PyExc_TypeError, place, "must be " + expected_dtype(leaf) + ", got " + describe(value));
+  }
+  if (PyBuffer_IsContiguous(buffer, 'C') == 0) {
+    call.fail(PyExc_ValueError, place, "must be contiguous, got strides");
+  }
+  if (reinterpret_cast<std::uintptr_t>(buffer->buf) % alignof(Word) != 0) {
+    call.fail(PyExc_ValueError, place, "must be aligned in memory");
+  }
+  if (written && buffer->readonly != 0) {
+    call.fail(PyExc_ValueError, place, "is written, but the array is read-only");
+  }
+  call.note(place, buffer->buf, static_cast<std::size_t>(buffer->len), written);
+  return buffer;
+}
+
+void check_size(const Call& call, const Place& place, const Type& type, Py_ssize_t size) {
+  if (type.size >= 0 && size != type.size) {
+    call.fail(PyExc_ValueError, place,
+              "must be " + type.text + ", got " + std::to_string(size) + " elements");
+  }
+  if (size > INT_MAX) {
+    call.fail(PyExc_ValueError, place, "has more elements than an int counts");
+  }
+}
+
+void check_shape(const Call& call, const Place& place, const Type& type, const Py_buffer& buffer) {
+  bool fits = buffer.ndim == type.rank;
+  const Type* part = &type;
+  for (int k = 0; fits && k < type.rank; ++k, part = part->element) {
+    fits = part->size < 0 || part->size == buffer.shape[k];
+  }
+  if (!fits) {
+    call.fail(PyExc_ValueError, place,
+              "must be " + type.text + ", got an array of shape " + shape_text(buffer.shape, buffer.ndim));
+  }
+  for (int k = 0; k < type.rank; ++k) {
+    if (buffer.shape[k] > INT_MAX) {
+      call.fail(PyExc_ValueError, place, "has more elements than an int counts");
+    }
+  }
+}
+
+py::object zeros(const Type& leaf, const std::vector<Py_ssize_t>& shape) {
+  py::tuple sizes(shape.size());
+  for (std::size_t k = 0; k < shape.size(); ++k) {
+    sizes[k] = py::int_(shape[k]);
+  }
+  return py::module_::import("numpy").attr("zeros")(sizes, dtype_of(leaf));
+}
+
+py::object zeros_like(const Type& type, PyObject* argument) {
+  if (is_tensor(argument)) {
+    return py::module_::import("torch").attr("zeros_like")(py::handle(argument));
+  }
+  if (type.kind == Type::Kind::Array && !PyList_Check(argument) && !PyTuple_Check(argument)) {
+    const py::tuple sizes = py::module_::import("numpy").attr("shape")(py::handle(argument));
+    std::vector<Py_ssize_t> shape;
+    for (const auto& size : sizes) {
+      shape.push_back(size.cast<Py_ssize_t>());
+    }
+    return zeros(*type.leaf, shape);
+  }
+  if (type.sized) {
+    const std::vector<Word> nothing(type.words);
+    return py::reinterpret_steal<py::object>(to_python(type, nothing.data()));
+  }
+  const Py_ssize_t count = PySequence_Size(argument);
+  if (type.leaf->is_number() && type.is_block()) {
+    std::vector<Py_ssize_t> shape{count};
+    for (const Type* part = type.element; part->kind == Type::Kind::Array; part = part->element) {
+      shape.push_back(part->size);
+    }
+    return zeros(*type.leaf, shape);
+  }
+  py::list list;
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    const auto item = py::reinterpret_steal<py::object>(PySequence_GetItem(argument, k));
+    list.append(zeros_like(*type.element, item.ptr()));
+  }
+  return list;
+}
+
+}  // namespace loma

@@ -1,0 +1,64 @@
+#include "types.h"
+
+namespace loma {
+
+void raise(PyObject* kind, const std::string& text) {
+  PyErr_SetString(kind, text.c_str());
+  throw py::error_already_set();
+}
+
+const Type* Types::add(Type type) {
+  types_.push_back(std::move(type));
+  Type& added = types_.back();
+  added.leaf = added.kind == Type::Kind::Array ? added.element->leaf : &added;
+  return &added;
+}
+
+void Types::add_struct(const std::string& name, py::object make, const py::sequence& members) {
+  Type type;
+  type.kind = Type::Kind::Struct;
+  type.text = name;
+  type.words = 0;
+  type.make = std::move(make);
+  for (const auto& item : members) {
+    const auto member = py::reinterpret_borrow<py::sequence>(item);
+    PyObject* text = py::str(member[0]).release().ptr();
+    PyUnicode_InternInPlace(&text);
+    const auto label = py::reinterpret_steal<py::str>(text);
+    type.members.push_back({label, label.cast<std::string>(), this->type(member[1])});
+    type.words += type.members.back().type->words;
+  }
+  if (type.members.empty()) {
+    type.words = 1;  // C has no empty structs: the generated one has an int
+  }
+  structs_[name] = add(std::move(type));
+}
+
+const Type* Types::type(const py::sequence& description) {
+  const auto kind = description[0].cast<std::string>();
+  if (kind == "struct") {
+    return structs_.at(description[1].cast<std::string>());
+  }
+  Type type;
+  type.text = kind;
+  type.kind = kind == "int" ? Type::Kind::Int : Type::Kind::Float;
+  if (kind != "array") {
+    return add(std::move(type));
+  }
+  type.kind = Type::Kind::Array;
+  type.element = this->type(description[1]);
+  type.rank = 1 + type.element->rank;
+  type.words = 0;
+  type.sized = false;
+  type.text = "Array[" + type.element->text;
+  if (const py::object size = description[2]; !size.is_none()) {
+    type.size = size.cast<std::int64_t>();
+    type.words = static_cast<std::size_t>(type.size) * type.element->words;
+    type.sized = type.element->sized;
+    type.text += ", " + std::to_string(type.size);
+  }
+  type.text += "]";
+  return add(std::move(type));
+}
+
+}  // namespace loma

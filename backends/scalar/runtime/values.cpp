@@ -1,0 +1,183 @@
+#include "values.h"
+
+#include <cstring>
+
+namespace loma {
+
+namespace {
+
+using How = WriteBack::How;
+
+PyObject* member_of(Call& call, const Place& place, const Type& type, const Member& member,
+                    PyObject* value) {
+  PyObject* found = PyObject_GetAttr(value, member.name.ptr());
+  if (found != nullptr) {
+    return found;
+  }
+  if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) {
+    throw py::error_already_set();
+  }
+  PyErr_Clear();
+  std::string names;
+  for (const Member& other : type.members) {
+    names += (names.empty() ? "" : ", ") + other.text;
+  }
+  call.fail(PyExc_TypeError, place,
+            "must be an object with the attributes " + names + " (the struct " + type.text +
+                "), got " + describe(value) + " without '" + member.text + "'");
+}
+
+bool load_struct(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
+                 bool written) {
+  call.note(place, value, 1, written);
+  for (const Member& member : type.members) {
+    PyObject* part = call.keep(member_of(call, place, type, member, value));
+    const Place here = place.of(member.text);
+    if (!load(call, here, *member.type, part, words, written) && written) {
+      call.write_backs.push_back(
+          {How::Attribute, member.type, words, nullptr, value, member.name.ptr(), 0});
+    }
+    words += member.type->words;
+  }
+  return true;
+}
+
+bool load_array(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
+                bool written) {
+  if (PyObject* items = elements(call, place, value, written)) {
+    check_size(call, place, type, PyTuple_GET_SIZE(items));
+    return load_elements(call, place, *type.element, value, items, words, written);
+  }
+  const Py_buffer* buffer = view(call, place, value, *type.leaf, written);
+  if (buffer == nullptr) {
+    call.fail(PyExc_TypeError, place,
+              "must be " + type.text + ", a NumPy array, a torch tensor or a list, got " + describe(value));
+  }
+  check_shape(call, place, type, *buffer);
+  std::memcpy(words, buffer->buf, type.words * sizeof(Word));
+  if (written) {
+    call.write_backs.push_back({How::Copy, &type, words, buffer->buf, nullptr, nullptr, 0});
+  }
+  return true;
+}
+
+}  // namespace
+
+PyObject* elements(Call& call, const Place& place, PyObject* value, bool written) {
+  if (PyList_Check(value)) {
+    call.note(place, value, 1, written);
+  } else if (!PyTuple_Check(value)) {
+    return nullptr;
+  }
+  // A copy: what elements do when they are asked for their numbers may change a list.
+  return call.keep(PySequence_Tuple(value));
+}
+
+bool load_elements(Call& call, const Place& place, const Type& element, PyObject* value,
+                   PyObject* items, Word* words, bool written) {
+  bool settled = true;
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(items); ++k, words += element.words) {
+    PyObject* item = PyTuple_GET_ITEM(items, k);
+    if (load(call, place.at(k), element, item, words, written) || !written) {
+      continue;
+    }
+    if (PyList_Check(value)) {
+      call.write_backs.push_back({How::Element, &element, words, nullptr, value, nullptr, k});
+    } else {
+      settled = false;
+    }
+  }
+  return settled;
+}
+
+bool load(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
+          bool written) {
+  switch (type.kind) {
+    case Type::Kind::Int: {
+      const std::int32_t number = to_int(call, place, value);
+      std::memcpy(words, &number, sizeof number);
+      return false;
+    }
+    case Type::Kind::Float: {
+      const float number = to_float(call, place, value);
+      std::memcpy(words, &number, sizeof number);
+      return false;
+    }
+    case Type::Kind::Array:
+      return load_array(call, place, type, value, words, written);
+    case Type::Kind::Struct:
+      return load_struct(call, place, type, value, words, written);
+  }
+  return false;
+}
+
+namespace {
+
+PyObject* object_of(const Type& type, const Word* words) {
+  auto* cls = reinterpret_cast<PyTypeObject*>(type.make.ptr());
+  auto object = py::reinterpret_steal<py::object>(
+      cls->tp_new(cls, py::tuple(0).ptr(), nullptr));  // without __init__: every member is set here
+  if (!object) {
+    throw py::error_already_set();
+  }
+  for (const Member& member : type.members) {
+    const auto value = py::reinterpret_steal<py::object>(to_python(*member.type, words));
+    if (PyObject_GenericSetAttr(object.ptr(), member.name.ptr(), value.ptr()) != 0) {
+      throw py::error_already_set();
+    }
+    words += member.type->words;
+  }
+  return object.release().ptr();
+}
+
+PyObject* array_of(const Type& type, const Word* words) {
+  if (type.leaf->kind == Type::Kind::Struct) {
+    py::list list;
+    for (std::int64_t k = 0; k < type.size; ++k, words += type.element->words) {
+      list.append(py::reinterpret_steal<py::object>(to_python(*type.element, words)));
+    }
+    return list.release().ptr();
+  }
+  std::vector<Py_ssize_t> shape;
+  for (const Type* part = &type; part->kind == Type::Kind::Array; part = part->element) {
+    shape.push_back(part->size);
+  }
+  py::object array = zeros(*type.leaf, shape);
+  Py_buffer buffer;
+  if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_WRITABLE) != 0) {
+    throw py::error_already_set();
+  }
+  std::memcpy(buffer.buf, words, type.words * sizeof(Word));
+  PyBuffer_Release(&buffer);
+  return array.release().ptr();
+}
+
+}  // namespace
+
+PyObject* to_python(const Type& type, const Word* words) {
+  PyObject* result = nullptr;
+  switch (type.kind) {
+    case Type::Kind::Int: {
+      std::int32_t number;
+      std::memcpy(&number, words, sizeof number);
+      result = PyLong_FromLong(number);
+      break;
+    }
+    case Type::Kind::Float: {
+      float number;
+      std::memcpy(&number, words, sizeof number);
+      result = PyFloat_FromDouble(number);
+      break;
+    }
+    case Type::Kind::Array:
+      return array_of(type, words);
+    case Type::Kind::Struct:
+      return object_of(type, words);
+  }
+  if (result == nullptr) {
+    throw py::error_already_set();
+  }
+  return result;
+}
+
+}  // namespace loma

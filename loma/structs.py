@@ -1,0 +1,144 @@
+"""Structs as Python objects: ``ray = m.Ray(t=1.0)``, with the members as attributes.
+
+A call takes any object that has the attributes; what it returns is an object of the struct's class.
+A type is described by what JSON can hold: ``["float"]``, ``["int"]``, ``["struct", name]``, or
+``["array", element, size]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TypeRecord = Sequence[Any]
+StructRecord = tuple[str, Sequence[tuple[str, TypeRecord]]]  # name, members
+
+
+class StructClass(type):
+    """The class of structs' classes. What stands here hides no member of an object."""
+
+    @property
+    def dtype(cls) -> Any:
+        """The NumPy structure of the same layout: arrays of it are passed without a copy."""
+        import numpy as np
+
+        members, classes = _layouts[cls].members, _layouts[cls].classes
+        if not members:  # C has no empty structs: there is an int in it
+            return np.dtype({"names": [], "formats": [], "itemsize": 4})
+        return np.dtype([(name, *_field(type_, classes)) for name, type_ in members.items()])
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """``classes`` are those of the module, by name; ``origin`` gives the module."""
+
+    members: dict[str, TypeRecord]
+    classes: Mapping[str, StructClass]
+    origin: Callable[[], object]
+
+
+# Beside the classes, because a member may have any name.
+_layouts: dict[type, _Layout] = {}
+
+
+class Struct(metaclass=StructClass):
+    """Members are given in order or by keyword, as a dataclass takes them; the rest are zero."""
+
+    __slots__ = ()
+
+    def __init__(self, /, *values: Any, **members: Any) -> None:
+        name, layout = type(self).__name__, _layouts[type(self)]
+        if len(values) > len(layout.members):
+            raise TypeError(f"{name} has {len(layout.members)} members, got {len(values)} values")
+        given = dict(zip(layout.members, values, strict=False))
+        for member in members:
+            if member in given:
+                raise TypeError(f"{name}: member '{member}' is given twice")
+            if member not in layout.members:
+                raise TypeError(
+                    f"{name} has no member '{member}': it has {', '.join(layout.members) or 'none'}"
+                )
+        given |= members
+        for member, type_ in layout.members.items():
+            value = given[member] if member in given else zero(type_, layout.classes)
+            setattr(self, member, value)
+
+    def __repr__(self) -> str:
+        members = ", ".join(f"{name}={_plain(value)!r}" for name, value in _values(self).items())
+        return f"{type(self).__name__}({members})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        mine, others = _values(self), _values(other)
+        return all(bool(_plain(mine[name]) == _plain(others[name])) for name in mine)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Callable[..., Struct], tuple[object, str, dict[str, Any]]]:
+        return _rebuild, (_layouts[type(self)].origin(), type(self).__name__, _values(self))
+
+
+def struct_classes(
+    structs: Sequence[StructRecord], origin: Callable[[], object]
+) -> dict[str, StructClass]:
+    """The classes of a module's structs, whose parts come first; ``origin`` gives the module."""
+    classes: dict[str, StructClass] = {}
+    for name, members in structs:
+        # Named afterwards: a class with a name mangles slots that begin with two underscores.
+        cls = StructClass("_", (Struct,), {"__slots__": tuple(member for member, _ in members)})
+        cls.__name__ = cls.__qualname__ = name
+        cls.__module__ = "loma"
+        cls.__doc__ = f"The struct {name} of a loma program: {', '.join(m for m, _ in members)}"
+        _layouts[cls] = _Layout(dict(members), classes, origin)
+        classes[name] = cls
+    return classes
+
+
+def zero(type_: TypeRecord, classes: Mapping[str, StructClass]) -> Any:
+    """The all-zero value of a type of fixed size."""
+    match type_:
+        case ["int"]:
+            return 0
+        case ["float"]:
+            return 0.0
+        case ["struct", name]:
+            return classes[name]()
+        case ["array", element, size]:
+            leaf, shape = _leaf(type_)
+            if leaf[0] == "struct":
+                return [zero(element, classes) for _ in range(size)]
+            import numpy as np
+
+            return np.zeros(shape, "float32" if leaf[0] == "float" else "int32")
+        case _:
+            raise AssertionError(type_)
+
+
+def _leaf(type_: TypeRecord) -> tuple[TypeRecord, tuple[int, ...]]:
+    shape: tuple[int, ...] = ()
+    while type_[0] == "array":
+        shape += (type_[2],)
+        type_ = type_[1]
+    return type_, shape
+
+
+def _field(type_: TypeRecord, classes: Mapping[str, StructClass]) -> tuple[Any, ...]:
+    leaf, shape = _leaf(type_)
+    dtype = {"int": "i4", "float": "f4"}.get(leaf[0]) or classes[leaf[1]].dtype
+    return (dtype, shape) if shape else (dtype,)
+
+
+def _values(struct: Struct) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in _layouts[type(struct)].members}
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and tensors as lists, which compare and print well."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _rebuild(module: object, name: str, members: dict[str, Any]) -> Struct:
+    made: Struct = getattr(module, name)(**members)
+    return made

@@ -1,0 +1,114 @@
+"""Tensor functions as plain Python functions, through the operators of a loaded module."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from loma.functions import documentation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Record = dict[str, Any]  # of a function; see loma.backends.libtorch.binding.record
+
+
+def tensor_function(record: Record, native: ModuleType) -> Callable[..., Any]:
+    """The function itself; one that libtorch cannot call raises TypeError with the reason."""
+    call = _refusing(record) if record["refusal"] else _calling(record, native)
+    call.__name__ = call.__qualname__ = record["name"]
+    call.__module__ = native.__name__
+    call.__doc__ = documentation(record)
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(param["name"], inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for param in record["params"]
+        ]
+    )
+    return call
+
+
+def _refusing(record: Record) -> Callable[..., Any]:
+    def call(*args: object, **kwargs: object) -> None:
+        raise TypeError(
+            f"{record['name']} cannot be called from Python through libtorch: it "
+            f"{record['refusal']}; tensor functions of the module can call it"
+        )
+
+    return call
+
+
+def _calling(record: Record, native: ModuleType) -> Callable[..., Any]:
+    """Outside torch.compile and torch.export a call goes straight to C++, which checks it."""
+    traced = _traced(record, native.__name__)
+    entry = native.entry(record["operator"], traced)
+    is_compiling = torch.compiler.is_compiling
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return traced(*args, **kwargs)
+        return entry(*args, **kwargs)
+
+    return call
+
+
+def _traced(record: Record, namespace: str) -> Callable[..., Any]:
+    """The call through torch.ops, in Python that Dynamo can trace."""
+    operator = getattr(getattr(torch.ops, namespace), record["operator"]).default
+    params = record["params"]
+    names = [param["name"] for param in params]
+    floats = [at for at, param in enumerate(params) if param["kind"] == "Float"]
+    tensors = [at for at, param in enumerate(params) if param["kind"] in ("Tensor", "Tensor32")]
+    outs = [at for at, param in enumerate(params) if param["mode"] == "Out"]
+    function, results, as_tuple = record["name"], record["results"], record["adjoints"]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = _positional(function, names, args, kwargs)
+        for at in floats:
+            values[at] = _as_tensor(values[at], values, tensors or floats)
+        given = operator(*values)
+        given = (given,) if results + (0 if as_tuple else len(outs)) == 1 else tuple(given or ())
+        for at, value in zip(outs, given[results:], strict=True):
+            values[at].copy_(value)
+        given = given[:results]
+        if as_tuple or results > 1:
+            return given
+        return given[0] if results else None
+
+    return call
+
+
+def _positional(
+    function: str, names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any]:
+    """The arguments in order. TypeError, as the C++ entry raises it."""
+    listed = ", ".join(names)
+    if len(args) > len(names):
+        noun = "argument" if len(names) == 1 else "arguments"
+        raise TypeError(f"{function}() takes {len(names)} {noun} ({listed}), got {len(args)}")
+    values = list(args)
+    for name in kwargs:
+        if name not in names:
+            raise TypeError(f"{function}() has no argument '{name}'; its arguments are: {listed}")
+        if name in names[: len(args)]:
+            raise TypeError(f"{function}() got argument '{name}' twice")
+    for name in names[len(args) :]:
+        if name not in kwargs:
+            raise TypeError(f"{function}() misses argument '{name}'; its arguments are: {listed}")
+        values.append(kwargs[name])
+    return values
+
+
+def _as_tensor(value: Any, values: Sequence[Any], sources: Sequence[int]) -> Tensor:
+    """A float argument as a 0-dim tensor of the call's dtype."""
+    dtype = torch.get_default_dtype()
+    for at in reversed(sources):
+        if isinstance(values[at], torch.Tensor):
+            dtype = values[at].dtype
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype)
+    return torch.full((), value, dtype=dtype)
