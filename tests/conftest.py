@@ -27,6 +27,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the golden tests produce into tests/golden instead of comparing",
     )
+    parser.addoption(
+        "--fuzz-examples",
+        type=int,
+        metavar="N",
+        help="how many random programs each test of test_fuzz.py tries, other ones each time",
+    )
 
 
 @pytest.fixture(autouse=True)

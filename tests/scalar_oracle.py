@@ -127,9 +127,10 @@ class Scalars:
 
     def run(self, name: str, args: Sequence[Value]) -> Vector:
         """The floats of the results and the ``Out`` arguments."""
-        return self._flat(self.call(name, args), self.outputs(name))
+        return self.flat(self.call(name, args), self.outputs(name))
 
-    def _flat(self, values: Sequence[Value], types: Sequence[Type]) -> Vector:
+    def flat(self, values: Sequence[Value], types: Sequence[Type]) -> Vector:
+        """The floats of several values."""
         pairs = zip(values, types, strict=True)
         return np.array([x for value, t in pairs for x in self.floats(value, t)])
 
@@ -154,7 +155,7 @@ class Scalars:
         types = self.outputs(name)
         tangent: list[float] = []
         values = [self.primal(v, t, tangent) for v, t in zip(found, types, strict=True)]
-        return self._flat(values, types), np.array(tangent)
+        return self.flat(values, types), np.array(tangent)
 
     def adjoint_arguments(
         self, name: str, args: Sequence[Value], weights: Vector, start: float = 0.0
