@@ -356,6 +356,22 @@ def f(a : In[Array[float, 3]], i : In[int], j : In[int]) -> float:
 """,
         [[0.5, 0.9, -0.4], 0, 1],
     ),
+    "array without derivative as an argument": (
+        """
+def bump(a : Out[float], x : In[float], w : In[Array[float]]):
+    a += x * w[0] * w[1]
+
+def f(x : In[float], n : In[int]) -> float:
+    a : float
+    w : Array[float, 2]
+    w[0] = 2.0
+    w[1] = n
+    bump(a, x, w)
+    bump(a, n, w)
+    return a * a
+""",
+        [0.7, 3],
+    ),
     "one argument twice": (
         """
 def g(x : In[float], y : In[float], a : In[Array[float, 2]], c : In[Array[float, 2]]) -> float:

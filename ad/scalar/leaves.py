@@ -19,9 +19,9 @@ from loma.ad.scalar.context import Context, Variant, is_unbounded
 from loma.ad.scalar.paths import Path, is_place, overlap, path_of
 from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ir import (
-    Assign, AtomicAdd, Call, CallStmt, Declare, Expr, FloatType, For, If, Index, IndexAssign,
-    IntConst, IntType, MakeStruct, Member, NoDiff, Param, Place, Pop, Push, Return, StackType, Stmt,
-    StructType, TupleType, Unpack, Var, While, Zero,
+    ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
+    IndexAssign, IntConst, IntType, MakeStruct, Member, NoDiff, Param, Place, Pop, Push, Return,
+    StackType, Stmt, StructType, TupleType, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.walk import root, walk
 
@@ -308,7 +308,9 @@ class Leaves:
 
     def _extra_adjoint(self, arg: Expr, param: Param) -> tuple[Place, list[Stmt], list[Stmt]]:
         """A variable for an argument's adjoint, and code before and after the call."""
-        extra = self._ctx.declare("_d_arg", param.type)
+        # A number may be converted by the call; of an array only the argument knows the length.
+        type_ = arg.type if isinstance(arg.type, ArrayType) else param.type
+        extra = self._ctx.declare("_d_arg", type_)
         if isinstance(param.type, IntType) or not self._reaches(arg):
             return extra, self._ctx.clear(extra) if param.mode == "Out" else [], []
         return extra, self._ctx.clear(extra), self._spread(arg, extra)

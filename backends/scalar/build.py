@@ -54,7 +54,8 @@ def _extension_folder() -> Path:
         unit.write_text("".join(f'#include "{path}"\n' for path in _sources()), "utf-8")
         command = (
             compilers.find_compiler(config.compiler_candidates()), *_FLAGS,
-            *compilers.python_flags(), *config.extra_flags(), "-shared", str(unit), "-o", str(folder / MODULE_FILE),
+            *compilers.python_flags(), *config.extra_flags(),
+            "-shared", str(unit), "-o", str(folder / MODULE_FILE),
         )  # fmt: skip
         compilers.compile_files(command, "compiling the calls of scalar functions")
 
