@@ -336,9 +336,16 @@ inline int64_t mod(int64_t a, int64_t b) {
   return r + (r != 0 && ((r < 0) != (b < 0)) ? b : 0);
 }
 
+// The whole number of times that b fits, so that a is (a // b) * b + a % b, as in Python.
 template <typename real>
 inline real real_floordiv(real a, real b) {
-  return std::floor(a / b);
+  if (b == 0) return a / b;
+  const real rest = std::fmod(a, b);
+  real count = (a - rest) / b;
+  if (rest != 0 && ((rest < 0) != (b < 0))) count -= 1;
+  if (count == 0) return std::copysign(real(0), a / b);
+  const real whole = std::floor(count);
+  return count - whole > real(0.5) ? whole + 1 : whole;
 }
 
 template <typename real>
