@@ -15,6 +15,7 @@ setup(
         "loma.frontend",
         "loma.ad",
         "loma.ad.scalar",
+        "loma.ad.tensor",
         "loma.backends",
         "loma.backends.c",
         "loma.backends.libtorch",

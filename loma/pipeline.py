@@ -26,7 +26,7 @@ from loma.printer import print_function, print_module
 from loma.walk import aggregates, expressions, statements, walk
 
 if TYPE_CHECKING:
-    from loma.ad.pairs import SplitPair
+    from loma.ad.tensor.pairs import SplitPair
     from loma.backends.base import GeneratedSource
 
 STAGES = ("parsed", "adjoint", "optimised", "cpp", "c")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from loma import builder as b
-from loma.ad.scalar.paths import is_place, overlap, path_of, subscripts
+from loma.ad.scalar.paths import is_place, overlap, path_of
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatType, For,
     Function, If, Index, IndexAssign, MakeStruct, Member, NoDiff, Place, Pop, Push, Return,
@@ -339,7 +339,3 @@ class _Hoister:
             if any(p.type == FLOAT and size(p) > LARGEST_OPERAND for p in parts):
                 return True
         return any(self._is_large(child) for child in children(expr))
-
-
-def has_subscripts(place: Expr) -> bool:
-    return any(True for _ in subscripts(place))

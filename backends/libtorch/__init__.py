@@ -12,7 +12,7 @@ from loma.backends.base import GeneratedSource, environment
 from loma.ir import Module, is_tensor_function
 
 if TYPE_CHECKING:
-    from loma.ad.pairs import SplitPair
+    from loma.ad.tensor.pairs import SplitPair
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 

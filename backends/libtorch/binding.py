@@ -17,7 +17,7 @@ from loma.ir import (
 from loma.printer import print_param, print_type
 
 if TYPE_CHECKING:
-    from loma.ad.pairs import SplitPair
+    from loma.ad.tensor.pairs import SplitPair
 
 # By function: positions of parameters that no caller passes, because they start at zero.
 Zeroed = Mapping[str, tuple[int, ...]]

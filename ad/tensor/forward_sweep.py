@@ -8,8 +8,8 @@ from typing import assert_never
 from loma import builder as b
 from loma import errors, sizes
 from loma.ad.activity import carries_derivative
-from loma.ad.index_statements import first_extreme
-from loma.ad.sweep import Env, Record, SweepContext, modified
+from loma.ad.tensor.index_statements import first_extreme
+from loma.ad.tensor.sweep import Env, Record, SweepContext, modified
 from loma.axes import index_statement
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loma.ad.activity import active_variables, carries_derivative
-from loma.ad.calls import CallPlan
+from loma.ad.tensor.calls import CallPlan
 from loma.ad.expressions import PartialName
-from loma.ad.normalise import Normal, normalise
-from loma.ad.reverse import reverse
-from loma.ad.sweep import SweepContext, Sweeps
-from loma.ad.versions import merged_names, rename
+from loma.ad.tensor.normalise import Normal, normalise
+from loma.ad.tensor.reverse import reverse
+from loma.ad.tensor.sweep import SweepContext, Sweeps
+from loma.ad.tensor.versions import merged_names, rename
 from loma.ir import Declare, Function, Module, Return, Stmt, Var
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness

@@ -6,7 +6,7 @@ adjoint sweep takes the state at the start of the iteration (from a *tape*, inde
 counter, for variables that iterations hand on), runs the body again with versions, and then the
 body's adjoint. A tape therefore holds one state per iteration, however deep the nesting, and nested
 loops are evaluated once more per level. Versions whose old value nobody reads later are merged
-again (:mod:`loma.ad.versions`), and what no adjoint reads is dropped as dead code.
+again (:mod:`loma.ad.tensor.versions`), and what no adjoint reads is dropped as dead code.
 
 Every primal variable has one adjoint variable. The adjoint of an assignment reads it, adds to the
 adjoints of what was read, and sets it to zero, in this order.
@@ -14,10 +14,10 @@ adjoints of what was read, and sets it to zero, in this order.
 
 from __future__ import annotations
 
-from loma.ad.adjoint_sweep import AdjointSweep
-from loma.ad.forward_sweep import ForwardSweep
-from loma.ad.normalise import Normal
-from loma.ad.sweep import Env, Sweeps, SweepContext
+from loma.ad.tensor.adjoint_sweep import AdjointSweep
+from loma.ad.tensor.forward_sweep import ForwardSweep
+from loma.ad.tensor.normalise import Normal
+from loma.ad.tensor.sweep import Env, Sweeps, SweepContext
 from loma.ir import Assign, Return, Var
 
 

@@ -4,41 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Protocol
 
 from loma import errors
-from loma.ad.forward_mode import forward_derivative
-from loma.ad.scalar import (
-    Callee, Variant, as_callee, reverse_callee, reverse_derivative,
-)  # fmt: skip
+from loma.ad.growing import GrowingModule
+from loma.ad.scalar.context import Callee, Variant
+from loma.ad.scalar.forward import forward_derivative
+from loma.ad.scalar.reverse import as_callee, reverse_callee, reverse_derivative
 from loma.differentials import with_differentials
-from loma.ir import Call, Declare, Derivative, Function, Module, Struct, Type
-from loma.names import Names
+from loma.ir import Call, Declare, Function, Module, Struct, Type
 from loma.walk import expressions, statements, walk
 
 
-class Add(Protocol):
-    def __call__(self, function: Function, structs: dict[str, Struct] | None = None) -> None: ...
-
-
 class ScalarDerivatives:
-    """Makes derivatives on demand.
+    """Makes derivatives on demand, each once; where one that the program names serves, no other is
+    made."""
 
-    ``find(name)`` gives a function and the module as it is then; ``add`` puts a function into the
-    module, and its structs. ``requests`` are the derivatives that the program names: where one of
-    them serves, no other is made.
-    """
-
-    def __init__(
-        self,
-        find: Callable[[str], tuple[Function, Module]],
-        add: Add,
-        names: Names,
-        requests: tuple[Derivative, ...],
-    ) -> None:
-        self._find = find
-        self._add = add
-        self._names = names
+    def __init__(self, growing: GrowingModule) -> None:
+        self._growing = growing
+        requests = growing.requests
         self._forward_names = {r.of: r.name for r in requests if r.mode == "fwd_diff"}
         self._reverse_names = {r.of: r.name for r in requests if r.mode == "rev_diff"}
         self._callees: dict[tuple[str, Variant], Callee] = {}
@@ -48,27 +31,26 @@ class ScalarDerivatives:
     def forward(self, primal: Function, name: str) -> None:
         """Adds the forward derivative of a function."""
         self._prepare(primal, self.forward_of)
-        _, module = self._find(primal.name)
-        known = {struct.name: struct for struct in module.structs}
-        structs = with_differentials(_types(primal), known)
-        self._add(forward_derivative(primal, name, structs, self.forward_of), structs)
+        structs = with_differentials(_types(primal), self._growing.structs())
+        derivative = forward_derivative(primal, name, structs, self.forward_of)
+        self._growing.add(derivative)
+        self._growing.set_structs(structs)
 
     def forward_of(self, function: str) -> Function:
         """The forward derivative of a function, made now if need be."""
         if function not in self._forward_names:
-            primal, _ = self._find(function)
-            name = self._names.fresh(f"_d_fwd_{function}")
-            self.forward(primal, name)
+            name = self._growing.names.fresh(f"_d_fwd_{function}")
+            self.forward(self._growing.find(function), name)
             self._forward_names[function] = name
-        return self._find(self._forward_names[function])[0]
+        return self._growing.find(self._forward_names[function])
 
     # ---------------------------------------------------------------------------- reverse mode
 
     def reverse(self, primal: Function, name: str) -> None:
         """Adds the reverse derivative of a function, in the form that programs use."""
         self._prepare(primal, lambda callee: self._reverse_of(callee, Variant()))
-        structs, functions = self._around(primal)
-        self._add(reverse_derivative(primal, name, structs, functions, self._reverse_of))
+        around = self._around(primal)
+        self._growing.add(reverse_derivative(primal, name, *around, self._reverse_of))
 
     def _around(
         self, primal: Function
@@ -76,33 +58,31 @@ class ScalarDerivatives:
         """The structs of the module with all that a function calls, and its functions at any
         time."""
         for callee in _calls(primal):
-            self._find(callee)
-        _, module = self._find(primal.name)
-        structs = {struct.name: struct for struct in module.structs}
-        return structs, lambda: self._find(primal.name)[1].functions
+            self._growing.find(callee)
+        return self._growing.structs(), lambda: self._growing.module.functions
 
     def _reverse_of(self, function: str, variant: Variant) -> Callee:
         """The derivative of a function in the form that derivatives of its callers use."""
         key = (function, variant)
         if key not in self._callees:
-            primal, _ = self._find(function)
+            primal = self._growing.find(function)
             serves = function in self._reverse_names and _takes_only_in(primal)
             if serves and variant == Variant():
-                derivative, _ = self._find(self._reverse_names[function])
+                derivative = self._growing.find(self._reverse_names[function])
                 self._callees[key] = as_callee(derivative, primal)
             else:
                 suffix = ("_shared" if variant.shared else "") + ("_fresh" if variant.fresh else "")
-                name = self._names.fresh(f"_d_rev_{function}{suffix}")
+                name = self._growing.names.fresh(f"_d_rev_{function}{suffix}")
                 around = self._around(primal)
                 callee = reverse_callee(primal, name, variant, *around, self._reverse_of)
-                self._add(callee.function)
+                self._growing.add(callee.function)
                 self._callees[key] = callee
         return self._callees[key]
 
     def _prepare(self, primal: Function, derive: Callable[[str], object]) -> None:
         """Makes the derivatives of everything that is called, innermost first: a long chain of
         calls is no deep recursion here. One that does not exist may turn out not to be needed."""
-        for name in _reachable(primal, lambda called: self._find(called)[0]):
+        for name in _reachable(primal, self._growing.find):
             try:
                 derive(name)
             except errors.NotDifferentiable:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loma import errors
-from loma.ad.normalise import call_types, pure_results
-from loma.ad.pairs import SplitPair
+from loma.ad.tensor.normalise import call_types, pure_results
+from loma.ad.tensor.pairs import SplitPair
 from loma.ir import FLOAT, Call, Expr, Function, IntConst, IntType, TensorType, Type, Var
 
 

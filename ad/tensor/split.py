@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from loma import builder as b
 from loma.ad.activity import carries_derivative
-from loma.ad.joint import Joint
-from loma.ad.needs import guard_by_need
-from loma.ad.normalise import pure_results
-from loma.ad.pairs import Source, SplitPair
-from loma.ad.versions import written
+from loma.ad.tensor.joint import Joint
+from loma.ad.tensor.needs import guard_by_need
+from loma.ad.tensor.normalise import pure_results
+from loma.ad.tensor.pairs import Source, SplitPair
+from loma.ad.tensor.versions import written
 from loma.ir import (
     INT, Call, Declare, Expr, Function, Index, IndexAssign, IntType, Param, Return, Stmt,
     TensorType, Type, Var,

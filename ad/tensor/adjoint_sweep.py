@@ -7,11 +7,11 @@ from dataclasses import replace
 from loma import builder as b
 from loma.ad.activity import carries_derivative, differentiable_reads
 from loma.ad.expressions import contributions
-from loma.ad.forward_sweep import ForwardSweep
-from loma.ad.index_statements import Adjoints, adjoint_statements
+from loma.ad.tensor.forward_sweep import ForwardSweep
+from loma.ad.tensor.index_statements import Adjoints, adjoint_statements
 from loma.ad.operator_rules import OpAdjoint
 from loma.ad.rules import OP_RULES
-from loma.ad.sweep import Env, Record, SweepContext
+from loma.ad.tensor.sweep import Env, Record, SweepContext
 from loma.ir import (
     Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Place, Stmt, TensorType,
     TupleType, Unpack, Var, Zero, is_tensor_function,

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from loma import builder as b
 from loma import errors
-from loma.ad.forward_expressions import Dualiser, Emitter
+from loma.ad.scalar.duals import Dualiser, Emitter
 from loma.differentials import DFLOAT, differential, forward_signature
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Call, CallStmt, Declare, For, Function, If, IndexAssign, Member,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from loma import builder as b
-from loma.ad.calls import CallPlan
+from loma.ad.tensor.calls import CallPlan
 from loma.ad.expressions import PartialName
-from loma.ad.normalise import Normal
+from loma.ad.tensor.normalise import Normal
 from loma.ir import (
     FLOAT, Assign, Declare, Expr, Function, IndexAssign, Stmt, TensorType, Type, Unpack,
     Var, Zero,

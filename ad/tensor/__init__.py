@@ -1,0 +1,1 @@
+"""Reverse mode on tensor functions: versions of variables, index statements, split pairs."""

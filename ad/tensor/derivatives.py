@@ -1,0 +1,105 @@
+"""Derivatives of tensor functions in a module: reverse derivatives, split pairs, and the partial
+derivatives of the scalar functions that index statements call."""
+
+from __future__ import annotations
+
+from loma import errors
+from loma.ad.growing import GrowingModule
+from loma.ad.scalar.derivatives import ScalarDerivatives
+from loma.ad.scalar.reverse import reverse_doc
+from loma.ad.tensor.calls import CallPlan
+from loma.ad.tensor.joint import Joint, joint_sweeps
+from loma.ad.tensor.pairs import SplitPair
+from loma.ad.tensor.partials import has_only_numbers, partial_derivative, partial_from_forward
+from loma.ad.tensor.split import split
+from loma.ir import Declare, Function, Param, Stmt, Var
+from loma.passes.liveness import Liveness
+from loma.printer import print_type
+from loma.walk import aggregates
+
+
+class TensorDerivatives:
+    """Makes derivatives on demand, each once."""
+
+    def __init__(self, growing: GrowingModule, scalar: ScalarDerivatives) -> None:
+        self._growing = growing
+        self._scalar = scalar
+        self._partials: dict[tuple[str, int], str] = {}
+        self._pairs: dict[str, SplitPair] = {}
+
+    def partial(self, function: str, position: int) -> str:
+        """The name of a scalar function's partial derivative in one argument."""
+        key = (function, position)
+        if key not in self._partials:
+            source = self._growing.find(function)
+            wish = f"_d_{function.lstrip('_')}_d_{source.params[position].name.lstrip('_')}"
+            name = self._partials[key] = self._growing.names.fresh(wish)
+            if has_only_numbers(source):
+                self._growing.add(partial_derivative(source, position, name, self.partial))
+            else:
+                forward = self._scalar.forward_of(function)
+                self._growing.add(partial_from_forward(source, position, name, forward))
+        return self._partials[key]
+
+    def plan(self, function: str) -> CallPlan:
+        """How a call of a tensor function is differentiated."""
+        pair = self.pair(function)
+        find = self._growing.find
+        return CallPlan(find(function), pair, find(pair.forward), find(pair.backward))
+
+    def reverse(self, primal: Function, name: str) -> None:
+        """Adds ``name = rev_diff(primal)``."""
+        joint = self._joint(primal)
+        params, body = _signature(primal, joint)
+        outs = frozenset(param.name for param in params if param.mode == "Out")
+        body, _ = Liveness(self._growing.module.functions).block(body, outs)
+        doc = reverse_doc(primal)
+        self._growing.add(
+            Function(name, params, (), body, doc=doc, span=primal.span, primal=primal.name)
+        )
+
+    def pair(self, function: str) -> SplitPair:
+        """The split pair of a tensor function, added to the module at first use."""
+        if function not in self._pairs:
+            primal = self._growing.find(function)
+            joint = self._joint(primal)
+            names = (
+                self._growing.names.fresh(f"{function}__forward"),
+                self._growing.names.fresh(f"{function}__backward"),
+            )
+            forward, backward, pair = split(primal, joint, names, self._growing.module.functions)
+            self._growing.add(forward)
+            self._growing.add(backward)
+            self._pairs[function] = pair
+        return self._pairs[function]
+
+    def _joint(self, primal: Function) -> Joint:
+        for type_, span in aggregates(primal):
+            raise errors.NotDifferentiable(
+                f"'{primal.name}' works on tensors, and {print_type(type_)} belongs to scalar "
+                "functions: it has no derivative",
+                span,
+                hint="put what needs it into a scalar function, and call that in an index "
+                "statement",
+            )
+        return joint_sweeps(primal, lambda: self._growing.module, self.partial, self.plan)
+
+
+def _signature(primal: Function, joint: Joint) -> tuple[tuple[Param, ...], tuple[Stmt, ...]]:
+    """Arguments and body of ``rev_diff`` by the language's convention: each In argument is followed
+    by its adjoint as Out, each Out argument is replaced by its adjoint as In, adjoints of the
+    results come last."""
+    params: list[Param] = []
+    start: list[Stmt] = []
+    count = len(primal.results)
+    outs = iter(joint.seeds[count:])
+    for param in primal.params:
+        adjoint = joint.adjoints[param.name]
+        if param.mode == "In":
+            params += [param, Param(adjoint.name, param.type, "Out")]
+        else:
+            # The derivative is not given the initial value, and has no place for its adjoint.
+            params.append(Param(next(outs).name, param.type, "In"))
+            start += [Declare(Var(param.name, param.type), None), Declare(adjoint, None)]
+    params += [Param(seed.name, seed.type, "In") for seed in joint.seeds[:count]]
+    return tuple(params), (*start, *joint.declarations, *joint.forward, *joint.adjoint)
