@@ -594,6 +594,148 @@ def derivative(text: str, name: str = "d_f") -> str:
     return print_function(differentiate(parse(text)).function(name))
 
 
+# What an Out argument holds on entry is not passed to its reverse derivative. Here nothing of it is
+# needed, because the function has written it before.
+WRITTEN_FIRST: dict[str, tuple[str, list[Any]]] = {
+    "member by member": (
+        """
+class S:
+    x : float
+    y : float
+def f(x : In[float], o : Out[S]):
+    o.x = x * x
+    o.y = o.x * o.x
+""",
+        [0.7, {"x": 3.0, "y": 4.0}],
+    ),
+    "by induction": (
+        """
+def f(x : In[float], y : Out[Array[float, 4]]):
+    y[0] = x
+    for i in range(3):
+        y[i + 1] = y[i] * y[i] + x
+    y[0] = y[3] * y[1]
+""",
+        [0.7, [3.0, 4.0, 5.0, 6.0]],
+    ),
+    "by induction in a while loop": (
+        """
+def f(x : In[float], n : In[int], y : Out[Array[float, 9]]):
+    y[0] = x
+    i : int = 1
+    while (i < n, max_iter := 8):
+        y[i] = y[i - 1] * y[i - 1] + x
+        i = i + 1
+""",
+        [0.7, 4, [3.0] * 9],
+    ),
+    "array member filled by a loop": (
+        """
+class S:
+    a : Array[float, 3]
+def f(x : In[float], o : Out[S], z : Out[float]):
+    for i in range(3):
+        o.a[i] = x * i
+    z = o.a[0] * o.a[1] * o.a[2]
+""",
+        [0.7, {"a": [3.0, 4.0, 5.0]}, 2.0],
+    ),
+    "nested loops over all elements": (
+        """
+def f(x : In[float], o : Out[Array[Array[float, 2], 3]], k : In[int]):
+    for i in range(3):
+        for j in range(2):
+            o[i][j] = x * i * j
+    o[0][0] = o[k][k] * o[1][k]
+""",
+        [0.7, [[3.0, 4.0], [5.0, 6.0], [7.0, 8.0]], 1],
+    ),
+    "zeroed first": (
+        """
+def f(x : In[float], o : Out[Array[float, 3]], k : In[int]):
+    zero(o)
+    o[k] = x
+    o[0] = o[k] * o[1]
+""",
+        [0.7, [3.0, 4.0, 5.0], 1],
+    ),
+    "in the same pass": (
+        """
+def f(x : In[float], o : Out[Array[float, 3]], n : In[int]):
+    for i in range(n):
+        o[i] = x * i
+        o[i] = o[i] * o[i]
+""",
+        [0.7, [3.0, 4.0, 5.0], 3],
+    ),
+    "only added to": (
+        """
+def f(x : In[float], o : Out[Array[float, 3]], n : In[int]):
+    for i in range(n):
+        o[i] = o[i] + x * i
+""",
+        [0.7, [3.0, 4.0, 5.0], 3],
+    ),
+    "by a callee": (
+        """
+def g(x : In[float], y : Out[float]):
+    y = x * x
+def f(x : In[float], o : Out[Array[float, 3]]):
+    g(x, o[0])
+    o[1] = o[0] * o[0]
+""",
+        [0.7, [3.0, 4.0, 5.0]],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN_FIRST)
+def test_values_that_are_written_before_they_are_read(case: str) -> None:
+    text, args = WRITTEN_FIRST[case]
+    program = Scalars(text + "\nd_f = rev_diff(f)\n")
+    check_reverse(program, "f", "d_f", args)
+
+
+NEEDED_ON_ENTRY = {
+    "element multiplied by itself": """
+def f(x : In[float], o : Out[Array[float, 2]]):
+    o[0] = o[0] * x
+    o[1] = x * x
+""",
+    "element in a condition": """
+def f(x : In[float], o : Out[Array[float, 2]]):
+    if o[1] > 0.0:
+        o[0] = x * x
+    else:
+        o[0] = x
+""",
+    "element of an int array as a subscript": """
+def f(x : In[float], k : In[Array[float]], o : Out[Array[int, 2]], y : Out[float]):
+    y = k[o[1]] * x
+""",
+    "element that a callee reads": """
+def g(x : In[float], o : Out[Array[float]]):
+    o[0] = o[0] * x
+def f(x : In[float], o : Out[Array[float, 2]]):
+    g(x, o)
+""",
+    "element that a loop writes later": """
+def f(x : In[float], o : Out[Array[float, 4]]):
+    o[0] = x
+    for i in range(3):
+        o[i] = o[i + 1] * o[i]
+""",
+}
+
+
+@pytest.mark.parametrize("case", NEEDED_ON_ENTRY)
+def test_values_on_entry_that_are_needed(case: str) -> None:
+    with pytest.raises(errors.NotDifferentiable) as caught:
+        differentiate(parse(NEEDED_ON_ENTRY[case] + "\nd_f = rev_diff(f)\n"))
+    assert "'o' has on entry" in caught.value.message
+    assert "zero(o)" in (caught.value.hint or "")
+
+
 # ------------------------------------------------------------------------------------------ tape
 
 

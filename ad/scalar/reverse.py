@@ -21,12 +21,14 @@ from loma.ad.scalar.cleanup import simplified
 from loma.ad.scalar.context import Callee, Context, MakeCallee, Variant, is_unbounded
 from loma.ad.scalar.hoist import Normal, normalise
 from loma.ad.scalar.leaves import Leaves
+from loma.ad.scalar.entry_values import needed_on_entry, reads_of
 from loma.ad.scalar.read_only import without_writes, without_zeroing, writes_to
 from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ad.scalar.sweeps import SweepBuilder
 from loma.differentials import reverse_signature
 from loma.ir import (
-    ArrayType, Declare, Function, Param, Push, Return, Stmt, Struct, Var,
+    Assign, CallStmt, Declare, Expr, For, Function, If, Param, Push, Return, Stmt, Struct, Var,
+    While,
 )  # fmt: skip
 from loma.names import Names, without_locals
 from loma.passes.liveness import CallModes, Liveness
@@ -103,6 +105,7 @@ class _Reversal:
         self._unbounded = {
             p.name for p in primal.params if p.mode == "Out" and is_unbounded(p.type)
         }  # fmt: skip
+        self._builder: SweepBuilder | None = None
         self._normal = self._normalised()
 
     def _normalised(self) -> Normal:
@@ -115,9 +118,9 @@ class _Reversal:
         return {function.name: function for function in self._functions()}
 
     def derivative(self, name: str) -> Function:
-        function = self._function(name, self._body(frozenset()))
-        function = self._finished(function)
-        self._check_entry_values(function)
+        body = self._body(frozenset())
+        function = self._finished(self._function(name, body))
+        self._check_entry_values(function, body)
         return function
 
     def callee(self, name: str) -> Callee:
@@ -165,7 +168,8 @@ class _Reversal:
             self._make_callee,
             read_only=set() if self._called else self._unbounded,
         )
-        sweeps = SweepBuilder(context, Leaves(context, self._seeds)).build(restored)
+        self._builder = SweepBuilder(context, Leaves(context, self._seeds))
+        sweeps = self._builder.build(restored)
         start = [] if self._called else _out_locals(primal)
         body = (*start, *sweeps.declarations, *sweeps.forward, *sweeps.reverse)
         self._modes.add(self._functions())
@@ -175,9 +179,15 @@ class _Reversal:
     def _live(
         self, body: tuple[Stmt, ...], restored: frozenset[str] = frozenset()
     ) -> tuple[Stmt, ...]:
-        """The body without dead code. A stack that is used at all is emptied: in a derivative of
-        this derivative each value that is pushed has to come back."""
-        live = restored | {param.name for param in self._params if param.mode == "Out"}
+        """The body without dead code."""
+        return self._needed(body, self._params, restored)
+
+    def _needed(
+        self, body: tuple[Stmt, ...], params: tuple[Param, ...], live: frozenset[str] = frozenset()
+    ) -> tuple[Stmt, ...]:
+        """What the ``Out`` ones of ``params`` need. A stack that is used at all is emptied: in a
+        derivative of this derivative each value that is pushed has to come back."""
+        live |= {param.name for param in params if param.mode == "Out"}
         while True:
             kept, _ = Liveness(self._modes).block(body, live)
             stacks = {stmt.stack.name for stmt in statements(kept) if isinstance(stmt, Push)}
@@ -204,17 +214,37 @@ class _Reversal:
         )
         if finished is function:
             return function
-        outs = frozenset(param.name for param in function.params if param.mode == "Out")
-        body = Liveness(self._modes).block(finished.body, outs)[0]
-        return replace(finished, body=body)
+        return replace(finished, body=self._needed(finished.body, function.params))
 
-    def _check_entry_values(self, function: Function) -> None:
+    def _matters(self, body: tuple[Stmt, ...]) -> Callable[[Stmt], list[Expr]]:
+        """What the derivative evaluates in the state before each statement of the primal."""
+        kept = {id(stmt) for stmt in statements(body)}
+
+        def matters(stmt: Stmt) -> list[Expr]:
+            if isinstance(stmt, If | For | While):
+                return reads_of(stmt)
+            found: list[Expr] = []
+            if id(stmt) in kept and isinstance(stmt, CallStmt):
+                modes = self._modes.of(stmt.call.function)
+                pairs = zip(stmt.call.args, modes, strict=True)
+                found += [arg for arg, mode in pairs if mode in ("In", "Out")]
+            elif id(stmt) in kept:
+                found += reads_of(stmt)
+                if isinstance(stmt, Assign) and stmt.op == "+=":
+                    found.append(stmt.target)
+            assert self._builder is not None
+            for inner in statements(tuple(self._builder.adjoint(stmt))):
+                found += expressions(inner)
+            return found
+
+        return matters
+
+    def _check_entry_values(self, function: Function, body: tuple[Stmt, ...]) -> None:
         """Refuses a derivative that needs the value of an ``Out`` argument on entry, or values of
         one that it has no storage for."""
         mentioned = _mentioned(function.body)
-        _, live = Liveness(self._modes).block(
-            tuple(s for s in function.body if not isinstance(s, Declare) or s.value is not None),
-            frozenset(p.name for p in function.params if p.mode == "Out"),
+        needed = needed_on_entry(
+            self._normal.function, self._known(), self._structs, self._modes.of, self._matters(body)
         )
         for param in self._primal.params:
             if param.mode == "In":
@@ -228,12 +258,13 @@ class _Reversal:
                     hint="give the array a size: Array[float, n]",
                     var=param.name,
                 )
-            if param.name in live and not isinstance(param.type, ArrayType):
+            if param.name in needed:
                 raise errors.NotDifferentiable(
                     f"the reverse derivative of '{self._primal.name}' needs the value that its Out "
                     f"argument '{param.name}' has on entry, and rev_diff passes none",
                     span,
-                    hint="pass that value as an In argument of its own",
+                    hint="pass that value as an In argument of its own, or set all of "
+                    f"'{param.name}' first, as zero({param.name}) does",
                     var=param.name,
                 )
 

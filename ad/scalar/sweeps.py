@@ -53,7 +53,7 @@ class SweepBuilder:
         self._extents: dict[str, int | None] = {}  # of the counters in scope
         self._counts = trip_counts(context.normal.function.body, context.functions)
         self._recording = Recording(
-            self._adjoint, dict(context.normal.types), context.functions, context.structs
+            self.adjoint, dict(context.normal.types), context.functions, context.structs
         )
 
     def build(self, restored: frozenset[str] = frozenset()) -> Sweeps:
@@ -74,7 +74,8 @@ class SweepBuilder:
             [*self._ctx.declarations, *tapes],
         )
 
-    def _adjoint(self, stmt: Stmt) -> list[Stmt]:
+    def adjoint(self, stmt: Stmt) -> list[Stmt]:
+        """The adjoint of a statement without nested blocks."""
         if id(stmt) not in self._adjoints:
             self._adjoints[id(stmt)] = self._leaves.adjoint(stmt)
         return self._adjoints[id(stmt)]
@@ -100,13 +101,13 @@ class SweepBuilder:
                 ahead, back = self._for(stmt) if isinstance(stmt, For) else self._while(stmt)
                 return [*keep, *ahead], [*back, *restore]
             case Return():
-                return [], self._adjoint(stmt)
+                return [], self.adjoint(stmt)
             case _:
                 return self._leaf(stmt)
 
     def _leaf(self, stmt: Stmt) -> tuple[list[Stmt], list[Stmt]]:
         keep, restore = self._kept(stmt)
-        return [*keep, stmt], [*restore, *self._adjoint(stmt)]
+        return [*keep, stmt], [*restore, *self.adjoint(stmt)]
 
     def _kept(self, stmt: Stmt) -> tuple[list[Stmt], list[Stmt]]:
         """Code that keeps what the statement overwrites, and that puts it back."""
