@@ -395,6 +395,50 @@ def f(x : In[Array[float]], n : In[int], y : Out[Array[float]]):
 """,
         [[0.3, 0.7, -0.4], 3, [1.0, 2.0, 3.0]],
     ),
+    "rows of an image of known width": (
+        """
+def f(x : In[Array[float]], n : In[int], o : Out[Array[float]]):
+    for j in range(n):
+        for i in range(2):
+            o[2 * j + i] = x[j] * x[i]
+""",
+        [[0.3, 0.7, 0.2], 3, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]],
+    ),
+    "rows of an image of any width": (
+        """
+def f(x : In[Array[float]], n : In[int], w : In[int], o : Out[Array[float]]):
+    for j in range(n):
+        for i in range(w):
+            o[j * w + i] = x[j] * x[i]
+""",
+        [[0.3, 0.7, 0.2], 3, 2, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]],
+    ),
+    "Out array written from its end": (
+        """
+def f(x : In[Array[float]], n : In[int], o : Out[Array[float]]):
+    for i in range(n):
+        o[n - 1 - i] = x[i] * x[i]
+""",
+        [[0.3, 0.7, 0.2], 3, [1.0, 1.0, 1.0]],
+    ),
+    "Out array written from an offset": (
+        """
+def f(x : In[Array[float]], n : In[int], k : In[int], o : Out[Array[float]]):
+    for i in range(n):
+        o[i + k] = x[i] * x[i]
+""",
+        [[0.3, 0.7, 0.2], 3, 2, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]],
+    ),
+    "Out elements assigned by a callee": (
+        """
+def h(a : In[float], i : In[int], y : Out[float]):
+    y = a * a * i
+def f(x : In[Array[float]], n : In[int], o : Out[Array[float]]):
+    for i in range(n):
+        h(x[i], i, o[i])
+""",
+        [[0.3, 0.7, 0.2], 3, [1.0, 1.0, 1.0]],
+    ),
     "Out array that is summed into": (
         """
 def f(A : In[Array[Array[float]]], x : In[Array[float]], n : In[int], y : Out[Array[float]]):
@@ -920,6 +964,13 @@ def test_simd() -> None:
 
 
 REFUSED = {
+    "Out array written at an offset that changes": (
+        "def f(x : In[Array[float]], n : In[int], k : In[int], o : Out[Array[float]]):\n"
+        "    for i in range(n):\n        k = k * 2 % 3\n        o[i + k] = x[i] * x[i]\n"
+        "d_f = rev_diff(f)\n",
+        "storage of the length of its Out argument 'o'",
+        "o",
+    ),
     "entry value of an Out scalar": (
         "def f(x : In[float], y : Out[float]):\n    y = y * y * x\nd_f = rev_diff(f)\n",
         "needs the value that its Out argument 'y' has on entry",

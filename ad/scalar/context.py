@@ -12,6 +12,7 @@ from loma.ir import (
     INT, ArrayType, Assign, AtomicAdd, Declare, Expr, FloatType, For, Function, Index,
     IntConst, IntType, Member, Place, Stmt, Struct, StructType, Type, Var, Zero,
 )  # fmt: skip
+from loma.passes.liveness import Modes
 from loma.walk import root
 
 
@@ -58,7 +59,7 @@ class Context:
     ``adjoints`` maps a primal variable to the variable that holds its adjoint; adjoints of locals
     are added, with their declarations, when they are first asked for. ``shared`` are the primal
     variables whose adjoints several work items add to. ``make_callee`` gives a variant of the
-    derivative of a called function.
+    derivative of a called function, ``modes`` how a function uses its arguments.
     """
 
     normal: Normal
@@ -68,6 +69,7 @@ class Context:
     adjoints: dict[str, Var]
     shared: set[str]
     make_callee: MakeCallee
+    modes: Modes
     callees: dict[tuple[str, Variant], Callee] = field(default_factory=dict)
     read_only: set[str] = field(default_factory=set)
     declarations: list[Stmt] = field(default_factory=list)

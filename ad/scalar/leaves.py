@@ -238,7 +238,14 @@ class Leaves:
                 continue
             if k in direct:
                 assert isinstance(arg, Var | Index | Member)
-                args.append(self._ctx.adjoint(arg))
+                place = self._ctx.adjoint(arg)
+                if self._is_overwritten(call, k):
+                    # The adjoint before the call is zero, and where it stands may be read only.
+                    extra = self._ctx.declare("_d_arg", arg.type)
+                    before.append(Assign(extra, "=", place))
+                    after += self._ctx.clear(place)
+                    place = extra
+                args.append(place)
                 continue
             adjoint, first, last = self._extra_adjoint(arg, callee.params[k])
             args.append(adjoint)
@@ -265,10 +272,19 @@ class Leaves:
             return self._ctx.adjoint(arg)
         return self._ctx.zero(arg.type)
 
+    def _is_overwritten(self, call: Call, position: int) -> bool:
+        """Whether a call assigns a part of an array whose adjoint is read only."""
+        arg = call.args[position]
+        return (
+            root(arg) in self._ctx.read_only
+            and not is_unbounded(arg.type)
+            and self._ctx.modes(call.function)[position] == "whole"
+        )
+
     def _is_fresh(self, name: str) -> bool:
         """Whether an array whose adjoint is read only is passed to a call before any other use."""
         return name in self._ctx.read_only and overwrites_untouched(
-            self._ctx.normal.function, name, self._ctx.functions
+            self._ctx.normal.function, name, self._ctx.functions, self._ctx.modes
         )
 
     def _direct(self, call: Call, modes: Sequence[str]) -> set[int]:

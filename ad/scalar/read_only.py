@@ -16,6 +16,7 @@ from loma.ad.scalar.hoist import Normal, written_places
 from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ir import ArrayType, Assign, Declare, Expr, Function, Param, Stmt, Var, Zero
 from loma.names import Names
+from loma.passes.liveness import Modes
 from loma.walk import map_blocks, map_expressions, root, statements, substitute
 
 
@@ -45,6 +46,7 @@ def without_writes(
     adjoints: dict[str, Var],
     normal: Normal,
     functions: dict[str, Function],
+    modes: Modes,
 ) -> Function:
     """The derivative without writes to its ``In`` arrays.
 
@@ -61,7 +63,7 @@ def without_writes(
             derivative = _with_copy(derivative, param, normal.names)
             continue
         name = owners.get(param.name, param.name)
-        if name != param.name and overwrites_untouched(normal.function, name, functions):
+        if name != param.name and overwrites_untouched(normal.function, name, functions, modes):
             body = without_zeroing(derivative.body, param.name)
             derivative = replace(derivative, body=body)
         if writes_to(derivative.body, param.name, functions):

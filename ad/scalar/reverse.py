@@ -132,7 +132,7 @@ class _Reversal:
             body = self._body(restored)
         for k in sorted(self._variant.fresh):
             array = self._primal.params[k].name
-            if overwrites_untouched(self._normal.function, array, self._known()):
+            if overwrites_untouched(self._normal.function, array, self._known(), self._modes.of):
                 body = self._live(without_zeroing(body, self._adjoints[array].name), restored)
         read = _mentioned(body)
         params: list[Param] = []
@@ -166,6 +166,7 @@ class _Reversal:
             dict(self._adjoints),
             {p.name for p in primal.params if p.mode == "In"} if shared else set(),
             self._make_callee,
+            self._modes.of,
             read_only=set() if self._called else self._unbounded,
         )
         self._builder = SweepBuilder(context, Leaves(context, self._seeds))
@@ -210,7 +211,12 @@ class _Reversal:
     def _finished(self, function: Function) -> Function:
         """The function with no writes to its ``In`` arrays."""
         finished = without_writes(
-            function, self._primal, self._adjoints, self._normal, self._known()
+            function,
+            self._primal,
+            self._adjoints,
+            self._normal,
+            self._known(),
+            self._modes.of,
         )
         if finished is function:
             return function

@@ -16,10 +16,11 @@ from itertools import combinations
 from loma.ad.scalar.hoist import written, written_places
 from loma.ad.scalar.paths import ELEMENT, Path, overlap, path_of
 from loma.ir import (
-    Assign, Binary, Builtin, Declare, Expr, For, Function, If, Index, IntConst, Member, Pop, Stmt,
-    Var, While, Zero,
+    Assign, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If, Index, IntConst, Member,
+    Pop, Stmt, Unary, Var, While, Zero,
 )  # fmt: skip
-from loma.walk import blocks, expressions, free_variables, map_children, root, statements, walk
+from loma.passes.liveness import Modes
+from loma.walk import blocks, expressions, free_variables, map_children, statements, walk
 
 THREAD = Builtin("thread_id", (), IntConst(0).type)
 
@@ -33,16 +34,25 @@ class _Access:
     stmt: Stmt
 
 
-def overwrites_untouched(function: Function, name: str, functions: dict[str, Function]) -> bool:
-    """Whether no element of the array ``name`` is used before it is overwritten."""
-    return _Proof(function, name, functions).holds()
+def overwrites_untouched(
+    function: Function, name: str, functions: dict[str, Function], modes: Modes
+) -> bool:
+    """Whether no element of the array ``name`` is used before it is overwritten.
+
+    ``modes`` says how called functions use their arguments.
+    """
+    return _Proof(function, name, functions, modes).holds()
 
 
 class _Proof:
-    def __init__(self, function: Function, name: str, functions: dict[str, Function]) -> None:
+    def __init__(
+        self, function: Function, name: str, functions: dict[str, Function], modes: Modes
+    ) -> None:
         self._function = function
         self._name = name
         self._functions = functions
+        self._modes = modes
+        self._fixed: set[str] = set()  # In arguments that keep their values
         self._values = self._definitions()
 
     def holds(self) -> bool:
@@ -63,6 +73,8 @@ class _Proof:
         changed = {
             n for stmt in statements(self._function.body) for n in written(stmt, self._functions)
         }
+        params = self._function.params
+        self._fixed = {p.name for p in params if p.mode == "In"} - changed
         found: dict[str, Expr] = {}
         for stmt in self._function.body:
             match stmt:
@@ -100,10 +112,26 @@ class _Proof:
         targets = written_places(stmt, self._functions)
         found: list[_Access] = []
         for node in longest:
-            overwrites = any(node is target for target in targets) and _replaces(stmt, self._name)
+            overwrites = any(node is target for target in targets) and self._replaces(stmt, node)
             subs = tuple(self._resolved(s, self._values) for s in _subscripts(node))
             found.append(_Access(subs, path_of(node), overwrites, loops, stmt))
         return found
+
+    def _replaces(self, stmt: Stmt, place: Expr) -> bool:
+        """Whether the statement gives a place a value that does not depend on the old one."""
+        match stmt:
+            case Assign(_, "=", value):
+                return self._name not in free_variables(value)
+            case Zero() | Pop():
+                return True
+            case CallStmt(call):
+                modes = self._modes(call.function)
+                return all(
+                    mode == "whole" for arg, mode in zip(call.args, modes, strict=True)
+                    if arg is place
+                )  # fmt: skip
+            case _:
+                return False
 
     # ----------------------------------------------------------------------------------- proof
 
@@ -135,7 +163,7 @@ class _Proof:
         }  # fmt: skip
         covered: set[Expr] = set()
         for sub in subs:
-            covered |= _separates(sub, counters, extents)
+            covered |= self._separates(sub, counters, extents)
         return covered == set(counters)
 
     def _counter(self, loop: For | While, subs: tuple[Expr, ...]) -> Expr | None:
@@ -150,6 +178,36 @@ class _Proof:
             if len(steps) == 1 and any(s is steps[0] for s in loop.body) and _rises(steps[0]):
                 return Var(name, IntConst(0).type)
         return None
+
+    def _separates(
+        self, sub: Expr, counters: list[Expr], extents: dict[Expr, Expr | None]
+    ) -> set[Expr]:
+        """Counters whose values can be told from the subscript's."""
+        if sub in counters:
+            return {sub}
+        match sub:
+            case Binary("+", Binary("*", left, factor), right) if extents.get(right) == factor:
+                return self._separates(left, counters, extents) | {right}
+            case Binary("+", Binary("*", factor, left), right) if extents.get(right) == factor:
+                return self._separates(left, counters, extents) | {right}
+            case Binary("+" | "-", left, right) if self._is_fixed(right):
+                return self._separates(left, counters, extents)
+            case Binary("+" | "-", left, right) if self._is_fixed(left):
+                return self._separates(right, counters, extents)
+            case Binary("*", left, IntConst(value)) | Binary("*", IntConst(value), left) if value:
+                return self._separates(left, counters, extents)
+            case Unary("-", operand):
+                return self._separates(operand, counters, extents)
+            case _:
+                return set()
+
+    def _is_fixed(self, expr: Expr) -> bool:
+        """Whether the value is the same all through the function."""
+        return all(
+            isinstance(node, IntConst | Binary | Unary)
+            or (isinstance(node, Var) and node.name in self._fixed)
+            for node in walk(expr)
+        )
 
     def _first_in_block(
         self, block: tuple[Stmt, ...], group: list[_Access], subs: tuple[Expr, ...]
@@ -218,17 +276,6 @@ def _subscripts(place: Expr) -> tuple[Expr, ...]:
             return ()
 
 
-def _replaces(stmt: Stmt, name: str) -> bool:
-    """Whether the statement gives its target a value that does not depend on the old one."""
-    match stmt:
-        case Assign(target, "=", value):
-            return root(target) == name and name not in free_variables(value)
-        case Zero() | Pop():
-            return True
-        case _:
-            return False
-
-
 def _rises(stmt: Stmt) -> bool:
     """``i = i + c`` or ``i += c`` with a positive constant."""
     match stmt:
@@ -249,22 +296,3 @@ def _extent(loop: For | While, counter: Expr) -> Expr | None:
             return right
         case _:
             return None
-
-
-def _separates(sub: Expr, counters: list[Expr], extents: dict[Expr, Expr | None]) -> set[Expr]:
-    """Counters whose values can be told from the subscript's."""
-    if sub in counters:
-        return {sub}
-    match sub:
-        case Binary("+" | "-", left, IntConst()):
-            return _separates(left, counters, extents)
-        case Binary("+", IntConst(), right):
-            return _separates(right, counters, extents)
-        case Binary("*", left, IntConst(value)) if value != 0:
-            return _separates(left, counters, extents)
-        case Binary("+", Binary("*", left, factor), right) if (
-            right in counters and extents.get(right) == factor
-        ):
-            return _separates(left, counters, extents) | {right}
-        case _:
-            return set()
