@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import io
 import keyword
 import re
+import tokenize
 from dataclasses import replace
 from pathlib import PurePath
 
 from loma import errors
 from loma.differentials import primal_name
+from loma.excerpts import printable
 from loma.frontend import statements
 from loma.frontend.python_syntax import parse_python
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
@@ -40,9 +43,7 @@ def parse(source: str, path: str = "<text>") -> Module:
     except errors.UserError as error:
         raise error.locate(source, path) from None
     except (RecursionError, MemoryError):
-        raise errors.SyntaxNotSupported("the program is nested too deeply").locate(
-            source, path
-        ) from None
+        raise _too_deep(*_deep_place(source)).locate(source, path) from None
 
 
 def module_name(path: str) -> str:
@@ -102,6 +103,11 @@ def _function(scope: Scope, node: ast.FunctionDef) -> Function:
             f"'{header.name}' is nested too deeply", header.span
         ) from None
     doc = ast.get_docstring(node) or ""
+    if printable(doc) != doc:
+        raise errors.SyntaxNotSupported(
+            f"the docstring of '{header.name}' has a character that no text can have", header.span,
+            hint=r"leave out \0 and halves of characters, \ud800 to \udfff",
+        )  # fmt: skip
     return replace(header, body=body, doc=doc)
 
 
@@ -109,17 +115,26 @@ def _function(scope: Scope, node: ast.FunctionDef) -> Function:
 
 
 def _syntax(source: str) -> ast.Module:
+    for number, line in enumerate(_lines(source), 1):
+        shown = printable(line)
+        if shown != line:
+            start = next(k for k, (a, b) in enumerate(zip(shown, line, strict=True)) if a != b)
+            col = len(shown[:start].encode())
+            raise errors.SyntaxNotSupported(
+                f"U+{ord(line[start]):04X} cannot be part of a program's text",
+                Span(number, col, number, col + 3),
+            )
     try:
         return parse_python(source)
     except SyntaxError as error:
         raise _syntax_error(source, error) from None
-    except ValueError as error:  # null bytes, lone surrogates, very long numbers
+    except ValueError as error:  # very long numbers
         raise errors.SyntaxNotSupported(f"this is not Python syntax: {error}") from None
 
 
 def _syntax_error(source: str, error: SyntaxError) -> errors.UserError:
     line = error.lineno or 0
-    text = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    text = _lines(source)
     before = text[line - 1][: max(0, (error.offset or 1) - 1)] if 0 < line <= len(text) else ""
     col = len(before.encode(errors="replace"))
     return errors.SyntaxNotSupported(
@@ -127,17 +142,59 @@ def _syntax_error(source: str, error: SyntaxError) -> errors.UserError:
     )
 
 
+def _lines(source: str) -> list[str]:
+    return source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
 def _check_depth(tree: ast.Module) -> None:
-    level: list[ast.AST] = [tree]
+    """Refuses a tree that is too deep, at the first place where it is."""
+    level: list[tuple[ast.AST, int]] = [(tree, 0)]  # with the number of branches around
     for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        level = [
+            (child, branches + isinstance(child, ast.If))
+            for node, branches in level
+            for child in ast.iter_child_nodes(node)
+        ]
         if not level:
             return
-    place = next((node for node in level if hasattr(node, "lineno")), tree)
-    raise errors.SyntaxNotSupported(
-        f"the program is nested more than {MAX_DEPTH} levels deep", span_of(place),
-        hint="split a long expression over several statements",
-    )  # fmt: skip
+    located = [(node, branches) for node, branches in level if hasattr(node, "lineno")]
+    place, branches = (located or [(tree, 0)])[0]
+    raise _too_deep(span_of(place), branches > MAX_DEPTH // 2)
+
+
+def _too_deep(span: Span, is_chain: bool) -> errors.SyntaxNotSupported:
+    hint = "split a long expression over several statements"
+    if is_chain:
+        hint = "split a chain of so many branches: each 'elif' is a level below the one before"
+    return errors.SyntaxNotSupported(
+        f"the program is nested more than {MAX_DEPTH} levels deep", span, hint=hint
+    )
+
+
+def _deep_place(source: str) -> tuple[Span, bool]:
+    """Where a text is too deep that not even Python's parser could read, and whether it is a chain
+    of branches there: the longest statement, or the longest chain."""
+    ends = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.NL}
+    statements: dict[tuple[int, int], int] = {}  # tokens, by the place of the first
+    chains: dict[int, list[tuple[int, int]]] = {}  # places of 'elif', by their column
+    first: tuple[int, int] | None = None
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type in ends:
+                first = None if token.type == tokenize.NEWLINE else first
+                continue
+            if first is None:
+                first = token.start
+                if token.string == "elif":
+                    chains.setdefault(first[1], []).append(first)
+            statements[first] = statements.get(first, 0) + 1
+    except (tokenize.TokenError, SyntaxError):
+        pass  # what came before it counts
+    chain = max(chains.values(), key=len, default=[])
+    place = max(statements, key=lambda place: statements[place], default=(0, 0))
+    is_chain = len(chain) > max(MAX_DEPTH, statements.get(place, 0))
+    line, col = chain[MAX_DEPTH] if is_chain else place
+    return Span(line, col, line, col), is_chain
 
 
 def _check_ignored(node: ast.stmt) -> None:

@@ -14,6 +14,20 @@ def _no_size(node: ast.Name) -> Expr:
     raise errors.UnknownType("no tensors in structs", span_of(node))
 
 
+# What ctypes and Python's classes look for in a struct's class.
+_PYTHONS_OWN = {"_fields_", "_anonymous_"}
+
+
+def _check_name(name: str, span: Span) -> None:
+    """Refuses what Python keeps for itself: hosts see a struct as a class with attributes."""
+    is_dunder = len(name) > 4 and name.startswith("__") and name.endswith("__")
+    if is_dunder or name in _PYTHONS_OWN:
+        raise errors.SyntaxNotSupported(
+            f"Python keeps the name '{name}' for itself, so no struct or member can have it", span,
+            hint="use another name",
+        )  # fmt: skip
+
+
 def read_struct(node: ast.ClassDef, program: Program) -> Struct:
     """``class Ray:`` with a declaration for each member."""
     if node.bases or node.keywords or node.decorator_list:
@@ -21,10 +35,12 @@ def read_struct(node: ast.ClassDef, program: Program) -> Struct:
             "a struct has no base classes or decorators", span_of_def(node),
             hint=f"class {node.name}:",
         )  # fmt: skip
+    _check_name(node.name, span_of_def(node))
     members: dict[str, tuple[Type, Span]] = {}
     for item in node.body:
         match item:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=None):
+                _check_name(name, span_of(item.target))
                 if name in members:
                     raise errors.DuplicateVariable(
                         f"member '{name}' is declared twice", span_of(item.target), var=name,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from loma import errors, sizes
-from loma.differentials import differential
+from loma.differentials import differential, primal_name
 from loma.frontend.scope import Program, Scope, Symbol, span_of
 from loma.ir import (
     FLOAT, INT, ArrayType, Binary, BinaryOp, Expr, IntConst, Span, StackType, StructType,
@@ -24,6 +24,8 @@ TYPE_NAMES = ("int", "float", "Array", "Diff", *_TENSORS)
 _SIZE_OPS: dict[type[ast.operator], BinaryOp] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
 }  # fmt: skip
+# The size of a differential doubles with each level.
+MAX_DIFFERENTIAL = 16
 _TYPES = "types are int, float, Array[T], Tensor[N, M], IntTensor[N] and structs"
 # What stands for a name in a tensor's sizes; it raises when the name is no size there.
 SizeOf = Callable[[ast.Name], Expr]
@@ -36,7 +38,7 @@ def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
             return INT
         case ast.Name(id="float"):
             return FLOAT
-        case ast.Name(id=name) if program.struct(name) is not None:
+        case ast.Name(id=name) if _is_struct(name, span_of(node), program):
             return StructType(name)
         case ast.Name(id=name) if name in _TENSORS:
             return TensorType(None, _TENSORS[name])
@@ -107,8 +109,25 @@ def _differential(type_: Type, span: Span, program: Program) -> Type:
             hint="tensors keep their types: their derivatives are made with rev_diff",
         )  # fmt: skip
     found = differential(type_)
+    check_differential(found, span)
     program.mention(found)
     return found
+
+
+def _is_struct(name: str, span: Span, program: Program) -> bool:
+    if primal_name(name, program.structs) is not None:
+        check_differential(StructType(name), span)
+    return program.struct(name) is not None
+
+
+def check_differential(type_: Type, span: Span) -> None:
+    """Refuses the differential of a differential of a differential ... if there are too many."""
+    while isinstance(type_, ArrayType):
+        type_ = type_.element
+    if isinstance(type_, StructType) and type_.name.startswith("_d" * (MAX_DIFFERENTIAL + 1)):
+        raise errors.UnknownType(
+            f"a differential has at most {MAX_DIFFERENTIAL} levels: each doubles its size", span
+        )
 
 
 def is_element(type_: Type) -> bool:

@@ -28,7 +28,7 @@ def digest(parts: Iterable[str | bytes]) -> str:
     """A hash of the parts and of where each ends; 32 hexadecimal digits."""
     state = hashlib.sha256()
     for part in parts:
-        data = part if isinstance(part, bytes) else part.encode()
+        data = part if isinstance(part, bytes) else part.encode(errors="surrogatepass")
         state.update(str(len(data)).encode() + b":")
         state.update(data)
     return state.hexdigest()[:32]

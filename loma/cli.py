@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from importlib import metadata
@@ -20,7 +22,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from loma.errors import ToolchainError, UserError
-from loma.ir import Function, Module
+from loma.ir import Function, Module, is_tensor_function
 
 STAGES = ("parsed", "adjoint", "optimised", "cpp", "c")
 
@@ -42,6 +44,24 @@ class _Commands(click.Group):
             _fail(ctx, error, error.render(color=_in_colour(stderr=True)))
         except (ToolchainError, _Refused) as error:
             _fail(ctx, error, f"error: {error}")
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:  # such as a full disk
+            _drop_unwritten()
+            click.echo(f"error: {error}", err=True)
+            sys.exit(1)
+
+
+def _drop_unwritten() -> None:
+    """Where standard output takes nothing more, Python must not try again when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 class _Refused(Exception):
@@ -197,7 +217,9 @@ def check(
 ) -> None:
     """Check the gradients of FUNCTION against float64 differences at a random point.
 
-    Sizes that neither --shapes nor --size gives are small and all different.
+    FUNCTION has tensors among its arguments or results; for a function of the scalar layer, compare
+    what rev_diff and fwd_diff give. Sizes that neither --shapes nor --size gives are small and all
+    different.
     """
     _prepare(as_json)
     given = (
@@ -298,9 +320,15 @@ def _function(module: Module, name: str) -> Function:
     if any(derivative.name == name for derivative in module.derivatives):
         module = _differentiated(module)
     try:
-        return pipeline.find(module, name)
+        function = pipeline.find(module, name)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if not is_tensor_function(function):
+        raise click.UsageError(
+            f"'{name}' is a scalar function, and this checks functions of tensors: compare what "
+            f"rev_diff({name}) and fwd_diff({name}) give; docs/tutorial.md shows both"
+        )
+    return function
 
 
 def _signature(function: Function) -> str:

@@ -26,37 +26,76 @@ from loma.differentials import with_differentials
 from loma.errors import UserError, suggest
 from loma.ir import FLOAT, Module, StructType
 
-TARGETS = ("c",)
+# What the teaching compiler has other compilers for is C with OpenMP here.
+TARGETS = ("c", "ispc")
 Structs = dict[str, type[ctypes.Structure]]
+_STATE = " state"  # no program has a function of this name
 
 
 class Library(ctypes.CDLL):
     """The functions of a program, by their loma names, with argument and result types set.
 
     A call raises what :mod:`loma.runtime_errors` lists: RuntimeError for a loop that passes its
-    ``max_iter``, IndexError, ZeroDivisionError. Several results come as a tuple.
+    ``max_iter``, IndexError, ZeroDivisionError. Several results come as a tuple. A function hides
+    whatever else has its name here.
     """
 
     def __init__(self, path: Path, functions: list[Mapping[str, Any]], structs: Structs) -> None:
         super().__init__(str(path))
-        self._records = {record["name"]: record for record in functions}
-        self._structs = structs
+        self.__dict__[_STATE] = _Functions(ctypes.CDLL(str(path)), functions, structs)
+
+    def __getattribute__(self, name: str) -> Any:
+        state: _Functions | None = object.__getattribute__(self, "__dict__").get(_STATE)
+        if state is not None and name in state.records:
+            return state.function(name)
+        return super().__getattribute__(name)
 
     def __getattr__(self, name: str) -> Any:
-        records = self.__dict__.get("_records", {})
-        if name not in records:
-            hint = suggest(name, records) or f"it has {', '.join(records) or 'none'}"
-            raise AttributeError(f"the program has no function '{name}': {hint}")
-        function = self[name]
-        setattr(self, name, function)
-        return function
+        state: _Functions | None = object.__getattribute__(self, "__dict__").get(_STATE)
+        records = state.records if state is not None else {}
+        hint = suggest(name, records) or f"it has {', '.join(records) or 'none'}"
+        raise AttributeError(f"the program has no function '{name}': {hint}")
 
     def __getitem__(self, name: Any) -> Any:
-        record = self._records[name]
-        function = super().__getitem__(record["symbol"])
+        return _state(self).make(name)
+
+    def __repr__(self) -> str:
+        return f"<compiled program: {', '.join(_state(self).records) or 'no functions'}>"
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_state(self).records} - {_STATE})
+
+
+def _state(library: Library) -> _Functions:
+    state: _Functions = object.__getattribute__(library, "__dict__")[_STATE]
+    return state
+
+
+class _Functions:
+    """The functions of a library that is loaded already. It is none of the library's attributes,
+    for these may be functions of the program."""
+
+    def __init__(
+        self, library: ctypes.CDLL, functions: list[Mapping[str, Any]], structs: Structs
+    ) -> None:
+        self.library = library
+        self.structs = structs
+        self.records = {record["name"]: record for record in functions}
+        self.made: dict[str, Any] = {}
+
+    def function(self, name: str) -> Any:
+        """The same object each time."""
+        if name not in self.made:
+            self.made.setdefault(name, self.make(name))
+        return self.made[name]
+
+    def make(self, name: str) -> Any:
+        """A new object for the function."""
+        record = self.records[name]
+        function = self.library[record["symbol"]]
         function.__name__ = name
-        function.argtypes = [_argument(param, self._structs) for param in record["all_params"]]
-        results = [_ctype(type_, self._structs) for type_ in record["results"]]
+        function.argtypes = [_argument(param, self.structs) for param in record["all_params"]]
+        results = [_ctype(type_, self.structs) for type_ in record["results"]]
         function.restype = results[0] if len(results) == 1 else None
         if len(results) > 1:
             members = [(f"value_{k}", type_) for k, type_ in enumerate(results)]
@@ -65,12 +104,9 @@ class Library(ctypes.CDLL):
             function.errcheck = self._check(record["fallible"], len(results))
         return function
 
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._records})
-
     def _check(self, fallible: bool, results: int) -> Callable[[Any, Any, Any], Any]:
         """What ctypes asks to look at the result of each call."""
-        take = super().__getitem__("loma_error_take") if fallible else None
+        take = self.library["loma_error_take"] if fallible else None
 
         def check(result: Any, function: Any, arguments: Any) -> Any:
             error = Error()
@@ -107,12 +143,17 @@ def compile(
     """Compiles a program's text to C and loads it: ctypes structures by name, and the functions.
 
     ``output_filename`` also keeps the shared library there, and the C file beside it; ".so" is
-    added where it is missing, and folders are made. A mistake in the program raises a
-    :class:`loma.errors.UserError`, printed before if ``print_error``. ValueError for another
-    target; :class:`loma.errors.ToolchainError` without a working C compiler.
+    added where it is missing, and folders are made. The target "ispc" gives the same as "c". A
+    mistake in the program raises a :class:`loma.errors.UserError`, printed before if
+    ``print_error``. ValueError for another target; :class:`loma.errors.ToolchainError` without a
+    working C compiler.
     """
+    if not isinstance(code, str):
+        raise TypeError(f"the program must be its text, a str, got {type(code).__name__}")
     if target not in TARGETS:
-        raise ValueError(f"no target '{target}': there is {', '.join(map(repr, TARGETS))}")
+        raise ValueError(
+            f"no target '{target}': there is {', '.join(map(repr, TARGETS))}; all run on the CPU"
+        )
     try:
         folder, record = _obtain(code)
     except UserError as error:
@@ -219,7 +260,31 @@ def _ctype(type_: list[Any], structs: Structs) -> Any:
 def _argument(param: Mapping[str, Any], structs: Structs) -> Any:
     type_ = param["record"]
     if type_[0] == "array":
-        return ctypes.POINTER(_ctype(type_[1], structs))
-    if param["role"] in ("Out", "Adjoint"):
-        return ctypes.POINTER(_ctype(type_, structs))
-    return _ctype(type_, structs)
+        pointed = _ctype(type_[1], structs)
+    elif param["role"] in ("Out", "Adjoint"):
+        pointed = _ctype(type_, structs)
+    else:
+        return _ctype(type_, structs)
+    # ints have adjoints that nothing reads or writes
+    if param["role"] == "Adjoint" and _leaf(type_) == ["int"]:
+        return ctypes.POINTER(pointed)
+    return _pointer(pointed, param["name"])
+
+
+def _leaf(type_: list[Any]) -> list[Any]:
+    while type_[0] == "array":
+        type_ = type_[1]
+    return type_
+
+
+def _pointer(pointed: Any, name: str) -> Any:
+    """``POINTER(pointed)`` as the type of an argument, without NULL."""
+    base = ctypes.POINTER(pointed)
+
+    def from_param(cls: object, value: Any) -> Any:
+        if value is None or (isinstance(value, base) and not value):
+            raise TypeError(f"'{name}' must not be NULL")
+        return base.from_param(value)
+
+    members = {"_type_": pointed, "from_param": classmethod(from_param)}
+    return type(base.__name__, (base,), members)

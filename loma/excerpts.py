@@ -6,6 +6,7 @@ and the columns that they take in a terminal.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable
 from typing import TypeAlias
@@ -14,6 +15,8 @@ from loma.ir import Span
 
 Paint: TypeAlias = Callable[[str, str], str]
 
+_WINDOW = 120  # characters: what is shown of a line that is longer
+_CUT = "..."
 _STYLES = {
     "bold": "\x1b[1m",
     "error": "\x1b[1;31m",
@@ -37,10 +40,15 @@ def place(path: str, span: Span) -> str:
     return f"{path}:{span.line}:{span.col + 1}" if span.line else path
 
 
+def printable(text: str) -> str:
+    """The text with another character for NUL and for halves of characters: no file has these."""
+    return re.sub("[\0\ud800-\udfff]", "\ufffd", text)
+
+
 def _source_line(source: str, line: int) -> str:
     # Only the line ends that Python's parser counts: str.splitlines() knows more of them.
     lines = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return lines[line - 1] if 0 < line <= len(lines) else ""
+    return printable(lines[line - 1]) if 0 < line <= len(lines) else ""
 
 
 def _columns(text: str, span: Span) -> tuple[int, int]:
@@ -59,11 +67,15 @@ def text_under(source: str, span: Span) -> str:
 
 
 def excerpt(source: str, span: Span, paint: Paint, style: str) -> list[str]:
-    """The span's first line with a number, and the carets under it; nothing without a source."""
+    """The span's first line with a number, and the carets under it; nothing without a source.
+
+    Of a very long line only what is around the carets is shown.
+    """
     text = _source_line(source, span.line)
     if not text.strip():
         return []
     start, stop = _columns(text, span)
+    text, start, stop = _window(text, start, stop)
     # A comment or blanks at the end of a statement that goes on are not part of what is wrong.
     underlined = text[start:stop].rstrip()
     padding = "".join("\t" if c == "\t" else " " * _width(c) for c in text[:start])
@@ -74,6 +86,18 @@ def excerpt(source: str, span: Span, paint: Paint, style: str) -> list[str]:
         paint("dim", number) + text,
         paint("dim", margin) + padding + paint(style, carets),
     ]
+
+
+def _window(text: str, start: int, stop: int) -> tuple[str, int, int]:
+    """The part of a line around the span, and the span in it."""
+    if len(text) <= _WINDOW:
+        return text, start, stop
+    first = max(0, min(start - _WINDOW // 3, len(text) - _WINDOW))
+    last = first + _WINDOW
+    before = _CUT if first else ""
+    after = _CUT if last < len(text) else ""
+    moved = len(before) - first
+    return before + text[first:last] + after, start + moved, min(stop, last) + moved
 
 
 def _width(character: str) -> int:

@@ -190,10 +190,17 @@ def stage_text(source: str, stage: str, function: str | None = None, path: str =
 def find(module: Module, name: str) -> Function:
     """The function of that name; ValueError, with the nearest name, when there is none."""
     names = [function.name for function in module.functions]
-    if name not in names:
-        hint = suggest(name, names) or f"it has {', '.join(names) or 'none'}"
-        raise ValueError(f"{module.path} has no function '{name}': {hint}")
-    return module.function(name)
+    if name in names:
+        return module.function(name)
+    for made in module.derivatives:
+        if made.name == name:
+            raise ValueError(
+                f"'{name}' = {made.mode}({made.of}) is made after this stage: ask for a later one, "
+                "such as adjoint"
+            )
+    names += [made.name for made in module.derivatives]
+    hint = suggest(name, names) or f"it has {', '.join(names) or 'none'}"
+    raise ValueError(f"{module.path} has no function '{name}': {hint}")
 
 
 def _loma_text(module: Module, function: str | None) -> str:

@@ -218,6 +218,40 @@ def test_text_that_is_not_utf8(run, tmp_path):
     assert f"{file} is not UTF-8 text" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["show", "build"])
+def test_text_with_a_nul(run, tmp_path, command):
+    file = tmp_path / "nul.loma"
+    file.write_bytes(b"def f():\n    pass\0\n")
+    result = run(command, file)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"{file}:2:9: error: U+0000 cannot be part of")
+
+
+def test_check_of_a_scalar_function_says_what_to_do(run, program):
+    result = run("check", program, "halve")
+    assert result.exit_code == 2
+    assert "'halve' is a scalar function" in " ".join(result.stderr.split())
+    unknown = run("check", program, "zzz")
+    assert "it has halve, scale, shifted, d_scale" in " ".join(unknown.stderr.split())
+    early = run("show", program, "d_scale")
+    assert early.exit_code == 2
+    assert "'d_scale' = rev_diff(scale) is made after" in " ".join(early.stderr.split())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("arguments", [["--help"], ["show"]])
+def test_a_full_disk_is_one_message(program, arguments):
+    command = [sys.executable, "-m", "loma.cli", *arguments]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [*command, str(program)] if arguments == ["show"] else command,
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT,
+        )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "No space left" in result.stderr
+
+
 def test_a_call_that_fails_is_reported_without_traceback(run, program):
     result = run("check", program, "shifted", "--size", "N=4", "--size", "M=4")
     assert result.exit_code == 1

@@ -111,9 +111,9 @@ def test_scalars_and_arrays(abi: tuple[dict[str, Any], Any]) -> None:
     b, y = ctypes.c_int(4), ctypes.c_float(1.0)
     assert lib.scalars(7, 0.5, b, ctypes.byref(y)) == 3
     assert (b.value, y.value) == (11, 1.5)
-    assert lib.scalars.argtypes == [
-        ctypes.c_int, ctypes.c_float, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_float),
-    ]  # fmt: skip
+    types = [ctypes.c_int, ctypes.c_float, ctypes.POINTER(ctypes.c_int),
+             ctypes.POINTER(ctypes.c_float)]  # fmt: skip
+    assert all(map(issubclass, lib.scalars.argtypes, types))
     assert lib.scalars.restype is ctypes.c_int
     assert lib.fill.restype is None
     values = (ctypes.c_float * 4)(1, 2, 3, 4)
@@ -273,6 +273,37 @@ def test_names_that_c_has_taken() -> None:
     assert lib["new"](0.0) == 1.0
 
 
+def test_functions_hide_what_ctypes_has() -> None:
+    names = ["_name", "_handle", "_FuncPtr", "_state", "_func_flags_", "make", "__class__",
+             "__dict__", "__getattr__", "__getattribute__", "__init__"]  # fmt: skip
+    text = "def {}(x : In[float]) -> float:\n    return x + {}\n"
+    _, lib = compat.compile("".join(text.format(name, k) for k, name in enumerate(names)))
+    assert [getattr(lib, name)(1.0) for name in names] == [k + 1.0 for k in range(len(names))]
+    assert lib["_handle"](0.0) == 1.0
+    assert lib._name is lib._name
+    assert "_FuncPtr" in repr(lib)
+    assert set(names) <= set(dir(lib))
+
+
+def test_null_is_no_array() -> None:
+    _, lib = compat.compile(
+        "def f(x : In[Array[float]], k : In[int]) -> float:\n    return x[0] * k\n"
+        "d_f = rev_diff(f)\n"
+    )
+    pointer = ctypes.POINTER(ctypes.c_float)
+    x = (ctypes.c_float * 2)(2.0, 3.0)
+    for given in (x, ctypes.cast(x, pointer), ctypes.pointer(ctypes.c_float(2.0)),
+                  ctypes.byref(ctypes.c_float(2.0))):  # fmt: skip
+        assert lib.f(given, 3) == 6.0
+    for null in (None, pointer()):
+        with pytest.raises(ctypes.ArgumentError, match="'x' must not be NULL"):
+            lib.f(null, 3)
+    # the adjoint of an int is left alone
+    d_x = (ctypes.c_float * 2)()
+    lib.d_f(x, d_x, 3, None, 1.0)
+    assert list(d_x) == [3.0, 0.0]
+
+
 # -------------------------------------------------------------------------------------------- files
 
 
@@ -335,9 +366,55 @@ def test_tensors_are_refused_with_their_line() -> None:
 
 
 def test_unknown_targets() -> None:
-    for target in ("ispc", "opencl", "C"):
-        with pytest.raises(ValueError, match=f"no target '{target}': there is 'c'"):
+    for target in ("opencl", "C"):
+        with pytest.raises(ValueError, match=f"no target '{target}': there is 'c', 'ispc'"):
             compat.compile(constant(1.0), target=target)
+
+
+def test_the_target_ispc_is_c() -> None:
+    _, lib = compat.compile(constant(1.5), target="ispc")
+    assert lib.f() == 1.5
+
+
+@pytest.mark.parametrize("code", [None, b"", 3])
+def test_a_program_is_text(code: Any) -> None:
+    with pytest.raises(TypeError, match=f"must be its text, a str, got {type(code).__name__}"):
+        compat.compile(code)
+
+
+@pytest.mark.parametrize("character", ["\0", "\ud800"])
+def test_characters_that_no_text_has(character: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(errors.SyntaxNotSupported, match="cannot be part of") as caught:
+        compat.compile(f"def f():\n    pass {character}\n")
+    assert caught.value.lineno == 2
+    assert capsys.readouterr().out.startswith("<text>:2:10: error: U+")
+
+
+LARGE = "class Large:\n    a : Array[float, {size}]\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("def f(s : In[Large]) -> float:\n    return s.a[0]\n", "argument 's' of 'f'"),
+        ("def f() -> Large:\n    s : Large\n    return s\n", "a result of 'f'"),
+        ("def f(s : Out[Large]):\n    zero(s)\nd = rev_diff(f)\n", "argument '_d_s' of 'd'"),
+    ],
+)
+def test_large_structs_are_not_passed_by_value(text: str, what: str) -> None:
+    with pytest.raises(
+        errors.BackendLacksOperator, match=f"<text>:4:.*{what} is a struct of 16000000 bytes"
+    ):
+        compat.compile(LARGE.format(size=4_000_000) + text, print_error=False)
+
+
+def test_the_largest_struct_by_value() -> None:
+    structs, lib = compat.compile(
+        LARGE.format(size=64 * 1024)
+        + "def g(s : In[Large]) -> Large:\n    s.a[65535] += 1.0\n    return s\n"
+        "def f(s : In[Large]) -> Large:\n    return g(g(s))\n"
+    )
+    assert lib.f(structs["Large"]()).a[65535] == 2.0
 
 
 def test_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

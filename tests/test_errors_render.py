@@ -73,6 +73,24 @@ def test_lines_are_counted_as_the_parser_counts_them(source):
     assert "    3 | q\n" in str(UserError("unknown", Span(3, 0, 3, 1)).locate(source, "n.loma"))
 
 
+def test_of_a_long_line_only_a_window_is_shown():
+    line = "a" * 500 + " = é1 + " + "b" * 500
+    for col, end, before, after in (
+        (0, 1, "", "..."),
+        (503, 505, "...", "..."),
+        (1007, 1009, "...", ""),
+    ):
+        error = UserError("m", Span(1, col, 1, end)).locate(line, "f.loma")
+        _, shown, carets = str(error).split("\n")
+        assert len(shown) <= 8 + 120 + 6
+        text = shown[8:]
+        assert text.startswith(before + line[0 if not before else 900 if not after else 470])
+        assert text.endswith(after or "b")
+        under = carets.index("^")
+        marked = shown[under : under + carets.count("^")]
+        assert marked == line.encode()[col:end].decode()
+
+
 def test_without_text_or_place_only_the_message_remains():
     assert str(UserError("nothing known")) == "<text>: error: nothing known"
     assert str(UserError("no text", Span(2, 3, 2, 4))) == "<text>:2:4: error: no text"

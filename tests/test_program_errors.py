@@ -117,6 +117,72 @@ def test_nesting_up_to_the_limit_is_read() -> None:
     assert caught.value.hint == "split a long expression over several statements"
 
 
+def _branches(count: int) -> str:
+    more = "".join(f"    elif x < {k}.0:\n        y = {k}.0\n" for k in range(count))
+    return f"    if x < 0:\n        y = 1.0\n{more}"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "hint"),
+    [
+        ("    return x" + " + x" * 300, 4, "split a long expression"),
+        ("    return x" + " + x" * 5000, 4, "split a long expression"),
+        ("    y = 1.0\n    return " + "-" * 5000 + "x", 5, "split a long expression"),
+        (_branches(200), 296, "a chain of so many"),
+        (_branches(5000), 306, "a chain of so many"),
+    ],
+)
+def test_what_is_nested_too_deeply_has_a_line(text: str, line: int, hint: str) -> None:
+    with pytest.raises(errors.SyntaxNotSupported, match="more than 150 levels deep") as caught:
+        parse(f"\ndef f(x : In[float]) -> float:\n    y : float\n{text}\n")
+    assert caught.value.lineno == line
+    assert "| " in str(caught.value)
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("def f():\n    pass\0\n", "2:9"),
+        ("# é\ud800", "1:5"),
+        ("def f():\n    'half: \\ud800'\n    pass\n", "1:1"),
+    ],
+)
+def test_characters_that_no_text_has(text: str, place: str) -> None:
+    with pytest.raises(errors.SyntaxNotSupported) as caught:
+        parse(text, "a.loma")
+    assert str(caught.value).startswith(f"a.loma:{place}: error: ")
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize(
+    "name", ["__dict__", "__class__", "__slots__", "__init__", "_fields_", "_anonymous_"]
+)
+def test_names_that_python_keeps(name: str) -> None:
+    for text in (
+        f"class A:\n    x : int\n    {name} : float\n",
+        f"\n\nclass {name}:\n    x : int\n",
+    ):
+        with pytest.raises(errors.SyntaxNotSupported, match=f"Python keeps the name '{name}'") as e:
+            parse(text)
+        assert e.value.lineno == 3
+
+
+def test_differentials_of_differentials_have_an_end() -> None:
+    def nested(levels: int) -> str:
+        return f"def f(x : In[{'Diff[' * levels}float{']' * levels}]):\n    pass\n"
+
+    assert parse(nested(16)).functions
+    chain = "".join(f"f{k + 1} = fwd_diff(f{k})\n" for k in range(17))
+    for text in (
+        nested(60),
+        f"def f(x : In[{'_d' * 60}float]):\n    pass\n",
+        f"def f0(x : In[float]):\n    pass\n{chain}",
+    ):
+        with pytest.raises(errors.UnknownType, match="at most 16 levels"):
+            parse(text)
+
+
 def test_line_ends_and_byte_order_mark() -> None:
     text = "\ufeffdef f(x : In[float]) -> float:\r\n    y : float = x\r\n    return z\r\n"
     with pytest.raises(errors.UndeclaredVariable) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import pickle
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import types
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -286,6 +288,25 @@ def test_copies_and_pickles(m):
 
 RAY = types.SimpleNamespace(origin=[0.0] * 3, t=0.0, hits=0)
 X = floats(1, 2, 3, 4)
+
+
+class Row(NamedTuple):
+    origin: object
+    t: float
+    hits: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    origin: np.ndarray
+    t: float
+    hits: int
+
+
+def nested() -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+
+
 READ_ONLY = floats(1, 2)
 READ_ONLY.flags.writeable = False
 
@@ -372,6 +393,18 @@ READ_ONLY.flags.writeable = False
         (lambda m: m.hit(RAY, ints(0, 1), floats(0)), ValueError, "'seen' must have one element"),
         (lambda m: m.hit(RAY, ints(0), ints(0)), TypeError, "'t' must be float32, got an array of"),
         (lambda m: m.hit(RAY, ints(0), RAY), TypeError, "'t' is written, and a Python number"),
+        (lambda m: m.hit(Frozen(floats(0, 0, 0), 1.0, 0), ints(0), floats(0)), TypeError, "hit: "
+         "argument 'r' is written, but 't' cannot be set, got Frozen"),
+        (lambda m: m.hit(Row(floats(0, 0, 0), 1.0, 0), ints(0), floats(0)), TypeError, "argument "
+         "'r' is written, but 't' cannot be set"),
+        (lambda m: m.advance([RAY, Row([0.0] * 3, 1.0, 0)], 2, 1.0), TypeError, "'rays[1]' is "),
+        (lambda m: m.scale(torch._neg_view(torch.ones(2)), 1, 1.0, X), ValueError, "'x' is a view "
+         "whose numbers are negated when they are read: pass resolve_neg() of it"),
+        (lambda m: m.scale(torch.ones(2, dtype=torch.complex64).conj().imag, 1, 1.0, X), ValueError,
+         "pass resolve_neg()"),
+        (lambda m: m.scale(nested(), 1, 1.0, X), TypeError, "'x' must be a dense tensor, got a "
+         "nested tensor"),
+        (lambda m: m.add(nested(), 1), TypeError, "'x' must be a dense tensor, got a nested"),
         (lambda m: m.ad, AttributeError, "has no function 'ad': did you mean 'add'?"),
     ],
 )  # fmt: skip

@@ -19,17 +19,20 @@ from typing import TypeAlias
 from loma.ad.scalar.hoist import out_places
 from loma.ad.scalar.paths import is_place, subscripts
 from loma.ir import (
-    ArrayType, Assign, AtomicAdd, Binary, CallStmt, Declare, Expr, For, Function, If, Index,
-    IntConst, IntType, Member, Place, Pop, Stmt, Struct, StructType, Unpack, Var, Type, While, Zero,
+    ArrayType, Assign, AtomicAdd, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If,
+    Index, IntConst, IntType, Member, Place, Pop, Stmt, Struct, StructType, Unpack, Var, Type,
+    While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Modes
 from loma.walk import children, expressions, root, statements
 
-# A variable plus a constant; the variable is "" for a constant alone.
+# A variable plus a constant; the variable is "" for a constant alone, and a work item's number
+# counts as one.
 Subscript: TypeAlias = tuple[str, int]
 # From the variable: members, and subscripts.
 Written: TypeAlias = tuple[str | Subscript, ...]
 Matters: TypeAlias = Callable[[Stmt], Iterable[Expr]]
+THREAD = "thread_id()"
 
 
 @dataclass(slots=True)
@@ -280,6 +283,8 @@ def _subscript(expr: Expr, facts: _Facts) -> Subscript | None:
             return ("", value)
         case Var(name):
             return (name, 0)
+        case Builtin("thread_id"):
+            return (THREAD, 0)
         case Binary("+", left, IntConst(value)) | Binary("+", IntConst(value), left):
             inner = _subscript(left, facts)
             return None if inner is None else (inner[0], inner[1] + value)

@@ -36,6 +36,10 @@ from loma.walk import statements
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
+# Bytes that a struct may take where it is passed or returned by value: it is copied to the C stack
+# at each call, once or more on each level, and a thread has a few MiB of that.
+MAX_BY_VALUE = 256 * 1024
+
 # What a helper calls, or is useless without.
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "allocate": ("fail", "memory"), "grown": ("fail", "memory"), "release": ("memory",),
@@ -152,6 +156,7 @@ def _function(function: Function, module: ModuleContext) -> str:
             f"the C backend has no tensors: '{function.name}' works on them", function.span,
             hint="compile it with loma.compile",
         )  # fmt: skip
+    _check_by_value(function, module)
     context = FunctionContext(module, function)
     symbol = module.names.functions[function.name]
     result = _result(function, module)
@@ -178,6 +183,28 @@ def _function(function: Function, module: ModuleContext) -> str:
     if function.simd:
         values |= _items(context, params, names, symbol)
     return environment(TEMPLATES).get_template("function.c.j2").render(values)
+
+
+def _check_by_value(function: Function, module: ModuleContext) -> None:
+    """Refuses structs that would not fit on the C stack."""
+    name = function.name
+    passed = [
+        (f"argument '{param.name}' of '{name}'", param.type, param.span)
+        for param in function.params
+        if param.mode == "In"
+    ]
+    passed += [(f"a result of '{name}'", type_, function.span) for type_ in function.results]
+    for what, type_, span in passed:
+        if not isinstance(type_, StructType):
+            continue
+        size = module.types.bytes(type_)
+        if size > MAX_BY_VALUE:
+            raise errors.BackendLacksOperator(
+                f"{what} is a struct of {size} bytes, and at most {MAX_BY_VALUE} are passed or "
+                "returned by value",
+                span if span.line else function.span,
+                hint="make it an Out argument, or pass its arrays as arguments of their own",
+            )
 
 
 def _items(

@@ -22,6 +22,7 @@ from loma.ir import (
     NoDiff, Op, Reduce, Select, Span, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.printer import print_expr
+from loma.walk import free_variables
 
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _MATH = {
@@ -178,7 +179,7 @@ class Expressions(Places):
         return f"{first} {op} {second}"
 
     def _compared(self, expr: Expr, other: Expr) -> str:
-        if _is_truth(expr) and constant(other) is not None:
+        if _is_truth(expr) and not free_variables(other):
             return f"({self.at(expr, OR)} ? 1 : 0)"
         text = self.at(expr, SUM)
         return f"({text})" if text.startswith("!") else text

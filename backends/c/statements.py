@@ -27,7 +27,7 @@ class Statements(Copies):
 
     def __init__(self, context: FunctionContext, writer: Writer) -> None:
         super().__init__(context, writer)
-        self._declared: set[str] = set()
+        self._declared = {param.name for param in context.function.params}
         self._local_bytes = 0
         self._owned: list[str] = []  # C names of pointers to memory that the function releases
         self._sizes: dict[str, str] = {}  # C names of the sizes of stacks

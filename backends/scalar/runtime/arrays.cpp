@@ -67,6 +67,7 @@ bool has_dtype(const Py_buffer& buffer, PyObject* value, const Type& leaf) {
 // The tensor's memory as a NumPy array.
 PyObject* array_of_tensor(const Call& call, const Place& place, PyObject* value, const Type& leaf) {
   const auto tensor = py::reinterpret_borrow<py::object>(value);
+  check_not_nested(call, place, tensor);
   if (tensor.attr("requires_grad").cast<bool>()) {
     call.fail(PyExc_TypeError, place,
               "requires grad, but a scalar function takes no part in autograd: pass detach() of "
@@ -80,11 +81,17 @@ PyObject* array_of_tensor(const Call& call, const Place& place, PyObject* value,
   if (layout != "torch.strided") {
     call.fail(PyExc_ValueError, place, "must be a dense tensor, got layout " + layout);
   }
+  if (tensor.attr("is_neg")().cast<bool>()) {
+    call.fail(PyExc_ValueError, place,
+              "is a view whose numbers are negated when they are read: pass resolve_neg() of it");
+  }
   PyObject* array = PyObject_CallMethod(value, "numpy", nullptr);
   if (array == nullptr) {  // a dtype that NumPy lacks, or a tensor without memory of its own
     PyErr_Clear();
+    const bool is_right = text_of(tensor.attr("dtype")) == "torch." + expected_dtype(leaf);
     call.fail(PyExc_TypeError, place,
-              "must be " + expected_dtype(leaf) + ", got " + describe(value));
+              is_right ? "has no memory that can be shared (numpy() of it fails), got " + describe(value)
+                       : "must be " + expected_dtype(leaf) + ", got " + describe(value));
   }
   return array;
 }
@@ -99,6 +106,12 @@ std::string shape_text(const Py_ssize_t* shape, int rank) {
 
 }  // namespace
 
+void check_not_nested(const Call& call, const Place& place, const py::object& tensor) {
+  if (tensor.attr("is_nested").cast<bool>()) {
+    call.fail(PyExc_TypeError, place, "must be a dense tensor, got a nested tensor");
+  }
+}
+
 bool is_tensor(PyObject* value) {
   PyTypeObject* type = tensor_type();
   return type != nullptr && PyObject_TypeCheck(value, type);
@@ -111,6 +124,9 @@ std::string describe(PyObject* value) {
     return "a " + name + " of " + std::to_string(PySequence_Size(value));
   }
   if (is_tensor(value)) {
+    if (object.attr("is_nested").cast<bool>()) {
+      return "a nested tensor";
+    }
     return "a tensor of " + text_of(object.attr("dtype")) + " and shape " +
            text_of(py::reinterpret_steal<py::object>(PySequence_Tuple(object.attr("shape").ptr())));
   }

@@ -10,6 +10,7 @@ namespace {
 // 0-dimensional, and of a type that Python turns into a float or an int without a loss of meaning.
 void check_tensor_number(const Call& call, const Place& place, PyObject* value) {
   const auto tensor = py::reinterpret_borrow<py::object>(value);
+  check_not_nested(call, place, tensor);
   if (tensor.attr("dim")().cast<int>() != 0) {
     call.fail(PyExc_ValueError, place,
               "must be a number or a 0-dimensional tensor, got " + describe(value));

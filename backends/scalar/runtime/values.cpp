@@ -27,6 +27,20 @@ PyObject* member_of(Call& call, const Place& place, const Type& type, const Memb
                 "), got " + describe(value) + " without '" + member.text + "'");
 }
 
+// Fails where a member cannot be set, before anything runs: it gets the value that it has.
+void check_settable(const Call& call, const Place& place, PyObject* value, const Member& member,
+                    PyObject* part) {
+  if (PyObject_SetAttr(value, member.name.ptr(), part) == 0) {
+    return;
+  }
+  if (PyErr_ExceptionMatches(PyExc_Exception) == 0) {
+    throw py::error_already_set();
+  }
+  PyErr_Clear();
+  call.fail(PyExc_TypeError, place,
+            "is written, but '" + member.text + "' cannot be set, got " + describe(value));
+}
+
 bool load_struct(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
                  bool written) {
   call.note(place, value, 1, written);
@@ -34,6 +48,7 @@ bool load_struct(Call& call, const Place& place, const Type& type, PyObject* val
     PyObject* part = call.keep(member_of(call, place, type, member, value));
     const Place here = place.of(member.text);
     if (!load(call, here, *member.type, part, words, written) && written) {
+      check_settable(call, place, value, member, part);
       call.write_backs.push_back(
           {How::Attribute, member.type, words, nullptr, value, member.name.ptr(), 0});
     }

@@ -52,6 +52,9 @@ py::object zeros_like(const Type& type, PyObject* argument);
 
 bool is_tensor(PyObject* value);
 
+// TypeError for a nested tensor, which has no shape that could be asked for.
+void check_not_nested(const Call& call, const Place& place, const py::object& tensor);
+
 }  // namespace loma
 
 #endif  // LOMA_SCALAR_VALUES_H
