@@ -64,6 +64,7 @@ class Expressions:
         self._functions: list[Signature] = []
         self._scope = Scope()
         self._stops = False  # whether no_diff may stand in the program
+        self._fails = False  # whether running it may fail
 
     def _below(self, n: int) -> int:
         return self._rng.randrange(n)
@@ -113,8 +114,9 @@ class Expressions:
             return str(self._below(size))
         self._scope.subscripts += 1
         position = self._int(1)
+        unchecked = self._read(INT) if self._fails and self._chance(20) else None
         self._scope.subscripts -= 1
-        return f"({position}) % {size}"
+        return unchecked or f"({position}) % {size}"
 
     def _find(self, want: Type, places: list[Place]) -> tuple[Place, str] | None:
         options = [(p, path) for p in places for path in self._paths(p.type, want)]
@@ -222,7 +224,10 @@ class Expressions:
         if kind < 45:
             return f"({first} {self._pick('+', '-', '*')} {self._int(depth - 1)})"
         if kind < 65:
-            return f"({first} {self._pick('/', '//', '%')} {self._pick('2', '3', '-2')})"
+            divisor = self._pick("2", "3", "-2")
+            if self._fails and self._chance(30):
+                divisor = self._int_atom()
+            return f"({first} {self._pick('/', '//', '%')} {divisor})"
         if kind < 75:
             return f"({self._condition(depth - 1)})"
         if kind < 82:

@@ -44,9 +44,13 @@ class Generator(Expressions):
 
     # ------------------------------------------------------------------------------- the program
 
-    def program(self, *, simd: bool = False, reads_outs: bool = True) -> Program:
+    def program(
+        self, *, simd: bool = False, reads_outs: bool = True, fails: bool = False
+    ) -> Program:
         """A program; ``reads_outs`` False: what its Out arguments hold at the start, it overwrites
-        first. (Reverse derivatives are not given these values.)"""
+        first. (Reverse derivatives are not given these values.) ``fails``: running it may end in
+        a run-time error."""
+        self._fails = fails
         self._stops = self._chance(10)
         parts = [self._struct(f"S{k}") for k in range(self._below(3))]
         for k in range(self._below(4)):
@@ -213,7 +217,8 @@ class Generator(Expressions):
             return
         type_ = types[self._below(len(types))]
         count, name = 1 + self._below(3), self._fresh("q")
-        size = f", {count + self._below(2)}" if self._chance(50) else ""
+        less = self._fails and self._chance(15)
+        size = f", {max(1, count + self._below(2) - less)}" if self._chance(50) else ""
         self._line(f"{name} : Stack[{print_type(type_)}{size}]")
         for pushes in (True, False):
             counter = self._fresh("i")
@@ -300,7 +305,8 @@ class Generator(Expressions):
         elif self._chance(30):
             test = f"{counter} < ({self._int(1)}) % {bound + 1}"
         self._line(f"{counter} = 0")
-        self._line(f"while ({test}, max_iter := {bound + self._below(2)}):")
+        limit = max(1, bound + self._below(2) - 2 * (self._fails and self._chance(10)))
+        self._line(f"while ({test}, max_iter := {limit}):")
         with self._looping(counter, bound):
             self._some_statements()
             self._line(f"{counter} += 1")

@@ -13,12 +13,14 @@ from typing import Any
 import hypothesis
 import pytest
 from fuzz_programs import Generator, Program
+from hypothesis import Phase
 from hypothesis import strategies as st
 from scalar_oracle import (
     FIRST, Scalars, check_adjoint, check_derivatives, check_differences, random_floats,
 )  # fmt: skip
 
 from loma.frontend import parse
+from loma.ir import ArrayType
 from loma.printer import print_module
 from loma.verify import verify
 
@@ -37,7 +39,7 @@ def fuzz(request: pytest.FixtureRequest) -> Callable[..., None]:
             derandomize=wanted is None,
             database=None,
             # what has failed is printed as it is: to make it smaller takes minutes
-            phases=list(hypothesis.Phase) if wanted else [hypothesis.Phase.generate],
+            phases=[Phase.generate, Phase.shrink] if wanted else [Phase.generate],
             deadline=None,
             suppress_health_check=list(hypothesis.HealthCheck),
         )
@@ -67,7 +69,7 @@ def test_text(fuzz: Any) -> None:
         verify(again)
         assert again == module
 
-    fuzz(check, 25, reads_outs=False)
+    fuzz(check, 15, reads_outs=False)
 
 
 # ----------------------------------------------------------------------------------- derivatives
@@ -83,7 +85,7 @@ def test_forward_mode(fuzz: Any, simd: bool) -> None:
             along = random_floats(scalars.inputs("f", program.args).size, 0)
             check_differences(scalars, "f", "fwd_f", program.args, along)
 
-    fuzz(check, 20 if simd else 60, simd=simd)
+    fuzz(check, 10 if simd else 40, simd=simd)
 
 
 @pytest.mark.parametrize("simd", [False, True])
@@ -94,18 +96,21 @@ def test_reverse_mode(fuzz: Any, simd: bool) -> None:
         scalars = Scalars(program.text + FIRST, program.items or 1)
         check_adjoint(scalars, "f", "fwd_f", "rev_f", program.args)
 
-    fuzz(check, 20 if simd else 60, simd=simd, reads_outs=False)
+    fuzz(check, 10 if simd else 40, simd=simd, reads_outs=False)
 
 
 @pytest.mark.parametrize("simd", [False, True])
 def test_derivatives_of_derivatives(fuzz: Any, simd: bool) -> None:
     def check(program: Program) -> None:
+        params = parse(program.text).function("f").params
+        # Not every adjoint of an array of unknown length has an adjoint in turn.
+        sized = all(not isinstance(p.type, ArrayType) or p.type.size for p in params)
         check_derivatives(
             program.text,
             program.args,
             items=program.items or 1,
             differences="no_diff" not in program.text,
-            reverse_of=len(program.text) < 2000,
+            reverse_of=sized,
         )
 
-    fuzz(check, 5 if simd else 20, simd=simd, reads_outs=False)
+    fuzz(check, 4 if simd else 12, simd=simd, reads_outs=False)

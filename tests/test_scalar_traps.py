@@ -6,742 +6,113 @@ derivatives of both.
 
 from __future__ import annotations
 
-import textwrap
-from typing import Any
-
+import numpy as np
 import pytest
-from scalar_oracle import check_derivatives
+from scalar_oracle import FIRST, FORWARD_OF, REVERSE_OF, Scalars, check_derivatives
+from scalar_trap_calls import CALL_TRAPS
+from scalar_trap_cases import TRAPS, dedented
+
+from loma import errors
+from loma.ad import differentiate
+from loma.frontend import parse
 
 
-STRUCTS = """
-class V:
-    x : float
-    y : float
-class Box:
-    v : V
-    n : int
-    a : Array[float, 3]
-    items : Array[V, 2]
-"""
-BOX = {
-    "v": {"x": 0.4, "y": -0.7},
-    "n": 1,
-    "a": [0.3, -0.2, 0.9],
-    "items": [{"x": 1.1, "y": 0.2}, {"x": -0.6, "y": 0.8}],
-}
-
-# name: (text with the function ``f``, arguments)
-TRAPS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    # --------------------------------------------------------------------- branches and loops
-    "a branch changes what its condition reads": (
-        """
-        def f(x : In[float], y : In[float]) -> float:
-            for i in range(4):
-                if x > 0.5:
-                    x = x - 0.6 * y
-                    y = y * x + sin(y)
-                elif y > 0.9:
-                    y = y * y * 0.5
-                    x = x + 0.1 * y
-                else:
-                    x = x + 1.1 * y
-            if y > x:
-                y = x * y - 5.0
-            return x * y
-        """,
-        (0.9, 0.7),
-    ),
-    "nested branches in a loop": (
-        """
-        def f(x : In[float], y : In[float]) -> float:
-            for i in range(5):
-                if x > 0.4:
-                    if y > x:
-                        x = x * 0.5
-                    elif i % 2 == 0:
-                        y = y + x * x
-                    else:
-                        x = y * 0.9
-                elif y < 0.3:
-                    y = y + 0.4 * x
-                else:
-                    if i == 1:
-                        x = x + y
-                    x = x * 1.1 + 0.1
-                x = sin(x * y) + 0.2
-            return x * y
-        """,
-        (0.9, 0.8),
-    ),
-    "nested loops whose ranges change": (
-        """
-        def f(x : In[float], n : In[int]) -> float:
-            for i in range(n):
-                n = n - 1
-                for j in range(n):
-                    if j % 2:
-                        for k in range(n - j):
-                            x = sin(x) * 1.3 + x * x * 0.1
-                    n = n + (j == 1)
-                n = n + 1
-            return x * n
-        """,
-        (0.4, 3),
-    ),
-    "inner loops with varying trip counts": (
-        """
-        def f(a : In[Array[float, 5]], n : In[int]) -> float:
-            s : float = 0.1
-            i : int
-            j : int
-            while (i < n, max_iter := 5):
-                j = 0
-                while (j <= i and s < 50.0, max_iter := 5):
-                    s = s * a[j] + sin(s) * a[i]
-                    j += 1
-                for k in range((i * 2) % 3):
-                    s = s + a[k] * s * 0.3
-                i += 1
-            return s * s
-        """,
-        ([0.9, -0.4, 1.2, 0.3, 0.8], 5),
-    ),
-    "a loop that is not run": (
-        """
-        def f(x : In[float], n : In[int]) -> float:
-            y : float = x
-            while (n > 10, max_iter := 3):
-                y = y * y
-                n = n - 1
-            for i in range(n - 5):
-                y = sin(y)
-            for i in range(0):
-                y = 0.0
-            return y * x
-        """,
-        (0.8, 2),
-    ),
-    "a counter that is changed after the loop": (
-        """
-        def f(a : In[Array[float, 4]], n : In[int]) -> float:
-            i : int
-            s : float = 1.0
-            while (i < n, max_iter := 4):
-                s = s * a[i]
-                i += 1
-            i = i - 3
-            s = s * a[i] + a[i] * a[i]
-            i = 2
-            return s * a[i]
-        """,
-        ([0.9, -0.4, 1.2, 0.3], 4),
-    ),
-    "a subscript that is changed later": (
-        """
-        def f(a : In[Array[float, 4]], out : Out[Array[float, 4]]):
-            k : int = 1
-            at : Array[int, 2]
-            zero(out)
-            for i in range(6):
-                out[k] = out[k] * 0.5 + a[(k + i) % 4] * a[k]
-                k = (k * 3 + i) % 4
-                at[i % 2] = k
-                out[at[i % 2]] += out[at[(i + 1) % 2]] * a[k]
-                at[0] = (at[0] + 1) % 4
-            k = 0
-        """,
-        ([0.9, -0.4, 1.2, 0.3], [0.0] * 4),
-    ),
-    "a subscript that its own statement changes": (
-        """
-        def f(x : In[float]) -> float:
-            n : Array[int, 4]
-            a : Array[float, 4]
-            n[0] = 1
-            n[n[0]] = n[0] + 1
-            n[n[1]] = 3
-            for i in range(4):
-                a[n[i % 3]] += x * i + a[n[2]] * x
-                n[n[0]] = n[n[1]] % 4
-            return a[0] + a[1] * a[2] + a[3] * x
-        """,
-        (0.7,),
-    ),
-    "the last iteration's values after the loop": (
-        """
-        def f(a : In[Array[float, 4]]) -> float:
-            t : float
-            u : float
-            for i in range(4):
-                t = a[i] * a[i] + 0.1 * t
-                u = t * a[3 - i]
-            return u * t + t * a[0]
-        """,
-        ([0.9, -0.4, 1.2, 0.3],),
-    ),
-    "an iteration whose length depends on the values": (
-        """
-        def f(x : In[float], y : In[float]) -> float:
-            n : int
-            while (x * x + y * y < 50.0, max_iter := 30):
-                x = x * x * 0.9 - y * y * 0.3 + 0.8
-                y = 1.5 * x * y + 0.2
-                n += 1
-            return x * n + y
-        """,
-        (0.4, 0.6),
-    ),
-    "loops in loops in loops, with branches": (
-        """
-        def f(x : In[float], n : In[int]) -> float:
-            i : int
-            j : int
-            while (i < n, max_iter := 3):
-                j = i
-                while (j < 3 and x < 4.0, max_iter := 4):
-                    for k in reversed(range(j)):
-                        if k == i:
-                            x = x * 1.2 + sin(x)
-                        elif x > 1.0:
-                            x = x - 0.3 * x * x
-                    j += 1 + (x > 1.2)
-                i += 1
-                x = x * 0.8 + 0.1 * i
-            return x
-        """,
-        (0.9, 3),
-    ),
-    # -------------------------------------------------------------------- overwritten values
-    "values overwritten before they are needed": (
-        """
-        def f(x : In[float]) -> float:
-            y : float = x * x
-            z : float = sin(y)
-            y = cos(z) * y
-            z = y * z
-            y = z
-            z = z * y + x
-            x = 0.0
-            return z + y
-        """,
-        (0.8,),
-    ),
-    "a target on its own right side": (
-        """
-        def f(x : In[float], y : In[float]) -> float:
-            x = x * x + y
-            x += x * y
-            x -= sin(x)
-            x *= x + y
-            x /= 2.0 + x
-            y = x
-            y += y
-            y = y * y * y
-            x = x
-            return x * y
-        """,
-        (0.7, 0.4),
-    ),
-    "elements on their own right side": (
-        """
-        def f(a : In[Array[float, 3]], k : In[int]) -> float:
-            b : Array[float, 3] = a
-            b[k] = b[k] * b[k] + b[(k + 1) % 3]
-            b[(k + 1) % 3] = b[k] * b[(k + 1) % 3] * b[(k + 2) % 3]
-            b[k] += b[k] * b[2 - k]
-            b[b[0] > 0.0] = b[1] * b[b[0] > 0.0]
-            return b[0] * b[1] + b[2] * b[2]
-        """,
-        ([0.7, -0.4, 0.9], 1),
-    ),
-    "values swapped": (
-        """
-        def f(a : In[Array[float, 4]]) -> float:
-            b : Array[float, 4] = a
-            t : float
-            for i in range(3):
-                for j in range(3):
-                    if b[j] > b[j + 1]:
-                        t = b[j]
-                        b[j] = b[j + 1]
-                        b[j + 1] = t * 1.1
-            return b[0] * b[1] * 2.0 + b[2] * b[3] * b[3]
-        """,
-        ([0.9, -0.4, 1.2, 0.3],),
-    ),
-    "whole arrays and structs overwritten": (
-        STRUCTS
-        + """
-        def f(box : In[Box], x : In[float]) -> float:
-            other : Box = box
-            v : V = box.v
-            grid : Array[Array[float, 2], 2]
-            for i in range(3):
-                v.x = v.x * x + other.a[i]
-                other.items[i % 2] = v
-                other.v = other.items[(i + 1) % 2]
-                grid[i % 2][0] = other.v.x * v.y
-                grid[(i + 1) % 2] = grid[i % 2]
-                box = other
-                box.items[0].x = x
-                if i == 1:
-                    zero(other.items)
-                    other.a = box.a
-                    v = other.items[1]
-                zero(grid[0])
-                other.a[i] = other.a[i] * other.v.y * grid[1][0]
-            return box.v.x * other.a[2] + v.y + other.items[0].x * grid[1][0] + box.items[0].x
-        """,
-        (BOX, 0.6),
-    ),
-    "values set to zero": (
-        STRUCTS
-        + """
-        def f(box : In[Box], x : In[float]) -> float:
-            y : float = x * x
-            a : Array[float, 3] = box.a
-            zero(x)
-            a[1] = a[1] * y
-            zero(a[0])
-            y = y * a[1] + x + a[0]
-            zero(box.v)
-            zero(a)
-            return y + a[1] + box.v.x * y + box.a[2]
-        """,
-        (BOX, 0.6),
-    ),
-    "an argument that is reassigned": (
-        STRUCTS
-        + """
-        def g(v : In[V], x : In[float]) -> V:
-            x = x * v.x
-            v.x = x * x
-            v.y += x
-            return v
-
-        def f(box : In[Box], x : In[float]) -> float:
-            v : V = g(box.v, x)
-            box.v = g(v, x)
-            x = x * box.v.x
-            box.a[0] = box.a[0] * x
-            return box.v.y + v.x * x + box.a[0]
-        """,
-        (BOX, 0.9),
-    ),
-    "a value that is recorded and not needed again": (
-        """
-        def f(x : In[float], a : In[Array[float, 2]]) -> float:
-            b : Array[float, 2] = a
-            i : int
-            b[float2int(b[1])] *= x
-            for k in range(2):
-                zero(b)
-            while (i < 2, max_iter := 3):
-                b[i] = x if a[0] > 0.5 else b[i] / x
-                b[1 - i] = b[i] * x
-                zero(b[i])
-                i += 1
-            return b[0] * b[1] + b[1]
-        """,
-        (0.6, [0.2, 0.9]),
-    ),
-    # ------------------------------------------------------------------------- accumulation
-    "one variable passed twice": (
-        """
-        def g(x : In[float], y : In[float]) -> float:
-            x = x * y
-            return x + sin(y)
-
-        def h(x : In[float], a : In[Array[float, 2]], b : In[Array[float, 2]], y : Out[float]):
-            y = x * a[0] * b[1] + y
-
-        def f(x : In[float], a : In[Array[float, 2]]) -> float:
-            y : float = g(x, x)
-            b : Array[float, 2] = a
-            b[0] = g(b[0], b[0]) * g(y, y)
-            h(b[0], b, b, y)
-            h(b[0], a, a, b[1])
-            y += y
-            return g(y, y) + x * x + b[1]
-        """,
-        (0.7, [0.4, 0.9]),
-    ),
-    "one value used many times": (
-        """
-        def f(x : In[float], a : In[Array[float, 3]], out : Out[Array[float, 6]]):
-            zero(out)
-            for i in range(6):
-                out[i] = x * a[i % 3] + a[0]
-                out[i] += out[0] * x
-                x = x * 0.9
-        """,
-        (0.7, [0.4, 0.9, -0.3], [0.0] * 6),
-    ),
-    "Out arguments of all kinds": (
-        STRUCTS
-        + """
-        def g(x : In[float], y : Out[float], v : Out[V], a : Out[Array[float, 3]], n : Out[int]):
-            v.x = x * y
-            y = y + x * a[n]
-            a[n] = a[n] * v.x
-            n = (n + 1) % 3
-            v.y += v.x * a[n]
-
-        def f(x : In[float], box : Out[Box], y : Out[float], n : Out[int]) -> float:
-            zero(box)
-            zero(y)
-            n = 0
-            box.a[1] = x
-            box.v.y = 0.4
-            for i in range(4):
-                g(x * box.a[1] + 1.0, y, box.items[i % 2], box.a, n)
-                g(y, box.v.x, box.items[(i + 1) % 2], box.a, box.n)
-                box.a[n] += x
-            return y * box.v.x
-        """,
-        (0.6, BOX, 0.3, 2),
-    ),
-    "Out arguments that are overwritten, read and left alone": (
-        """
-        def g(x : In[float], a : Out[float], b : Out[float], c : Out[float]):
-            a = x * x
-            if x > 0.5:
-                b = a * b
-
-        def f(x : In[float]) -> float:
-            a : float = x
-            b : float = x * 3.0
-            c : float = sin(x)
-            g(x, a, b, c)
-            g(a * x, b, c, a)
-            g(c * b, c, a, b)
-            return a * b * c
-        """,
-        (0.9,),
-    ),
-    "a call whose arguments its own results change": (
-        """
-        def g(k : In[int], x : In[float], n : Out[int], y : Out[float]):
-            n = (n + k) % 3
-            y = y * x + n
-
-        def f(x : In[float]) -> float:
-            n : int = 1
-            a : Array[float, 3]
-            a[0] = x
-            a[1] = x * x
-            for i in range(4):
-                g(n + i, a[n] * x, n, a[n])
-                g(i, x, n, a[(n + 1) % 3])
-            return a[0] + a[1] * a[2]
-        """,
-        (0.7,),
-    ),
-    "parts of one variable passed together": (
-        STRUCTS
-        + """
-        def g(x : In[float], y : Out[float], z : Out[float], v : In[V]):
-            y = y * x + z
-            z = z * y + v.x
-
-        def f(x : In[float], box : In[Box]) -> float:
-            a : Array[float, 3] = box.a
-            for i in range(3):
-                g(a[i], a[(i + 1) % 3], a[(i + 2) % 3], box.items[i % 2])
-                g(box.a[0], box.a[1], box.v.y, box.items[1])
-                g(x, box.items[0].x, box.items[0].y, box.items[1])
-                x = x * a[2]
-            return a[0] * box.items[0].x + a[1] * box.a[1] + a[2] * box.v.y
-        """,
-        (0.6, BOX),
-    ),
-    "an element counts only on the way out": (
-        """
-        def put(x : In[float], k : In[int], out : Out[Array[float, 3]]):
-            out[k] = x
-
-        def f(x : In[float]) -> float:
-            a : Array[float, 3]
-            for i in range(5):
-                put(x * i, (i * 2) % 3, a)
-                x = x + a[1] * a[0]
-            return a[0] * a[1] + a[2]
-        """,
-        (0.4,),
-    ),
-    # --------------------------------------------------------------------- calls, conversions
-    "calls in conditions, subscripts and ranges": (
-        """
-        def g(x : In[float]) -> float:
-            return x * x - 0.3
-
-        def k(x : In[float], n : In[int]) -> int:
-            return x * n
-
-        def f(a : In[Array[float, 4]]) -> float:
-            x : float = a[1]
-            for i in range(k(x, 3)):
-                x = x + a[k(a[0], i) % 4] * g(a[i]) if g(x) > 0.1 and g(a[i]) < 0.6 else x * 0.5
-            while (g(x) < 3.0, max_iter := 20):
-                x = x + g(x * 2.0) * g(g(a[k(x, 1) % 4])) + 0.5
-            return g(x)
-        """,
-        ([0.9, 1.2, -0.4, 0.3],),
-    ),
-    "long chains of calls": (
-        "".join(
-            f"""
-        def g{k}(x : In[float], y : Out[float]) -> float:
-            y = y + x * {k}.1
-            return sin(x)
-            """
-            if k == 0
-            else f"""
-        def g{k}(x : In[float]) -> float:
-            y : float = g{k - 1}(x * 1.1) + 0.1
-            return y * g{k - 1}(y)
-            """
-            for k in range(1, 7)
-        ).replace("g0(", "sin(")
-        + """
-        def f(x : In[float]) -> float:
-            return g6(x) * g6(x * 0.5)
-        """,
-        (0.6,),
-    ),
-    "items share what a called function calls": (
-        """
-        def g(x : In[float], y : In[float]) -> float:
-            return x * y
-
-        def h(x : In[float], a : In[Array[float, 2]], y : Out[float]) -> float:
-            y = y * x + a[1]
-            return g(x, a[0])
-
-        @simd
-        def f(x : In[float], a : In[Array[float, 2]], y : Out[Array[float, 4]]):
-            z : float = x
-            h(g(x, a[1]), a, z)
-            y[thread_id()] = z * g(z, x)
-        """,
-        (0.7, [0.4, 1.3], [0.0] * 4),
-    ),
-    "names that derivatives would choose": (
-        """
-        def g(x : In[float], _d_x : In[float]) -> float:
-            _d_result : float = x * _d_x
-            _g : float = _d_result * x
-            return _g * _d_result
-
-        def f(x : In[float], y : Out[float]) -> float:
-            _d_x : float = x * x
-            _d_y : float = g(_d_x, x)
-            d_x : float
-            _t1 : float = x
-            y = _d_y
-            for _d_result in range(2):
-                d_x = d_x * x + _d_result + y
-                if d_x > 0.1:
-                    for _count in range(_d_result):
-                        y = y * d_x * _t1
-            return d_x * _d_x + y
-        """,
-        (0.7, 0.0),
-    ),
-    "ints into floats and back": (
-        """
-        def g(n : In[int], x : In[float]) -> float:
-            return n * x
-
-        def f(x : In[float], y : In[float], n : In[int]) -> float:
-            k : int = x * 3.0
-            z : float = n
-            z = z * x + k
-            k = z
-            k += y
-            z += g(x + 2.5, n) + g(n, y) * g(k, x)
-            z = z + k / 2 * y + (x > y) * y
-            x = k
-            return z * y + x * z
-        """,
-        (1.4, 2.6, 3),
-    ),
-    "floats returned and passed as ints": (
-        """
-        def g(n : In[int], x : In[float]) -> tuple[int, float]:
-            return n * x, n
-
-        def h(x : In[float], n : In[int]) -> int:
-            return x * n
-
-        def f(x : In[float], y : In[float]) -> tuple[float, int]:
-            n, z = g(x * 3.0, y)
-            z, n = g(y, x)
-            return z * x + n * y + h(x * 4.0, y), x * y
-        """,
-        (1.4, 2.6),
-    ),
-    "integer division in subscripts": (
-        """
-        def f(a : In[Array[float, 6]]) -> float:
-            s : float
-            t : float = 1.0
-            for i in range(6):
-                s += a[(i - 3) / 2 + 1] * a[(i - 3) // 2 + 2] * a[(i - 4) % 6]
-                t = t * 0.7 + a[-(i - 5) / 2] * a[(3 - i) % 3 + 1] * a[(i * i - 7) / 5 + 1]
-            return s * t
-        """,
-        ([0.9, 1.2, -0.4, 0.3, 0.7, -0.8],),
-    ),
-    "floats modulo floats": (
-        """
-        def f(x : In[float], y : In[float]) -> float:
-            return (x * 3.0) % y + x // y * x + (-x) % (y * y) + floor(x * 2.0) * y
-        """,
-        (2.3, 0.7),
-    ),
-    # -------------------------------------------------------- derivatives inside programs
-    "a program that uses a forward derivative": (
-        """
-        def h(x : In[float], a : In[Array[float, 2]]) -> float:
-            for i in range(2):
-                x = sin(x * a[i]) + x * x
-            return x
-
-        d_h = fwd_diff(h)
-
-        def f(x : In[float], a : In[Array[float, 2]]) -> float:
-            d : Diff[float]
-            b : Array[Diff[float], 2]
-            for i in range(2):
-                b[i] = make__dfloat(a[i], 0.0)
-            b[1].dval = x
-            d = d_h(make__dfloat(x, 1.0), b)
-            x = d_h(d, b).dval
-            return d.val * d.dval + x * b[1].dval
-        """,
-        (0.4, [1.2, -0.7]),
-    ),
-    "a program that uses a reverse derivative": (
-        """
-        def h(x : In[float], a : In[Array[float, 2]], y : Out[float]) -> float:
-            y = 0.3
-            for i in range(2):
-                x = sin(x * a[i]) + x * x
-                y = y * x + a[i]
-            return x * y
-
-        d_h = rev_diff(h)
-
-        def f(x : In[float], a : In[Array[float, 2]]) -> float:
-            d_x : float = 0.1
-            d_a : Array[float, 2] = a
-            d_h(x, d_x, a, d_a, x * x, 2.0)
-            return d_x * d_a[0] + d_a[1]
-        """,
-        (0.4, [1.2, -0.7]),
-    ),
-    "a program that minimises with a derivative": (
-        """
-        def loss(x : In[float], y : In[float], w : In[float]) -> float:
-            return (x * x - w) * (x * x - w) + (y - x * w) * (y - x * w)
-
-        d_loss = rev_diff(loss)
-
-        def f(x : In[float], y : In[float], w : In[float]) -> float:
-            d_x : float
-            d_y : float
-            d_w : float
-            i : int
-            while (i < 5, max_iter := 10):
-                d_x = 0.0
-                d_y = 0.0
-                d_loss(x, d_x, y, d_y, w, d_w, 1.0)
-                x -= 0.05 * d_x
-                y -= 0.05 * d_y
-                i += 1
-            return loss(x, y, w) + d_w
-        """,
-        (0.4, 0.9, 0.7),
-    ),
-    "a stack": (
-        """
-        def f(x : In[float], n : In[int]) -> float:
-            s : Stack[float, 20]
-            t : Stack[int]
-            y : float
-            k : int
-            for i in range(n):
-                for j in range(i + 1):
-                    s.push(x * j + y)
-                    y = y + sin(x) * j
-                t.push(i)
-                if i % 2:
-                    x = s.pop()
-                    s.push(x * y)
-            for i in range(n):
-                k = t.pop()
-                for j in range(k + 1):
-                    y = s.pop()
-                    x = x * 0.9 + y * k
-            return x * y
-        """,
-        (0.4, 4),
-    ),
-    # -------------------------------------------------------------------- softmax, norms
-    "softmax and log-sum-exp": (
-        """
-        def f(a : In[Array[float, 3]], p : Out[Array[float, 3]]) -> float:
-            m : float = a[0]
-            s : float
-            zero(p)
-            for i in range(3):
-                m = max(m, a[i])
-            for i in range(3):
-                p[i] = exp(a[i] - m)
-                s += p[i]
-            for i in range(3):
-                p[i] = p[i] / s
-            return log(s) + m
-        """,
-        ([1000.0, 1001.5, 999.2], [0.0] * 3),
-    ),
-    "items add to what they share": (
-        STRUCTS
-        + """
-        def g(x : In[float], v : In[V]) -> float:
-            v.x = v.x * x
-            return v.x * v.y
-
-        @simd
-        def f(x : In[float], a : In[Array[float, 4]], box : In[Box], y : Out[Array[float, 4]],
-              total : Out[float], count : Out[int], sums : Out[Array[V, 2]]):
-            i : int = thread_id()
-            t : float = a[i] * x
-            k : int
-            while (k < i, max_iter := 4):
-                t = t * box.a[k % 3] + sin(t) * x
-                k += 1
-            x = x * t
-            box.v.x = box.v.x * a[3 - i]
-            y[i] = x * g(t, box.v) + t
-            atomic_add(total, y[i] * a[(i + 1) % 4])
-            atomic_add(sums[i % 2].y, x * box.items[i % 2].x)
-            atomic_add(count, i)
-        """,
-        (0.7, [0.4, -0.9, 1.2, 0.3], BOX, [0.0] * 4, 0.0, 0, [{"x": 0.0, "y": 0.0}] * 2),
-    ),
-}
+CASES = TRAPS | CALL_TRAPS
 
 
-def dedented(text: str) -> str:
-    """The text without the margin that the programs above have, but for the structs."""
-    if text.startswith(STRUCTS):
-        return STRUCTS + textwrap.dedent(text.removeprefix(STRUCTS))
-    return textwrap.dedent(text)
-
-
-@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize("trap", CASES)
 def test_traps(trap: str) -> None:
-    text, args = TRAPS[trap]
+    text, args = CASES[trap]
     check_derivatives(dedented(text), args, items=4)
+
+
+# An expression of x and y, a point, and its derivatives there.
+BAD_POINTS: list[tuple[str, float, float, float, float]] = [
+    ("sqrt(x) * y", 0.0, 2.0, 0.0, 0.0),
+    ("sqrt(x * x + y * y)", 0.0, 0.0, 0.0, 0.0),
+    ("abs(x) * y", 0.0, 2.0, 0.0, 0.0),
+    ("max(x, y) + min(x, 2.0 * y)", 0.0, 0.0, 2.0, 0.0),
+    ("log(x) if x > 0.0 else 3.0 * x + y", 0.0, 1.0, 3.0, 1.0),
+    ("x / y if y != 0.0 else x", 1.0, 0.0, 1.0, 0.0),
+    ("exp(x) * 0.0 if x > 700.0 else (y if x < 700.0 else exp(x))", 1.0, 2.0, 0.0, 1.0),
+    ("pow(x, y)", 0.0, 2.0, 0.0, 0.0),
+    ("pow(x, y)", 0.0, 1.0, 1.0, 0.0),
+    ("x ** 2 + y ** 0", 0.0, 0.0, 0.0, 0.0),
+    ("(x - 1.0) ** 3 + pow(x - 1.0, 2.0) * y", 0.0, 1.0, 1.0, 1.0),
+    ("guarded(x) + y", 0.0, 1.0, 0.0, 1.0),
+    ("guarded(x) * y", -1.0, 3.0, 0.0, 0.0),
+    ("no_diff(sqrt(x)) + sqrt(no_diff(x)) * y", 0.0, 1.0, 0.0, 0.0),
+]
+GUARDED = """
+def guarded(x : In[float]) -> float:
+    y : float
+    if x > 0.0:
+        y = sqrt(x) + log(x) + 1.0 / x
+    return y
+
+"""
+
+
+@pytest.mark.parametrize(("body", "x", "y", "d_x", "d_y"), BAD_POINTS)
+def test_bad_points(body: str, x: float, y: float, d_x: float, d_y: float) -> None:
+    """Derivatives that are declared; and no NaN out of what does not count, twice differentiated
+    neither."""
+    text = f"{GUARDED}def f(x : In[float], y : In[float]) -> float:\n    return {body}\n"
+    program = Scalars(text + FIRST + FORWARD_OF + REVERSE_OF)
+    for along, expected in (([1.0, 0.0], d_x), ([0.0, 1.0], d_y)):
+        _, (found,) = program.forward("f", "fwd_f", (x, y), np.array(along))
+        assert found == expected
+    assert program.reverse("f", "rev_f", (x, y), np.array([1.0])).tolist() == [d_x, d_y]
+    duals = [{"val": x, "dval": 1.0}, {"val": y, "dval": 0.0}]
+    given = [x, 0.0, y, 0.0, 1.0]
+    for name, args in (("fwd_f", duals), ("rev_f", given)):
+        size = program.inputs(name, args).size
+        _, tangent = program.forward(name, f"fwd_{name[:3]}", args, np.ones(size))
+        assert np.isfinite(tangent).all()
+        weights = np.ones(tangent.size)
+        assert np.isfinite(program.reverse(name, f"rev_{name[:3]}", args, weights)).all()
+
+
+def test_an_adjoint_is_added_to_what_is_there() -> None:
+    text = (
+        "def f(x : In[float], a : In[Array[float, 2]]) -> float:\n    return x * a[0] + a[0]\n"
+        "rev_f = rev_diff(f)\n"
+    )
+    found = Scalars(text).interpreter.call("rev_f", 2.0, 10.0, [3.0, 4.0], [20.0, 30.0], 1.0)
+    assert found == (13.0, [23.0, 30.0])
+
+
+def test_ints_have_no_derivative() -> None:
+    """Their adjoints are ints, and stay what they are."""
+    text = (
+        "class S:\n    n : int\n    x : float\n"
+        "def f(n : In[int], s : In[S], m : Out[int]) -> float:\n"
+        "    m = n\n    n = s.x\n    return n * s.x + s.n * n\n"
+        "rev_f = rev_diff(f)\n"
+    )
+    s = {"n": 3, "x": 2.5}
+    found = Scalars(text).interpreter.call("rev_f", 4, 7, s, {"n": 5, "x": 0.5}, 9, 1.0)
+    assert found == (7, {"n": 5, "x": 2.5})
+
+
+def test_the_reverse_sweep_runs_no_longer_than_max_iter() -> None:
+    """What is too long for the program is too long for its derivatives, with the loop's line."""
+    text = (
+        "def f(x : In[float], n : In[int]) -> float:\n    i : int\n"
+        "    while (i < n, max_iter := 3):\n        x = x * x\n        i += 1\n    return x\n"
+    )
+    interpreter = Scalars(text + FIRST).interpreter
+    dual = {"val": 1.1, "dval": 1.0}
+    assert interpreter.call("rev_f", 1.1, 0.0, 3, 0, 1.0)[0] == pytest.approx(8 * 1.1**7)
+    assert interpreter.call("fwd_f", dual, 3)[0]["dval"] == pytest.approx(8 * 1.1**7)
+    for name, args in (("rev_f", (1.1, 0.0, 4, 0, 1.0)), ("fwd_f", (dual, 4))):
+        with pytest.raises(RuntimeError) as caught:
+            interpreter.call(name, *args)
+        assert str(caught.value) == f"{name}: line 3: the loop runs more than max_iter = 3 times"
+
+
+def test_no_gradient_without_the_value_that_an_out_argument_had() -> None:
+    text = "def f(x : In[float], y : Out[float]):\n    y = y * x\nrev_f = rev_diff(f)\n"
+    with pytest.raises(errors.NotDifferentiable, match="'y' has on entry") as caught:
+        differentiate(parse(text))
+    assert caught.value.span.line == 1
