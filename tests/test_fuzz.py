@@ -67,7 +67,9 @@ def test_text(fuzz: Any) -> None:
         module = Scalars(program.text + FIRST).module
         again = parse(print_module(module))
         verify(again)
-        assert again == module
+        assert again.functions == module.functions
+        # The text mentions the differential types that it needs.
+        assert set(again.structs) <= set(module.structs)
 
     fuzz(check, 15, reads_outs=False)
 
