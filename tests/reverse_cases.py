@@ -334,6 +334,19 @@ def f(x : In[float], n : In[int]) -> float:
 """,
         [0.7, 3],
     ),
+    "elements of an array for a callee that changes its Out argument": (
+        """
+def step(x : In[float], y : Out[float]):
+    y = y * x + sin(x)
+
+def f(a : In[Array[float]], n : In[int]) -> float:
+    s : float = 0.3
+    for i in range(n):
+        step(a[i], s)
+    return s * s
+""",
+        [[0.3, 0.7, 1.2], 3],
+    ),
     "one argument twice": (
         """
 def g(x : In[float], y : In[float], a : In[Array[float, 2]], c : In[Array[float, 2]]) -> float:

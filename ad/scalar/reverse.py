@@ -27,13 +27,13 @@ from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ad.scalar.sweeps import SweepBuilder
 from loma.differentials import reverse_signature
 from loma.ir import (
-    Assign, CallStmt, Declare, Expr, For, Function, If, Param, Push, Return, Stmt, Struct, Var,
-    While,
+    Assign, CallStmt, Declare, Expr, For, Function, If, Param, Push, Return, Stmt, Struct, Type,
+    Var, While,
 )  # fmt: skip
 from loma.names import Names, without_locals
-from loma.passes.liveness import CallModes, Liveness
+from loma.passes.liveness import CallModes, Liveness, Mode
 from loma.walk import (
-    expressions, statements, variables,
+    expressions, map_blocks, root, statements, variables,
 )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ class _Reversal:
 
     def derivative(self, name: str) -> Function:
         body = self._body(frozenset())
-        function = self._finished(self._function(name, body))
+        function = self._finished(self._function(name, self._with_scratch(body)))
         self._check_entry_values(function, body)
         return function
 
@@ -221,6 +221,35 @@ class _Reversal:
         if finished is function:
             return function
         return replace(finished, body=self._needed(finished.body, function.params))
+
+    def _with_scratch(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """The body with scratch variables where a call gives an element of an array a new value
+        that nobody reads, and the array is not there: an ``Out`` argument of unknown length."""
+        scratch: dict[Type, Var] = {}
+
+        def argument(arg: Expr, mode: Mode) -> Expr:
+            if mode not in ("own", "whole") or root(arg) not in self._unbounded:
+                return arg
+            if is_unbounded(arg.type):
+                return arg
+            if arg.type not in scratch:
+                name = self._normal.names.fresh("_scratch")
+                scratch[arg.type] = Var(name, arg.type)
+            return scratch[arg.type]
+
+        def changed(stmt: Stmt) -> Stmt:
+            if isinstance(stmt, CallStmt):
+                modes = self._modes.of(stmt.call.function)
+                outs = [arg for arg, mode in zip(stmt.call.args, modes, strict=True)
+                        if mode != "In" and root(arg) in self._unbounded]  # fmt: skip
+                if len(outs) != 1:  # two scratch variables would have to be two
+                    return stmt
+                args = tuple(argument(a, m) for a, m in zip(stmt.call.args, modes, strict=True))
+                return replace(stmt, call=replace(stmt.call, args=args))
+            return map_blocks(stmt, lambda block: tuple(map(changed, block)))
+
+        done = tuple(map(changed, body))
+        return (*(Declare(var, None) for var in scratch.values()), *done) if scratch else body
 
     def _matters(self, body: tuple[Stmt, ...]) -> Callable[[Stmt], list[Expr]]:
         """What the derivative evaluates in the state before each statement of the primal."""
