@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from loma.errors import UserError, suggest
-from loma.ir import Call, Function, Module, is_tensor_function
+from loma.ir import Function, Module, is_tensor_function
 from loma.names import module_names
 from loma.printer import print_function, print_module
-from loma.walk import aggregates, expressions, statements, walk
+from loma.walk import calls, aggregates
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
@@ -242,12 +242,6 @@ def _reachable(module: Module, names: tuple[str, ...]) -> Module:
     wanted = set(names)
     for function in reversed(module.functions):  # callees stand before callers
         if function.name in wanted:
-            wanted |= {
-                node.function
-                for stmt in statements(function.body)
-                for expr in expressions(stmt)
-                for node in walk(expr)
-                if isinstance(node, Call)
-            }
+            wanted |= {call.function for call in calls(function.body)}
     kept = tuple(function for function in module.functions if function.name in wanted)
     return replace(module, functions=kept, derivatives=())

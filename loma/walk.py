@@ -167,6 +167,13 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield from statements(block)
 
 
+def calls(body: tuple[Stmt, ...]) -> Iterator[Call]:
+    """Every call of a function of the program, nested ones included."""
+    for stmt in statements(body):
+        for expr in expressions(stmt):
+            yield from (node for node in walk(expr) if isinstance(node, Call))
+
+
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:
     """The expressions that stand in the statement itself; targets come last."""
     match stmt:

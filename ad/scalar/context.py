@@ -170,19 +170,6 @@ class Context:
                 raise AssertionError(f"no values of type {place.type}")
 
 
-def has_floats(type_: Type, structs: Mapping[str, Struct]) -> bool:
-    """Whether values of the type hold a float."""
-    match type_:
-        case FloatType():
-            return True
-        case ArrayType(element):
-            return has_floats(element, structs)
-        case StructType(name):
-            return any(has_floats(member, structs) for _, member in structs[name].members)
-        case _:
-            return False
-
-
 def is_unbounded(type_: Type) -> bool:
     """Whether the type is an array whose length is not known."""
     return isinstance(type_, ArrayType) and (type_.size is None or is_unbounded(type_.element))

@@ -11,8 +11,8 @@ from loma.ad.scalar.context import Callee, Variant
 from loma.ad.scalar.forward import forward_derivative
 from loma.ad.scalar.reverse import as_callee, reverse_callee, reverse_derivative
 from loma.differentials import with_differentials
-from loma.ir import Call, Declare, Function, Module, Struct, Type
-from loma.walk import expressions, statements, walk
+from loma.ir import Declare, Function, Module, Struct, Type
+from loma.walk import calls, statements
 
 
 class ScalarDerivatives:
@@ -57,8 +57,8 @@ class ScalarDerivatives:
     ) -> tuple[dict[str, Struct], Callable[[], tuple[Function, ...]]]:
         """The structs of the module with all that a function calls, and its functions at any
         time."""
-        for callee in _calls(primal):
-            self._growing.find(callee)
+        for call in calls(primal.body):
+            self._growing.find(call.function)
         return self._growing.structs(), lambda: self._growing.module.functions
 
     def _reverse_of(self, function: str, variant: Variant) -> Callee:
@@ -102,16 +102,6 @@ def _types(function: Function) -> Iterator[Type]:
             yield stmt.target.type
 
 
-def _calls(function: Function) -> dict[str, None]:
-    return {
-        node.function: None
-        for stmt in statements(function.body)
-        for expr in expressions(stmt)
-        for node in walk(expr)
-        if isinstance(node, Call)
-    }
-
-
 def _reachable(function: Function, find: Callable[[str], Function]) -> list[str]:
     """The functions that are called from a function, directly or not, callees first."""
     done: dict[str, None] = {}
@@ -121,13 +111,14 @@ def _reachable(function: Function, find: Callable[[str], Function]) -> list[str]
 
 def _visit(function: Function, find: Callable[[str], Function], done: dict[str, None]) -> None:
     """Adds what is called from a function to ``done``, callees first, without recursion."""
-    stack = [iter(_calls(function))]
+    stack = [calls(function.body)]
     path: list[str] = []
     while stack:
-        for name in stack[-1]:
+        for call in stack[-1]:
+            name = call.function
             if name not in done:
                 path.append(name)
-                stack.append(iter(_calls(find(name))))
+                stack.append(calls(find(name).body))
                 break
         else:
             stack.pop()

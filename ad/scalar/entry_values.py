@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from loma.ad.scalar.hoist import out_places
 from loma.ad.scalar.paths import is_place, subscripts
+from loma.ad.scalar.steps import int_step
 from loma.ir import (
     ArrayType, Assign, AtomicAdd, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If,
     Index, IntConst, IntType, Member, Place, Pop, Stmt, Struct, StructType, Unpack, Var, Type,
@@ -104,8 +105,8 @@ class _Proof:
                 self._loop(stmt, facts)
             case Declare(target, value):
                 self._set(target, value, facts)
-            case Assign(target, op, value):
-                self._assign(target, op, value, facts)
+            case Assign():
+                self._assign(stmt, facts)
             case AtomicAdd():
                 pass
             case Zero(target):
@@ -126,14 +127,15 @@ class _Proof:
             case _:
                 pass
 
-    def _assign(self, target: Place, op: str, value: Expr, facts: _Facts) -> None:
-        step = _step(target, op, value)
-        if step is not None and isinstance(target, Var):
-            _shift(target.name, step, facts)
-        elif op == "=":
-            self._set(target, value, facts)
-        elif isinstance(target.type, IntType):
-            self._forget(root(target), facts)
+    def _assign(self, stmt: Assign, facts: _Facts) -> None:
+        step = int_step(stmt)
+        if step is not None:
+            var, by = step
+            _shift(var.name, by, facts)
+        elif stmt.op == "=":
+            self._set(stmt.target, stmt.value, facts)
+        elif isinstance(stmt.target.type, IntType):
+            self._forget(root(stmt.target), facts)
 
     def _set(self, target: Place, value: Expr | None, facts: _Facts) -> None:
         if isinstance(target.type, IntType):
@@ -297,17 +299,6 @@ def _subscript(expr: Expr, facts: _Facts) -> Subscript | None:
 
 def _mentions(place: Written, name: str) -> bool:
     return any(isinstance(step, tuple) and step[0] == name for step in place[1:])
-
-
-def _step(target: Place, op: str, value: Expr) -> int | None:
-    """By how much an int variable moves."""
-    match target, op, value:
-        case Var(_, IntType()), "+=", IntConst(by):
-            return by
-        case Var(name, IntType()), "=", Binary("+" | "-" as sign, Var(other), IntConst(by)):
-            return (by if sign == "+" else -by) if name == other else None
-        case _:
-            return None
 
 
 def _shift(name: str, by: int, facts: _Facts) -> None:

@@ -11,11 +11,11 @@ from loma import errors
 from loma.ad.scalar.duals import Dualiser, Emitter
 from loma.differentials import DFLOAT, differential, forward_signature
 from loma.ir import (
-    FLOAT, INT, Assign, AtomicAdd, Call, CallStmt, Declare, For, Function, If, IndexAssign, Member,
+    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, For, Function, If, IndexAssign, Member,
     Pop, Push, Return, StackType, Stmt, Struct, TupleType, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.names import Names, names_of
-from loma.walk import expressions, statements, walk
+from loma.walk import calls
 
 
 def forward_derivative(
@@ -31,20 +31,10 @@ def forward_derivative(
     belongs to the tensor layer.
     """
     params, results = forward_signature(primal)
-    emitter = Emitter(Names(names_of(primal) | _called(primal)))
+    emitter = Emitter(Names(names_of(primal) | {call.function for call in calls(primal.body)}))
     _Forward(primal, emitter, Dualiser(emitter, structs, derivative_of)).block(primal.body)
     doc = f"Forward derivative of {primal.name}: a value and its derivative for each float."
     return Function(name, params, results, emitter.body, primal.simd, doc, primal.span)
-
-
-def _called(function: Function) -> set[str]:
-    return {
-        node.function
-        for stmt in statements(function.body)
-        for expr in expressions(stmt)
-        for node in walk(expr)
-        if isinstance(node, Call)
-    }
 
 
 class _Forward:

@@ -9,13 +9,13 @@ of those is the old value kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from loma import builder as b
 from loma.ad.scalar.hoist import written_places
 from loma.ad.scalar.paths import Path, PathSet, is_definite, overlap, path_of, reads, target_reads
+from loma.ad.scalar.steps import int_step
 from loma.ir import (
-    Assign, Binary, FloatType, For, Function, If, IntConst, IntType, Member, Place, Stmt, Struct,
+    Assign, FloatType, For, Function, If, IntConst, IntType, Member, Place, Stmt, Struct,
     StructType, Type, Var, While,
 )  # fmt: skip
 from loma.walk import expressions, statements
@@ -193,16 +193,11 @@ class Recording:
 
 def step_back(stmt: Stmt) -> Stmt | None:
     """What undoes the statement when it moves an int variable by a constant."""
-    match stmt:
-        case Assign(Var(_, IntType()) as var, "=", Binary("+" | "-" as op, left, IntConst() as by)):
-            if left == var:
-                other = "-" if op == "+" else "+"
-                return replace(stmt, value=b.binary(other, var, by))
-        case Assign(Var(_, IntType()) as var, "+=", IntConst() as by):
-            return Assign(var, "=", b.binary("-", var, by), stmt.span)
-        case _:
-            pass
-    return None
+    step = int_step(stmt)
+    if step is None:
+        return None
+    var, by = step
+    return Assign(var, "=", b.binary("-" if by >= 0 else "+", var, IntConst(abs(by))), stmt.span)
 
 
 def _value_reads(stmt: Stmt) -> Iterable[Path]:

@@ -15,6 +15,7 @@ from itertools import combinations
 
 from loma.ad.scalar.hoist import written, written_places
 from loma.ad.scalar.paths import ELEMENT, Path, overlap, path_of
+from loma.ad.scalar.steps import int_step
 from loma.ir import (
     Assign, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If, Index, IntConst, Member,
     Pop, Stmt, Unary, Var, While, Zero,
@@ -175,7 +176,8 @@ class _Proof:
                 stmt for stmt in statements(loop.body)
                 if name in written(stmt, self._functions)
             ]  # fmt: skip
-            if len(steps) == 1 and any(s is steps[0] for s in loop.body) and _rises(steps[0]):
+            step = int_step(steps[0]) if len(steps) == 1 else None
+            if step is not None and step[1] > 0 and any(s is steps[0] for s in loop.body):
                 return Var(name, IntConst(0).type)
         return None
 
@@ -274,17 +276,6 @@ def _subscripts(place: Expr) -> tuple[Expr, ...]:
             return _subscripts(base)
         case _:
             return ()
-
-
-def _rises(stmt: Stmt) -> bool:
-    """``i = i + c`` or ``i += c`` with a positive constant."""
-    match stmt:
-        case Assign(Var(), "+=", IntConst(value)):
-            return value > 0
-        case Assign(Var(name), "=", Binary("+", Var(other), IntConst(value))):
-            return name == other and value > 0
-        case _:
-            return False
 
 
 def _extent(loop: For | While, counter: Expr) -> Expr | None:

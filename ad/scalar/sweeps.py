@@ -17,8 +17,9 @@ from loma.ad.scalar.hoist import written
 from loma.ad.scalar.leaves import Leaves
 from loma.ad.scalar.paths import path_of
 from loma.ad.scalar.recording import Recording, step_back
+from loma.ad.scalar.steps import int_step
 from loma.ir import (
-    INT, Assign, Binary, Declare, Expr, For, Function, If, IntConst, IntType, Place, Pop, Push,
+    INT, Assign, Declare, Expr, For, Function, If, IntConst, IntType, Place, Pop, Push,
     Return, Span, StackType, Stmt, Type, Var, While,
 )  # fmt: skip
 from loma.walk import blocks, root, statements
@@ -248,7 +249,7 @@ def trip_counts(body: tuple[Stmt, ...], functions: dict[str, Function]) -> dict[
         for before, loop in pairwise(block):
             match before, loop:
                 case Assign(Var(name), "=", IntConst(0)), While(_, limit, inner):
-                    steps = [s for s in inner if _grows_by_one(s, name)]
+                    steps = [s for s in inner if int_step(s) == (before.target, 1)]
                     if len(steps) == 1:
                         counting.update((id(before), id(steps[0])))
                         largest[name] = max(limit, largest.get(name, 0))
@@ -264,14 +265,6 @@ def trip_counts(body: tuple[Stmt, ...], functions: dict[str, Function]) -> dict[
             for name in written(stmt, functions):
                 largest.pop(name, None)
     return largest
-
-
-def _grows_by_one(stmt: Stmt, name: str) -> bool:
-    match stmt:
-        case Assign(Var(target), "=", Binary("+", Var(other), IntConst(1))):
-            return target == other == name
-        case _:
-            return False
 
 
 def _branch(stmt: If, cond: Expr, then: list[Stmt], other: list[Stmt]) -> If:

@@ -11,10 +11,10 @@ from loma.backends.c.types import CTypes
 from loma.backends.c.unused import unread
 from loma.backends.identifiers import c_string
 from loma.ir import (
-    ArrayType, Call, Expr, For, Function, Index, Member, Module, Span, StructType, Type, Var,
+    ArrayType, Expr, For, Function, Index, Member, Module, Span, StructType, Type, Var,
 )  # fmt: skip
 from loma.names import Names
-from loma.walk import expressions, statements, variables, walk
+from loma.walk import calls, expressions, statements, variables
 
 
 class ModuleContext:
@@ -39,20 +39,13 @@ class ModuleContext:
         return f"loma_{name}"
 
 
-def calls(function: Function) -> Iterator[Call]:
-    """Every call in the body."""
-    for stmt in statements(function.body):
-        for expr in expressions(stmt):
-            yield from (node for node in walk(expr) if isinstance(node, Call))
-
-
 def _concurrent(module: Module) -> frozenset[str]:
     """Functions that several work items may run at the same time."""
     found: set[str] = set()
     for function in reversed(module.functions):  # callees stand before callers
         if function.simd or function.name in found:
             found.add(function.name)
-            found.update(call.function for call in calls(function))
+            found.update(call.function for call in calls(function.body))
     return frozenset(found)
 
 
@@ -80,7 +73,7 @@ class FunctionContext:
     def __post_init__(self) -> None:
         function, module = self.function, self.module
         self.unread = unread(function)
-        mentioned = [module.called[call.function] for call in calls(function)]
+        mentioned = [module.called[call.function] for call in calls(function.body)]
         mentioned += module.names.structs.values()
         self._names, self._fresh = local_names(_variables(function), mentioned)
         for param in function.params:

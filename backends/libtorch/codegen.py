@@ -21,10 +21,10 @@ from loma.backends.libtorch.statements import Statements
 from loma.backends.libtorch.tensors import Host
 from loma.backends.writer import Writer
 from loma.ir import (
-    Call, Function, IndexAssign, IntType, Module, Op, Param, TensorType, Type, is_tensor_function,
+    Function, IndexAssign, IntType, Module, Op, Param, TensorType, Type, is_tensor_function,
 )  # fmt: skip
 from loma.printer import print_type
-from loma.walk import aggregates, expressions, statements, walk
+from loma.walk import calls, aggregates, expressions, statements, walk
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -100,11 +100,7 @@ def lower_function(function: Function, module: Module) -> str:
 
 def _is_called(function: Function, module: Module) -> bool:
     return any(
-        isinstance(node, Call) and node.function == function.name
-        for other in module.functions
-        for stmt in statements(other.body)
-        for expr in expressions(stmt)
-        for node in walk(expr)
+        call.function == function.name for other in module.functions for call in calls(other.body)
     )
 
 

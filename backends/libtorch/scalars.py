@@ -24,7 +24,7 @@ from loma.ir import (
     MakeStruct, Member, Module, Param, Pop, Push, Return, Span, StackType, Stmt, Struct, StructType,
     Type, Unpack, Var, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.walk import expressions, statements, walk
+from loma.walk import calls, expressions, statements, walk
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -37,23 +37,13 @@ def lower_scalars(module: Module) -> str:
     needed: set[str] = set()
     for function in reversed(module.functions):
         if is_tensor_function(function) or function.name in needed:
-            needed.update(_callees(function))
+            needed.update(call.function for call in calls(function.body))
     functions = [f for f in module.functions if f.name in needed and not is_tensor_function(f)]
     known = {struct.name: struct for struct in module.structs}
     used = _closure({t.name for f in functions for t in _struct_types(f)}, known)
     texts = [_lower_struct(struct) for struct in module.structs if struct.name in used]
     texts += [_lower_function(function, module) for function in functions]
     return "\n\n".join(texts)
-
-
-def _callees(function: Function) -> set[str]:
-    return {
-        node.function
-        for stmt in statements(function.body)
-        for expr in expressions(stmt)
-        for node in walk(expr)
-        if isinstance(node, Call)
-    }
 
 
 # ---------------------------------------------------------------------------------------- types
