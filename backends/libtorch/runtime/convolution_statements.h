@@ -1,0 +1,47 @@
+// Index statements that are convolutions in one or two dimensions, for generated code.
+//
+// With n, c and o the batch, the channels and the filters, in each of two dimensions:
+//   correlate   y[n, o, u] = sum over c, v of image[n, c, step u + tap v + shift] other[o, c, v]
+//   spread      image[n, c, step u + tap v + shift] += sum over o of g[n, o, u] other[o, c, v]
+// What correlate reads outside of the image is zero; spread writes nothing there, for what calls it
+// has checked that. A convolution, its adjoints and convolutions with mirrored weights are all of
+// these forms.
+#ifndef LOMA_CONVOLUTION_STATEMENTS_H
+#define LOMA_CONVOLUTION_STATEMENTS_H
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+
+namespace loma {
+
+// Seen from outside a module's library, by kernels that are loaded later.
+#pragma GCC visibility push(default)
+
+using Order = std::array<int64_t, 4>;
+
+// A tensor, and which of its dimensions is the first, the second and so on of the formula above;
+// -1 for one that it lacks, which then has the size 1.
+struct Arranged {
+  const at::Tensor& tensor;
+  Order order;
+};
+
+struct Geometry {
+  std::array<int64_t, 2> step, tap, shift;  // step and tap are not 0
+};
+
+// New, dense memory of these sizes, whose dimensions lie as `order` says.
+at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayRef sizes,
+                     const Order& order, Geometry geometry);
+
+void spread(const Arranged& image, const Arranged& g, const Arranged& other, Geometry geometry);
+// The same into zeros: new, dense memory.
+at::Tensor spread_out(const Arranged& g, const Arranged& other, at::IntArrayRef sizes,
+                      const Order& order, Geometry geometry);
+
+#pragma GCC visibility pop
+
+}  // namespace loma
+
+#endif  // LOMA_CONVOLUTION_STATEMENTS_H
