@@ -10,6 +10,7 @@ from loma.ad.growing import GrowingModule
 from loma.ad.scalar.derivatives import ScalarDerivatives, in_call_order
 from loma.ad.tensor.derivatives import TensorDerivatives
 from loma.ad.tensor.pairs import SplitPair
+from loma.saving import Save
 from loma.ir import Derivative, Function, Module, is_tensor_function
 from loma.names import module_names
 
@@ -17,10 +18,12 @@ from loma.names import module_names
 class _Differentiator:
     """Adds derivatives to a module."""
 
-    def __init__(self, module: Module, requests: tuple[Derivative, ...] = ()) -> None:
+    def __init__(
+        self, module: Module, requests: tuple[Derivative, ...] = (), save: Save = "auto"
+    ) -> None:
         self.growing = GrowingModule(module, requests, self._make)
         self._scalar = ScalarDerivatives(self.growing)
-        self.tensor = TensorDerivatives(self.growing, self._scalar)
+        self.tensor = TensorDerivatives(self.growing, self._scalar, save)
 
     def _make(self, request: Derivative, primal: Function) -> None:
         """Adds a derivative that the program asks for."""
@@ -46,10 +49,13 @@ def differentiate(module: Module) -> Module:
 
 
 def split_pairs(
-    module: Module, names: list[str] | None = None
+    module: Module, names: list[str] | None = None, save: Save = "auto"
 ) -> tuple[Module, tuple[SplitPair, ...]]:
-    """The module with the split pairs of its tensor functions (or of those that are named)."""
-    worker = _Differentiator(module)
+    """The module with the split pairs of its tensor functions (or of those that are named).
+
+    ``save``: what the forward parts hand over; see :mod:`loma.ad.tensor.saving`.
+    """
+    worker = _Differentiator(module, save=save)
     chosen = (
         names if names is not None else [f.name for f in module.functions if is_tensor_function(f)]
     )

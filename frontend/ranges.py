@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma import sizes
+from loma.axes import told_apart
 from loma.ir import INT, Axis, Binary, BinaryOp, Expr, IntConst, Unary, Var
 from loma.walk import variables
 
@@ -124,47 +125,5 @@ def escape(
 
 
 def injective(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> bool:
-    """Whether different points of the axes provably have different subscripts.
-
-    An axis that stands alone is told apart by its own subscript. What is left must be affine in
-    mixed radix, as in ``i * P + p`` with ``p`` below ``P``.
-    """
-    names = {axis.name for axis in axes}
-    told = {s.name for s in subscripts if isinstance(s, Var) and s.name in names}
-    for subscript in subscripts:
-        rest = tuple(axis for axis in axes if axis.name not in told)
-        if rest and not isinstance(subscript, Var):
-            found = _mixed_radix(subscript, rest)
-            if found is not None:
-                told |= found
-    return told >= names
-
-
-def _mixed_radix(subscript: Expr, axes: tuple[Axis, ...]) -> set[str] | None:
-    """The axes that the value of the subscript determines; None if that cannot be proved."""
-    parts = sizes.affine(subscript, axes)
-    if parts is None:
-        return None
-    extents = {axis.name: axis.extent for axis in axes}
-    terms = {name: _magnitude(c) for name, c in parts[0].items()}
-    radix: Expr = IntConst(1)
-    found: set[str] = set()
-    while terms:
-        fitting = [
-            (excess, name)
-            for name, coefficient in terms.items()
-            if (excess := sizes.constant(Binary("-", coefficient, radix, INT))) is not None
-            and excess >= 0
-        ]
-        if not fitting:
-            return None
-        _, name = min(fitting)
-        room = _arith("*", terms.pop(name), _arith("-", extents[name], IntConst(1)))
-        radix = _arith("+", radix, room)
-        found.add(name)
-    return found
-
-
-def _magnitude(coefficient: Expr) -> Expr:
-    value = sizes.constant(coefficient)
-    return coefficient if value is None else IntConst(abs(value))
+    """Whether different points of the axes provably have different subscripts."""
+    return told_apart(subscripts, axes) >= {axis.name for axis in axes}

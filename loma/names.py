@@ -44,20 +44,28 @@ def names_of(function: Function) -> set[str]:
         match stmt:
             case For(counter):
                 found.add(counter)
-            case IndexAssign(_, _, _, axes):
-                found.update(axis.name for axis in axes)
             case Declare(target) if isinstance(target.type, TensorType) and target.type.dims:
                 found.update(name for dim in target.type.dims for name in variables(dim))
             case Unpack(targets):
                 found.update(target.name for target in targets)
             case _:
                 pass
+        found |= axes_of(stmt)
         for expr in expressions(stmt):
             found.update(variables(expr))
-            for node in walk(expr):
-                if isinstance(node, Reduce):
-                    found.update(axis.name for axis in node.axes)
     return found
+
+
+def axis_names(function: Function) -> set[str]:
+    """Names of the indices of index statements and reductions."""
+    return {name for stmt in statements(function.body) for name in axes_of(stmt)}
+
+
+def axes_of(stmt: Stmt) -> set[str]:
+    """Names of the indices of a statement itself and of the reductions in it."""
+    found = {axis.name for axis in stmt.axes} if isinstance(stmt, IndexAssign) else set()
+    reductions = (node for e in expressions(stmt) for node in walk(e) if isinstance(node, Reduce))
+    return found | {axis.name for reduction in reductions for axis in reduction.axes}
 
 
 def without_locals(function: Function, taken: Iterable[str]) -> Function:

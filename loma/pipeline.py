@@ -4,6 +4,7 @@
 ``parsed``            the program's text as a typed module
 ``adjoint``           with the derivatives that the program asks for
 ``optimised``         with what autograd runs for each differentiable function, simplified
+``kernels``           tensor functions with the loops that fusion made
 ``cpp``               C++ for libtorch
 ``c``                 the scalar layer of ``adjoint`` as C99
 ====================  ==============================================================================
@@ -14,14 +15,15 @@ A user's mistake is a :class:`loma.errors.UserError` that knows its place in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from loma.errors import UserError, suggest
 from loma.ir import Function, Module, is_tensor_function
 from loma.names import module_names
+from loma.saving import Save
 from loma.printer import print_function, print_module
 from loma.walk import calls, aggregates
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
     from loma.backends.base import GeneratedSource
 
-STAGES = ("parsed", "adjoint", "optimised", "cpp", "c")
+STAGES = ("parsed", "adjoint", "optimised", "kernels", "cpp", "c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,15 @@ class Optimised:
 
     ``names`` are the functions that a program may call. ``zeroed`` gives, by function, the
     positions of arguments that start at zero and that no caller passes: the adjoints of a function
-    that ``rev_diff`` made, and so of the halves of its split pair.
+    that ``rev_diff`` made, and so of the halves of its split pair. ``save``: see
+    :mod:`loma.ad.tensor.saving`.
     """
 
     module: Module
     pairs: tuple[SplitPair, ...]
     names: tuple[str, ...]
     zeroed: dict[str, tuple[int, ...]]
+    save: Save = "auto"
 
     @property
     def functions(self) -> list[Function]:
@@ -75,9 +79,13 @@ def adjoint(module: Module) -> Module:
         return _verified(ad.differentiate(module))
 
 
-def optimised(module: Module, names: Iterable[str]) -> Optimised:
-    """Adds the split pair of every function but derivatives; theirs is made when first needed.
+def optimised(
+    module: Module, names: Iterable[str], save: Save = "auto", every: bool = False
+) -> Optimised:
+    """Adds the split pairs of functions.
 
+    Those of derivatives are made when they are first needed, and so are, unless ``every`` is asked
+    for, those of functions that another one calls: it is that one which programs differentiate.
     ``module`` is the stage ``adjoint``, ``names`` what the program itself names.
     """
     from loma import ad, passes
@@ -88,21 +96,31 @@ def optimised(module: Module, names: Iterable[str]) -> Optimised:
         for f in _callable(module, names)
         if f.primal is None and not any(aggregates(f))  # those the backend refuses
     ]
+    if not every:
+        called = {call.function for name in wanted for call in calls(module.function(name).body)}
+        wanted = [name for name in wanted if name not in called]
     with _located(module.source, module.path):
-        split, pairs = ad.split_pairs(module, names=wanted)
+        module = _verified(passes.joined(module))
+        split, pairs = ad.split_pairs(module, names=wanted, save=save)
         final = _verified(passes.optimise(_verified(split)))
     zeroed = {
         function.name: tuple(k for k, p in enumerate(function.params) if p.mode == "Out")
         for function in module.functions
         if function.primal is not None
     }
-    return Optimised(final, pairs, names, zeroed)
+    return Optimised(final, pairs, names, zeroed, save)
 
 
-def program(source: str, path: str = "<text>", name: str | None = None) -> Optimised:
+def program(
+    source: str,
+    path: str = "<text>",
+    name: str | None = None,
+    save: Save = "auto",
+    every: bool = False,
+) -> Optimised:
     """From the text to the stage ``optimised``."""
     module = parsed(source, path, name)
-    return optimised(adjoint(module), module_names(module))
+    return optimised(adjoint(module), module_names(module), save, every)
 
 
 def derived(base: Optimised, function: str) -> Optimised:
@@ -121,17 +139,53 @@ def derived(base: Optimised, function: str) -> Optimised:
         ):
             names = (pair.forward, pair.backward)
     with _located(base.module.source, base.module.path):
-        split, pairs = ad.split_pairs(_reachable(base.module, names), names=list(names))
+        start = passes.joined(_reachable(base.module, names))
+        split, pairs = ad.split_pairs(_reachable(start, names), list(names), base.save)
         zeroed |= {pair.forward: zeroed.get(pair.primal, ()) for pair in pairs}
-        return Optimised(_verified(passes.optimise(_verified(split))), pairs, names, zeroed)
+        final = _verified(passes.optimise(_verified(split)))
+        return Optimised(final, pairs, names, zeroed, base.save)
 
 
-def generated(stage: Optimised) -> GeneratedSource:
-    """The tensor functions in C++, with the scalar functions that they call."""
+def generated(stage: Optimised, timed: bool = False) -> GeneratedSource:
+    """The tensor functions in C++, with the scalar functions that they call; ``timed``: the code
+    measures its statements."""
     from loma.backends import libtorch
 
     with _located(stage.module.source, stage.module.path):
-        return libtorch.generate(stage.module, stage.pairs, stage.names, stage.zeroed)
+        return libtorch.generate(stage.module, stage.pairs, stage.names, stage.zeroed, timed)
+
+
+def specialised(
+    stage: Optimised,
+    function: str,
+    values: Mapping[str, int],
+    namespace: str,
+    dtype: Literal["float", "double"] = "float",
+) -> GeneratedSource:
+    """One tensor function for sizes and ints that are known, by name: a kernel of its own, which
+    registers itself for the function's operator in ``namespace``, for calls in that type."""
+    from loma import passes
+    from loma.backends import libtorch
+    from loma.backends.libtorch import binding
+    from loma.backends.libtorch.names import cpp_name
+
+    general = find(stage.module, function)
+    names = binding.slot_names(general, stage.zeroed.get(function, ()))
+    with _located(stage.module.source, stage.module.path):
+        module = passes.optimise(_verified(known_sizes(stage.module, function, values)))
+        slots = {name: values[name] for name in names}
+        operator = f"{namespace}::{cpp_name(function)}"
+        return libtorch.generate_specialised(_verified(module), function, operator, slots, dtype)
+
+
+def known_sizes(module: Module, function: str, values: Mapping[str, int]) -> Module:
+    """That function, specialised, with what it calls."""
+    from loma import passes
+
+    own = passes.specialise(find(module, function), values)
+    module = _reachable(module, (function,))
+    functions = tuple(own if f.name == function else f for f in module.functions)
+    return replace(module, functions=functions)
 
 
 def generated_scalars(stage: Optimised) -> GeneratedSource:
@@ -164,7 +218,13 @@ def function_records(stage: Optimised) -> list[dict[str, Any]]:
     ]
 
 
-def stage_text(source: str, stage: str, function: str | None = None, path: str = "<text>") -> str:
+def stage_text(
+    source: str,
+    stage: str,
+    function: str | None = None,
+    path: str = "<text>",
+    save: Save = "auto",
+) -> str:
     """The program after a stage as text: loma, C++ for ``cpp``, C for ``c``; or one function of it.
 
     ValueError for a stage or a function that there is none of.
@@ -177,9 +237,11 @@ def stage_text(source: str, stage: str, function: str | None = None, path: str =
         return _loma_text(adjoint(parsed(source, path)), function)
     if stage == "c":
         return _c_text(adjoint(parsed(source, path)), function)
-    final = program(source, path)
+    final = program(source, path, save=save, every=True)
     if stage == "optimised":
         return _loma_text(final.module, function)
+    if stage == "kernels":
+        return _kernels_text(final.module, function)
     if function is None:
         return generated(final).text
     from loma.backends.libtorch import codegen
@@ -205,6 +267,15 @@ def find(module: Module, name: str) -> Function:
 
 def _loma_text(module: Module, function: str | None) -> str:
     return print_module(module) if function is None else print_function(find(module, function))
+
+
+def _kernels_text(module: Module, function: str | None) -> str:
+    from loma.backends import libtorch
+
+    functions = module.functions if function is None else (find(module, function),)
+    with _located(module.source, module.path):
+        texts = [libtorch.kernels_text(f, module) for f in functions if is_tensor_function(f)]
+    return "\n\n".join(texts)
 
 
 def _c_text(module: Module, function: str | None) -> str:

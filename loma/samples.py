@@ -41,7 +41,12 @@ class Given:
 
 
 def sample_arguments(
-    function: Function, given: Given | None = None, *, seed: int = 0, positive: bool = False
+    function: Function,
+    given: Given | None = None,
+    *,
+    seed: int = 0,
+    positive: bool = False,
+    complete: bool = False,
 ) -> dict[str, object]:
     """A value for each argument that Python passes, by name, in order.
 
@@ -49,14 +54,15 @@ def sample_arguments(
     hold 0 and 1, an ``int`` is 2. The ``Out`` arguments of a derivative are left out, as in a call.
 
     Raises SampleError for names that the function lacks, shapes that contradict one another, and
-    what cannot be made up (the shape of a tensor of any rank, arrays, structs).
+    what cannot be made up (the shape of a tensor of any rank, arrays, structs; any size, if the
+    given ones have to be ``complete``).
     """
     given = given or Given()
     params = [p for p in function.params if p.mode == "In" or function.primal is None]
     _refuse_unknown(function, params, given)
     generator = torch.Generator().manual_seed(seed)
     ints = {p.name: _int_value(function, p, given) for p in params if isinstance(p.type, IntType)}
-    sizes = bind_sizes(function, params, given, ints)
+    sizes = bind_sizes(function, params, given, ints, complete)
 
     def draw(shape: Sequence[int]) -> torch.Tensor:
         if positive:
@@ -86,9 +92,14 @@ def sample_arguments(
 
 
 def bind_sizes(
-    function: Function, params: Sequence[Param], given: Given, ints: Mapping[str, int]
+    function: Function,
+    params: Sequence[Param],
+    given: Given,
+    ints: Mapping[str, int],
+    complete: bool = False,
 ) -> dict[str, int]:
-    """Every size variable of the signature with its value."""
+    """Every size variable of the signature with its value; SampleError where one is not given and
+    the given ones have to be ``complete``."""
     bound: dict[str, tuple[int, str]] = {
         name: (value, "the given size") for name, value in given.sizes.items()
     }
@@ -117,6 +128,9 @@ def bind_sizes(
                     f"but {shape[position]} by dimension {position} of '{param.name}'"
                 )
     sizes = {name: value for name, (value, _) in bound.items()}
+    missing = [name for name in dict.fromkeys(open_names) if name not in sizes]
+    if complete and missing:
+        raise SampleError(f"{function.name}: give a value for the size {', '.join(missing)}")
     fresh = itertools.count(2)
     for name in open_names:
         if name not in sizes:

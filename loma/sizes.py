@@ -7,10 +7,10 @@ are, provably different when they differ by a constant, else a call has to check
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from loma.ir import INT, Axis, Binary, Expr, IntConst, Unary, Var
+from loma.ir import INT, Axis, Binary, Expr, Function, IntConst, TensorType, Unary, Var
 
 Monomial: TypeAlias = tuple[Expr, ...]
 Polynomial: TypeAlias = dict[Monomial, int]
@@ -29,7 +29,8 @@ def _product(left: Polynomial, right: Polynomial) -> Polynomial:
     return {m: c for m, c in out.items() if c}
 
 
-def _sum(left: Polynomial, right: Polynomial, sign: int = 1) -> Polynomial:
+def added(left: Polynomial, right: Polynomial, sign: int = 1) -> Polynomial:
+    """``left + sign * right``."""
     out = dict(left)
     for m, c in right.items():
         out[m] = out.get(m, 0) + sign * c
@@ -50,17 +51,17 @@ def polynomial(expr: Expr) -> Polynomial:
         case IntConst(value):
             return {(): value} if value else {}
         case Unary("-", operand):
-            return _sum({}, polynomial(operand), -1)
+            return added({}, polynomial(operand), -1)
         case Binary("+", left, right):
-            return _sum(polynomial(left), polynomial(right))
+            return added(polynomial(left), polynomial(right))
         case Binary("-", left, right):
-            return _sum(polynomial(left), polynomial(right), -1)
+            return added(polynomial(left), polynomial(right), -1)
         case Binary("*", left, right):
             return _product(polynomial(left), polynomial(right))
         case Binary("//" | "%" as op, left, right):
             return _division(op, left, right)
-        case Var():
-            return {(replace(expr, span=IntConst(0).span),): 1}
+        case Var(name, type_):
+            return {(Var(name, type_),): 1}  # wherever it stands in the text
         case _:
             return {(expr,): 1}
 
@@ -113,10 +114,20 @@ def simplify(expr: Expr) -> Expr:
 
 def equal(left: Expr, right: Expr) -> bool | None:
     """True or False when provable for all sizes, None when only a call can tell."""
-    difference = _sum(polynomial(left), polynomial(right), -1)
+    if left is right or (isinstance(left, Var) and left == right):
+        return True
+    difference = added(polynomial(left), polynomial(right), -1)
     if not difference:
         return True
     return False if set(difference) == {()} else None
+
+
+def same(left: tuple[Expr, ...] | None, right: tuple[Expr, ...] | None) -> bool:
+    """Whether two lists of sizes are provably equal; those of a tensor of unknown rank (None) are
+    not."""
+    if left is None or right is None:
+        return False
+    return len(left) == len(right) and all(map(equal, left, right))
 
 
 def product(factors: tuple[Expr, ...]) -> Expr:
@@ -125,6 +136,14 @@ def product(factors: tuple[Expr, ...]) -> Expr:
     for factor in factors:
         poly = _product(poly, polynomial(factor))
     return from_polynomial(poly)
+
+
+def total(terms: tuple[Expr, ...]) -> Expr:
+    """The sum of int expressions, simplified."""
+    result: Expr = IntConst(0)
+    for term in terms:
+        result = Binary("+", result, term, INT)
+    return simplify(result)
 
 
 def quotient(top: Expr, bottom: Expr) -> Expr:
@@ -166,6 +185,47 @@ def affine(expr: Expr, axes: tuple[Axis, ...]) -> tuple[dict[str, Expr], Expr] |
         part[rest] = part.get(rest, 0) + value
     rest_expr = from_polynomial(parts.pop(None))
     return {str(name): from_polynomial(poly) for name, poly in parts.items()}, rest_expr
+
+
+def size_variables(function: Function) -> tuple[str, ...]:
+    """The size variables that the arguments' types bind, in order of first appearance."""
+    found: dict[str, None] = {}
+    for param in function.params:
+        if isinstance(param.type, TensorType) and param.type.dims is not None:
+            found |= {dim.name: None for dim in param.type.dims if isinstance(dim, Var)}
+    return tuple(name for name in found if name not in {p.name for p in function.params})
+
+
+def is_nonnegative(expr: Expr, is_size: Callable[[str], bool]) -> bool:
+    """Whether an int expression is provably not negative, as sizes are not."""
+    return all(
+        coefficient >= 0 and all(isinstance(a, Var) and is_size(a.name) for a in atoms)
+        for atoms, coefficient in polynomial(expr).items()
+    )
+
+
+def stays_inside(
+    parts: tuple[dict[str, Expr], Expr],
+    size: Expr,
+    extents: Mapping[str, Expr],
+    is_size: Callable[[str], bool],
+) -> bool:
+    """Whether an :func:`affine` subscript provably stays in a dimension, when no axis is empty."""
+    coefficients, rest = parts
+    low, high = rest, rest
+    for name, coefficient in coefficients.items():
+        if name not in extents:
+            return False
+        last = Binary("-", extents[name], IntConst(1), INT)
+        span = Binary("*", coefficient, last, INT)
+        if is_nonnegative(coefficient, is_size):
+            high = Binary("+", high, span, INT)
+        elif is_nonnegative(Unary("-", coefficient, INT), is_size):
+            low = Binary("+", low, span, INT)
+        else:
+            return False
+    room = Binary("-", Binary("-", size, IntConst(1), INT), high, INT)
+    return is_nonnegative(low, is_size) and is_nonnegative(room, is_size)
 
 
 def mentions(expr: Expr, names: set[str]) -> bool:

@@ -9,8 +9,8 @@ from typing import assert_never
 from loma.ir import (
     ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
     FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member, NoDiff, Op,
-    Place, Pop, Push, Reduce, Return, Select, Span, StackType, Stmt, StructType, TensorType, Type,
-    Unary, Unpack, Var, While, Zero, ZeroPad,
+    Place, Pop, Push, Reduce, Return, Select, Span, StackType, Stmt, StructType, TensorType,
+    TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 
 
@@ -91,6 +91,11 @@ def variables(expr: Expr) -> Iterator[str]:
     return (node.name for node in walk(expr) if isinstance(node, Var))
 
 
+def subscript_variables(place: Index) -> set[str]:
+    """Names of the variables that occur in the subscripts."""
+    return {name for subscript in place.subscripts for name in variables(subscript)}
+
+
 def free_variables(expr: Expr, bound: frozenset[str] = frozenset()) -> set[str]:
     """Names that occur and are not bound by a reduction inside the expression."""
     match expr:
@@ -101,6 +106,19 @@ def free_variables(expr: Expr, bound: frozenset[str] = frozenset()) -> set[str]:
             return names | free_variables(body, bound | {axis.name for axis in axes})
         case _:
             return {v for child in children(expr) for v in free_variables(child, bound)}
+
+
+def used_as_value(expr: Expr) -> set[str]:
+    """Names that occur other than in the subscripts of an element read."""
+    match expr:
+        case Var(name):
+            return {name}
+        case Index() if isinstance(expr.base, Var):
+            return set()
+        case ZeroPad():
+            return set()
+        case _:
+            return {name for child in children(expr) for name in used_as_value(child)}
 
 
 def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
@@ -123,7 +141,21 @@ def substitute_type(type_: Type, values: dict[str, Expr]) -> Type:
     """A type with the variables in a tensor's dimensions replaced by name."""
     if isinstance(type_, TensorType) and type_.dims is not None:
         return replace(type_, dims=tuple(substitute(d, values) for d in type_.dims))
+    if isinstance(type_, TupleType):
+        return TupleType(tuple(substitute_type(item, values) for item in type_.items))
     return type_
+
+
+def substitute_typed(expr: Expr, values: dict[str, Expr]) -> Expr:
+    """The expression with variables replaced by name, in the types below it, too.
+
+    No reduction in it has an axis of one of these names.
+    """
+    if isinstance(expr, Var) and expr.name in values:
+        return replace(values[expr.name], span=expr.span)
+    new = map_children(expr, lambda child: substitute_typed(child, values))
+    type_ = substitute_type(new.type, values)
+    return new if type_ == new.type else replace(new, type=type_)  # type: ignore[arg-type]
 
 
 def root(place: Expr) -> str:
@@ -201,6 +233,32 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
             return values
         case _:
             assert_never(stmt)
+
+
+def mentioned_names(body: tuple[Stmt, ...]) -> set[str]:
+    """Variables that occur in statements, nested ones included, and are no reduction's axis."""
+    return {name for s in statements(body) for e in expressions(s) for name in free_variables(e)}
+
+
+def written_names(body: tuple[Stmt, ...]) -> set[str]:
+    """Variables that statements declare or change, as wholes or in part."""
+    found: set[str] = set()
+    for stmt in statements(body):
+        match stmt:
+            case Assign(target) | IndexAssign(target) | Zero(target) | AtomicAdd(target):
+                found.add(root(target))
+            case Pop(_, target):
+                found.add(root(target))
+            case Declare(target):
+                found.add(target.name)
+            case Unpack(targets):
+                found |= {t.name for t in targets}
+            case CallStmt(call):
+                found |= {arg.name for arg in call.args if isinstance(arg, Var)}
+                found |= {root(arg) for arg in call.args if isinstance(arg, Index)}
+            case _:
+                continue
+    return found
 
 
 def aggregates(function: Function) -> Iterator[tuple[Type, Span]]:

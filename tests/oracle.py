@@ -29,32 +29,37 @@ class Program:
     """Texts, each ending in the function under test, with ``d_f = rev_diff(f)`` for each of these
     and ``dd_f = rev_diff(d_f)``.
 
-    The second derivatives of those in ``second`` are compiled; the interpreter has them all.
+    The interpreter has them all. What is compiled is, beside what autograd runs, ``d_f`` of those
+    in ``first`` (None: of all) and ``dd_f`` of those in ``second``, which are in ``first``, too.
     Several texts are compiled as two modules, at the same time.
     """
 
     def __init__(
-        self, texts: Sequence[str], second: Collection[str] = (), *, derivatives: bool = True
+        self,
+        texts: Sequence[str],
+        second: Collection[str] = (),
+        *,
+        first: Collection[str] | None = None,
+        derivatives: bool = True,
     ) -> None:
         self.second = frozenset(second)
         if not derivatives:
+            self.first: frozenset[str] = frozenset()
             self.parts = list(texts)
             self.text = self.all_text = "\n".join(texts)
             return
-        self.parts = [
-            "\n".join(self._with_derivatives(text) for text in part)
-            for part in (texts[0::2], texts[1::2])
-            if part
-        ]
-        again = (f"dd_{name} = rev_diff(d_{name})\n" for name in map(entry, texts))
-        missing = (line for line in again if not any(line in part for part in self.parts))
+        names = [entry(text) for text in texts]
+        self.first = frozenset(names if first is None else [*first, *second])
+        halves = (texts[0::2], texts[1::2])
+        self.parts = ["\n".join(map(self._with_derivatives, half)) for half in halves if half]
+        wanted = [line for name in names for line in (_request("", name), _request("d", name))]
         self.text = "\n".join(self.parts)
-        self.all_text = "\n".join([*self.parts, *missing])
+        self.all_text = "\n".join([self.text, *(line for line in wanted if line not in self.text)])
 
     def _with_derivatives(self, text: str) -> str:
         name = entry(text)
-        again = f"dd_{name} = rev_diff(d_{name})\n" if name in self.second else ""
-        return f"{text}\nd_{name} = rev_diff({name})\n{again}"
+        once = _request("", name) if name in self.first else ""
+        return f"{text}\n{once}{_request('d', name) if name in self.second else ''}"
 
     @functools.cached_property
     def interpreter(self) -> Interpreter:
@@ -176,6 +181,12 @@ class Program:
         along = [next(left) if keep else out for out, keep in zip(outs, kept, strict=True)]
         run = self.compiled_adjoint if compiled else self.adjoint
         return run(f"d_{name}", given, along, prefix="d")
+
+
+def _request(prefix: str, name: str) -> str:
+    """The line that asks for the first derivative, or, with the prefix "d", for the second."""
+    of = f"{prefix}_{name}" if prefix else name
+    return f"d{prefix}_{name} = rev_diff({of})\n"
 
 
 def entry(text: str) -> str:
@@ -345,7 +356,7 @@ def _check_compiled(
     program: Program, name: str, args: Sequence[Any], reference: Callable[..., Any],
     tolerance: float,
 ) -> None:  # fmt: skip
-    """Values, gradients by autograd, and the adjoints of the explicit function."""
+    """Values, gradients by autograd, and, where it is compiled, those of the explicit function."""
     function = program.compiled(name)
     values = as_tuple(function(*args))
     weights = random_weights(values, torch.Generator().manual_seed(8))
@@ -358,6 +369,8 @@ def _check_compiled(
     _, found = gradients(function, args, weights)
     for k, (value, right) in enumerate(zip(found, first, strict=True)):
         close(value, right, tolerance, f"libtorch, gradient of argument {where[k]}")
+    if name not in program.first:
+        return
     explicit = program.compiled_adjoint(name, args, weights)
     for k, (value, right) in enumerate(zip(explicit, first, strict=True)):
         close(value, right, tolerance, f"libtorch, d_{name}, adjoint of argument {where[k]}")

@@ -33,7 +33,7 @@ from loma.ir import (
 from loma.names import Names, without_locals
 from loma.passes.liveness import CallModes, Liveness, Mode
 from loma.walk import (
-    expressions, map_blocks, root, statements, variables,
+    expressions, map_blocks, mentioned_names, root, statements,
 )  # fmt: skip
 
 
@@ -70,15 +70,9 @@ def as_callee(derivative: Function, primal: Function) -> Callee:
     """How derivatives of calling functions use a reverse derivative in the form that programs use:
     that of a function without ``Out`` arguments."""
     every = frozenset(range(len(primal.params)))
-    read = _mentioned(derivative.body)
+    read = mentioned_names(derivative.body)
     needed = frozenset(k for k in every if derivative.params[2 * k].name in read)
     return Callee(derivative, every, every, needed)
-
-
-def _mentioned(body: tuple[Stmt, ...]) -> set[str]:
-    return {
-        name for stmt in statements(body) for expr in expressions(stmt) for name in variables(expr)
-    }
 
 
 class _Reversal:
@@ -134,7 +128,7 @@ class _Reversal:
             array = self._primal.params[k].name
             if overwrites_untouched(self._normal.function, array, self._known(), self._modes.of):
                 body = self._live(without_zeroing(body, self._adjoints[array].name), restored)
-        read = _mentioned(body)
+        read = mentioned_names(body)
         params: list[Param] = []
         values: set[int] = set()
         adjoints: set[int] = set()
@@ -277,7 +271,7 @@ class _Reversal:
     def _check_entry_values(self, function: Function, body: tuple[Stmt, ...]) -> None:
         """Refuses a derivative that needs the value of an ``Out`` argument on entry, or values of
         one that it has no storage for."""
-        mentioned = _mentioned(function.body)
+        mentioned = mentioned_names(function.body)
         needed = needed_on_entry(
             self._normal.function, self._known(), self._structs, self._modes.of, self._matters(body)
         )

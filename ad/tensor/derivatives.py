@@ -11,6 +11,7 @@ from loma.ad.tensor.calls import CallPlan
 from loma.ad.tensor.joint import Joint, joint_sweeps
 from loma.ad.tensor.pairs import SplitPair
 from loma.ad.tensor.partials import has_only_numbers, partial_derivative, partial_from_forward
+from loma.saving import Save
 from loma.ad.tensor.split import split
 from loma.ir import Declare, Function, Param, Stmt, Var
 from loma.passes.liveness import Liveness
@@ -21,7 +22,10 @@ from loma.walk import aggregates
 class TensorDerivatives:
     """Makes derivatives on demand, each once."""
 
-    def __init__(self, growing: GrowingModule, scalar: ScalarDerivatives) -> None:
+    def __init__(
+        self, growing: GrowingModule, scalar: ScalarDerivatives, save: Save = "auto"
+    ) -> None:
+        self._save = save
         self._growing = growing
         self._scalar = scalar
         self._partials: dict[tuple[str, int], str] = {}
@@ -67,7 +71,8 @@ class TensorDerivatives:
                 self._growing.names.fresh(f"{function}__forward"),
                 self._growing.names.fresh(f"{function}__backward"),
             )
-            forward, backward, pair = split(primal, joint, names, self._growing.module.functions)
+            functions = self._growing.module.functions
+            forward, backward, pair = split(primal, joint, names, functions, self._save)
             self._growing.add(forward)
             self._growing.add(backward)
             self._pairs[function] = pair

@@ -15,7 +15,7 @@ from loma.ad.tensor.versions import merged_names, rename
 from loma.ir import Declare, Function, Module, Return, Stmt, Var
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness
-from loma.walk import expressions, free_variables, statements
+from loma.walk import mentioned_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _merged(
     fixed = frozenset(p.name for p in normal.function.params)
     # The results count as read at the very end: whoever runs the sweeps returns them.
     names = merged_names(forward, adjoint, outputs | results, sweeps.merges, fixed, functions)
-    used = _mentioned((*forward, *adjoint))
+    used = mentioned_names((*forward, *adjoint))
     declarations = tuple(
         s for s in sweeps.declarations if isinstance(s, Declare) and s.target.name in used
     )
@@ -101,9 +101,3 @@ def _merged(
         seeds,
         adjoints,
     )
-
-
-def _mentioned(body: tuple[Stmt, ...]) -> set[str]:
-    return {
-        name for stmt in statements(body) for e in expressions(stmt) for name in free_variables(e)
-    }

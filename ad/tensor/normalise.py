@@ -24,6 +24,7 @@ from loma.ir import (
     Type, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.names import Names, names_of
+from loma.sizes import size_variables
 from loma.walk import (
     free_variables, map_children, map_expressions, statements, substitute, substitute_type, walk,
 )  # fmt: skip
@@ -78,15 +79,6 @@ def normalise(function: Function, module: Module) -> Normal:
         body=(*out, Return(tuple(returned))),
     )
     return Normal(pure, types, names)
-
-
-def size_variables(function: Function) -> tuple[str, ...]:
-    """The size variables that the arguments' types bind, in order of first appearance."""
-    found: dict[str, None] = {}
-    for param in function.params:
-        if isinstance(param.type, TensorType) and param.type.dims is not None:
-            found |= {dim.name: None for dim in param.type.dims if isinstance(dim, Var)}
-    return tuple(name for name in found if name not in {p.name for p in function.params})
 
 
 def call_types(callee: Function, args: tuple[Expr, ...], results: tuple[Type, ...]) -> list[Type]:

@@ -15,15 +15,17 @@ from loma.ad.activity import carries_derivative
 from loma.ad.tensor.joint import Joint
 from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import pure_results
+from loma.ad.tensor.saving import recomputed
+from loma.saving import Save
 from loma.ad.tensor.pairs import Source, SplitPair
 from loma.ad.tensor.versions import written
 from loma.ir import (
-    INT, Call, Declare, Expr, Function, Index, IndexAssign, IntType, Param, Return, Stmt,
+    INT, Declare, Function, Index, IndexAssign, IntType, Param, Return, Stmt,
     TensorType, Type, Var,
 )  # fmt: skip
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness, reads_of_type
-from loma.walk import free_variables, statements, walk
+from loma.walk import statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,11 @@ class _Arguments:
 
 
 def split(
-    primal: Function, joint: Joint, names: tuple[str, str], functions: tuple[Function, ...]
+    primal: Function,
+    joint: Joint,
+    names: tuple[str, str],
+    functions: tuple[Function, ...],
+    save: Save,
 ) -> tuple[Function, Function, SplitPair]:
     """Cuts the sweeps of ``primal`` into a forward and a backward function of these names."""
     pure = joint.normal.function
@@ -60,7 +66,8 @@ def split(
     )
     body = first_writes((*starts, *own, *joint.adjoint))
     body, live = analysis.block(body, frozenset(v.name for v in adjoints))
-    again, live = analysis.block(_recomputable(joint), live)
+    rerun = recomputed(joint, live, set(_size_sources(joint)), save)
+    again, live = Liveness(functions).block(first_writes(rerun), live)
     arguments, boxes, unboxes = _collect(joint, live)
     _add_grads(joint, arguments)
     _add_sizes(joint, arguments, live, adjoints)
@@ -172,28 +179,3 @@ def _add_sizes(
     for name in sorted((needed & set(params)) - present):
         type_ = joint.normal.function.params[params[name]].type
         arguments.add(name, type_, Source("arg", params[name]))
-
-
-def _recomputable(joint: Joint) -> tuple[Stmt, ...]:
-    """Declarations of ints that follow from sizes and int arguments alone: the backward part
-    computes them again instead of having them saved."""
-    known = set(_size_sources(joint))
-    known |= {p.name for p in joint.normal.function.params if isinstance(p.type, IntType)}
-    writes = [name for stmt in statements(joint.forward) for name in written(stmt)]
-    out: list[Stmt] = []
-    for stmt in joint.forward:
-        if (
-            isinstance(stmt, Declare)
-            and isinstance(stmt.target.type, IntType)
-            and stmt.value is not None
-            and writes.count(stmt.target.name) == 1
-            and free_variables(stmt.value) <= known
-            and not _reads_data(stmt.value)
-        ):
-            known.add(stmt.target.name)
-            out.append(stmt)
-    return tuple(out)
-
-
-def _reads_data(expr: Expr) -> bool:
-    return any(isinstance(node, Index | Call) for node in walk(expr))

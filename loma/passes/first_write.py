@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from loma import sizes
 from loma.ir import (
-    FLOAT, Assign, Declare, Expr, IndexAssign, Module, Op, Reduce, Stmt, TensorType, Var, Zero,
+    FLOAT, Assign, Axis, Declare, Expr, Index, IndexAssign, Module, Op, Reduce, Stmt, TensorType,
+    Var, Zero, ZeroPad,
 )  # fmt: skip
 from loma.passes.liveness import covers
-from loma.walk import expressions, free_variables, statements
+from loma.walk import children, free_variables, mentioned_names
 
 
 def first_write(module: Module) -> Module:
@@ -48,7 +49,7 @@ def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
             case Zero():
                 out[later] = None
             case IndexAssign(target, "+=") if covers(use) and name not in free_variables(use.value):
-                out[later] = _assigned(use)
+                out[later] = assigned(use)
             case _:
                 pass
     return tuple(stmt for stmt in out if stmt is not None)
@@ -62,13 +63,7 @@ def _mentions(body: tuple[Stmt, ...]) -> dict[str, list[int]]:
     """Where in the body each variable occurs, nested blocks included."""
     found: dict[str, list[int]] = {}
     for position, stmt in enumerate(body):
-        names = {
-            name
-            for inner in statements((stmt,))
-            for expr in expressions(inner)
-            for name in free_variables(expr)
-        }
-        for name in names:
+        for name in mentioned_names((stmt,)):
             found.setdefault(name, []).append(position)
     return found
 
@@ -79,19 +74,31 @@ def _same_type(target: Var, value: Expr) -> bool:
     own, other = target.type.dims, getattr(value.type, "dims", None)
     if own is None or other is None:
         return own is None and isinstance(value, Op | Var)
-    return len(own) == len(other) and all(
-        sizes.equal(a, c) is True for a, c in zip(own, other, strict=True)
-    )
+    return sizes.same(own, other)
 
 
-def _assigned(stmt: IndexAssign) -> IndexAssign:
-    """``T[l] += e`` into zeros as ``T[l] = sum(e for ...)``."""
+def assigned(stmt: IndexAssign) -> IndexAssign:
+    """``T[l] += e`` into zeros as ``T[l] = sum(e for ...)``; as it is where a check would be lost,
+    that all dimensions in which an index of the statement stands alone have the same size."""
     own = free_variables(stmt.target)
     kept = tuple(axis for axis in stmt.axes if axis.name in own)
     summed = tuple(axis for axis in stmt.axes if axis.name not in own)
     value = stmt.value
-    if summed and isinstance(value, Reduce):
+    if summed and (isinstance(value, Reduce) or not _agrees(value, summed)):
         return stmt
     if summed:
         value = Reduce("sum", value, summed, FLOAT if value.type == FLOAT else value.type)
     return replace(stmt, op="=", value=value, axes=kept)
+
+
+def _agrees(value: Expr, axes: tuple[Axis, ...]) -> bool:
+    """Whether the sizes surely are the same wherever one of the axes stands alone."""
+    if isinstance(value, ZeroPad):
+        return True
+    if isinstance(value, Index) and isinstance(value.base.type, TensorType):
+        extents = {axis.name: axis.extent for axis in axes}
+        for subscript, dim in zip(value.subscripts, value.base.type.dims or (), strict=False):
+            extent = extents.get(subscript.name) if isinstance(subscript, Var) else None
+            if extent is not None and sizes.equal(extent, dim) is not True:
+                return False
+    return all(_agrees(child, axes) for child in children(value))

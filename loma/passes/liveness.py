@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal, TypeAlias, assert_never
 
+from loma.axes import fills
 from loma.ir import (
     Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign, Member,
     Pop, Push, Return, Stmt, TensorType, Type, Unpack, Var, While, Zero,
 )  # fmt: skip
-from loma.sizes import equal
 from loma.walk import free_variables, root
 
 Visit = Callable[[Stmt, frozenset[str]], None]
@@ -36,14 +36,7 @@ def covers(stmt: IndexAssign) -> bool:
     target = stmt.target
     if not isinstance(target, Index) or not isinstance(target.base.type, TensorType):
         return False
-    dims = target.base.type.dims
-    extents = {axis.name: axis.extent for axis in stmt.axes}
-    bare = [s.name for s in target.subscripts if isinstance(s, Var) and s.name in extents]
-    return (
-        dims is not None
-        and len(set(bare)) == len(target.subscripts)
-        and all(equal(extents[n], d) is True for n, d in zip(bare, dims, strict=True))
-    )
+    return fills(target, stmt.axes)
 
 
 def effects(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:

@@ -1,0 +1,136 @@
+"""What a backward function computes again instead of having it saved.
+
+``all``: nothing but ints that follow from sizes. ``inputs``: everything; only arguments and results
+are kept. ``auto``: what is cheap, which is what an elementwise index statement computes from values
+that are kept in any case, and sums that make a large tensor of smaller ones, like
+``U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)``: every operand lacks one of the
+target's indices, and some index is common to all. (Without a common one it is a matrix product,
+which is worth saving.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma.ad.tensor.joint import Joint
+from loma.ad.tensor.versions import written
+from loma.ir import (
+    Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType, Var,
+)  # fmt: skip
+from loma.passes.liveness import covers
+from loma.saving import Save
+from loma.walk import free_variables, statements, subscript_variables, walk
+
+
+def recomputed(joint: Joint, live: frozenset[str], sizes: set[str], save: Save) -> tuple[Stmt, ...]:
+    """Statements of the forward sweep, declarations first, that the backward function may run
+    again; ``live`` is what its adjoint statements read. Those that do not help are among them."""
+    writes = [
+        name
+        for stmt in statements(joint.forward)
+        if not (isinstance(stmt, Declare) and stmt.value is None)
+        for name in written(stmt)
+    ]
+    params = {p.name for p in joint.normal.function.params}
+    if save == "inputs":
+        chosen = joint.forward
+    else:
+        known = sizes | {
+            p.name for p in joint.normal.function.params if isinstance(p.type, IntType)
+        }
+        chosen = _ints(joint, known, writes)
+        if save == "auto":
+            results = {var.name for var in joint.results}
+            chosen += _cheap(joint, known | params | results | live, results, writes)
+            order = {id(stmt): k for k, stmt in enumerate(joint.forward)}
+            chosen = tuple(sorted(chosen, key=lambda stmt: order[id(stmt)]))
+    made = {name for stmt in statements(chosen) for name in written(stmt)}
+    declared = {s.target.name for s in chosen if isinstance(s, Declare)}
+    declarations = tuple(
+        s
+        for s in (*joint.declarations, *joint.forward)
+        if isinstance(s, Declare) and s.value is None and s.target.name in made - declared
+    )
+    return (*declarations, *chosen)
+
+
+def _ints(joint: Joint, known: set[str], writes: list[str]) -> tuple[Stmt, ...]:
+    """Declarations of ints that follow from sizes and int arguments alone."""
+    known = set(known)
+    out: list[Stmt] = []
+    for stmt in joint.forward:
+        if (
+            isinstance(stmt, Declare)
+            and isinstance(stmt.target.type, IntType)
+            and stmt.value is not None
+            and writes.count(stmt.target.name) == 1
+            and free_variables(stmt.value) <= known
+            and not _reads_data(stmt.value)
+        ):
+            known.add(stmt.target.name)
+            out.append(stmt)
+    return tuple(out)
+
+
+def _cheap(
+    joint: Joint, available: set[str], results: set[str], writes: list[str]
+) -> tuple[Stmt, ...]:
+    available = set(available)
+    out: list[Stmt] = []
+    for stmt in joint.forward:
+        if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):
+            continue
+        name = stmt.target.base.name if isinstance(stmt.target.base, Var) else ""
+        axes = {axis.name for axis in stmt.axes}
+        reads = {v for e in (stmt.value, stmt.target) for v in free_variables(e)} - axes - {name}
+        reads |= {v for axis in stmt.axes for v in free_variables(axis.extent)}
+        if (
+            writes.count(name) == 1
+            and name not in results
+            and name not in free_variables(stmt.value)
+            and _writes_all(stmt)
+            and reads <= available
+            and (_is_elementwise(stmt) or _is_outer(stmt))
+        ):
+            available.add(name)
+            out.append(stmt)
+    return tuple(out)
+
+
+def _writes_all(stmt: IndexAssign) -> bool:
+    """Whether the statement gives every element of a declared tensor its value."""
+    assert isinstance(stmt.target, Index)
+    own = subscript_variables(stmt.target)
+    axes = tuple(axis for axis in stmt.axes if axis.name in own)
+    return covers(replace(stmt, axes=axes))
+
+
+def _is_elementwise(stmt: IndexAssign) -> bool:
+    assert isinstance(stmt.target, Index)
+    own = subscript_variables(stmt.target)
+    if any(axis.name not in own for axis in stmt.axes):
+        return False
+    return not any(isinstance(n, Reduce | Call | Op | Builtin) for n in walk(stmt.value))
+
+
+def _is_outer(stmt: IndexAssign) -> bool:
+    assert isinstance(stmt.target, Index)
+    own = subscript_variables(stmt.target)
+    body: Expr = stmt.value
+    summed = [axis for axis in stmt.axes if axis.name not in own]
+    if isinstance(body, Reduce) and body.kind == "sum" and not summed:
+        summed, body = list(body.axes), body.body
+    if len(summed) > 1 or any(isinstance(n, Reduce | Call | Op | Builtin) for n in walk(body)):
+        return False
+    operands = [
+        subscript_variables(node) & own
+        for node in walk(body)
+        if isinstance(node, Index) and isinstance(node.base.type, TensorType)
+    ]
+    if len(operands) < 2 or any(operand == own for operand in operands):
+        return False
+    return bool(set.intersection(*operands))
+
+
+def _reads_data(expr: Expr) -> bool:
+    return any(isinstance(node, Index | Call) for node in walk(expr))

@@ -1,0 +1,85 @@
+"""Copies that need not be made: one name for variables that always have the same value.
+
+Inlining leaves ``y : T = x`` where a value passed between two functions. The copy goes when ``y``
+is never written again and ``x`` not either, or when nobody looks at ``x`` any more. Conditions that
+are constants go with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma import sizes
+from loma.ir import (
+    Declare, Function, If, IntConst, Module, Stmt, TensorType, Var, is_tensor_function,
+)  # fmt: skip
+from loma.walk import map_blocks, map_expressions, mentioned_names, substitute, written_names
+
+
+def copies(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return replace(
+        module,
+        functions=tuple(
+            without_copies(f) if is_tensor_function(f) else f for f in module.functions
+        ),
+    )
+
+
+def without_copies(function: Function) -> Function:
+    body = _without_constant_conditions(function.body)
+    fixed = {param.name for param in function.params}
+    position = 0
+    while position < len(body):
+        new = _without_copy(body, position, fixed)
+        if new is None:
+            position += 1
+        else:
+            body = new
+    return replace(function, body=body)
+
+
+def _without_constant_conditions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    out: list[Stmt] = []
+    for stmt in body:
+        match stmt:
+            case If(IntConst(value), then, other):
+                out += _without_constant_conditions(then if value else other)
+            case _:
+                out.append(map_blocks(stmt, _without_constant_conditions))
+    return tuple(out)
+
+
+def _without_copy(
+    body: tuple[Stmt, ...], position: int, fixed: set[str]
+) -> tuple[Stmt, ...] | None:
+    """The body with the copy at that position gone, if it may go."""
+    match body[position]:
+        case Declare(target, Var() as source) if isinstance(target.type, TensorType):
+            pass
+        case _:
+            return None
+    if not _same_sizes(target.type, source.type):
+        return None
+    before, after = body[:position], body[position + 1 :]
+    changed = written_names(after)
+    if target.name in mentioned_names(before):
+        return None
+    quiet = source.name not in changed and target.name not in changed
+    alone = source.name not in fixed and source.name not in mentioned_names(after)
+    if not quiet and not alone:
+        return None
+    if (
+        alone
+        and not quiet
+        and source.name not in {s.target.name for s in before if isinstance(s, Declare)}
+    ):
+        return None
+    rest = (map_expressions(s, lambda e: substitute(e, {target.name: source})) for s in after)
+    return (*before, *rest)
+
+
+def _same_sizes(left: TensorType, right: object) -> bool:
+    if not isinstance(right, TensorType):
+        return False
+    return left.element == right.element and sizes.same(left.dims, right.dims)

@@ -1,0 +1,91 @@
+"""Constant folding: int expressions whose operands are constants become constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from loma import sizes
+from loma.backends.interpreter.arithmetic import (
+    BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY, KEEP_INTS,
+)  # fmt: skip
+from loma.ir import (
+    INT, Axis, Binary, Builtin, Expr, IntConst, Op, Reduce, Select, TensorType, TupleType, Type,
+    Unary,
+)  # fmt: skip
+from loma.walk import map_children
+
+_LARGEST = 1 << 63  # ints of the tensor layer have 64 bits
+
+
+def folded(expr: Expr) -> Expr:
+    """The expression with what is constant computed, in the types below it, too.
+
+    What fails when it runs (a division by zero) or does not fit an int stays as it is.
+    """
+    new = map_children(expr, folded)
+    match new:
+        case Op(_, _, attrs):
+            given = tuple(
+                (name, tuple(map(size, value)) if isinstance(value, tuple) else size(value))
+                for name, value in attrs
+            )
+            new = replace(new, attrs=given)
+        case Reduce(_, _, axes):
+            new = replace(new, axes=tuple(Axis(axis.name, size(axis.extent)) for axis in axes))
+        case Select(IntConst(value), then, other):
+            chosen = then if value else other
+            new = chosen if folded_type(chosen.type) == folded_type(new.type) else new
+        case _:
+            found = _value(new)
+            new = new if found is None else IntConst(found, new.span)
+    type_ = folded_type(new.type)
+    return new if type_ == new.type else replace(new, type=type_)  # type: ignore[arg-type]
+
+
+def size(expr: Expr) -> Expr:
+    """A size in normal form."""
+    simple = sizes.simplify(folded(expr))
+    return replace(simple, span=expr.span)
+
+
+def folded_type(type_: Type) -> Type:
+    match type_:
+        case TensorType(dims) if dims is not None:
+            return replace(type_, dims=tuple(map(size, dims)))
+        case TupleType(items):
+            return TupleType(tuple(map(folded_type, items)))
+        case _:
+            return type_
+
+
+def _value(expr: Expr) -> int | None:
+    """What an int operation on constants gives."""
+    if expr.type != INT:
+        return None
+    match expr:
+        case Unary("-", IntConst(value)):
+            return _fitting(-value)
+        case Unary("not", IntConst(value)):
+            return int(not value)
+        case Binary("and", IntConst(0), _) | Binary("or", IntConst(0), IntConst(0)):
+            return 0
+        case Binary("and", IntConst(), IntConst(right)):
+            return int(right != 0)
+        case Binary("or", IntConst(left), other) if left or isinstance(other, IntConst):
+            return 1
+        case Binary("/" | "//" | "%", _, IntConst(0)) | Binary("**"):
+            return None
+        case Binary(op, IntConst(left), IntConst(right)):
+            return _fitting((COMPARISONS | INT_BINARY)[op](left, right))
+        case Builtin(name, args) if name in KEEP_INTS:
+            numbers = [arg.value for arg in args if isinstance(arg, IntConst)]
+            function: Callable[..., Any] = BUILTIN_FUNCTIONS[name]
+            return _fitting(function(*numbers)) if len(numbers) == len(args) else None
+        case _:
+            return None
+
+
+def _fitting(value: int) -> int | None:
+    return value if -_LARGEST <= value < _LARGEST else None

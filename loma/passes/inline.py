@@ -1,0 +1,252 @@
+"""Calls of tensor functions, replaced by the bodies of the functions.
+
+What was cut into modular functions can so be optimised as one: statements of caller and callee run
+in the same loops, and values that only pass between them need no storage of their own. A call stays
+where the sizes of arguments cannot be proved to be those that the callee declares, because then the
+call checks them; and where the callee has ``Out`` arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma import sizes
+from loma.ir import (
+    INT, Assign, Call, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Module,
+    Param, Return, Stmt, TensorType, Type, Unpack, Var, While, is_tensor_function,
+)  # fmt: skip
+from loma.names import Names, axes_of, axis_names, names_of
+from loma.walk import (
+    aggregates, expressions, free_variables, map_expressions, statements, substitute_type,
+    substitute_typed, variables,
+)  # fmt: skip
+
+LARGEST = 400  # statements of a caller beyond which nothing more is put into it
+
+
+def inline(module: Module) -> Module:
+    """The pass on every tensor function of a module; callees stand before callers."""
+    done: dict[str, Function] = {}
+    for function in module.functions:
+        if is_tensor_function(function) and not any(aggregates(function)):
+            function = _Inlining(function, done).run()
+        done[function.name] = function
+    return replace(module, functions=tuple(done.values()))
+
+
+class _Inlining:
+    def __init__(self, caller: Function, functions: dict[str, Function]) -> None:
+        self._caller = caller
+        self._functions = functions
+        self._names = Names(names_of(caller))
+        self._changed = {
+            stmt.target.name
+            for stmt in statements(caller.body)
+            if isinstance(stmt, Assign) and isinstance(stmt.target, Var)
+        }
+        self._size = sum(1 for _ in statements(caller.body))
+
+    def run(self) -> Function:
+        out: list[Stmt] = []
+        for stmt in self._caller.body:
+            out += self._statement(stmt)
+        return replace(self._caller, body=tuple(out))
+
+    def _statement(self, stmt: Stmt) -> list[Stmt]:
+        match stmt:
+            case Declare(target, Call() as call):
+                body = self._body(call, (target,))
+            case Unpack(targets, call):
+                body = self._body(call, targets)
+            case Return((Call() as call,)):
+                result = Var(self._names.fresh(self._result_name(call)), call.type)
+                body = self._body(call, (result,))
+                return [stmt] if body is None else [*body, replace(stmt, values=(result,))]
+            case _:
+                body = None
+        return [stmt] if body is None else body
+
+    def _result_name(self, call: Call) -> str:
+        callee = self._functions.get(call.function)
+        last = callee.body[-1] if callee is not None and callee.body else None
+        match last:
+            case Return((Var(name),)):
+                return name
+            case _:
+                return "_result"
+
+    # -------------------------------------------------------------------------------- one call
+
+    def _body(self, call: Call, targets: tuple[Var, ...]) -> list[Stmt] | None:
+        """The statements that give the targets their values; None where the call has to stay."""
+        callee = self._functions.get(call.function)
+        if callee is None or not _simple(callee) or any(aggregates(callee)):
+            return None
+        if _reads_a_hidden_counter(callee):
+            return None
+        count = sum(1 for _ in statements(callee.body))
+        if self._size + count > LARGEST:
+            return None
+        early, args = self._plain_arguments(call, [param.name for param in callee.params])
+        values = self._values(callee, args)
+        if values is None:
+            return None
+        returned = callee.body[-1]
+        assert isinstance(returned, Return)
+        for value, target, type_ in zip(returned.values, targets, callee.results, strict=True):
+            own = substitute_type(type_, values)
+            if not (isinstance(value, Var) and _same(own, substitute_type(value.type, values))):
+                return None
+            if not _same(target.type, own):
+                return None
+        renaming = self._locals(callee, returned, targets, values)
+        self._size += count
+        body = [_renamed(stmt, renaming) for stmt in callee.body[:-1]]
+        declared = {s.target.name for s in body if isinstance(s, Declare)}
+        ends: list[Stmt] = [
+            Declare(target, substitute_typed(value, renaming), call.span)
+            for value, target in zip(returned.values, targets, strict=True)
+            if target.name not in declared
+        ]
+        return [*early, *body, *ends]
+
+    def _plain_arguments(self, call: Call, names: list[str]) -> tuple[list[Stmt], tuple[Expr, ...]]:
+        """The arguments as variables and constants, with the statements that compute them."""
+        early: list[Stmt] = []
+        args: list[Expr] = []
+        for arg, name in zip(call.args, names, strict=True):
+            if isinstance(arg, Var | IntConst):
+                args.append(arg)
+                continue
+            var = Var(self._names.fresh(name), arg.type)
+            early += self._statement(Declare(var, arg, arg.span))
+            args.append(var)
+        return early, tuple(args)
+
+    def _values(self, callee: Function, args: tuple[Expr, ...]) -> dict[str, Expr] | None:
+        """What the callee's arguments and sizes are in the caller."""
+        values: dict[str, Expr] = {}
+        for param, arg in zip(callee.params, args, strict=True):
+            if isinstance(arg, Var) and arg.name in self._changed:
+                return None  # its value may change while the callee's name for it should not
+            values[param.name] = arg
+        names = {param.name for param in callee.params}
+        for param in callee.params:
+            arg = values[param.name]
+            if not isinstance(param.type, TensorType) or param.type.dims is None:
+                continue
+            dims = arg.type.dims if isinstance(arg.type, TensorType) else None
+            if dims is None or len(dims) != len(param.type.dims):
+                return None
+            for own, dim in zip(param.type.dims, dims, strict=True):
+                if isinstance(own, Var) and own.name not in names:
+                    values.setdefault(own.name, dim)
+        for param in callee.params:
+            if not _same(substitute_type(param.type, values), values[param.name].type):
+                return None
+        captured = {name for value in values.values() for name in free_variables(value)}
+        captured |= {
+            name
+            for value in values.values()
+            if isinstance(value.type, TensorType) and value.type.dims is not None
+            for dim in value.type.dims
+            for name in variables(dim)
+        }
+        return None if captured & axis_names(callee) else values
+
+    def _locals(
+        self,
+        callee: Function,
+        returned: Return,
+        targets: tuple[Var, ...],
+        values: dict[str, Expr],
+    ) -> dict[str, Expr]:
+        """The values, and names of the caller's own for the callee's variables: a variable that is
+        returned gets the name of what the caller makes of it."""
+        renaming = dict(values)
+        taken: set[str] = set()
+        own = {s.target.name for s in callee.body if isinstance(s, Declare)}
+        for value, target in zip(returned.values, targets, strict=True):
+            if isinstance(value, Var) and value.name in own and value.name not in taken:
+                taken.add(value.name)
+                renaming[value.name] = target
+        self._names.take(*axis_names(callee))
+        for stmt in statements(callee.body):
+            match stmt:
+                case Declare(target):
+                    found = [target]
+                case Unpack(targets):
+                    found = list(targets)
+                case For(counter):
+                    found = [Var(counter, INT)]
+                case _:
+                    continue
+            for var in found:
+                if var.name not in renaming:
+                    type_ = substitute_type(var.type, values)
+                    renaming[var.name] = Var(self._names.fresh(var.name), type_)
+        return renaming
+
+
+def _simple(callee: Function) -> bool:
+    """Whether the body can stand for a call: it ends in its only return and changes no argument."""
+    params = {param.name for param in callee.params}
+    for stmt in statements(callee.body):
+        match stmt:
+            case While():
+                return False  # says the function's name when it runs too often
+            case Assign(Var(name)) | IndexAssign(Var(name)) if name in params:
+                return False
+            case _:
+                continue
+    returns = [stmt for stmt in statements(callee.body) if isinstance(stmt, Return)]
+    ends = bool(callee.body) and len(returns) == 1 and callee.body[-1] is returns[0]
+    return ends and all(_is_plain(param) for param in callee.params) and is_tensor_function(callee)
+
+
+def _is_plain(param: Param) -> bool:
+    return param.mode == "In" and isinstance(param.type, TensorType | IntType)
+
+
+def _same(left: Type, right: Type) -> bool:
+    """Whether types are equal, and their sizes provably so."""
+    if not isinstance(left, TensorType) or not isinstance(right, TensorType):
+        return left == right
+    if left.element != right.element:
+        return False
+    if left.dims is None or right.dims is None:
+        return left.dims == right.dims
+    return sizes.same(left.dims, right.dims)
+
+
+def _renamed(stmt: Stmt, renaming: dict[str, Expr]) -> Stmt:
+    """The statement in the caller's names; the axes of index statements and reductions, which may
+    have the name of a counter elsewhere in the callee, keep theirs."""
+
+    def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(_renamed(inner, renaming) for inner in body)
+
+    match stmt:
+        case For(counter, extent, body):
+            own = renaming[counter]
+            assert isinstance(own, Var)
+            extent = substitute_typed(extent, renaming)
+            return replace(stmt, counter=own.name, extent=extent, body=block(body))
+        case If(cond, then, other):
+            cond = substitute_typed(cond, renaming)
+            return replace(stmt, cond=cond, then=block(then), other=block(other))
+        case _:
+            bound = axes_of(stmt)
+            values = {name: value for name, value in renaming.items() if name not in bound}
+            return map_expressions(stmt, lambda expr: substitute_typed(expr, values))
+
+
+def _reads_a_hidden_counter(callee: Function) -> bool:
+    """Whether a statement has a name both as a counter's and as that of a reduction's axis."""
+    counters = {stmt.counter for stmt in statements(callee.body) if isinstance(stmt, For)}
+    for stmt in statements(callee.body):
+        own = {axis.name for axis in stmt.axes} if isinstance(stmt, IndexAssign) else set()
+        free = {name for expr in expressions(stmt) for name in free_variables(expr)}
+        if counters & (axes_of(stmt) - own) & free:
+            return True
+    return False

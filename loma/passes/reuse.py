@@ -1,0 +1,276 @@
+"""Common subexpressions: what an index statement has computed is not computed again.
+
+Reverse mode runs the bodies of loops and branches again, and so repeats statements whose values are
+still there. A statement ``T2[i] = e`` is dropped when a statement before has given another tensor
+the same value and nothing in it has changed since; ``exp`` and its like inside an expression become
+a read of a tensor that holds them. What is dropped is a tensor that every block which uses it
+gives a whole value first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from loma.ir import (
+    INT, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, NoDiff,
+    Reduce, Stmt, Var, While, ZeroPad, is_tensor_function,
+)  # fmt: skip
+from loma.passes.liveness import covers
+from loma.walk import (
+    blocks, children, expressions, free_variables, map_children, map_expressions, mentioned_names,
+    root, statements, substitute, written_names,
+)  # fmt: skip
+
+_COSTLY = ("exp", "log", "tanh", "sqrt", "pow", "sin", "cos", "tan")
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """``tensor[axes] = value``, with what has to stay as it is for this to remain true."""
+
+    tensor: Var
+    axes: tuple[str, ...]
+    value: Expr
+    inputs: frozenset[str]
+
+
+def reuse(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return replace(
+        module,
+        functions=tuple(_Reuse(f).run() if is_tensor_function(f) else f for f in module.functions),
+    )
+
+
+class _Reuse:
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._params = {param.name for param in function.params}
+        self._names: dict[str, Expr] = {}  # in this block: what stands for tensors that are dropped
+        # What each branch of an ``if`` on a variable left behind, for the next ``if`` on it.
+        self._branches: dict[tuple[str, bool], list[_Value]] = {}
+
+    def run(self) -> Function:
+        return replace(self._function, body=self._block(self._function.body, []))
+
+    def _block(self, body: tuple[Stmt, ...], known: list[_Value]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        around = dict(self._names)
+        for position, stmt in enumerate(body):
+            new = self._statement(stmt, known, body[position + 1 :])
+            if new is not None:
+                out.append(new)
+        self._names = around
+        return tuple(out)
+
+    def _statement(self, stmt: Stmt, known: list[_Value], rest: tuple[Stmt, ...]) -> Stmt | None:
+        if self._names:
+            stmt = self._renamed(stmt)
+        match stmt:
+            case IndexAssign(Index(Var() as target), "=", value):
+                found = self._value(stmt)
+                if found is not None and self._drops(found, known, rest):
+                    return None
+                new = replace(stmt, value=self._expr(value, known))
+                self._forget(known, target.name)
+                if found is not None:
+                    known.append(found)
+                return new
+            case IndexAssign(value=value):
+                new = replace(stmt, value=self._expr(value, known))
+                self._forget(known, root(stmt.target))
+                return new
+            case If():
+                return self._branch(stmt, known)
+            case For() | While():
+                for name in written_names((stmt,)):
+                    self._forget(known, name)
+                outer, self._branches = self._branches, {}
+                inner = list(known)
+                new_loop = replace(stmt, body=self._block(stmt.body, inner))
+                self._branches = outer
+                return new_loop
+            case _:
+                for name in written_names((stmt,)):
+                    self._forget(known, name)
+                return stmt
+
+    def _renamed(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case If(cond):
+                return replace(stmt, cond=substitute(cond, self._names))
+            case For(_, extent):
+                return replace(stmt, extent=substitute(extent, self._names))
+            case While(cond):
+                return replace(stmt, cond=substitute(cond, self._names))
+            case _:
+                return map_expressions(stmt, lambda e: substitute(e, self._names))
+
+    def _branch(self, stmt: If, known: list[_Value]) -> Stmt:
+        cond = stmt.cond
+        blocks: list[tuple[Stmt, ...]] = []
+        left: list[list[_Value]] = []
+        for taken, block in ((True, stmt.then), (False, stmt.other)):
+            inner = list(known)
+            if isinstance(cond, Var):
+                inner += self._branches.get((cond.name, taken), [])
+            blocks.append(self._block(block, inner))
+            left.append(inner)
+        for name in written_names((stmt,)):
+            self._forget(known, name)
+        if isinstance(cond, Var):
+            for taken, inner in zip((True, False), left, strict=True):
+                self._branches[cond.name, taken] = inner
+        return replace(stmt, then=blocks[0], other=blocks[1])
+
+    # ------------------------------------------------------------------------------- values
+
+    def _value(self, stmt: IndexAssign) -> _Value | None:
+        """What a statement that writes a whole tensor makes known."""
+        target = stmt.target
+        assert isinstance(target, Index)
+        assert isinstance(target.base, Var)
+        name = target.base.name
+        if name in self._params or not covers(stmt):
+            return None
+        axes = tuple(s.name for s in target.subscripts if isinstance(s, Var))
+        inputs = free_variables(stmt.value) - set(axes)
+        if name in inputs or len(axes) != len(target.subscripts):
+            return None
+        return _Value(target.base, axes, _plain(stmt.value), frozenset(inputs))
+
+    def _drops(self, found: _Value, known: list[_Value], rest: tuple[Stmt, ...]) -> bool:
+        """Whether a tensor with this value exists, and can stand for the new one from here on."""
+        if not known:
+            return False
+        name, changed = found.tensor.name, written_names(rest)
+        if name in changed:
+            return False
+        for old in known:
+            bound = _match(old.value, found.value, frozenset(old.axes), {})
+            wanted = dict(zip(old.axes, found.axes, strict=False))
+            if (
+                bound is not None
+                and len(old.axes) == len(found.axes)
+                and all(bound.get(a, c) == c for a, c in wanted.items())
+                and old.tensor.type == found.tensor.type
+                and old.tensor.name not in changed
+            ):
+                body = self._function.body
+                if _whole_uses(body, name) or not _is_local(body, name):
+                    return False
+                self._names[name] = old.tensor
+                return True
+        return False
+
+    def _expr(self, expr: Expr, known: list[_Value]) -> Expr:
+        """With reads of tensors that hold a costly part already."""
+        match expr:
+            case Builtin(name) if name in _COSTLY:
+                for old in known:
+                    if not isinstance(old.value, Builtin) or old.value.name != name:
+                        continue
+                    bound = _match(old.value, _plain(expr), frozenset(old.axes), {})
+                    if bound is not None and set(bound) == set(old.axes):
+                        subscripts = tuple(Var(bound[axis], INT) for axis in old.axes)
+                        return Index(old.tensor, subscripts, expr.type, expr.span)
+            case _:
+                pass
+        return map_children(expr, lambda child: self._expr(child, known))
+
+    def _forget(self, known: list[_Value], name: str) -> None:
+        """What depended on a variable that changes is no longer known."""
+        lists = [known, *self._branches.values()]
+        for values in lists:
+            values[:] = [v for v in values if name not in v.inputs and name != v.tensor.name]
+        for key in [key for key in self._branches if key[0] == name]:
+            del self._branches[key]
+
+
+def _plain(expr: Expr) -> Expr:
+    """Without marks for derivatives, which do not change the value."""
+    while isinstance(expr, NoDiff):
+        expr = expr.operand
+    return map_children(expr, _plain)
+
+
+def _match(
+    pattern: Expr, expr: Expr, axes: frozenset[str], bound: dict[str, str]
+) -> dict[str, str] | None:
+    """How the indices ``axes`` of the pattern are called in an equal expression, added to
+    ``bound``; None if the expressions differ in more than these names."""
+    match pattern, expr:
+        case Var(name), Var(other):
+            if name not in axes:
+                return bound if name == other and pattern.type == expr.type else None
+            if bound.get(name, other) != other:
+                return None
+            if name not in bound and other in bound.values():
+                return None
+            return {**bound, name: other}
+        case Reduce(kind, body, own), Reduce(kind_2, body_2, own_2):
+            if kind != kind_2 or len(own) != len(own_2):
+                return None
+            found: dict[str, str] | None = bound
+            for axis, other_axis in zip(own, own_2, strict=True):
+                if found is not None:
+                    found = _match(axis.extent, other_axis.extent, axes, found)
+            if found is None:
+                return None
+            inner = {**found, **{a.name: c.name for a, c in zip(own, own_2, strict=True)}}
+            result = _match(body, body_2, axes | {a.name for a in own}, inner)
+            if result is None:
+                return None
+            return {k: v for k, v in result.items() if k not in {a.name for a in own}}
+        case _:
+            if type(pattern) is not type(expr) or isinstance(pattern, Reduce):
+                return None
+            below, below_2 = children(pattern), children(expr)
+            blank = IntConst(0)
+            if len(below) != len(below_2) or isinstance(pattern, Var):
+                return None
+            if not isinstance(pattern, ZeroPad) and map_children(
+                pattern, lambda _: blank
+            ) != map_children(expr, lambda _: blank):
+                return None
+            found = bound
+            for a, c in zip(below, below_2, strict=True):
+                found = None if found is None else _match(a, c, axes, found)
+            return found
+
+
+def _whole_uses(body: tuple[Stmt, ...], name: str) -> bool:
+    """Whether a tensor is used other than by its elements, so that a result or another function
+    may depend on its storage."""
+
+    def whole(expr: Expr) -> bool:
+        match expr:
+            case Var(other):
+                return other == name
+            case Index(Var(), subscripts):
+                return any(map(whole, subscripts))
+            case _:
+                return any(map(whole, children(expr)))
+
+    return any(
+        whole(expr)
+        for stmt in statements(body)
+        for expr in expressions(stmt)
+        if not (isinstance(stmt, Declare) and expr == stmt.target)
+    )
+
+
+def _is_local(body: tuple[Stmt, ...], name: str) -> bool:
+    """Whether every block that uses the tensor gives it a whole value first, declarations aside."""
+    uses = [
+        stmt for stmt in body if not isinstance(stmt, Declare) and name in mentioned_names((stmt,))
+    ]
+    if not uses:
+        return True
+    match uses[0]:
+        case IndexAssign(Index(Var(first)), "=", value) if first == name:
+            return covers(uses[0]) and name not in free_variables(value)
+        case _:
+            return all(blocks(stmt) for stmt in uses) and all(
+                _is_local(block, name) for stmt in uses for block in blocks(stmt)
+            )

@@ -1,0 +1,83 @@
+"""What forward parts keep for backward parts: ``save=`` and ``loma show --saved``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import loma
+from loma import pipeline
+from loma.cli import main
+from loma.kept import kept
+from loma.saving import SAVES, Save
+
+PROGRAM = """
+def outer(W : In[Tensor[I, R, O, K]], X : In[Tensor[B, R, K]]) -> Tensor[B, I, O]:
+    U : Tensor[B, I, R, O]
+    T : Tensor[B, I, O]
+    Y : Tensor[B, I, O]
+    U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)
+    T[b, i, o] = sum(exp(U[b, i, r, o]) for r in R)
+    Y[b, i, o] = T[b, i, o] * T[b, i, o]
+    return Y
+"""
+SIZES = {"I": 2, "R": 3, "O": 4, "K": 5, "B": 6}
+
+
+def names(save: Save) -> list[tuple[str, int | None]]:
+    stage = pipeline.program(PROGRAM, save=save)
+    return [(k.name, k.bytes) for k in kept(stage, "outer", SIZES) if k.kind == "saved"]
+
+
+def test_what_is_saved() -> None:
+    assert names("all") == [("T", 4 * 6 * 2 * 4), ("U", 4 * 6 * 2 * 3 * 4)]
+    assert names("auto") == [("T", 4 * 6 * 2 * 4)]  # the outer product is computed again
+    assert names("inputs") == []
+
+
+def test_gradients_are_the_same() -> None:
+    """First derivatives, and second ones of what other tests do not differentiate twice."""
+    torch.manual_seed(0)
+    w = torch.randn(2, 3, 4, 5, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(6, 3, 5, dtype=torch.float64, requires_grad=True)
+
+    def derivatives(value: torch.Tensor, twice: bool) -> list[torch.Tensor]:
+        first = torch.autograd.grad(value.sum(), (w, x), create_graph=twice)
+        second = torch.autograd.grad(first[0].square().sum(), (w, x)) if twice else ()
+        return [value, *first, *second]
+
+    for save in SAVES:
+        twice = save != "auto"
+        found = derivatives(loma.compile(PROGRAM, save=save).outer(w, x), twice)
+        value = torch.einsum("irok,brk->biro", w, x).exp().sum(2).square()
+        for own, other in zip(found, derivatives(value, twice), strict=True):
+            torch.testing.assert_close(own, other)
+
+
+def test_save_is_one_of_three() -> None:
+    with pytest.raises(ValueError, match="save must be one of auto, all, inputs, got 'some'"):
+        loma.compile(PROGRAM, save="some")  # type: ignore[arg-type]
+
+
+def test_show_saved(tmp_path: Path) -> None:
+    file = tmp_path / "outer.loma"
+    file.write_text(PROGRAM, encoding="utf-8")
+    sizes = [word for name, value in SIZES.items() for word in ("--size", f"{name}={value}")]
+    run = CliRunner().invoke(main, ["show", "--saved", str(file), "outer", *sizes])
+    assert run.exit_code == 0, run.output
+    assert "saved     T         192 bytes  Tensor[B, I, O]" in run.output
+    assert run.output.endswith("saved beside arguments and results: 192 bytes\n")
+    run = CliRunner().invoke(main, ["show", "--saved", "--json", str(file), "outer"])
+    assert [row["bytes"] for row in json.loads(run.output)["kept"]] == [None, None, None]
+    for words, message in (
+        ([str(file)], "--saved needs a FUNCTION"),
+        ([str(file), "outer", "--size", "Z=3"], "'outer' has no size 'Z': it has"),
+        ([str(file), "outer", "--size", "B=x"], "--size takes N=4, got 'B=x'"),
+    ):
+        run = CliRunner().invoke(main, ["show", "--saved", *words])
+        assert run.exit_code == 2
+        assert message in run.output
