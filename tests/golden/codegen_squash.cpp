@@ -1,35 +1,44 @@
-// line 7: Q[b, n] += S[b, n, d] * S[b, n, d]
+// line 7: Q[n] += S[b, n, d] * S[b, n, d]
 template <typename real>
 static __attribute__((noinline)) void squash__loop1(
     real* __restrict Q_data_,
     const real* __restrict S_data_,
     const int64_t D,
+    const int64_t N,
+    const int64_t b,
     const int64_t begin_,
     const int64_t end_) {
-  for (int64_t b__n__ = begin_; b__n__ < end_; ++b__n__) {
-    real acc1_ = real(0);
-    const int64_t at2_ = D * b__n__;
-    #pragma omp simd reduction(+ : acc1_)
-    for (int64_t d = 0; d < D; ++d) {
-      acc1_ += S_data_[at2_ + d] * S_data_[at2_ + d];
+  for (int64_t n = begin_; n < end_; ++n) {
+    loma::Accumulators<real> acc1_in_(real(0));
+    {
+      const int64_t at2_ = D * n + (D * N) * b;
+      loma::tiles<real>(0, D, [&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE {
+        loma::update<real>(acc1_in_.lanes, vectors_, tile_, count_, [&](int lane_, int64_t d, real sum_) LOMA_INLINE {
+          sum_ += S_data_[at2_ + d] * S_data_[at2_ + d];
+          return sum_;
+        });
+      });
     }
-    Q_data_[b__n__] = acc1_;
+    const real acc1_ = loma::total<real>(acc1_in_.lanes, loma::Sum());
+    Q_data_[n] += acc1_;
   }
 }
 
-// line 8: V[b, n, d] = S[b, n, d] * (sqrt(Q[b, n]) / (1.0 + Q[b, n]))
+// line 8: V[b, n, d] = S[b, n, d] * (sqrt(Q[n]) / (1.0 + Q[n]))
 template <typename real>
 static __attribute__((noinline)) void squash__loop2(
     real* __restrict V_data_,
     const real* __restrict S_data_,
     const real* __restrict Q_data_,
     const int64_t D,
+    const int64_t N,
+    const int64_t b,
     const int64_t begin_,
     const int64_t end_) {
-  for (int64_t b__n__ = begin_; b__n__ < end_; ++b__n__) {
+  for (int64_t n = begin_; n < end_; ++n) {
     if (0 < D) {
-      const int64_t at1_ = D * b__n__;
-      const real v2_ = Q_data_[b__n__];
+      const int64_t at1_ = D * n + (D * N) * b;
+      const real v2_ = Q_data_[n];
       #pragma GCC ivdep
       for (int64_t d = 0; d < D; ++d) {
         V_data_[at1_ + d] = S_data_[at1_ + d] * (std::sqrt(v2_) / (real(1.0) + v2_));
@@ -45,18 +54,28 @@ static at::Tensor squash__body(const at::Tensor& S_in_) {
   [[maybe_unused]] const int64_t B = S.size(0);
   [[maybe_unused]] const int64_t N = S.size(1);
   [[maybe_unused]] const int64_t D = S.size(2);
-  at::Tensor Q;
   at::Tensor V;
-  // line 7: Q[b, n] += S[b, n, d] * S[b, n, d]
-  Q = at::empty({B, N}, loma::options<real>());
-  loma::parallel(B * N, D, [&](int64_t begin_, int64_t end_) {
-    squash__loop1<real>(Q.template mutable_data_ptr<real>(), S.template const_data_ptr<real>(), D, begin_, end_);
-  });
-  // line 8: V[b, n, d] = S[b, n, d] * (sqrt(Q[b, n]) / (1.0 + Q[b, n]))
-  V = at::empty({B, N, D}, loma::options<real>());
-  loma::parallel(B * N, 8 * D, [&](int64_t begin_, int64_t end_) {
-    squash__loop2<real>(V.template mutable_data_ptr<real>(), S.template const_data_ptr<real>(), Q.template const_data_ptr<real>(), D, begin_, end_);
-  });
+  V = loma::empty({B, N, D}, loma::options<real>());
+  // kernel over b, lines 7 to 8
+  {
+    loma::WorkspacePlan workspace_;
+    workspace_.add(0, 2, (N) * sizeof(real));  // Q
+    workspace_.place();
+    loma::kernel(B, (9 * D) * N, workspace_, [&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_) {
+      real* const Q = reinterpret_cast<real*>(memory_ + workspace_.offset(0));
+      for (int64_t b = begin_; b < end_; ++b) {
+        std::fill_n(Q, N, real(0));
+        // line 7: Q[n] += S[b, n, d] * S[b, n, d]
+        loma::inside(nested_, N, D, [&](int64_t begin_, int64_t end_) {
+          squash__loop1<real>(Q, S.template const_data_ptr<real>(), D, N, b, begin_, end_);
+        });
+        // line 8: V[b, n, d] = S[b, n, d] * (sqrt(Q[n]) / (1.0 + Q[n]))
+        loma::inside(nested_, N, 8 * D, [&](int64_t begin_, int64_t end_) {
+          squash__loop2<real>(V.template mutable_data_ptr<real>(), S.template const_data_ptr<real>(), Q, D, N, b, begin_, end_);
+        });
+      }
+    });
+  }
   return V;
 }
 

@@ -1,0 +1,417 @@
+"""What statements cost at least: elements moved and arithmetic, as int expressions of sizes.
+
+The numbers are those of a perfect machine, so that a time can be judged by them:
+
+* A tensor that the statements touch is moved once, in each direction, however often they touch it:
+  of a tensor that is read with subscripts, as many elements as the subscripts have values, at most
+  all. What the statements wrote before is not read again. An operator (``relu(conv2d(x, w))``)
+  moves its arguments and its result; a view moves nothing.
+* Arithmetic on floats counts, subscripts do not. One ``+ - * /``, comparison, function (``exp``) or
+  step of a reduction is one operation, done once for each value of the indices that it depends on.
+* Calls of tensor functions count nothing here: the called function's own statements do.
+* An extent that depends on another index counts with that index in the middle of its range; of an
+  ``if`` that depends on what the statements compute, the dearer branch counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from loma import sizes
+from loma.ir import (
+    FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Expr, For, Function, If, Index,
+    IndexAssign, IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Unary, Var, While, Zero,
+    is_tensor_function,
+)  # fmt: skip
+from loma.walk import children, expressions, free_variables, statements, substitute, walk
+
+Element: TypeAlias = Literal["float", "float32", "int"]
+Dims: TypeAlias = Callable[[Var], tuple[Expr, ...] | None]
+
+ZERO, ONE = IntConst(0), IntConst(1)
+
+VIEWS = frozenset(
+    {"reshape", "permute", "transpose", "slice", "expand", "reshape_like", "expand_like"}
+)
+_ELEMENTWISE = frozenset(
+    {
+        "add", "sub", "mul", "div", "lt", "le", "gt", "ge", "eq", "ne", "neg", "relu", "sigmoid",
+        "tanh", "exp", "log", "sqrt", "abs", "sign", "mul_no_nan", "where",
+    }
+)  # fmt: skip
+_OF_ARGUMENT = frozenset(  # one operation for each element of the first argument
+    {"sum", "mean", "amax", "argmax", "sum_to", "sum_to_like", "scatter_add", "scatter_add_like"}
+)
+_SOFTMAX_STEPS = 5  # largest, difference, exp, sum, quotient (or difference)
+
+
+class UnknownCost(Exception):
+    """A size does not stand in the program: a tensor of any rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """``moved``: elements between memory and processor, by the tensors' element type."""
+
+    moved: Mapping[Element, Expr]
+    flops: Expr
+
+
+def is_work(stmt: Stmt, module: Module) -> bool:
+    """Whether the statement itself, without nested blocks, handles whole tensors."""
+    match stmt:
+        case IndexAssign():
+            return True
+        case Zero(target):
+            return isinstance(target.type, TensorType)
+        case Assign(target, "+="):
+            return isinstance(target.type, TensorType) or _has_work(stmt, module)
+        case If() | For() | While():
+            return False
+        case _:
+            return _has_work(stmt, module)
+
+
+def _has_work(stmt: Stmt, module: Module) -> bool:
+    return any(
+        isinstance(node, Op | Reduce)
+        or (isinstance(node, Call) and is_tensor_function(module.function(node.function)))
+        for expr in expressions(stmt)
+        for node in walk(expr)
+    )
+
+
+def cost_of(
+    block: Sequence[Stmt],
+    module: Module,
+    *,
+    fresh: bool = False,
+    private: frozenset[str] = frozenset(),
+    dims: Dims | None = None,
+) -> Cost | None:
+    """The cost of statements that run as one unit; None where a size is not known.
+
+    ``fresh``: targets of ``+=`` are all zero and are not read. ``private``: tensors that never
+    reach memory. ``dims`` gives a variable's sizes where its type's are not to be used.
+    """
+    counter = _Counter(module, fresh, private, dims or _type_dims)
+    try:
+        flops = counter.block(block, [])
+        return Cost(counter.moved(), flops)
+    except UnknownCost:
+        return None
+
+
+def _type_dims(var: Var) -> tuple[Expr, ...] | None:
+    return var.type.dims if isinstance(var.type, TensorType) else None
+
+
+@dataclass(slots=True)
+class _Touched:
+    """A tensor of ``size`` elements: how many are read and written, access by access."""
+
+    element: Element
+    size: Expr
+    reads: list[Expr]
+    writes: list[Expr]
+
+
+class _Counter:
+    def __init__(self, module: Module, fresh: bool, private: frozenset[str], dims: Dims) -> None:
+        self.module = module
+        self.fresh = fresh
+        self.private = private
+        self.dims = dims
+        self.tensors: dict[str, _Touched] = {}
+        self.temporaries: dict[Element, Expr] = {}  # results of operators, written and read
+        self.scalar_flops: dict[str, int] = {}
+        self.bounds: dict[str, set[str]] = {}  # indices that an index's extent depends on
+
+    def moved(self) -> dict[Element, Expr]:
+        out = dict(self.temporaries)
+        for tensor in self.tensors.values():
+            for accesses in (tensor.reads, tensor.writes):
+                out[tensor.element] = _add(
+                    out.get(tensor.element, ZERO), _at_most(tensor.size, accesses)
+                )
+        return out
+
+    # ------------------------------------------------------------------------------- statements
+
+    def block(self, block: Sequence[Stmt], loops: list[Axis]) -> Expr:
+        return _add(*(self.statement(stmt, loops) for stmt in block))
+
+    def statement(self, stmt: Stmt, loops: list[Axis]) -> Expr:
+        """Its operations, in all iterations of the loops around it that belong to the unit."""
+        match stmt:
+            case IndexAssign():
+                return self._index_assign(stmt, loops)
+            case For(counter, extent, body):
+                return self.block(body, [*loops, Axis(counter, _settled(extent, loops))])
+            case While(_, _, body):
+                return self.block(body, loops)
+            case If(cond, then, other):
+                branches = (self.block(then, loops), self.block(other, loops))
+                known = not sizes.mentions(cond, {axis.name for axis in loops}) and not any(
+                    isinstance(node, Index | Call) for node in walk(cond)
+                )
+                if known and cond.type == INT:
+                    return Select(cond, *branches, INT)
+                return Builtin("max", branches, INT)
+            case Zero(Var() as target) if isinstance(target.type, TensorType):
+                self._write(target, self._size(target))
+                return ZERO
+            case Assign(Var() as target, "+=", value) if isinstance(target.type, TensorType):
+                size = self._size(target)
+                flops = self._whole(value, loops)
+                self._read(target, size)
+                self._write(target, size)
+                return _add(flops, _times(loops, size))
+            case Declare(target, value) | Assign(target, _, value):
+                if value is None:
+                    return ZERO
+                flops = self._whole(value, loops)
+                if isinstance(target, Var) and isinstance(value, Op):
+                    self._rename_result(target, value)
+                return flops
+            case _:
+                return _add(*(self._whole(expr, loops) for expr in expressions(stmt)))
+
+    def _index_assign(self, stmt: IndexAssign, loops: list[Axis]) -> Expr:
+        axes = self._scope(stmt.axes, loops)
+        flops = self._element(stmt.value, axes, loops)
+        target = stmt.target
+        names: set[str] = set()
+        if isinstance(target, Index):
+            names = {name for s in target.subscripts for name in free_variables(s)}
+            for subscript in target.subscripts:
+                self._reads(subscript, axes)
+        summed = {axis.name for axis in stmt.axes} - names
+        if stmt.op == "+=" and (summed or not self.fresh):
+            own = [axis for axis in axes if axis.name in {a.name for a in stmt.axes}]
+            flops = _add(flops, _times(loops, _extent(own)))
+        if isinstance(target, Index) and isinstance(target.base, Var):
+            count = self._points(names, axes)
+            if stmt.op == "+=" and not self.fresh:
+                self._read(target.base, count)
+            self._write(target.base, count)
+        return flops
+
+    # ------------------------------------------------------------------- expressions per element
+
+    def _element(self, expr: Expr, axes: list[Axis], loops: list[Axis]) -> Expr:
+        """Operations of an expression that is evaluated for every point of the axes."""
+        self._reads(expr, axes)
+        return self._operations(expr, axes, loops)
+
+    def _operations(self, expr: Expr, axes: list[Axis], loops: list[Axis]) -> Expr:
+        if isinstance(expr, Index) or (expr.type == INT and not _compares_floats(expr)):
+            if isinstance(expr, Reduce):
+                return self._reduction(expr, axes, loops)
+            return ZERO
+        if isinstance(expr, Reduce):
+            return self._reduction(expr, axes, loops)
+        if isinstance(expr, Op):
+            return self._whole(expr, loops)
+        below = _add(*(self._operations(child, axes, loops) for child in children(expr)))
+        steps: Expr = ZERO
+        if isinstance(expr, Unary | Binary | Builtin):
+            steps = ONE
+        elif isinstance(expr, Call):
+            callee = self.module.function(expr.function)
+            if not is_tensor_function(callee):
+                steps = IntConst(self._of_scalar_function(callee))
+        points = self._points(free_variables(expr), axes)
+        return _add(below, _times(loops, sizes.product((steps, points))))
+
+    def _reduction(self, reduce: Reduce, axes: list[Axis], loops: list[Axis]) -> Expr:
+        inner = self._scope(reduce.axes, axes)
+        own = {axis.name for axis in reduce.axes}
+        points = self._points(free_variables(reduce.body) | own, inner)
+        return _add(self._operations(reduce.body, inner, loops), _times(loops, points))
+
+    def _points(self, names: set[str], axes: list[Axis]) -> Expr:
+        """How many values the indices among the names take together."""
+        wanted = set(names)
+        for axis in reversed(axes):  # an extent depends on indices further out
+            if axis.name in wanted:
+                wanted |= self.bounds.get(axis.name, set())
+        return _extent([axis for axis in axes if axis.name in wanted])
+
+    def _scope(self, axes: Sequence[Axis], outer: list[Axis]) -> list[Axis]:
+        """The axes inside the outer ones, with extents in which none of them occurs."""
+        own = {axis.name for axis in axes}
+        found = [axis for axis in outer if axis.name not in own]
+        for axis in axes:
+            self.bounds[axis.name] = free_variables(axis.extent)
+            found.append(Axis(axis.name, _settled(axis.extent, found)))
+        return found
+
+    def _reads(self, expr: Expr, axes: list[Axis]) -> None:
+        match expr:
+            case Index(Var() as base, subscripts) if isinstance(base.type, TensorType):
+                names = {name for s in subscripts for name in free_variables(s)}
+                self._read(base, self._points(names, axes))
+                for subscript in subscripts:
+                    self._reads(subscript, axes)
+            case Reduce(_, body, own):
+                self._reads(body, self._scope(own, axes))
+            case Op():
+                return  # moves its arguments as a whole
+            case _:
+                for child in children(expr):
+                    self._reads(child, axes)
+
+    def _of_scalar_function(self, function: Function) -> int:
+        """Operations in the text of a scalar function; loops of unknown length count once."""
+        if function.name not in self.scalar_flops:
+            self.scalar_flops[function.name] = total = 0
+            for stmt in statements(function.body):
+                for expr in expressions(stmt):
+                    for node in walk(expr):
+                        if isinstance(node, Unary | Binary | Builtin) and (
+                            node.type == FLOAT or _compares_floats(node)
+                        ):
+                            total += 1
+                        elif isinstance(node, Call):
+                            total += self._of_scalar_function(self.module.function(node.function))
+            self.scalar_flops[function.name] = total
+        return self.scalar_flops[function.name]
+
+    # -------------------------------------------------------------------- values of whole tensors
+
+    def _whole(self, expr: Expr, loops: list[Axis]) -> Expr:
+        """Operations of an expression that is evaluated once, outside index statements."""
+        if not isinstance(expr, Op):
+            if isinstance(expr, Reduce):
+                return self._element(expr, list(loops), loops)
+            return _add(*(self._whole(child, loops) for child in children(expr)))
+        flops = _add(*(self._whole(arg, loops) for arg in expr.args))
+        if expr.name in VIEWS:
+            return flops
+        for arg in expr.args:
+            if isinstance(arg, Var):
+                self._read(arg, self._size(arg))
+            elif isinstance(arg.type, TensorType):
+                self._temporary(arg)
+        self._temporary(expr)
+        return _add(flops, _times(loops, self._operator(expr)))
+
+    def _operator(self, op: Op) -> Expr:
+        out = self._size(op)
+        first, *rest = op.args or (op,)
+        weights = self._dims(rest[0])[1:] if rest and op.name in _CONVOLUTIONS else ()
+        match op.name:
+            case "matmul" | "linear":
+                flops = sizes.product((IntConst(2), out, self._dims(first)[-1]))
+                return _add(flops, out) if len(op.args) == 3 else flops
+            case "conv2d":
+                flops = sizes.product((IntConst(2), out, *weights))
+                return _add(flops, out) if len(op.args) == 3 else flops
+            case "conv_transpose2d" | "conv2d_input":
+                return sizes.product((IntConst(2), self._size(first), *weights))
+            case "conv2d_weight":
+                return sizes.product((IntConst(2), self._size(first), *self._dims(op)[1:]))
+            case "softmax" | "log_softmax":
+                return sizes.product((IntConst(_SOFTMAX_STEPS), out))
+            case "max_pool2d" | "avg_pool2d":
+                window = dict(op.attrs)["kernel_size"]
+                return sizes.product((out, *(window if isinstance(window, tuple) else (window,))))
+            case name if name in _ELEMENTWISE:
+                return out
+            case name if name in _OF_ARGUMENT:
+                return self._size(first)
+            case _:
+                return ZERO
+
+    # ----------------------------------------------------------------------------------- memory
+
+    def _dims(self, expr: Expr) -> tuple[Expr, ...]:
+        type_ = expr.type
+        assert isinstance(type_, TensorType)
+        found = self.dims(expr) if isinstance(expr, Var) and type_.dims is not None else type_.dims
+        if found is None:
+            raise UnknownCost
+        return found
+
+    def _size(self, expr: Expr) -> Expr:
+        return sizes.product(self._dims(expr)) if isinstance(expr.type, TensorType) else ONE
+
+    def _temporary(self, expr: Expr) -> None:
+        """One pass over a tensor that has no name."""
+        assert isinstance(expr.type, TensorType)
+        element = expr.type.element
+        self.temporaries[element] = _add(self.temporaries.get(element, ZERO), self._size(expr))
+
+    def _rename_result(self, target: Var, value: Op) -> None:
+        """The operator's result, already counted as written, is the variable from now on."""
+        if value.name in VIEWS or not isinstance(target.type, TensorType):
+            return
+        touched = self._touched(target)
+        if touched is not None:
+            touched.writes.append(ZERO)
+
+    def _touched(self, var: Var) -> _Touched | None:
+        if var.name in self.private or not isinstance(var.type, TensorType):
+            return None
+        if var.name not in self.tensors:
+            self.tensors[var.name] = _Touched(var.type.element, self._size(var), [], [])
+        return self.tensors[var.name]
+
+    def _read(self, var: Var, count: Expr) -> None:
+        touched = self._touched(var)
+        if touched is not None and not touched.writes:
+            touched.reads.append(count)
+
+    def _write(self, var: Var, count: Expr) -> None:
+        touched = self._touched(var)
+        if touched is not None:
+            touched.writes.append(count)
+
+
+_CONVOLUTIONS = frozenset({"conv2d", "conv_transpose2d", "conv2d_input"})
+
+
+# ------------------------------------------------------------------------------ int expressions
+
+
+def _add(*terms: Expr) -> Expr:
+    total: Expr = ZERO
+    for term in terms:
+        total = sizes.simplify(Binary("+", total, term, INT))
+    return total
+
+
+def _times(loops: Sequence[Axis], count: Expr) -> Expr:
+    return sizes.product((*(axis.extent for axis in loops), count))
+
+
+def _extent(axes: Sequence[Axis]) -> Expr:
+    return sizes.product(tuple(axis.extent for axis in axes))
+
+
+def _settled(extent: Expr, axes: Sequence[Axis]) -> Expr:
+    """The extent with every index that it depends on in the middle of its range."""
+    middles: dict[str, Expr] = {
+        axis.name: sizes.quotient(axis.extent, IntConst(2)) for axis in axes
+    }
+    return sizes.simplify(substitute(extent, middles))
+
+
+def _at_most(size: Expr, counts: Sequence[Expr]) -> Expr:
+    """How many of ``size`` elements some accesses touch."""
+    total = _add(*counts)
+    if any(sizes.equal(size, count) is True for count in [*counts, total]):
+        return size
+    small, large = sizes.constant(total), sizes.constant(size)
+    if total == ZERO or (small is not None and small <= 1 and large is None):
+        return total
+    return Builtin("min", (total, size), INT)
+
+
+def _compares_floats(expr: Expr) -> bool:
+    return (
+        isinstance(expr, Binary) and expr.type == INT and FLOAT in (expr.left.type, expr.right.type)
+    )

@@ -1,0 +1,86 @@
+"""Statements for a part of an index's values: their axis runs over a count, and so do types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from loma.backends.kernels.sharing import opened
+from loma.ir import (
+    FLOAT, INT, Axis, Expr, FloatConst, Index, IndexAssign, IntConst, Span, Stmt, TensorType, Var,
+    Zero,
+)  # fmt: skip
+from loma.names import Names
+from loma.walk import map_blocks, map_children, map_expressions, subscript_variables
+
+
+class Cut:
+    """Rewrites statements that share an index.
+
+    ``called`` is what each index statement, by identity, calls the index; ``dims`` gives the
+    dimension of each tensor that goes with it. With ``names``, zeros of tensors other than
+    ``private`` ones become index statements.
+    """
+
+    def __init__(
+        self,
+        count: Var,
+        called: dict[int, str],
+        dims: dict[str, int],
+        names: Names | None = None,
+        private: frozenset[str] = frozenset(),
+    ) -> None:
+        self._count = count
+        self._called = called
+        self._dims = dims
+        self._names = names
+        self._private = private
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case IndexAssign() if id(stmt) in self._called:
+                own = self._called[id(stmt)]
+                assert isinstance(stmt.target, Index)
+                if own not in subscript_variables(stmt.target):  # a sum over the parts
+                    stmt = opened(stmt)
+                axes = tuple(
+                    Axis(own, self._count) if axis.name == own else axis for axis in stmt.axes
+                )
+                return map_expressions(replace(stmt, axes=axes), self._expr)
+            case Zero(Var(name) as target):
+                if self._names is None or name in self._private:
+                    return map_expressions(stmt, self._expr)
+                part = Var(name, self.type(name, target.type))
+                return zeros(part, self._names, stmt.span)
+            case _:
+                return map_blocks(stmt, lambda block: tuple(map(self.statement, block)))
+
+    def type(self, name: str, type_: object) -> TensorType:
+        """The type of a tensor's part."""
+        assert isinstance(type_, TensorType)
+        assert type_.dims is not None
+        dim = self._dims[name]
+        return replace(type_, dims=(*type_.dims[:dim], self._count, *type_.dims[dim + 1 :]))
+
+    def _expr(self, expr: Expr) -> Expr:
+        if isinstance(expr, Var) and expr.name in self._dims:
+            return replace(expr, type=self.type(expr.name, expr.type))
+        return map_children(expr, self._expr)
+
+
+def zeros(target: Var, names: Names, span: Span, fixed: Mapping[int, Var] | None = None) -> Stmt:
+    """Zeros in a tensor as an index statement; ``fixed``: only where these dimensions have these
+    values."""
+    assert isinstance(target.type, TensorType)
+    fixed = fixed or {}
+    axes = {
+        dim: Axis(names.fresh(f"_i{dim}"), size)
+        for dim, size in enumerate(target.type.dims or ())
+        if dim not in fixed
+    }
+    own = {dim: Var(axis.name, INT) for dim, axis in axes.items()}
+    subscripts = tuple(var for _, var in sorted({**own, **fixed}.items()))
+    integer = target.type.element == "int"
+    element = Index(target, subscripts, INT if integer else FLOAT)
+    zero = IntConst(0) if integer else FloatConst(0.0)
+    return IndexAssign(element, "=", zero, tuple(axes.values()), span)

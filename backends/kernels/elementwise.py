@@ -1,0 +1,263 @@
+"""Tensor operators as index statements, so that they fuse with others.
+
+Elementwise operators (with broadcasting), reductions over dims, softmax and copies: what stands as
+``y : Tensor[N, M] = relu(x + b)`` in a program is ``y[i, j] = max(x[i, j] + b[j], 0.0)`` here.
+Where the sizes do not prove how the operands broadcast, the statement stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from loma import sizes
+from loma.ir import (
+    FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, If, Index,
+    IndexAssign, IntConst, NoDiff, Op, Reduce, ReduceKind, Select, Stmt, TensorType, Unary, Var,
+)  # fmt: skip
+from loma.names import Names
+from loma.walk import statements
+
+_INFIX: dict[str, BinaryOp] = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_COMPARE: dict[str, BinaryOp] = {
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+}  # fmt: skip
+_FUNCTIONS = ("exp", "log", "tanh", "sqrt", "abs", "mul_no_nan")
+_REDUCTIONS: dict[str, ReduceKind] = {"sum": "sum", "mean": "sum", "amax": "max"}
+
+
+def index_statements(stmt: Stmt, names: Names) -> tuple[list[Declare], list[Stmt]] | None:
+    """A statement with a whole-tensor value as declarations and index statements; None where it
+    has to stay."""
+    op: Literal["=", "+="] = "="
+    match stmt:
+        case Declare(target, value) if value is not None:
+            pass
+        case Assign(Var() as target, op, value):
+            pass
+        case _:
+            return None
+    if not _is_float(target.type) or not _is_float(value.type):
+        return None
+    try:
+        lowering = _Lowering(names, stmt)
+        axes = lowering.axes(_dims(target))
+        element = lowering.top(value, axes, _dims(target))
+    except _Stays:
+        return None
+    own = tuple(Var(axis.name, INT) for axis in axes)
+    last = IndexAssign(Index(target, own, FLOAT), op, element, tuple(axes), stmt.span)
+    declared = [*lowering.declarations]
+    if isinstance(stmt, Declare):
+        declared.append(Declare(target, None, stmt.span))
+    return declared, [*lowering.statements, last]
+
+
+class _Stays(Exception):
+    """The statement has no form as index statements."""
+
+
+def _is_float(type_: object) -> bool:
+    return isinstance(type_, TensorType) and type_.dims is not None and type_.element != "int"
+
+
+def _dims(expr: Expr) -> tuple[Expr, ...]:
+    if not isinstance(expr.type, TensorType) or expr.type.dims is None:
+        raise _Stays
+    if expr.type.element == "int":
+        raise _Stays
+    return expr.type.dims
+
+
+class _Lowering:
+    def __init__(self, names: Names, stmt: Stmt) -> None:
+        self._names = names
+        self._stmt = stmt
+        self.declarations: list[Declare] = []
+        self.statements: list[Stmt] = []
+
+    def axes(self, dims: tuple[Expr, ...]) -> list[Axis]:
+        return [Axis(self._names.fresh(f"_i{k}"), dim) for k, dim in enumerate(dims)]
+
+    def top(self, value: Expr, axes: list[Axis], dims: tuple[Expr, ...]) -> Expr:
+        """The element of a statement's value at its axes."""
+        if not sizes.same(_dims(value), dims):
+            raise _Stays
+        return self.element(value, axes)
+
+    def element(self, value: Expr, axes: list[Axis]) -> Expr:
+        """The element of a tensor (broadcast to the axes) or the value of a scalar."""
+        if not isinstance(value.type, TensorType):
+            if isinstance(value, Var | FloatConst | IntConst):
+                return value
+            raise _Stays
+        match value:
+            case Var():
+                return self._read(value, axes)
+            case NoDiff(operand):
+                return self.element(operand, axes)
+            case Op(name, args) if name in _INFIX:
+                left, right = (self.element(arg, axes) for arg in args)
+                return Binary(_INFIX[name], left, right, FLOAT, value.span)
+            case Op("neg", (x,)):
+                return Unary("-", self.element(x, axes), FLOAT, value.span)
+            case Op("relu", (x,)):
+                operand = self.element(x, axes)
+                return Builtin("max", (operand, FloatConst(0.0)), FLOAT, value.span)
+            case Op("sigmoid", (x,)):
+                small = Builtin("exp", (Unary("-", self.element(x, axes), FLOAT),), FLOAT)
+                one = FloatConst(1.0)
+                return Binary("/", one, Binary("+", one, small, FLOAT), FLOAT, value.span)
+            case Op(name, args) if name in _FUNCTIONS:
+                own = tuple(self.element(arg, axes) for arg in args)
+                return Builtin(name, own, FLOAT, value.span)
+            case Op("where", (cond, a, b)):
+                branches = (self.element(a, axes), self.element(b, axes))
+                return Select(self._condition(cond, axes), *branches, FLOAT, value.span)
+            case Op(name) if name in _REDUCTIONS:
+                return self._read(self._stored(value, self._reduced), axes)
+            case Op("softmax"):
+                return self._softmax(value, axes)
+            case _:
+                raise _Stays
+
+    def _condition(self, cond: Expr, axes: list[Axis]) -> Expr:
+        match cond:
+            case Op(name, (a, b)) if name in _COMPARE:
+                left, right = self.element(a, axes), self.element(b, axes)
+                return Binary(_COMPARE[name], left, right, INT, cond.span)
+            case _:
+                return Binary("!=", self.element(cond, axes), FloatConst(0.0), INT)
+
+    def _read(self, tensor: Var, axes: list[Axis]) -> Expr:
+        """The element that broadcasting puts at the axes."""
+        dims = _dims(tensor)
+        if len(dims) > len(axes):
+            raise _Stays
+        subscripts: list[Expr] = []
+        for dim, axis in zip(dims, axes[len(axes) - len(dims) :], strict=True):
+            if sizes.equal(dim, axis.extent) is True:
+                subscripts.append(Var(axis.name, INT))
+            elif dim == IntConst(1):
+                subscripts.append(IntConst(0))
+            else:
+                raise _Stays
+        return Index(tensor, tuple(subscripts), FLOAT, tensor.span)
+
+    def _stored(self, value: Op, make: Callable[[Op, list[Axis]], Expr]) -> Var:
+        """A temporary with the value that ``make`` gives for each element."""
+        var = Var(self._names.fresh(f"_{value.name}"), value.type)
+        axes = self.axes(_dims(value))
+        element = make(value, axes)
+        own = tuple(Var(axis.name, INT) for axis in axes)
+        self.declarations.append(Declare(var, None, self._stmt.span))
+        target = Index(var, own, FLOAT)
+        self.statements.append(IndexAssign(target, "=", element, tuple(axes), self._stmt.span))
+        return var
+
+    def _reduced(self, value: Op, axes: list[Axis]) -> Expr:
+        (x,) = value.args
+        dims = _dims(x)
+        rank = len(dims)
+        attrs = dict(value.attrs)
+        given = attrs["dims"]
+        assert isinstance(given, tuple)
+        chosen = {_constant(d) % rank for d in given} or set(range(rank))
+        kept = bool(_constant(attrs["keepdim"]))
+        inner = [Axis(self._names.fresh(f"_k{k}"), dims[k]) for k in sorted(chosen)]
+        own, reduced = iter(axes), iter(inner)
+        every: list[Axis] = []
+        for k in range(rank):
+            every.append(next(reduced) if k in chosen else next(own))
+            if k in chosen and kept:
+                next(own)
+        total = Reduce(
+            _REDUCTIONS[value.name], self.element(x, every), tuple(inner), FLOAT, value.span
+        )
+        if value.name != "mean":
+            return total
+        count = sizes.product(tuple(axis.extent for axis in inner))
+        return Binary("/", total, Builtin("int2float", (count,), FLOAT), FLOAT)
+
+    def _softmax(self, value: Op, axes: list[Axis]) -> Expr:
+        """exp(x - max x) / sum of the same, along one dimension."""
+        (x,) = value.args
+        dims = _dims(x)
+        dim = _constant(dict(value.attrs)["dim"]) % len(dims)
+        rest = dims[:dim] + dims[dim + 1 :]
+
+        def at(own: list[Axis], along: Axis) -> list[Axis]:
+            return [*own[:dim], along, *own[dim:]]
+
+        def per_row(name: str, make: Callable[[list[Axis]], Expr]) -> Var:
+            var = Var(self._names.fresh(name), TensorType(rest))
+            own = self.axes(rest)
+            self.declarations.append(Declare(var, None, self._stmt.span))
+            subscripts = tuple(Var(axis.name, INT) for axis in own)
+            target = Index(var, subscripts, FLOAT)
+            self.statements.append(IndexAssign(target, "=", make(own), tuple(own), self._stmt.span))
+            return var
+
+        def along() -> Axis:
+            return Axis(self._names.fresh("_k"), dims[dim])
+
+        def largest(own: list[Axis]) -> Expr:
+            axis = along()
+            return Reduce("max", self.element(x, at(own, axis)), (axis,), FLOAT)
+
+        top = per_row("_max", largest)
+        # The softmax of no elements is no error.
+        some = Binary(">", dims[dim], IntConst(0), INT)
+        self.statements.append(If(some, (self.statements.pop(),), ()))
+
+        def shifted(_: Op, every: list[Axis]) -> Expr:
+            row = [*every[:dim], *every[dim + 1 :]]
+            low = Binary("-", self.element(x, every), self._read(top, row), FLOAT)
+            return Builtin("exp", (low,), FLOAT)
+
+        powers = self._stored(value, shifted)
+
+        def total(own: list[Axis]) -> Expr:
+            axis = along()
+            return Reduce("sum", self._read(powers, at(own, axis)), (axis,), FLOAT)
+
+        sums = per_row("_sum", total)
+        if len(axes) != len(dims):
+            raise _Stays
+        row = [*axes[:dim], *axes[dim + 1 :]]
+        return Binary("/", self._read(powers, axes), self._read(sums, row), FLOAT, value.span)
+
+
+def _constant(value: object) -> int:
+    assert isinstance(value, Expr)
+    found = sizes.constant(value)
+    if found is None:
+        raise _Stays
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A body in which index statements stand for whole-tensor statements.
+
+    ``origins`` gives, by identity of an index statement, the statement that it comes from.
+    """
+
+    body: tuple[Stmt, ...]
+    origins: dict[int, Stmt]
+
+
+def expanded(body: tuple[Stmt, ...], names: Names) -> Expanded:
+    """The body with every statement of its outermost block as index statements that can be."""
+    out: list[Stmt] = []
+    origins: dict[int, Stmt] = {}
+    for stmt in body:
+        found = index_statements(stmt, names)
+        if found is None:
+            out.append(stmt)
+            continue
+        declarations, made = found
+        origins |= {id(new): stmt for new in statements((*declarations, *made))}
+        out += [*declarations, *made]
+    return Expanded(tuple(out), origins)

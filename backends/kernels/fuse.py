@@ -1,0 +1,151 @@
+"""Fusion: runs of statements become kernels, parallel loops over an index that they share.
+
+Inside an iteration every temporary shrinks by that dimension, so that it stays in the cache, and
+whole loops (the iterations of a routing) run without looking at memory that others write. Where one
+loop is not enough, the run goes through tiles of the index; see :mod:`loma.backends.kernels.tile`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma.backends.kernels.elementwise import expanded
+from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled
+from loma.backends.kernels.private import make_kernel
+from loma.backends.kernels.runs import Run, Runs
+from loma.backends.kernels.sharing import Library, Shared, is_last, is_value
+from loma.backends.kernels.tile import tiled
+from loma.ir import For, Function, If, Module, Stmt
+from loma.names import Names, names_of
+from loma.walk import statements
+
+
+def fuse(function: Function, module: Module, library: Library) -> tuple[Step, ...]:
+    """The function's body with kernels and tiles; ``library`` tells which statements a backend
+    hands to a library as a whole."""
+    names = Names(names_of(function))
+    wide = expanded(function.body, names)
+    function = replace(function, body=wide.body)
+    return _restored(_Fusion(function, module, library, names, wide.origins).run(), wide.origins)
+
+
+class _Fusion:
+    """Tiles first, in the outermost block; kernels in what is left and inside the tiles."""
+
+    def __init__(
+        self,
+        function: Function,
+        module: Module,
+        library: Library,
+        names: Names,
+        origins: dict[int, Stmt],
+    ) -> None:
+        self._function = function
+        self._module = module
+        self._library = library
+        self._names = names
+        self._origins = origins
+
+    def run(self) -> tuple[Step, ...]:
+        runs = Runs(self._function, self._module, self._library, self._origins, tiles=True)
+        body = self._function.body
+        out: list[Step] = []
+        plain: list[Stmt] = []
+        position = 0
+        while position < len(body):
+            run = runs.longest(body, position)
+            found = None if run is None else tiled(run, runs, self._names, self._inside)
+            if run is None or found is None:
+                plain.append(body[position])
+                position += 1
+                continue
+            early, tiles, late = found
+            out += [*self._kernels().block((*plain, *run.before, *early)), tiles]
+            plain = list(late)
+            position = run.end
+        return (*out, *self._kernels().block(tuple(plain)))
+
+    def _kernels(self) -> _Kernels:
+        runs = Runs(self._function, self._module, self._library, self._origins)
+        return _Kernels(runs, self._names)
+
+    def _inside(self, body: tuple[Stmt, ...]) -> tuple[Step, ...]:
+        """The steps of a tile."""
+        function = replace(self._function, body=body)
+        return _Kernels(Runs(function, self._module, self._library, {}), self._names).block(body)
+
+
+def _restored(steps: tuple[Step, ...], origins: dict[int, Stmt]) -> tuple[Step, ...]:
+    """With the original of every statement of which no part has become part of a kernel."""
+    left = {id(s) for step in steps if isinstance(step, Stmt) for s in statements((step,))}
+    fused = {id(origin) for made, origin in origins.items() if made not in left}
+    out: list[Step] = []
+    last: dict[int, int] = {}
+    for step in steps:
+        origin = origins.get(id(step))
+        if origin is None or id(origin) in fused:
+            out.append(step)
+            continue
+        if id(origin) in last:
+            del out[last[id(origin)]]
+            last = {key: at - (at > last[id(origin)]) for key, at in last.items()}
+        last[id(origin)] = len(out)
+        out.append(origin)
+    return tuple(out)
+
+
+class _Kernels:
+    def __init__(self, runs: Runs, names: Names) -> None:
+        self._runs = runs
+        self._names = names
+
+    def block(self, block: tuple[Stmt, ...], loop: bool = False) -> tuple[Step, ...]:
+        """The steps of a block; ``loop``: it may run more than once."""
+        out: list[Step] = []
+        position = 0
+        while position < len(block):
+            run = self._runs.longest(block, position)
+            if run is None:
+                out.append(self._alone(block[position], loop))
+                position += 1
+                continue
+            shared = _best(run)
+            if shared is None:
+                out.append(self._alone(block[position], loop))
+                position += 1
+                continue
+            private = self._runs.temporaries(run.statements, shared, loop)
+            out += [*run.before, make_kernel(run.statements, shared, private, self._names)]
+            position = run.end
+        return tuple(out)
+
+    def _alone(self, stmt: Stmt, loop: bool) -> Step:
+        blocks: tuple[tuple[Step, ...], ...]
+        match stmt:
+            case If(_, then, other):
+                blocks = (self.block(then, loop), self.block(other, loop))
+            case For(_, _, body):
+                blocks = (self.block(body, loop=True),)
+            case _:
+                return stmt
+        return Nested(stmt, blocks) if _has_kernel(blocks) else stmt
+
+
+def _best(run: Run) -> Shared | None:
+    """The way to share an index that leaves the last dimensions to inner loops, and of these the
+    outermost; None where the only ways are blocks, and those would have to know more than their
+    part: the value of the index, or what other parts of a tensor hold."""
+    ways = [
+        (is_last(run.statements, way), sum(dim for _, dim in way.dims), number, way)
+        for number, way in enumerate(run.ways)
+    ]
+    possible = [
+        entry
+        for entry in ways
+        if not (entry[0] and (entry[3].mixed or is_value(run.statements, entry[3])))
+    ]
+    return min(possible, key=lambda entry: entry[:3])[3] if possible else None
+
+
+def _has_kernel(blocks: tuple[tuple[Step, ...], ...]) -> bool:
+    return any(isinstance(s, Kernel | Tiled | Nested) for block in blocks for s in block)

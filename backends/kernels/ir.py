@@ -1,0 +1,102 @@
+"""What fusion adds to the IR: a parallel loop around statements that share an index.
+
+Statements stay what they are in :mod:`loma.ir`; inside a :class:`Kernel` the shared index is an int
+variable, no longer an axis of theirs. So a kernel prints as loma text with one more kind of loop,
+and a backend lowers what stands inside as it lowers any statement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from loma.ir import Axis, For, If, IntConst, Stmt, Var
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """``body`` for every value of ``axis``, in parallel; iterations do not depend on each other.
+
+    ``private`` are tensors that live within one iteration: their types lack the shared dimension.
+    Those of ``zeroed`` are read before they are wholly written, and start each iteration at zero.
+    ``source`` are the statements that the kernel stands for, as they were.
+
+    With a ``count`` an iteration is a block of so many values of the axis, over which the
+    statements have loops of their own, and private tensors have a dimension of that size. Then
+    ``views`` are as for :class:`Tiled`. Blocks serve axes that loops should run along, because they
+    are the last dimension of tensors.
+    """
+
+    axis: Axis
+    private: tuple[Var, ...]
+    zeroed: frozenset[str]
+    body: tuple[Stmt, ...]
+    source: tuple[Stmt, ...]
+    count: Var | None = None
+    views: tuple[tuple[str, int], ...] = ()
+    dropped: tuple[tuple[str, int], ...] = ()  # which dimension private tensors lack
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """``body`` for a few values of ``axis`` at a time, one tile after the other.
+
+    Inside, the axis runs over ``count`` values, and every tensor of ``views`` is what belongs to
+    these values in one of its dimensions, whose whole size is that of the axis outside.
+    ``temporaries`` exist for one tile; ``sums`` are tensors that each tile adds to. ``streamed``
+    are operands that do not depend on the axis, and are read once for every tile. ``source`` as for
+    a kernel.
+    """
+
+    axis: Axis
+    count: Var
+    temporaries: tuple[Var, ...]
+    views: tuple[tuple[str, int], ...]
+    sums: tuple[str, ...]
+    streamed: tuple[Var, ...]
+    body: tuple[Step, ...]
+    source: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """An ``if`` or ``for`` that is no part of a kernel, with the blocks inside it lowered."""
+
+    stmt: If | For
+    blocks: tuple[tuple[Step, ...], ...]
+
+
+Step: TypeAlias = Stmt | Kernel | Tiled | Nested
+
+
+def as_statement(step: Step) -> Stmt:
+    """What an analysis of names and reads may look at instead: the statements as they were."""
+    match step:
+        case Kernel() | Tiled():
+            return If(IntConst(1), step.source, ())
+        case Nested():
+            return step.stmt
+        case _:
+            return step
+
+
+def private_tensors(steps: tuple[Step, ...]) -> set[str]:
+    """Names of all tensors that live inside kernels alone."""
+    found: set[str] = set()
+    for step in steps:
+        if isinstance(step, Kernel):
+            found |= {var.name for var in step.private}
+        elif isinstance(step, Tiled):
+            found |= private_tensors(step.body)
+        elif isinstance(step, Nested):
+            found = found.union(*(private_tensors(block) for block in step.blocks))
+    return found
+
+
+def temporaries(steps: tuple[Step, ...]) -> set[str]:
+    """Names of all tensors that live inside kernels or tiles alone."""
+    found = private_tensors(steps)
+    for step in steps:
+        if isinstance(step, Tiled):
+            found |= {var.name for var in step.temporaries}
+    return found

@@ -1,0 +1,79 @@
+"""When a kernel's private tensors are alive, so that those that never meet can share memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loma.backends.kernels.ir import Kernel
+from loma.backends.kernels.sharing import mentions
+from loma.ir import For, Stmt, While
+from loma.passes.liveness import Liveness
+from loma.walk import blocks, expressions, variables
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """From the first to the last statement, both included, in the order of the text."""
+
+    first: int
+    last: int
+
+
+def lifetimes(kernel: Kernel) -> dict[str, Lifetime]:
+    """The lifetime of every private tensor of a kernel.
+
+    One that carries a value from one iteration of a loop to the next lives as long as the loop.
+    """
+    names = frozenset(var.name for var in kernel.private)
+    found: dict[str, Lifetime] = {}
+    end = _block(kernel.body, 1, names, mentions(kernel.body), found)
+    for name in kernel.zeroed:  # filled before the first statement
+        last = found[name].last if name in found else end
+        found[name] = Lifetime(0, last)
+    return found
+
+
+def _block(
+    body: tuple[Stmt, ...],
+    start: int,
+    names: frozenset[str],
+    everywhere: dict[str, int],
+    found: dict[str, Lifetime],
+) -> int:
+    """Notes the lifetimes in a block whose first statement has number ``start``; the next number.
+    ``everywhere``: how often the kernel mentions each name."""
+    position = start
+    for stmt in body:
+        first = position
+        for expr in expressions(stmt):
+            for name in names & set(variables(expr)):
+                _extend(found, name, position, position)
+        position += 1
+        for block in blocks(stmt):
+            position = _block(block, position, names, everywhere, found)
+        if isinstance(stmt, For | While):
+            inside = mentions(stmt.body)
+            # What is not private counts as read, else the analysis drops all that leads to it.
+            after = frozenset(
+                name for name, count in inside.items()
+                if name not in names or everywhere[name] != count
+            )  # fmt: skip
+            for name in _carried(stmt.body, after) & names & inside.keys():
+                _extend(found, name, first, position)
+    return position
+
+
+def _carried(body: tuple[Stmt, ...], after: frozenset[str]) -> frozenset[str]:
+    """Variables whose value at the start of an iteration may come from the one before; ``after``
+    are those that may be read behind the loop."""
+    around = after
+    while True:
+        _, start = Liveness(()).block(body, around)
+        if start <= around:
+            return start
+        around |= start
+
+
+def _extend(found: dict[str, Lifetime], name: str, first: int, last: int) -> None:
+    old = found.get(name, Lifetime(first, last))
+    found[name] = Lifetime(min(first, old.first), max(last, old.last))

@@ -1,0 +1,104 @@
+"""Functions with kernels and tiles as text: loma, with the loops that fusion made around it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma import sizes
+from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, temporaries
+from loma.backends.kernels.lifetimes import lifetimes
+from loma.backends.kernels.sharing import Library
+from loma.ir import Declare, For, Function, If, IndexAssign, IntConst, TensorType, Var
+from loma.printer import print_expr, print_function, print_stmt, print_type
+
+_INDENT = "    "
+
+
+def print_steps(function: Function, steps: tuple[Step, ...], library: Library) -> str:
+    """The function with its steps: what runs in which loop, and where temporaries live.
+
+    Statements that a library runs as a whole are marked, and so are private tensors with the bytes
+    of float32 that an iteration needs.
+    """
+    head = print_function(replace(function, body=())).split("\n")
+    while head and head[-1].strip() in ("", "pass"):
+        head.pop()
+    return "\n".join([*head, *_Printer(library, temporaries(steps)).steps(steps, _INDENT)]) + "\n"
+
+
+class _Printer:
+    def __init__(self, library: Library, private: set[str]) -> None:
+        self._library = library
+        self._private = private
+
+    def steps(self, steps: tuple[Step, ...], indent: str) -> list[str]:
+        return [line for step in steps for line in self._step(step, indent)]
+
+    def _step(self, step: Step, indent: str) -> list[str]:
+        match step:
+            case Kernel():
+                return self._kernel(step, indent)
+            case Tiled():
+                return self._tiles(step, indent)
+            case Nested():
+                return self._nested(step, indent)
+            case Declare(target, None) if target.name in self._private:
+                return []
+            case _:
+                return self._plain(step, indent)
+
+    def _plain(self, step: Step, indent: str) -> list[str]:
+        assert not isinstance(step, Kernel | Tiled | Nested)
+        lines = print_stmt(step).split("\n")
+        if isinstance(step, IndexAssign) and self._library(step):
+            lines[0] += "  # a matrix product of the library"
+        return [indent + line for line in lines]
+
+    def _kernel(self, kernel: Kernel, indent: str) -> list[str]:
+        inner = indent + _INDENT
+        axis = kernel.axis
+        lines = [f"{indent}parallel {axis.name} in range({print_expr(axis.extent)}):"]
+        alive = lifetimes(kernel)
+        for var in sorted(kernel.private, key=lambda var: (alive[var.name].first, var.name)):
+            life = alive[var.name]
+            note = f"{_bytes(var)}, statements {life.first} to {life.last}"
+            zero = ", starts at zero" if var.name in kernel.zeroed else ""
+            type_ = print_type(var.type)
+            lines.append(f"{inner}private {var.name} : {type_}  # {note}{zero}")
+        for stmt in kernel.body:
+            lines += [inner + line for line in print_stmt(stmt).split("\n")]
+        return lines
+
+    def _tiles(self, tiles: Tiled, indent: str) -> list[str]:
+        inner = indent + _INDENT
+        extent = print_expr(tiles.axis.extent)
+        head = f"tiles of {tiles.count.name} values of {tiles.axis.name} in range({extent}):"
+        lines = [indent + head]
+        lines += [
+            f"{inner}temporary {var.name} : {print_type(var.type)}  # {_bytes(var)}"
+            for var in tiles.temporaries
+        ]
+        lines += [f"{inner}sum {name}" for name in tiles.sums]
+        if tiles.streamed:
+            names = ", ".join(var.name for var in tiles.streamed)
+            lines.append(f"{inner}# read once for every tile: {names}")
+        return lines + self.steps(tiles.body, inner)
+
+    def _nested(self, step: Nested, indent: str) -> list[str]:
+        inner = indent + _INDENT
+        match step.stmt:
+            case For():
+                empty = replace(step.stmt, body=())
+                head = print_stmt(empty).split("\n")[0]
+                return [indent + head, *self.steps(step.blocks[0], inner)]
+            case If(cond):
+                lines = [f"{indent}if {print_expr(cond)}:", *self.steps(step.blocks[0], inner)]
+                if step.blocks[1]:
+                    lines += [f"{indent}else:", *self.steps(step.blocks[1], inner)]
+                return lines
+
+
+def _bytes(var: Var) -> str:
+    assert isinstance(var.type, TensorType)
+    width = 8 if var.type.element == "int" else 4
+    return f"{print_expr(sizes.product((IntConst(width), *(var.type.dims or ()))))} bytes"

@@ -1,0 +1,118 @@
+"""A run of statements as a kernel: the shared index fixed, temporaries without its dimension."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma.backends.kernels.ir import Kernel
+from loma.backends.kernels.cut import Cut, zeros
+from loma.backends.kernels.sharing import Shared, is_last, mentions
+from loma.ir import (
+    INT, Axis, Expr, Index, IndexAssign, Stmt, TensorType, Var,
+    Zero,
+)  # fmt: skip
+from loma.names import Names, axes_of
+from loma.passes.liveness import Liveness
+from loma.walk import (
+    expressions, map_blocks, map_children, map_expressions, statements, substitute, variables,
+)  # fmt: skip
+
+
+def make_kernel(
+    group: tuple[Stmt, ...], shared: Shared, private: dict[str, Var], names: Names
+) -> Kernel:
+    """The kernel of a group; ``private`` are the variables that nothing else mentions."""
+    assert shared.extent is not None
+    if is_last(group, shared):
+        return _blocked(group, shared, private, names)
+    dims = dict(shared.dims)
+    small = {name: Var(name, _without(var, dims[name])) for name, var in private.items()}
+    index = Var(_index_name(group, shared, names), INT)
+    body = tuple(
+        _Rewriting(index, dict(shared.names), dims, small, names).statement(stmt) for stmt in group
+    )
+    _, live = Liveness(()).block(body, frozenset(dims.keys() - small.keys()))
+    used = tuple(small[name] for name in sorted(small))
+    dropped = tuple((var.name, dims[var.name]) for var in used)
+    axis = Axis(index.name, shared.extent)
+    return Kernel(axis, used, live & small.keys(), body, group, dropped=dropped)
+
+
+def _blocked(
+    group: tuple[Stmt, ...], shared: Shared, private: dict[str, Var], names: Names
+) -> Kernel:
+    """The kernel with iterations of several values of the index."""
+    assert shared.extent is not None
+    index = _index_name(group, shared, names)
+    count = Var(names.fresh(f"{index}_count"), INT)
+    inside = mentions(group)
+    dims = {n: dim for n, dim in (*shared.reads, *shared.dims) if dim is not None and n in inside}
+    cut = Cut(count, dict(shared.names), dims, names, frozenset(private))
+    body = tuple(map(cut.statement, group))
+    small = {name: Var(name, cut.type(name, var.type)) for name, var in private.items()}
+    written = frozenset(name for name, _ in shared.dims if name not in private)
+    _, live = Liveness(()).block(body, written)
+    views = tuple((name, dim) for name, dim in sorted(dims.items()) if name not in private)
+    used = tuple(small[name] for name in sorted(small))
+    axis = Axis(index, shared.extent)
+    return Kernel(axis, used, live & small.keys(), body, group, count, views)
+
+
+def _without(var: Var, dim: int) -> TensorType:
+    assert isinstance(var.type, TensorType)
+    assert var.type.dims is not None
+    return replace(var.type, dims=var.type.dims[:dim] + var.type.dims[dim + 1 :])
+
+
+def _index_name(group: tuple[Stmt, ...], shared: Shared, names: Names) -> str:
+    """The name that most statements use for the index, unless one uses it for something else."""
+    used = [name for _, name in shared.names]
+    best = max(dict.fromkeys(used), key=lambda name: (not name.startswith("_"), used.count(name)))
+    own = dict(shared.names)
+    for stmt in statements(group):
+        taken = {name for expr in expressions(stmt) for name in variables(expr)} | axes_of(stmt)
+        if best in taken and own.get(id(stmt)) != best:
+            return names.fresh(best)
+    return best
+
+
+class _Rewriting:
+    def __init__(
+        self,
+        index: Var,
+        called: dict[int, str],
+        dims: dict[str, int],
+        private: dict[str, Var],
+        names: Names,
+    ) -> None:
+        self._index = index
+        self._called = called
+        self._dims = dims
+        self._private = private
+        self._names = names
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case IndexAssign(axes=axes) if id(stmt) in self._called:
+                own = self._called[id(stmt)]
+                new: dict[str, Expr] = {own: self._index} if own != self._index.name else {}
+                kept = replace(stmt, axes=tuple(axis for axis in axes if axis.name != own))
+                return map_expressions(kept, lambda e: self._expr(substitute(e, new)))
+            case Zero(Var() as target) if target.name in self._private:
+                return replace(stmt, target=self._private[target.name])
+            case Zero(Var() as target) if isinstance(target.type, TensorType):
+                here = {self._dims[target.name]: self._index}
+                return zeros(target, self._names, stmt.span, here)
+            case _:
+                return map_blocks(stmt, lambda block: tuple(map(self.statement, block)))
+
+    def _expr(self, expr: Expr) -> Expr:
+        match expr:
+            case Index(Var(name), subscripts) if name in self._private:
+                dim = self._dims[name]
+                rest = subscripts[:dim] + subscripts[dim + 1 :]
+                return replace(
+                    expr, base=self._private[name], subscripts=tuple(map(self._expr, rest))
+                )
+            case _:
+                return map_children(expr, self._expr)

@@ -1,0 +1,215 @@
+"""Runs of consecutive statements that can share an index, and the temporaries inside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loma.backends.kernels.sharing import (
+    NOTHING, Library, Shared, Sharing, mentions, reads_tensors,
+)  # fmt: skip
+from loma.ir import (
+    Assign, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero,
+)  # fmt: skip
+from loma.passes.liveness import Liveness
+from loma.walk import blocks, mentioned_names, root, statements
+
+_WAYS = 8  # ways to share an index that are looked at side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``statements`` of a block up to position ``end``, declarations among them in ``before``.
+
+    ``ways`` are all the ways in which they can share an index."""
+
+    before: tuple[Stmt, ...]
+    statements: tuple[Stmt, ...]
+    ways: tuple[Shared, ...]
+    end: int
+
+
+class Runs:
+    """Finds runs in the blocks of one function; ``tiles`` as for :class:`Sharing`.
+
+    ``origins``: by identity, what index statements stand for; those of one origin alone are no run.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        module: Module,
+        library: Library,
+        origins: dict[int, Stmt],
+        tiles: bool = False,
+    ) -> None:
+        self._origins = origins
+        self._sharing = Sharing(function, module, library, _first_writes(function), tiles)
+        self._mentions = mentions(function.body)
+        # By identity of the statement, which is kept so that no other one gets that.
+        self._inside: dict[int, tuple[Stmt, dict[str, int]]] = {}
+        self._closed: dict[int, bool] = {}
+        self._declared: dict[str, int] = {}
+        for stmt in statements(function.body):
+            if isinstance(stmt, Declare):
+                name = stmt.target.name
+                self._declared[name] = self._declared.get(name, 0) + 1
+        self._locals = {
+            s.target.name: s.target
+            for s in statements(function.body)
+            if isinstance(s, Declare) and s.value is None and isinstance(s.target.type, TensorType)
+        }
+
+    def longest(self, block: tuple[Stmt, ...], start: int) -> Run | None:
+        """The longest run from a position of a block whose statements all hang together by tensors
+        that they have in common; None when it has no two index statements."""
+        group, ways, end = self._collect(block, start, len(block))
+        connected = _connected(group)
+        if connected < len(group):
+            end = next(k for k in range(start, end) if block[k] is group[connected])
+            group, ways, end = self._collect(block, start, end)
+        found = [s for s in statements(tuple(group)) if isinstance(s, IndexAssign)]
+        if len({id(self._origins.get(id(s), s)) for s in found}) < 2:
+            return None
+        moved = tuple(s for s in block[start:end] if isinstance(s, Declare))
+        return Run(moved, tuple(group), tuple(ways), end)
+
+    def _collect(
+        self, block: tuple[Stmt, ...], start: int, stop: int
+    ) -> tuple[list[Stmt], list[Shared], int]:
+        """The statements from ``start`` that can share an index, the ways, and where they end."""
+        group: list[Stmt] = []
+        mentioned: set[str] = set()
+        ways = [NOTHING]
+        end = start
+        for position in range(start, stop):
+            stmt = block[position]
+            if isinstance(stmt, Declare):
+                if not _moves(stmt, mentioned):
+                    break
+            elif isinstance(stmt, IndexAssign | For | If | Zero) and self._is_closed(stmt):
+                wider = self.extended(ways, stmt)
+                if not wider:
+                    break
+                ways = wider
+                group.append(stmt)
+                mentioned |= self._mentioned(stmt).keys()
+                end = position + 1
+            else:
+                break
+        return group, ways, end
+
+    def extended(self, ways: list[Shared], stmt: Stmt) -> list[Shared]:
+        """The ways in which a run can go on with a statement."""
+        wider = [new for way in ways for new in self._sharing.extend(way, stmt)]
+        return [way for way in dict.fromkeys(wider) if way.extent is not None][:_WAYS]
+
+    def temporaries(
+        self, group: tuple[Stmt, ...], shared: Shared, loop: bool = False
+    ) -> dict[str, Var]:
+        """Tensors with the shared dimension that nothing outside of the group mentions, and, in a
+        ``loop`` around the group, that carry no value from one run of it to the next."""
+        inside = mentions(group)
+        found = {
+            name: self._locals[name]
+            for name, _ in shared.dims
+            if name in self._locals
+            and self._mentions[name] == inside.get(name, 0) + self._declared[name]
+        }
+        if not loop:
+            return found
+        rest = frozenset(name for name, _ in shared.dims) - found.keys()
+        _, carried = Liveness(()).block(group, rest)
+        return {
+            name: var
+            for name, var in found.items()
+            if name not in carried or _ends_at_zero(group, name)
+        }
+
+    def _mentioned(self, stmt: Stmt) -> dict[str, int]:
+        if id(stmt) not in self._inside:
+            self._inside[id(stmt)] = (stmt, mentions((stmt,)))
+        return self._inside[id(stmt)][1]
+
+    def _is_closed(self, stmt: Stmt) -> bool:
+        """Whether every scalar that the statement changes is its own: nothing else looks at it, and
+        what it holds before does not matter."""
+        inside = self._mentioned(stmt)
+        if id(stmt) not in self._closed:
+            self._closed[id(stmt)] = self._keeps_scalars(stmt, inside)
+        return self._closed[id(stmt)]
+
+    def _keeps_scalars(self, stmt: Stmt, inside: dict[str, int]) -> bool:
+        changed = {
+            inner.target.name
+            for inner in statements((stmt,))
+            if isinstance(inner, Assign)
+            and isinstance(inner.target, Var)
+            and not isinstance(inner.target.type, TensorType)
+        }
+        if any(self._mentions[n] - self._declared.get(n, 0) != inside[n] for n in changed):
+            return False
+        if not changed:
+            return True
+        _, before = Liveness(()).block((stmt,), frozenset(inside.keys() - changed))
+        return changed.isdisjoint(before)
+
+
+def _moves(stmt: Declare, mentioned: set[str]) -> bool:
+    """Whether a declaration inside a run, which mentions these names before it, can as well stand
+    in front of the run."""
+    if stmt.target.name in mentioned:
+        return False
+    if stmt.value is None:
+        return True
+    return not isinstance(stmt.target.type, TensorType) and not reads_tensors(stmt.value)
+
+
+def _ends_at_zero(group: tuple[Stmt, ...], name: str) -> bool:
+    """Whether the last statement that mentions a tensor clears it."""
+    last = next(stmt for stmt in reversed(group) if name in mentions((stmt,)))
+    return isinstance(last, Zero) and isinstance(last.target, Var)
+
+
+def _connected(group: list[Stmt]) -> int:
+    """How many statements from the first one on hang together: by tensors that one of them writes
+    and another one uses, too. Operands that are only read gain nothing in a common loop."""
+    written = {
+        root(inner.target)
+        for inner in statements(tuple(group))
+        if isinstance(inner, IndexAssign | Zero)
+    }
+    tensors = [written & mentioned_names((stmt,)) for stmt in group]
+    reached, seen = {0}, set(tensors[0]) if tensors else set()
+    grows = True
+    while grows:
+        more = {k for k, own in enumerate(tensors) if k not in reached and own & seen}
+        grows = bool(more)
+        reached |= more
+        seen = seen.union(*(tensors[k] for k in more))
+    return next((k for k in range(len(group)) if k not in reached), len(group))
+
+
+def _first_writes(function: Function) -> frozenset[int]:
+    """By identity: index statements outside of loops that are the first to mention their target,
+    a declared tensor, which is all zero until then."""
+    seen: set[str] = {param.name for param in function.params}
+    seen |= {
+        s.target.name
+        for s in statements(function.body)
+        if isinstance(s, Declare) and s.value is not None
+    }
+    found: set[int] = set()
+
+    def look(body: tuple[Stmt, ...], loop: bool) -> None:
+        for stmt in body:
+            if isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index) and not loop:
+                base = stmt.target.base
+                if isinstance(base, Var) and base.name not in seen:
+                    found.add(id(stmt))
+            if not isinstance(stmt, Declare) and not blocks(stmt):
+                seen.update(mentions((stmt,)))
+            for block in blocks(stmt):
+                look(block, loop or not isinstance(stmt, If))
+
+    look(function.body, False)
+    return frozenset(found)

@@ -1,0 +1,324 @@
+"""Which index a run of statements can share: the dependences behind fusion.
+
+Statements may run together in one parallel loop over an index ``p`` when every tensor that one of
+them writes is only ever accessed at ``p`` in one and the same dimension: then an iteration reads
+nothing that another one writes. A sum over ``p`` ends the run, because its target lacks ``p``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from loma import sizes
+from loma.ir import (
+    Assign, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Member, Module, Op, Reduce,
+    Stmt, TensorType, Var, Zero, is_tensor_function,
+)  # fmt: skip
+from loma.walk import (
+    expressions, statements, subscript_variables, used_as_value, variables, walk,
+)  # fmt: skip
+
+Library = Callable[[IndexAssign], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One way in which the statements so far share an index.
+
+    ``dims`` gives, for each tensor that they write, the dimension of the shared index; ``reads``
+    the same for tensors that they read, None where a read does not stand at the shared index alone.
+    ``mixed``: some tensor is read both at the index and elsewhere, so that what belongs to a part
+    of the index's values is not all that they read of it. ``sums`` are tensors that sums over the
+    index are added to. ``names`` is what each index statement, by identity, calls the index.
+    """
+
+    extent: Expr | None
+    dims: tuple[tuple[str, int], ...] = ()
+    reads: tuple[tuple[str, int | None], ...] = ()
+    sums: tuple[str, ...] = ()
+    names: tuple[tuple[int, str], ...] = ()
+    mixed: bool = False
+
+    def dim(self, tensor: str) -> int | None:
+        return dict(self.dims).get(tensor)
+
+
+NOTHING = Shared(None)
+
+
+class Sharing:
+    """Extends shared indices by one statement of a function at a time.
+
+    ``library`` tells which statements a backend hands to a library as a whole. For ``tiles``, where
+    a few values of the index at a time go through all statements, sums over the index may take
+    part, and statements that read a large operand once for all of these values; ``first_writes``
+    are the statements, by identity, whose target is all zero before.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        module: Module,
+        library: Library,
+        first_writes: frozenset[int],
+        tiles: bool,
+    ) -> None:
+        self._module = module
+        self._first_writes = first_writes
+        self._tiles = tiles
+        self._library = library
+        changed = {
+            stmt.target.name
+            for stmt in statements(function.body)
+            if isinstance(stmt, Assign | Declare) and isinstance(stmt.target, Var)
+        }
+        counters = {s.counter for s in statements(function.body) if isinstance(s, For)}
+        self._changed = changed | counters
+        self._outside: dict[int, tuple[IndexAssign, bool]] = {}  # by identity of the statement
+
+    def extend(self, shared: Shared, stmt: Stmt) -> list[Shared]:
+        """The ways in which the statement can join; none when it has to stay outside."""
+        match stmt:
+            case IndexAssign(Index(Var())):
+                return list(self._index_assign(shared, stmt))
+            case Zero(Var() as target) if isinstance(target.type, TensorType):
+                return list(self._zero(shared, target))
+            case Assign(Var() as target, _, value):
+                plain = not isinstance(target.type, TensorType) and not reads_tensors(value)
+                return [shared] if plain else []
+            case For(_, extent, body) if not reads_tensors(extent):
+                return self._block([shared], body)
+            case If(cond, then, other) if not reads_tensors(cond):
+                return self._block(self._block([shared], then), other)
+            case _:
+                return []
+
+    def _block(self, found: list[Shared], body: tuple[Stmt, ...]) -> list[Shared]:
+        for stmt in body:
+            found = list(dict.fromkeys(new for old in found for new in self.extend(old, stmt)))
+        return found
+
+    def _fixed(self, size: Expr) -> bool:
+        """Whether an int has one value throughout the function."""
+        return not (set(variables(size)) & self._changed) and not reads_tensors(size)
+
+    # -------------------------------------------------------------------------- one statement
+
+    def _zero(self, shared: Shared, target: Var) -> Iterator[Shared]:
+        assert isinstance(target.type, TensorType)
+        known = shared.dim(target.name)
+        for dim, size in enumerate(target.type.dims or ()):
+            if known is not None and dim != known:
+                continue
+            if self._fixed(size) and _fits(shared.extent, size):
+                yield from _written(replace(shared, extent=shared.extent or size), target.name, dim)
+
+    def _index_assign(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:
+        target = stmt.target
+        assert isinstance(target, Index)
+        assert isinstance(target.base, Var)
+        if self._stays_outside(stmt) or target.base.name in shared.sums:
+            return
+        if self._tiles and (stmt.op == "+=" or id(stmt) in self._first_writes):
+            yield from self._sum(shared, opened(stmt), id(stmt))
+        extents = {axis.name: axis.extent for axis in stmt.axes}
+        known = shared.dim(target.base.name)
+        for dim, subscript in enumerate(target.subscripts):
+            if known is not None and dim != known:
+                continue
+            if not isinstance(subscript, Var) or subscript.name not in extents:
+                continue
+            name, extent = subscript.name, extents[subscript.name]
+            if not (self._fixed(extent) and _fits(shared.extent, extent)):
+                continue
+            if any(sizes.mentions(axis.extent, {name}) for axis in stmt.axes):
+                continue
+            if not self._tiles and streams_operand(stmt, name):
+                continue
+            if self._tiles and name in used_as_value(stmt.value):
+                continue
+            forms = _forms(stmt, name, extent)
+            if forms is None or forms.get(target.base.name, {dim}) != {dim}:
+                continue
+            new = replace(shared, extent=shared.extent or extent)
+            read = _read(new, forms, target.base.name)
+            if read is None or (self._tiles and read.mixed):
+                continue
+            for found in _written(read, target.base.name, dim):
+                yield replace(found, names=(*found.names, (id(stmt), name)))
+
+    def _sum(self, shared: Shared, stmt: IndexAssign, key: int) -> Iterator[Shared]:
+        """The ways in which a statement adds sums over the index to its target."""
+        target = stmt.target
+        assert isinstance(target, Index)
+        assert isinstance(target.base, Var)
+        name = target.base.name
+        if stmt.op != "+=" or shared.dim(name) is not None or name in dict(shared.reads):
+            return
+        own = subscript_variables(target)
+        for axis in stmt.axes:
+            if axis.name in own or not self._fixed(axis.extent):
+                continue
+            if any(sizes.mentions(other.extent, {axis.name}) for other in stmt.axes):
+                continue
+            forms = _forms(stmt, axis.name, axis.extent)
+            if not _fits(shared.extent, axis.extent) or forms is None:
+                continue
+            if axis.name in used_as_value(stmt.value):
+                continue
+            if forms.get(name) != {None} or sum(f != {None} for f in forms.values()) == 0:
+                continue
+            if any(isinstance(n, Index) and n.base == target.base for n in walk(stmt.value)):
+                continue
+            new = _read(replace(shared, extent=shared.extent or axis.extent), forms, name)
+            if new is not None and not new.mixed:
+                yield replace(new, sums=(*new.sums, name), names=(*new.names, (key, axis.name)))
+
+    def _stays_outside(self, stmt: IndexAssign) -> bool:
+        if id(stmt) not in self._outside:
+            self._outside[id(stmt)] = (stmt, self._is_no_loop(stmt))
+        return self._outside[id(stmt)][1]
+
+    def _is_no_loop(self, stmt: IndexAssign) -> bool:
+        assert isinstance(stmt.target, Index)
+        own = {axis.name for axis in stmt.axes}
+        bare = [s.name for s in stmt.target.subscripts if isinstance(s, Var)]
+        used = subscript_variables(stmt.target) & own
+        if used - set(bare) or len(set(bare)) < len(bare):
+            return True  # scatters: it may have to work on a copy of its target
+        for node in walk(stmt.value):
+            if isinstance(node, Op):
+                return True
+            if isinstance(node, Index) and not isinstance(node.base, Var | Index | Member):
+                return True
+            if isinstance(node, Call) and is_tensor_function(self._module.function(node.function)):
+                return True
+        return self._library(stmt)
+
+
+def _fits(extent: Expr | None, size: Expr) -> bool:
+    return extent is None or sizes.equal(extent, size) is True
+
+
+def _written(shared: Shared, tensor: str, dim: int) -> Iterator[Shared]:
+    if shared.dim(tensor) is not None:
+        yield shared
+    elif dict(shared.reads).get(tensor, dim) == dim:
+        yield replace(shared, dims=(*shared.dims, (tensor, dim)))
+
+
+def _read(shared: Shared, forms: dict[str, set[int | None]], target: str) -> Shared | None:
+    """With the reads of a statement; None if one depends on what another iteration writes."""
+    reads, mixed = dict(shared.reads), shared.mixed
+    for tensor, own in forms.items():
+        if tensor == target:
+            continue
+        form = next(iter(own)) if len(own) == 1 else None
+        dim = shared.dim(tensor)
+        if tensor in shared.sums:
+            return None
+        if dim is not None and form != dim:
+            return None
+        mixed = mixed or len(own) > 1 or reads.get(tensor, form) != form
+        reads[tensor] = form if reads.get(tensor, form) == form else None
+    return replace(shared, reads=tuple(sorted(reads.items())), mixed=mixed)
+
+
+def _forms(stmt: IndexAssign, name: str, extent: Expr) -> dict[str, set[int | None]] | None:
+    """For each tensor that the statement accesses: at which dimension the index stands, None where
+    it does not occur. No result when the index takes part in a subscript in any other way."""
+    found: dict[str, set[int | None]] = {}
+    for root in (stmt.target, stmt.value):
+        for node in walk(root):
+            if isinstance(node, Reduce) and any(axis.name == name for axis in node.axes):
+                return None
+            if isinstance(node, Reduce) and any(
+                sizes.mentions(axis.extent, {name}) for axis in node.axes
+            ):
+                return None
+            if not isinstance(node, Index) or not isinstance(node.base.type, TensorType):
+                continue
+            assert isinstance(node.base, Var)
+            at = [k for k, s in enumerate(node.subscripts) if sizes.mentions(s, {name})]
+            dims = node.base.type.dims
+            if len(at) > 1 or dims is None:
+                return None
+            if at and not (
+                isinstance(node.subscripts[at[0]], Var) and sizes.equal(dims[at[0]], extent) is True
+            ):
+                return None
+            found.setdefault(node.base.name, set()).add(at[0] if at else None)
+    return found
+
+
+def opened(stmt: IndexAssign) -> IndexAssign:
+    """``T[i] = sum(e for k in K)`` as ``T[i] += e``, which is the same when T is all zero."""
+    value = stmt.value
+    if stmt.op == "=" and isinstance(value, Reduce) and value.kind == "sum":
+        taken = {axis.name for axis in stmt.axes}
+        if all(
+            axis.name not in taken and not sizes.mentions(axis.extent, taken) for axis in value.axes
+        ):
+            return replace(stmt, op="+=", value=value.body, axes=(*stmt.axes, *value.axes))
+    return stmt
+
+
+def streams_operand(stmt: IndexAssign, name: str) -> bool:
+    """Whether each iteration over the index would run through a large operand that does not depend
+    on it, as ``U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)`` does with W for each b.
+
+    Such a statement reads less when its own loop keeps the operand's elements and runs over the
+    index inside. Large is what has an axis more than the target and every axis of it but this one.
+    """
+    assert isinstance(stmt.target, Index)
+    rest = subscript_variables(stmt.target) - {name}
+    for node in walk(stmt.value):
+        if isinstance(node, Index) and isinstance(node.base.type, TensorType):
+            own = subscript_variables(node)
+            if name not in own and own > rest:
+                return True
+    return False
+
+
+def is_last(group: tuple[Stmt, ...], shared: Shared) -> bool:
+    """Whether the shared index is the last dimension of a tensor that the statements use, so that
+    loops should run along it."""
+    ranks = {
+        node.name: len(node.type.dims)
+        for stmt in statements(group)
+        for expr in expressions(stmt)
+        for node in walk(expr)
+        if isinstance(node, Var) and isinstance(node.type, TensorType) and node.type.dims
+    }
+    return any(
+        dim is not None and dim + 1 == ranks.get(name)
+        for name, dim in (*shared.dims, *shared.reads)
+    )
+
+
+def is_value(group: tuple[Stmt, ...], shared: Shared) -> bool:
+    """Whether a statement computes with the value of the shared index."""
+    called = dict(shared.names)
+    return any(
+        called[id(stmt)] in used_as_value(stmt.value)
+        for stmt in statements(group)
+        if isinstance(stmt, IndexAssign) and id(stmt) in called
+    )
+
+
+def reads_tensors(expr: Expr) -> bool:
+    """Whether evaluating a scalar looks at elements of tensors."""
+    return any(
+        isinstance(node, Call | Op) or isinstance(node.type, TensorType) for node in walk(expr)
+    )
+
+
+def mentions(body: tuple[Stmt, ...]) -> dict[str, int]:
+    """How often each variable occurs in statements, nested ones included."""
+    found: dict[str, int] = {}
+    for stmt in statements(body):
+        for expr in expressions(stmt):
+            for name in variables(expr):
+                found[name] = found.get(name, 0) + 1
+    return found

@@ -1,0 +1,82 @@
+"""Tiles: statements that share an index go through a few of its values at a time.
+
+Not every run of statements is one kernel: a sum over the shared index, or an operand that is read
+once for all its values, needs a loop of its own. Where temporaries pass between such loops, tiles
+keep them small enough for the cache: ``U = W X``, a kernel that uses U, and ``dW += dU X`` run for
+some batch elements before the next ones start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from loma.backends.kernels.cut import Cut
+from loma.backends.kernels.ir import Step, Tiled, private_tensors
+from loma.backends.kernels.runs import Run, Runs
+from loma.backends.kernels.sharing import Shared, mentions
+from loma.ir import (
+    INT, Axis, Declare, Index, IndexAssign, Stmt, TensorType, Var,
+)  # fmt: skip
+from loma.names import Names
+from loma.walk import statements, walk
+
+Fuse = Callable[[tuple[Stmt, ...]], tuple[Step, ...]]
+
+
+def tiled(
+    run: Run, runs: Runs, names: Names, fuse: Fuse
+) -> tuple[tuple[Stmt, ...], Tiled, tuple[Stmt, ...]] | None:
+    """A run as tiles, with the statements of it that stay in front of and behind them; None where
+    no temporary passes between the loops of a tile. ``fuse`` makes steps of what is in a tile."""
+    group = run.statements
+    shared = max(run.ways, key=lambda way: (len(way.dims), -sum(dim for _, dim in way.dims)))
+    first, last = 0, len(group)
+    while True:
+        inner = group[first:last]
+        found = _tiles(inner, shared, runs, names, fuse)
+        if found is None:
+            return None
+        crossing = {var.name for var in found.temporaries}
+        using = [k for k, s in enumerate(inner) if crossing & mentions((s,)).keys()]
+        if not using or (using[0] == 0 and using[-1] == len(inner) - 1):
+            return None if not using else (group[:first], found, group[last:])
+        first, last = first + using[0], first + using[-1] + 1
+
+
+def _tiles(
+    group: tuple[Stmt, ...], shared: Shared, runs: Runs, names: Names, fuse: Fuse
+) -> Tiled | None:
+    assert shared.extent is not None
+    own = [name for _, name in shared.names if not name.startswith("_")]
+    wish = own[0] if own else "tile"
+    count = Var(names.fresh(f"{wish}_count"), INT)
+    inside = mentions(group)
+    temporaries = runs.temporaries(group, shared)
+    dims = {name: dim for name, dim in shared.dims if name in inside}
+    dims |= {name: dim for name, dim in shared.reads if dim is not None and name in inside}
+    cut = Cut(count, dict(shared.names), dims)
+    body = tuple(map(cut.statement, group))
+    declared = tuple(
+        Declare(Var(name, cut.type(name, var.type)), None) for name, var in temporaries.items()
+    )
+    steps = fuse((*declared, *body))[len(declared) :]
+    within = private_tensors(steps)
+    crossing = tuple(s.target for s in declared if s.target.name not in within)
+    if not crossing or len(steps) < 2:
+        return None
+    views = tuple((name, dim) for name, dim in sorted(dims.items()) if name not in temporaries)
+    streamed = {
+        node.base.name: node.base
+        for stmt in statements(group)
+        if isinstance(stmt, IndexAssign)
+        for node in walk(stmt.value)
+        if isinstance(node, Index)
+        and isinstance(node.base, Var)
+        and node.base.name not in dims
+        and isinstance(node.base.type, TensorType)
+    }
+    return Tiled(
+        Axis(wish, shared.extent), count, crossing, views,
+        tuple(name for name in shared.sums if name in inside),
+        tuple(streamed.values()), steps, group,
+    )  # fmt: skip
