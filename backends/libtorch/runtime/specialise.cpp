@@ -1,0 +1,164 @@
+// Kernels for known sizes; see specialise.h.
+#include "specialise.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+namespace loma {
+namespace {
+
+constexpr size_t kMostSeen = 64;  // slots of an operator whose times are kept
+
+}  // namespace
+
+Specialisations& specialisations_of(const std::string& name) {
+  // Never destroyed: operators may run while the process ends.
+  static auto* mutex = new std::mutex();
+  static auto* all = new std::map<std::string, std::unique_ptr<Specialisations>>();
+  const std::lock_guard<std::mutex> lock(*mutex);
+  auto& own = (*all)[name];
+  if (own == nullptr) {
+    own = std::make_unique<Specialisations>(name);
+  }
+  return *own;
+}
+
+bool register_specialisation(const char* name, std::vector<int64_t> slots, bool is_double,
+                             Kernel kernel) {
+  specialisations_of(name).add(std::move(slots), is_double, kernel);
+  return true;
+}
+
+Kernel Specialisations::find(const std::vector<int64_t>& slots, bool is_double) const {
+  for (const Made* made = made_.load(std::memory_order_acquire); made != nullptr;
+       made = made->next) {
+    if (made->is_double == is_double && made->slots == slots) {
+      return made->kernel;
+    }
+  }
+  return nullptr;
+}
+
+void Specialisations::add(std::vector<int64_t> slots, bool is_double, Kernel kernel) {
+  auto* made = new Made{std::move(slots), is_double, kernel, made_.load()};
+  while (!made_.compare_exchange_weak(made->next, made, std::memory_order_release,
+                                      std::memory_order_relaxed)) {
+  }
+}
+
+// The entry of those slots; a new one takes the place of the one that matters least.
+Specialisations::Seen* Specialisations::seen(const std::vector<int64_t>& slots, bool is_double) {
+  for (Seen& entry : seen_) {
+    if (entry.is_double == is_double && entry.slots == slots) {
+      return &entry;
+    }
+  }
+  if (seen_.size() < kMostSeen) {
+    return &seen_.emplace_back(Seen{slots, is_double});
+  }
+  const auto weight = [](const Seen& entry) {
+    return entry.asked || entry.known ? INT64_MAX : entry.nanoseconds;
+  };
+  const auto least = std::min_element(
+      seen_.begin(), seen_.end(),
+      [&](const Seen& a, const Seen& b) { return weight(a) < weight(b); });
+  if (least->asked || least->known) {
+    return nullptr;
+  }
+  *least = Seen{slots, is_double};
+  return &*least;
+}
+
+bool Specialisations::may_ask(const SpecialisationPolicy& policy) {
+  if (asked_ >= policy.limit) {
+    full_.store(true, std::memory_order_relaxed);
+    return false;
+  }
+  ++asked_;
+  return true;
+}
+
+void Specialisations::add_known(std::vector<int64_t> slots, bool is_double) {
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  Seen* entry = lock ? seen(slots, is_double) : nullptr;
+  if (entry != nullptr && !entry->asked && find(slots, is_double) == nullptr) {
+    entry->known = true;
+    has_known_.store(true, std::memory_order_release);
+  }
+}
+
+Kernel Specialisations::load(const SpecialisationPolicy& policy, const std::vector<int64_t>& slots,
+                             bool is_double) {
+  if (!has_known_.load(std::memory_order_acquire)) {
+    return nullptr;
+  }
+  {
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    const auto entry = !lock ? seen_.end()
+                             : std::find_if(seen_.begin(), seen_.end(), [&](const Seen& s) {
+                                 return s.known && s.is_double == is_double && s.slots == slots;
+                               });
+    if (!lock || entry == seen_.end() || !may_ask(policy)) {
+      return nullptr;
+    }
+    entry->known = false;
+    entry->asked = true;
+    has_known_.store(std::any_of(seen_.begin(), seen_.end(), [](const Seen& s) { return s.known; }),
+                     std::memory_order_release);
+  }
+  policy.ask(name_, slots, is_double, true);
+  return find(slots, is_double);
+}
+
+void Specialisations::note(const SpecialisationPolicy& policy, const std::vector<int64_t>& slots,
+                           bool is_double, int64_t nanoseconds) {
+  if (nanoseconds < policy.call_ns) {
+    return;
+  }
+  {
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    Seen* entry = lock ? seen(slots, is_double) : nullptr;
+    if (entry == nullptr || entry->asked) {
+      return;
+    }
+    ++entry->calls;
+    entry->nanoseconds += nanoseconds;
+    if (entry->calls < policy.calls || entry->nanoseconds < policy.total_ns || !may_ask(policy)) {
+      return;
+    }
+    entry->asked = true;
+  }
+  policy.ask(name_, slots, is_double, false);
+}
+
+Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy,
+                        const std::vector<int64_t>& slots, Kernel general, const Tensors& tensors,
+                        const std::vector<int64_t>& ints) {
+  const bool wide = is_double(tensors);
+  Kernel kernel = own.find(slots, wide);
+  // A full operator takes part no more, and one without sizes and ints is as special as it can be.
+  const bool watched = policy != nullptr && !slots.empty() && !own.is_full();
+  if (kernel == nullptr && watched) {
+    kernel = own.load(*policy, slots, wide);
+  }
+  if (kernel != nullptr) {
+    try {
+      return kernel(tensors, ints);
+    } catch (...) {
+      // The general kernel fails in the program's own words, where this one knows numbers only.
+      return general(tensors, ints);
+    }
+  }
+  if (!watched) {
+    return general(tensors, ints);
+  }
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  Tensors results = general(tensors, ints);
+  const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
+  own.note(*policy, slots, wide, time.count());
+  return results;
+}
+
+}  // namespace loma

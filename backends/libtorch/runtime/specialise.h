@@ -1,0 +1,99 @@
+// Kernels for known sizes: which there are, and which are worth making.
+//
+// An operator's kernel serves all sizes. Besides it there may be kernels for some: each computes the
+// same for calls with certain slots (sizes, then ints) and one floating type, and takes its place in
+// those calls. They come in objects of their own, which register them when they are loaded or
+// linked. Where a hook is set, calls that have none are timed, and the hook hears of slots that are
+// worth a kernel.
+#ifndef LOMA_SPECIALISE_H
+#define LOMA_SPECIALISE_H
+
+#include "tables.h"
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace loma {
+
+// Registers the kernel of an operator ("namespace::name") for those slots; always true. Generated
+// code calls it, maybe before the operator itself is registered.
+__attribute__((visibility("default"))) bool register_specialisation(const char* name,
+                                                                    std::vector<int64_t> slots,
+                                                                    bool is_double, Kernel kernel);
+
+// --- what follows is the runtime's own ---
+
+// When a kernel is worth making: calls of at least `call_ns` count; there must be `calls` of them,
+// which took `total_ns`. At most `limit` kernels are asked for per operator.
+struct SpecialisationPolicy {
+  int limit;
+  int calls;
+  int64_t call_ns, total_ns;
+  // Asked once for an operator's slots: to make the kernel later, or, where it is known to be in the
+  // cache, to load it `now`. Throws nothing.
+  std::function<void(const std::string& name, const std::vector<int64_t>& slots, bool is_double,
+                     bool now)> ask;
+};
+
+// Of one operator. Lives as long as the process; safe from several threads, and after a fork.
+class Specialisations {
+ public:
+  explicit Specialisations(std::string name) : name_(std::move(name)) {}
+
+  // The kernel for a call with those slots, null where there is none.
+  Kernel find(const std::vector<int64_t>& slots, bool is_double) const;
+  void add(std::vector<int64_t> slots, bool is_double, Kernel kernel);
+
+  // A kernel that the cache has: the first call that it is for loads it.
+  void add_known(std::vector<int64_t> slots, bool is_double);
+  // Loads what is known for those slots, and finds it.
+  Kernel load(const SpecialisationPolicy& policy, const std::vector<int64_t>& slots,
+              bool is_double);
+  // Hears that a call took so long, and asks for a kernel when it is time.
+  void note(const SpecialisationPolicy& policy, const std::vector<int64_t>& slots, bool is_double,
+            int64_t nanoseconds);
+  // Whether there is nothing left to note.
+  bool is_full() const { return full_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Made {
+    std::vector<int64_t> slots;
+    bool is_double;
+    Kernel kernel;
+    const Made* next;
+  };
+  struct Seen {
+    std::vector<int64_t> slots;
+    bool is_double;
+    bool known = false, asked = false;
+    int calls = 0;
+    int64_t nanoseconds = 0;
+  };
+
+  Seen* seen(const std::vector<int64_t>& slots, bool is_double);
+  bool may_ask(const SpecialisationPolicy& policy);
+
+  const std::string name_;
+  std::atomic<const Made*> made_{nullptr};  // never shortened, so that readers need no lock
+  std::atomic<bool> full_{false}, has_known_{false};
+  // Only ever tried: another thread may have held it when this process was forked.
+  std::mutex mutex_;
+  std::vector<Seen> seen_;
+  int asked_ = 0;
+};
+
+// Those of the operator "namespace::name".
+Specialisations& specialisations_of(const std::string& name);
+
+// Runs the kernel for those slots if there is one, else `general`. `policy` may be null.
+Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy,
+                        const std::vector<int64_t>& slots, Kernel general, const Tensors& tensors,
+                        const std::vector<int64_t>& ints);
+
+}  // namespace loma
+
+#endif  // LOMA_SPECIALISE_H

@@ -1,0 +1,324 @@
+"""Kernels for the sizes that a program uses: made in the background, while the general ones run.
+
+A function's kernel serves all sizes. When calls with the same sizes and int arguments have taken a
+while (:data:`THRESHOLDS`), a kernel for just these is compiled by a thread of low priority; once it
+is there, such calls run it. It goes to the cache, too: a later process loads it at the first call.
+Its results may differ from the general kernel's in rounding. Checks of arguments, errors and their
+messages are the same.
+
+A function has at most ``LOMA_SPECIALISATIONS`` of them, by default 8, and each part that autograd
+runs counts as one. ``LOMA_OPT=-specialise`` turns all this off. Both are read when a module is
+loaded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+from loma import cache, config
+
+if TYPE_CHECKING:
+    import ctypes
+
+    from loma.compiler import Program
+    from loma.functions import LomaModule
+    from loma.pipeline import Optimised
+
+Note = dict[str, Any]  # what the cache has about a kernel; see _make
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When a kernel is worth making: after some calls of at least ``call_ms`` milliseconds each,
+    which took ``total_ms`` together. Short calls gain too little, rare ones never earn the time."""
+
+    calls: int = 3
+    call_ms: float = 0.2
+    total_ms: float = 20.0
+
+
+THRESHOLDS = Thresholds()
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A kernel that this process has loaded.
+
+    ``function`` is the function of the program, or the part of it that autograd runs; ``sizes`` are
+    the values that its sizes and int arguments have; ``seconds`` is how long it took to make, in
+    this process or in the one that did.
+    """
+
+    function: str
+    sizes: dict[str, int]
+    dtype: str
+    seconds: float
+
+
+def made() -> list[Made]:
+    """The kernels that exist in this process, in the order in which they came."""
+    return list(_made)
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Waits until no kernel is being made; False when that takes longer than so many seconds."""
+    return _worker.wait(timeout)
+
+
+def sources(module: LomaModule) -> list[Path]:
+    """The C++ files of the kernels that the cache has for a module's functions.
+
+    :func:`loma.backends.toolchain.build_executable` links them, beside the module's own file, to
+    a program that then runs them for calls of their sizes.
+    """
+    from loma.backends.toolchain import OBJECT_FILE
+
+    found: list[Path] = []
+    counts: dict[str, int] = {}
+    for note in cache.notes(_notes_key(module.__folder__)):
+        folder = cache.folder(note["object"])
+        counts[note["operator"]] = counts.get(note["operator"], 0) + 1
+        if (folder / OBJECT_FILE).is_file() and counts[
+            note["operator"]
+        ] <= config.specialisations():
+            found += sorted(folder.glob("*.cpp"))
+    return found
+
+
+def attach(
+    native: ModuleType, program: Program, operators: Mapping[str, str], folder: Path
+) -> None:
+    """Lets a module that has just been loaded ask for kernels.
+
+    ``operators``: functions by operator; ``folder``: where the module is in the cache.
+    """
+    limit = config.specialisations()
+    if limit == 0 or "specialise" not in config.optimisations():
+        return
+    module = _Module(program, program.key(), native.namespace, dict(operators), folder)
+    native.set_specialise_hook(
+        module.ask,
+        limit,
+        THRESHOLDS.calls,
+        round(THRESHOLDS.call_ms * 1e6),
+        round(THRESHOLDS.total_ms * 1e6),
+        [
+            (f"{native.namespace}::{note['operator']}", list(note["sizes"].values()), is_double)
+            for note in cache.notes(_notes_key(module.folder))
+            for is_double in [note["dtype"] == "double"]
+            if cache.folder(note["object"]).is_dir()
+        ],
+    )
+
+
+def _notes_key(folder: Path) -> str:
+    """Where the cache notes the kernels of a module: they depend on the code and the passes that
+    made them, too."""
+    passes = ",".join(sorted(config.optimisations()))
+    return cache.digest([folder.name, cache.package_fingerprint(), passes])
+
+
+# -------------------------------------------------------------------------------------- requests
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """A loaded module; ``key`` is the index entry that it was loaded from."""
+
+    program: Program
+    key: str
+    namespace: str
+    operators: dict[str, str]
+    folder: Path
+
+    def ask(self, name: str, slots: list[int], is_double: bool, now: bool) -> None:
+        """What the runtime calls: see runtime/specialise.h."""
+        operator = name.removeprefix(f"{self.namespace}::")
+        request = _Request(self, operator, tuple(slots), "double" if is_double else "float")
+        if not (now and _load_known(request)):
+            _worker.put(request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    module: _Module
+    operator: str
+    slots: tuple[int, ...]
+    dtype: Literal["float", "double"]
+
+
+def _load_known(request: _Request) -> bool:
+    """Loads the kernel if the cache has it."""
+    for note in cache.notes(_notes_key(request.module.folder)):
+        same = note["operator"] == request.operator and note["dtype"] == request.dtype
+        if same and tuple(note["sizes"].values()) == request.slots:
+            folder = cache.folder(note["object"])
+            if folder.is_dir():
+                _load(folder, note)
+                return True
+    return False
+
+
+def _make(request: _Request, stage: Optimised) -> None:
+    from loma import pipeline
+    from loma.backends import toolchain
+    from loma.backends.libtorch import binding
+
+    module = request.module
+    name = module.operators[request.operator]
+    function = pipeline.find(stage.module, name)
+    names = binding.slot_names(function, stage.zeroed.get(name, ()))
+    sizes = dict(zip(names, request.slots, strict=True))
+    start = time.perf_counter()
+    source = pipeline.specialised(stage, name, sizes, module.namespace, request.dtype)
+    folder = toolchain.build_specialisation(source, module.folder)
+    note: Note = {
+        "operator": request.operator,
+        "function": name,
+        "sizes": sizes,
+        "dtype": request.dtype,
+        "object": folder.name,
+        "seconds": time.perf_counter() - start,
+    }
+    cache.add_note(_notes_key(module.folder), note)
+    _load(folder, note)
+
+
+_made: list[Made] = []
+_libraries: list[ctypes.CDLL] = []  # never unloaded: the runtime holds pointers into them
+
+
+def _load(folder: Path, note: Note) -> None:
+    from loma.backends import toolchain
+
+    _libraries.append(toolchain.load_specialisation(folder))
+    dtype = "float64" if note["dtype"] == "double" else "float32"
+    _made.append(Made(note["function"], note["sizes"], dtype, note["seconds"]))
+
+
+# ---------------------------------------------------------------------------------------- worker
+
+
+_FORK_SECONDS = 30.0  # how long a fork waits for the thread to be where it may be lost
+
+
+class _Worker:
+    """One thread that makes kernels, one after the other; it ends when there is nothing to do."""
+
+    def __init__(self, waiting: Iterable[_Request] = ()) -> None:
+        from loma.backends.compilers import Background
+
+        self._changed = threading.Condition()
+        self._waiting = deque(waiting)
+        self._current: _Request | None = None
+        self._thread: threading.Thread | None = None
+        self.background = Background()
+        self._stopped = False
+        self._reported = False
+        self._stage: tuple[str, Optimised] | None = None  # of the last module, by its key
+
+    def put(self, request: _Request) -> None:
+        with self._changed:
+            self._waiting.append(request)
+            self._start()
+
+    def wait(self, timeout: float | None) -> bool:
+        with self._changed:
+            self._start()
+            return self._changed.wait_for(lambda: self._thread is None, timeout)
+
+    def left(self) -> list[_Request]:
+        """What has not been made, for the worker of a forked process."""
+        return [*([] if self._current is None else [self._current]), *self._waiting]
+
+    def stop(self) -> None:
+        """Ends the compiler that runs, when the process ends."""
+        self._stopped = True
+        self.background.stop()
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout=2.0)  # it removes what is half made
+
+    def _start(self) -> None:
+        if self._thread is None and self._waiting and not self._stopped:
+            self._thread = threading.Thread(target=self._run, name="loma.specialise", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        with self.background:
+            while True:
+                with self._changed:
+                    self._current = None
+                    if self._stopped or not self._waiting:
+                        self._thread = None
+                        self._changed.notify_all()
+                        return
+                    self._current = self._waiting.popleft()
+                try:
+                    self._serve(self._current)
+                except Exception as error:
+                    self._report(self._current, error)
+
+    def _serve(self, request: _Request) -> None:
+        module = request.module
+        if _load_known(request):  # another process has made it
+            return
+        if module.program.key() != module.key:
+            return  # the environment asks for something else since the module was loaded
+        if self._stage is None or self._stage[0] != module.key:
+            self._stage = (module.key, module.program.stage())
+        _make(request, self._stage[1])
+
+    def _report(self, request: _Request, error: Exception) -> None:
+        if self._stopped or self._reported:
+            return
+        self._reported = True
+        function = request.module.operators[request.operator]
+        with contextlib.suppress(Warning):  # where warnings are errors, nobody is there to catch it
+            warnings.warn(
+                f"loma: no kernel of '{function}' for sizes {request.slots} was made, the general "
+                f"one stays (further failures are not reported): {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+_worker = _Worker()
+
+
+_is_paused = False  # whether the thread is, by a fork
+
+
+def _before_fork() -> None:
+    global _is_paused
+    # Not for ever: the thread may wait for a lock that the one which forks holds.
+    _is_paused = _worker.background.busy.acquire(timeout=_FORK_SECONDS)
+
+
+def _after_fork() -> None:
+    if _is_paused:
+        _worker.background.busy.release()
+
+
+def _after_fork_in_child() -> None:
+    """A forked process has no thread; it starts its own when it asks for a kernel, or waits."""
+    global _worker
+    _worker = _Worker(_worker.left())
+
+
+atexit.register(lambda: _worker.stop())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
+    )
