@@ -8,7 +8,9 @@ into object files that every module links; its headers, torch's and pybind11's a
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -16,19 +18,57 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from loma import cache, config
+from loma import cache, config, memory
 from loma.backends import compilers
 from loma.backends.base import GeneratedSource
 from loma.backends.compilers import MODULE_FILE
+from loma.errors import ToolchainError
 
 RUNTIME = Path(__file__).resolve().parent / "libtorch" / "runtime"
 OBJECT_FILE = "module.o"
-_CORE = ("arguments.cpp", "dispatch.cpp", "autograd.cpp")
+SPECIALISATION_FILE = "specialisation.so"
+# Memory that is kept between calls is one for all modules of a process, so it is a library of its
+# own, which the loader finds by this name in whichever module brought it first.
+MEMORY_LIBRARY = "libloma_memory.so"
+# The runtime's objects: each is one translation unit of these files, so that torch's headers are
+# read once. What computes is optimised; compiling the rest so would only take time.
+_PARTS = {
+    "core": ("arguments.cpp", "dispatch.cpp", "autograd.cpp", "memory.cpp", "specialise.cpp"),
+    "library": (
+        "tuning.cpp",
+        "convolution.cpp",
+        "convolution_statements.cpp",
+        "convolution_gemm.cpp",
+        "convolution_fft.cpp",
+    ),
+    "pool": ("heap.cpp", "pool.cpp"),
+    "python": ("python.cpp", "tuning_python.cpp", "specialise_python.cpp"),
+}
+
+
+# What LOMA_SANITIZE adds. UBSan leaves out what AddressSanitizer finds itself (null, object-size,
+# pointer-overflow) and what needs types that libraries hide (vptr). What is found is told, and the
+# program goes on. Files compile in a third of the time with -O1, with calls instead of inline
+# checks, and without more of debugging information than lines.
+_SANITIZERS = {
+    "address": (
+        "-fsanitize=address,undefined,float-cast-overflow",
+        "-fno-sanitize=vptr,null,object-size,pointer-overflow", "-fsanitize-recover=all",
+        "--param", "asan-instrumentation-with-call-threshold=0",
+        "-DLOMA_SANITIZE_ADDRESS",
+    ),
+    "thread": ("-fsanitize=thread", "-DLOMA_SANITIZE_THREAD"),
+}  # fmt: skip
+_SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """The compiler and what it has to be told. ``identity`` also has what no flag shows."""
+    """The compiler and what it has to be told. ``identity`` also has what no flag shows.
+
+    ``sanitized``: with LOMA_SANITIZE; ``runtime`` is the toolchain for the runtime where that is
+    another one.
+    """
 
     compiler: str
     flags: tuple[str, ...]
@@ -36,6 +76,8 @@ class Toolchain:
     link_flags: tuple[str, ...]
     python_link_flags: tuple[str, ...]
     identity: tuple[str, ...]
+    sanitized: bool = False
+    runtime: Toolchain | None = None
 
     @property
     def digest(self) -> str:
@@ -49,25 +91,30 @@ class Toolchain:
 
 def detect() -> Toolchain:
     """The toolchain that the environment asks for. CompilerNotFound when there is no compiler."""
-    return _detect(compilers.find_compiler(config.compiler_candidates()), config.extra_flags())
+    compiler = compilers.find_compiler(config.compiler_candidates())
+    return _detect(compiler, config.extra_flags(), config.sanitizer())
 
 
 @functools.cache
-def _detect(compiler: str, extra_flags: tuple[str, ...]) -> Toolchain:
+def _detect(
+    compiler: str, extra_flags: tuple[str, ...], sanitizer: config.Sanitizer | None
+) -> Toolchain:
     import torch
 
     root = Path(torch.__file__).resolve().parent
     library = root / "lib"
     standard = "c++20" if "C++ Version: 2020" in torch.__config__.show() else "c++17"
+    sanitizing = (*_SANITIZED, *_SANITIZERS[sanitizer.kind]) if sanitizer else ()
     flags = (
         f"-std={standard}", "-O3", *compilers.native_flags(), "-fPIC", "-fopenmp",
         "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         "-isystem", str(root / "include"),
         "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include"),
-        *extra_flags,
+        *sanitizing, *extra_flags,
     )  # fmt: skip
     link_flags = (
+        *(flag for flag in sanitizing if flag.startswith("-fsanitize")),
         *_cxx_library(),
         f"-L{library}", f"-Wl,-rpath,{library}", "-Wl,--as-needed",
         "-ltorch_cpu", "-lc10", *compilers.openmp_flags(),
@@ -84,6 +131,10 @@ def _detect(compiler: str, extra_flags: tuple[str, ...]) -> Toolchain:
             compilers.processor(),
             sys.implementation.cache_tag or "",
         ),
+        sanitized=sanitizer is not None,
+        runtime=_detect(compiler, extra_flags, None)
+        if sanitizer and not sanitizer.runtime
+        else None,
     )
 
 
@@ -120,14 +171,16 @@ def build(source: GeneratedSource) -> Path:
         made = folder / OBJECT_FILE
         objects = compilers.in_parallel(
             lambda: _compile_generated(toolchain, folder / source.files[0][0], made),
-            lambda: _runtime_object(toolchain, "core"),
-            lambda: _runtime_object(toolchain, "python"),
+            *_runtime_objects(toolchain, "core", "library", "python"),
+            lambda: Path(shutil.copy(_memory_library(toolchain), folder)),
         )
         # The binding was compiled without knowing the module: these are its two loose ends.
         name = source.name
         ends = (f"loma_this_module={name}__module", f"PyInit_{name}=PyInit_loma_module")
         flags = (
             *(f"-Wl,--defsym={end}" for end in ends),
+            f"-Wl,-soname,{name}.so",  # by which its specialisations find it
+            "-Wl,-rpath,$ORIGIN",
             *toolchain.link_flags,
             *toolchain.python_link_flags,
         )
@@ -136,9 +189,35 @@ def build(source: GeneratedSource) -> Path:
     return cache.obtain(module_key(source, toolchain), compile_into)
 
 
+def build_specialisation(source: GeneratedSource, module: Path) -> Path:
+    """The folder with a kernel for known sizes, as a library and as an object to be linked.
+
+    ``module`` is the folder of the module that it belongs to; loading the library needs that
+    module in the process, whose runtime it uses.
+    """
+    toolchain = detect()
+
+    def compile_into(folder: Path) -> None:
+        name, text = source.files[0]
+        (folder / name).write_text(text, encoding="utf-8")
+        made = _compile_generated(toolchain, folder / name, folder / OBJECT_FILE)
+        objects = (made, module / MODULE_FILE, _memory_library(toolchain))
+        flags = (*toolchain.link_flags, f"-Wl,-rpath-link,{module}")
+        _link(toolchain, objects, flags, folder / SPECIALISATION_FILE, ("-shared",))
+
+    return cache.obtain(module_key(source, toolchain), compile_into)
+
+
+def load_specialisation(folder: Path) -> ctypes.CDLL:
+    """Loads a kernel for known sizes, which registers itself; it must never be unloaded."""
+    return ctypes.CDLL(str(folder / SPECIALISATION_FILE))
+
+
 def build_executable(sources: Sequence[Path], output: Path) -> Path:
     """Compiles C++ files, generated ones among them, to a program that needs no Python.
 
+    A kernel for known sizes (:func:`build_specialisation`) that is among them takes part in calls
+    with those sizes.
     Headers are looked for in the folders of all the sources. Returns ``output``.
     """
     toolchain = detect()
@@ -156,7 +235,8 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
             return lambda: _compile_generated(toolchain, source, made, folders)
 
         tasks = [object_of(number, source) for number, source in enumerate(sources)]
-        objects = compilers.in_parallel(*tasks, lambda: _runtime_object(toolchain, "core"))
+        runtime = _runtime_objects(toolchain, "core", "library", "pool")
+        objects = compilers.in_parallel(*tasks, *runtime)
         _link(toolchain, objects, toolchain.link_flags, folder / "program", ())
         for made in folder.glob("*.o"):
             made.unlink()
@@ -174,40 +254,70 @@ def _runtime_digest() -> str:
 
 
 def _headers(toolchain: Toolchain) -> Path:
-    """A folder with the runtime's headers and the precompiled prelude."""
+    """A folder with the runtime's headers and the precompiled prelude. With sanitizers few files
+    are compiled, so that nothing is gained by the latter."""
 
     def compile_into(folder: Path) -> None:
         for path in RUNTIME.glob("*.h"):
             shutil.copy(path, folder)
-        _compile(
-            toolchain,
-            ("-x", "c++-header", str(folder / "prelude.h")),
-            folder / "prelude.h.gch",
-        )
+        if not toolchain.sanitized:
+            _compile(
+                toolchain,
+                ("-x", "c++-header", str(folder / "prelude.h")),
+                folder / "prelude.h.gch",
+            )
 
     key = cache.digest([toolchain.digest, _runtime_digest(), "headers"])
     return cache.obtain(key, compile_into)
 
 
+def _runtime_objects(toolchain: Toolchain, *parts: str) -> list[Callable[[], Path]]:
+    toolchain = toolchain.runtime or toolchain
+    return [functools.partial(_runtime_object, toolchain, part) for part in parts]
+
+
 def _runtime_object(toolchain: Toolchain, part: str) -> Path:
-    """The runtime, compiled: "core" without Python, "python" the binding."""
+    """The runtime, compiled: "core" and "library" without Python, "pool" without torch, "python"
+    the binding."""
 
     def compile_into(folder: Path) -> None:
-        unit = folder / f"{part}.cpp"  # one translation unit: torch's headers are read once
-        names = _CORE if part == "core" else ("python.cpp",)
-        unit.write_text("".join(f'#include "{RUNTIME / name}"\n' for name in names), "utf-8")
+        unit = folder / f"{part}.cpp"
+        unit.write_text("".join(f'#include "{RUNTIME / name}"\n' for name in _PARTS[part]), "utf-8")
         flags = toolchain.python_flags if part == "python" else ()
-        _compile(toolchain, (*flags, "-O1", "-c", str(unit)), folder / f"{part}.o")
+        level = "-O3" if part == "library" and not toolchain.sanitized else "-O1"
+        _compile(toolchain, (*flags, level, "-c", str(unit)), folder / f"{part}.o")
 
     key = cache.digest([toolchain.digest, _runtime_digest(), f"runtime {part}"])
     return cache.obtain(key, compile_into) / f"{part}.o"
 
 
+def memory_library() -> Path:
+    """The library of the pool, compiled unless it is there already."""
+    _check_process()
+    return _memory_library(detect())
+
+
+def _memory_library(toolchain: Toolchain) -> Path:
+    toolchain = toolchain.runtime or toolchain
+
+    def compile_into(folder: Path) -> None:
+        mode = ("-shared", f"-Wl,-soname,{MEMORY_LIBRARY}")
+        objects = (_runtime_object(toolchain, "pool"),)
+        flags = toolchain.link_flags if toolchain.sanitized else _cxx_library()
+        _link(toolchain, objects, flags, folder / MEMORY_LIBRARY, mode)
+
+    key = cache.digest([toolchain.digest, _runtime_digest(), "memory library"])
+    return cache.obtain(key, compile_into) / MEMORY_LIBRARY
+
+
 def _compile_generated(
     toolchain: Toolchain, source: Path, made: Path, search: Iterable[Path] = ()
 ) -> Path:
-    folders = [flag for folder in (_headers(toolchain), *search) for flag in ("-I", str(folder))]
-    _compile(toolchain, (*folders, "-c", str(source)), made)
+    # Programs' headers come first: one may be named as one of the runtime's, which find each other
+    # by lying side by side. Nor may they hide the system's own, in angle brackets.
+    folders = (*search, _headers(toolchain))
+    flags = (flag for folder in folders for flag in ("-iquote", str(folder)))
+    _compile(toolchain, (*flags, "-c", str(source)), made)
     return made
 
 
@@ -234,4 +344,19 @@ def load(folder: Path, name: str) -> ModuleType:
     """Loads the compiled module of that folder. Registers its operators, so once per process."""
     import torch  # noqa: F401  (the libraries that the module is linked to)
 
+    _check_process()
+    memory.load(folder / MEMORY_LIBRARY)
     return compilers.load_extension(folder / MODULE_FILE, name)
+
+
+def _check_process() -> None:
+    """ToolchainError where code with sanitizers would end this process, which started without."""
+    sanitizer = config.sanitizer()
+    if sanitizer is None:
+        return
+    library = f"lib{sanitizer.kind[0]}san.so"
+    if not hasattr(ctypes.CDLL(None), f"__{sanitizer.kind[0]}san_init"):
+        raise ToolchainError(
+            f"LOMA_SANITIZE={os.environ['LOMA_SANITIZE']} needs a process that started with "
+            f"{library} in LD_PRELOAD; tests/sanitized.py starts one"
+        )

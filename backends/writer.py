@@ -15,6 +15,10 @@ class Writer:
         self.lines: list[str] = []
         self._depth = depth
 
+    @property
+    def depth(self) -> int:
+        return self._depth
+
     def line(self, text: str = "") -> None:
         for part in text.split("\n"):
             self.lines.append(_INDENT * self._depth + part if part else "")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from loma import cache
 from loma.backends.base import GeneratedSource, environment
-from loma.ir import Module, is_tensor_function
+from loma.ir import Function, Module, is_tensor_function
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
@@ -22,22 +22,26 @@ def generate(
     pairs: Sequence[SplitPair] = (),
     names: Sequence[str] | None = None,
     zeroed: Mapping[str, tuple[int, ...]] | None = None,
+    timed: bool = False,
 ) -> GeneratedSource:
     """The module as C++.
 
     ``names`` are the functions that a program may call, all by default; ``pairs`` describe what
     autograd runs for them. ``zeroed`` gives, by function, the positions of parameters that callers
-    leave out because they start at zero. Errors are those of the code generator: an operator that
-    the backend lacks is named, with the program's line.
+    leave out because they start at zero. ``timed``: the code measures its statements. Errors are
+    those of the code generator: an operator that the backend lacks is named, with the program's
+    line.
     """
     from loma.backends.libtorch import binding, codegen
+    from loma.backends.libtorch.timing import Probes
 
     names = [function.name for function in module.functions] if names is None else names
     zeroed = zeroed or {}
     rows = binding.function_rows(module, pairs, names, zeroed)
     stem = _stem(module.name)
+    probes = Probes() if timed else None
     kernels = [  # first, because what cannot be lowered is found here
-        codegen.lower_function(function, module)
+        codegen.lower_function(function, module, probes)
         for function in module.functions
         if is_tensor_function(function)
     ]
@@ -47,6 +51,7 @@ def generate(
         "includes": codegen.includes(module),
         "helpers": codegen.lower_scalars(module),
         "kernels": kernels,
+        "probes": [probe.row for probe in probes.probes] if probes else [],
         "functions": rows,
         "alias": f"loma_{stem}",
     }
@@ -59,6 +64,54 @@ def generate(
         files=((f"{stem}.cpp", source), (f"{stem}.h", header)),
         metadata={"operators": {row.operator: row.function for row in rows}},
     )
+
+
+def generate_specialised(
+    module: Module,
+    function: str,
+    operator: str,
+    slots: Mapping[str, int],
+    dtype: Literal["float", "double"],
+) -> GeneratedSource:
+    """A function for the sizes that it has been specialised for: C++ that registers its kernel.
+
+    ``operator`` is the full name of the operator, ``slots`` what calls have in theirs, in order.
+    ``module`` has nothing but the function and what it calls.
+    """
+    from loma.backends.libtorch import codegen
+
+    stem = f"{_stem(module.name)}_{codegen.cpp_name(function)}"
+    kernels = [
+        codegen.lower_function(f, module, kernel=False)
+        for f in module.functions
+        if is_tensor_function(f)
+    ]
+    text = (
+        environment(TEMPLATES)
+        .get_template("specialised.cpp.j2")
+        .render(
+            path=Path(module.path).name,
+            function=function,
+            slots=slots,
+            includes=codegen.includes(module),
+            helpers=codegen.lower_scalars(module),
+            kernels=kernels,
+            operator=operator,
+            name=codegen.cpp_name(function),
+            dtype=dtype,
+        )
+    )
+    return GeneratedSource(
+        name=f"{stem}_{cache.digest([text])[:16]}", files=((f"{stem}.cpp", text),), metadata={}
+    )
+
+
+def kernels_text(function: Function, module: Module) -> str:
+    """A tensor function with the loops that fusion makes of it, as text."""
+    from loma.backends.kernels.printer import print_steps
+    from loma.backends.libtorch import codegen, loops
+
+    return print_steps(function, codegen.steps_of(function, module), loops.is_library_call)
 
 
 def _render(context: Mapping[str, object], namespace: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from loma.walk import children, substitute, walk
 
 ZERO = IntConst(0)
 ONE = IntConst(1)
+_EXPENSIVE = 8  # steps of arithmetic that an expression with function calls counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +115,6 @@ def reads(expr: Expr, axes: tuple[Axis, ...]) -> Iterable[tuple[Index, tuple[Axi
                 yield from reads(child, axes)
 
 
-def used_as_value(expr: Expr) -> set[str]:
-    """Names that occur other than in the subscripts of an element read."""
-    match expr:
-        case Var(name):
-            return {name}
-        case Index() if isinstance(expr.base, Var):
-            return set()
-        case ZeroPad():
-            return set()
-        case _:
-            return {name for child in children(expr) for name in used_as_value(child)}
-
-
 def without_no_diff(expr: Expr) -> Expr:
     """The value without the marks that only derivatives look at."""
     from loma.walk import map_children
@@ -136,9 +124,11 @@ def without_no_diff(expr: Expr) -> Expr:
     return map_children(expr, without_no_diff)
 
 
-def is_cheap(expr: Expr) -> bool:
-    """Whether the expression holds nothing but element reads and arithmetic."""
-    return not any(isinstance(node, Builtin | Call | Op | Reduce) for node in walk(expr))
+def steps(expr: Expr) -> int:
+    """About how many steps of arithmetic an element counts: one, or more where the expression holds
+    anything but element reads and arithmetic."""
+    dear = any(isinstance(node, Builtin | Call | Op | Reduce) for node in walk(expr))
+    return _EXPENSIVE if dear else 1
 
 
 def rename_axes(reduce: Reduce, taken: set[str]) -> Reduce:
@@ -166,7 +156,7 @@ class Loop:
 
     axis: Axis
     target: bool  # in the target's subscripts
-    alone: bool  # stands alone in one of them, so that different values write different elements
+    alone: bool  # different values write different elements, whatever the other axes are
 
     @property
     def name(self) -> str:

@@ -132,6 +132,12 @@ def _slots(passed: Sequence[Param]) -> _Slots:
     return _Slots({name: slot for slot, name in enumerate(names)}, binders)
 
 
+def slot_names(function: Function, zeroed: Collection[int]) -> tuple[str, ...]:
+    """The size variables and ints whose values a call has in its slots, in order."""
+    passed = [param for k, param in enumerate(function.params) if k not in zeroed]
+    return tuple(_slots(passed).position)
+
+
 # ---------------------------------------------------------------------------------------- rows
 
 

@@ -7,11 +7,14 @@ has and picks the type. Scalar functions become templates of their own.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loma import errors
+from loma import config, errors
 from loma.backends.base import environment
+from loma.backends.kernels.fuse import fuse
+from loma.backends.kernels.ir import Step, as_statement, temporaries
 from loma.backends.libtorch import loops, ops
 from loma.backends.libtorch.context import FunctionContext, signature, size_variables
 from loma.backends.libtorch.expressions import scalar_type
@@ -29,6 +32,8 @@ from loma.walk import calls, aggregates, expressions, statements, walk
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from loma.backends.libtorch.timing import Probes
+
 __all__ = ["cpp_name", "includes", "lower_function", "lower_scalars"]
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -45,16 +50,26 @@ def includes(module: Module) -> tuple[str, ...]:
         if not is_tensor_function(function):
             continue
         for stmt in statements(function.body):
-            if isinstance(stmt, IndexAssign) and loops.is_product(stmt):
-                found.add("ATen/ops/einsum.h")
+            if isinstance(stmt, IndexAssign) and (call := loops.library_call(stmt)):
+                found.add(call.header)
             found |= ops.headers(
                 [node for expr in expressions(stmt) for node in walk(expr) if isinstance(node, Op)]
             )
     return tuple(sorted(found))
 
 
-def lower_function(function: Function, module: Module) -> str:
-    """The C++ of a tensor function; see the module's docstring."""
+def steps_of(function: Function, module: Module) -> tuple[Step, ...]:
+    """The function's body, fused unless LOMA_OPT leaves that out."""
+    if "fusion" not in config.optimisations():
+        return function.body
+    return fuse(function, module, loops.is_library_call)
+
+
+def lower_function(
+    function: Function, module: Module, probes: Probes | None = None, kernel: bool = True
+) -> str:
+    """The C++ of a tensor function; see the module's docstring. With ``probes`` it times its
+    statements; without ``kernel`` there is none that picks the floating type."""
     for type_, span in aggregates(function):
         raise errors.BackendLacksOperator(
             f"'{function.name}' works on tensors, and {print_type(type_)} belongs to scalar "
@@ -62,7 +77,9 @@ def lower_function(function: Function, module: Module) -> str:
             span,
             hint="put what needs it into a scalar function, and call that in an index statement",
         )
-    context = FunctionContext(function, module)
+    steps = steps_of(function, module)
+    function = replace(function, body=tuple(map(as_statement, steps)))
+    context = FunctionContext(function, module, probes)
     host = Host(context)
     writer = Writer(1)
     params = []
@@ -83,7 +100,9 @@ def lower_function(function: Function, module: Module) -> str:
         )
     if _is_called(function, module):
         _write_param_checks(writer, context, host)
-    Statements(context, host, writer).block(function.body, outermost=True)
+    statements = Statements(context, host, writer)
+    statements.private = temporaries(steps)
+    statements.block(steps, outermost=True)
     return str(
         _template("function.cpp.j2").render(
             name=cpp_name(function.name),
@@ -93,6 +112,7 @@ def lower_function(function: Function, module: Module) -> str:
             result=_result_type(function),
             params=params,
             body=writer.text(),
+            kernel=kernel,
             **_entry(function),
         )
     ).rstrip("\n")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from loma.backends.libtorch.expressions import Expressions, scalar_type
 from loma.backends.libtorch.names import cpp_name
+from loma.backends.writer import Writer
 from loma.ir import (
     INT, Assign, CallStmt, Declare, Expr, For, Function, Index, IndexAssign, Module, Span,
     TensorType, Type, Unpack, Var, Zero,
@@ -11,17 +15,47 @@ from loma.ir import (
 from loma.printer import print_function
 from loma.walk import expressions, statements, variables, walk
 
+if TYPE_CHECKING:
+    from loma.backends.libtorch.timing import Probes
+
+
+@dataclass(frozen=True, slots=True)
+class KernelScope:
+    """The kernel that is being written: its index, unless it has blocks, its private tensors by
+    name, all tensors that are pointers inside it, and the dimension that private ones lack."""
+
+    index: str | None
+    private: dict[str, TensorType]
+    pointers: frozenset[str]
+    dropped: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A part of a tensor: what it is called, and the whole sizes of the dimensions that are cut."""
+
+    name: str
+    whole: dict[int, Expr]
+
 
 class FunctionContext:
     """Names and facts about one function.
 
     ``mutated``: tensors that are written in place somewhere. ``dense``: tensors whose elements are
     read or written one by one, and which are therefore contiguous from their definition on.
+    ``probes``: where the timers of statements are listed, None to write none.
     """
 
-    def __init__(self, function: Function, module: Module) -> None:
+    def __init__(self, function: Function, module: Module, probes: Probes | None = None) -> None:
         self.function = function
         self.module = module
+        self.kernel: KernelScope | None = None
+        self.views: dict[str, View] = {}  # inside tiles and blocks: by tensor, its part
+        self.counts: set[str] = set()  # sizes of tiles
+        # Where to write what is the same for every tile, and which tensors are.
+        self.before_tiles: Writer | None = None
+        self.same_in_tiles: set[str] = set()
+        self.probes = probes
         self.host: Expressions | None = None  # lowers expressions outside nests; set by its owner
         self.names: dict[str, str] = {}  # temporaries of the generator: internal name -> C++ name
         self.nests: list[str] = []
@@ -45,7 +79,32 @@ class FunctionContext:
         self.names[f"@{name}"] = name
         return Var(f"@{name}", type_)
 
+    def cut(self, tensor: str, part: str, dim: int, whole: Expr) -> View | None:
+        """From now on a tensor means that part of it; what it meant before."""
+        old = self.views.get(tensor)
+        self.views[tensor] = View(part, {**(old.whole if old else {}), dim: whole})
+        return old
+
+    def restore(self, views: dict[str, View | None]) -> None:
+        """Undoes :meth:`cut`."""
+        for tensor, old in views.items():
+            if old is None:
+                del self.views[tensor]
+            else:
+                self.views[tensor] = old
+
+    def writer_for(self, tensor: str, writer: Writer) -> Writer:
+        """Where what is computed from one tensor alone should be written."""
+        if self.before_tiles is not None and tensor in self.same_in_tiles:
+            return self.before_tiles
+        return writer
+
+    def tensor(self, name: str) -> str:
+        return self.views[name].name if name in self.views else self.names.get(name, cpp_name(name))
+
     def variable(self, var: Var) -> str:
+        if var.name in self.views:
+            return self.views[var.name].name
         return self.names.get(var.name) or self._size_slots.get(var.name) or cpp_name(var.name)
 
     def parameter(self, var: Var) -> tuple[str, str]:
@@ -67,6 +126,8 @@ class FunctionContext:
         assert base.type.dims is not None
         out: list[Expr] = []
         for k, dim in enumerate(base.type.dims):
+            if base.name in self.views:
+                dim = self.views[base.name].whole.get(k, dim)
             names = set(variables(dim))
             if names & self.assigned or any(isinstance(node, Index) for node in walk(dim)):
                 # An argument that the function changes: its tensors keep the size that they have.
@@ -79,7 +140,11 @@ class FunctionContext:
 
     def is_size(self, name: str) -> bool:
         """Whether the int variable of that name is a size, thus never negative."""
-        return name in self.sizes or name in self._size_slots
+        return name in self.sizes or name in self.counts or name in self._size_slots
+
+    def size_slots(self) -> frozenset[str]:
+        """Names of the sizes that tensors keep, whatever happens to the variables of their type."""
+        return frozenset(self._size_slots)
 
     def ints(self, expr: Expr) -> str:
         assert self.host is not None
@@ -90,7 +155,21 @@ class FunctionContext:
 
     def place(self, line: int) -> str:
         """The beginning of a message: function and line."""
-        return f"{self.function.name}: line {line}: " if line else f"{self.function.name}: "
+        if not line:
+            return f"{self.function.name}: "
+        return f"{self._function_at(line)}: line {line}: "
+
+    def dimension(self, tensor: str, dim: int) -> int:
+        """A dimension as the program counts it: private tensors may have one less."""
+        dropped = self.kernel.dropped.get(tensor) if self.kernel is not None else None
+        return dim if dropped is None or dim < dropped else dim + 1
+
+    def _function_at(self, line: int) -> str:
+        """The function whose text the line is in: another one where a call was inlined."""
+        starts = {f.span.line: f.name for f in reversed(self.module.functions)}
+        start = max((own for own in starts if own <= line), default=0)
+        own = self.function.span.line
+        return self.function.name if start in (0, own) or not own else starts[start]
 
     def ctype(self, type_: Type, span: Span) -> str:
         return "at::Tensor" if isinstance(type_, TensorType) else scalar_type(type_, span)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from loma import sizes
+from loma import config, sizes
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.writer import Writer
-from loma.ir import FLOAT, Axis, Binary, Expr, Index, Var
+from loma.ir import FLOAT, Axis, Binary, Expr, Index, TensorType, Var, ZeroPad
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +27,45 @@ class Contraction:
     right: Var
     equation: str
 
+    @property
+    def header(self) -> str:
+        return f"ATen/ops/{'mm' if self._is_plain else 'einsum'}.h"
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether all three are matrices: ``mm`` takes less time than ``einsum`` then."""
+        return len(self.equation) == len("ab,bc->ac")
+
+    def write(self, writer: Writer, context: FunctionContext, assign: bool) -> None:
+        """Writes the call; ``assign``: the target's old value does not count."""
+        context.headers.add(self.header)
+        left, right = context.variable(self.left), context.variable(self.right)
+        if self._is_plain:
+            call = _matrix_product(self.equation, left, right)
+        else:
+            call = f'at::einsum("{self.equation}", {{{left}, {right}}})'
+        target = context.variable(self.target)
+        if assign:
+            writer.line(f"{target} = {call}.contiguous();")
+        else:
+            writer.line(f"{target}.add_({call});")
+
 
 def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contraction | None:
     """The statement as a matrix product, or None where it is not one."""
-    match body:
-        case Binary("*", Index(Var()) as left, Index(Var()) as right) if kind == "sum":
-            pass
-        case _:
-            return None
+    if "contraction" not in config.optimisations():
+        return None
+    found = factors(target, kind, body)
+    if found is None:
+        return None
+    left, right = found
+    if isinstance(left, ZeroPad) or isinstance(right, ZeroPad):
+        return None
     names = {axis.name: axis for axis in axes}
-    subscripts = [_bare(access, names) for access in (target, left, right)]
+    subscripts = [bare(access, names) for access in (target, left, right)]
     if any(own is None for own in subscripts):
         return None
-    out, a, b = (own or [] for own in subscripts)
-    if target.base in (left.base, right.base) or not (left.type == right.type == FLOAT):
-        return None
+    out, a, b = (list(own or ()) for own in subscripts)
     summed = [name for name in names if name not in out]
     if not summed or not all(name in a and name in b for name in summed):
         return None
@@ -59,29 +84,51 @@ def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contr
     return Contraction(target.base, left.base, right.base, f"{text[0]},{text[1]}->{text[2]}")
 
 
-def _bare(access: Index, axes: dict[str, Axis]) -> list[str] | None:
-    """The subscripts as names of distinct axes that run over their whole dimension."""
-    from loma.ir import TensorType
+def _matrix_product(equation: str, left: str, right: str) -> str:
+    operands, out = equation.split("->")
+    a, b = operands.split(",")
+    if out[0] in b:  # the transposed product
+        a, b, left, right = b, a, right, left
+    first = left if a[0] == out[0] else f"{left}.t()"
+    second = right if b[1] == out[1] else f"{right}.t()"
+    return f"at::mm({first}, {second})"
 
+
+Factor: TypeAlias = Index | ZeroPad
+
+
+def factors(target: Index, kind: str, body: Expr) -> tuple[Factor, Factor] | None:
+    """The two element reads whose product a statement sums; None where it does anything else."""
+    match body:
+        case Binary("*", left, right) if kind == "sum":
+            pass
+        case _:
+            return None
+    bases = [part.read.base if isinstance(part, ZeroPad) else part.base
+             for part in (left, right) if isinstance(part, Index | ZeroPad)]  # fmt: skip
+    if len(bases) < 2 or not all(isinstance(base, Var) and base != target.base for base in bases):
+        return None
+    assert isinstance(left, Index | ZeroPad)
+    assert isinstance(right, Index | ZeroPad)
+    return (left, right) if left.type == right.type == FLOAT else None
+
+
+def is_whole(subscript: Var, access: Index, position: int, axes: dict[str, Axis]) -> bool:
+    """Whether a subscript is an axis that runs over its whole dimension."""
     assert isinstance(access.base.type, TensorType)
     dims = access.base.type.dims or ()
-    names: list[str] = []
-    for subscript, dim in zip(access.subscripts, dims, strict=True):
-        if not isinstance(subscript, Var) or subscript.name not in axes or subscript.name in names:
-            return None
-        if sizes.equal(axes[subscript.name].extent, dim) is not True:
-            return None
-        names.append(subscript.name)
-    return names
+    axis = axes.get(subscript.name)
+    return axis is not None and sizes.equal(axis.extent, dims[position]) is True
 
 
-def write(writer: Writer, context: FunctionContext, product: Contraction, assign: bool) -> None:
-    """Writes the call; ``assign``: the target's old value does not count."""
-    context.headers.add("ATen/ops/einsum.h")
-    left, right = context.variable(product.left), context.variable(product.right)
-    call = f'at::einsum("{product.equation}", {{{left}, {right}}})'
-    target = context.variable(product.target)
-    if assign:
-        writer.line(f"{target} = {call}.contiguous();")
-    else:
-        writer.line(f"{target}.add_({call});")
+def bare(access: Index, axes: dict[str, Axis]) -> dict[str, int] | None:
+    """The position of each subscript, by name, where all of them are distinct axes that run over
+    their whole dimension."""
+    found: dict[str, int] = {}
+    for position, subscript in enumerate(access.subscripts):
+        if not isinstance(subscript, Var) or subscript.name in found:
+            return None
+        if not is_whole(subscript, access, position, axes):
+            return None
+        found[subscript.name] = position
+    return found

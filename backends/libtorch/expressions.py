@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import assert_never
 
-from loma import errors
+from loma import config, errors
 from loma.backends.libtorch.names import cpp_name
 from loma.ir import (
     FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IntConst,
@@ -25,6 +25,7 @@ _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _LOGICAL = {"and": "&&", "or": "||"}
 _LARGEST_PRODUCT = 16  # x ** n up to this n is written as products
 _STD = {"sin", "cos", "tan", "exp", "log", "sqrt", "tanh", "floor"}
+_VECTOR = {"sin", "cos", "tan", "exp", "log", "tanh", "pow"}  # those of runtime/vector_math.h
 
 
 def scalar_type(type_: Type, span: Span) -> str:
@@ -201,12 +202,12 @@ class Expressions(ABC):
                 return f"(real(1) / loma::power<{-count}, real>({base}))"
         if expr.type == INT:
             return f"loma::ipow({base}, {strip(self.value(exponent, INT))})"
-        return f"std::pow({base}, {strip(self.value(exponent, FLOAT))})"
+        return f"{_library('pow')}({base}, {strip(self.value(exponent, FLOAT))})"
 
     def _builtin(self, expr: Builtin) -> str:
         name = expr.name
         if name in _STD:
-            return f"std::{name}({strip(self.value(expr.args[0], FLOAT))})"
+            return f"{_library(name)}({strip(self.value(expr.args[0], FLOAT))})"
         match name:
             case "int2float":
                 return self.value(expr.args[0], FLOAT)
@@ -227,7 +228,7 @@ class Expressions(ABC):
             case "mul_no_nan":
                 return f"loma::mul_no_nan<real>({args})"
             case "pow":
-                return f"std::pow({args})"
+                return f"{_library('pow')}({args})"
             case _:
                 raise errors.BackendLacksOperator(
                     f"the libtorch backend has no built-in function '{name}'", expr.span
@@ -242,6 +243,12 @@ class Expressions(ABC):
             for arg, param in zip(call.args, function.params, strict=True)
         )
         return f"{scalar_function_name(call.function)}<real>({args})"
+
+
+def _library(name: str) -> str:
+    """The C++ function that computes a built-in function of reals."""
+    vector = name in _VECTOR and "vector_math" in config.optimisations()
+    return f"loma::vector::{name}<real>" if vector else f"std::{name}"
 
 
 def _no_structs(span: Span) -> errors.UserError:

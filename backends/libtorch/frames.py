@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from loma.backends.libtorch.access import Subscript
+from loma.backends.libtorch.access import Access, Subscript
 from loma.backends.libtorch.expressions import strip
 from loma.ir import (
-    INT, ArrayType, Binary, Call, Expr, Index, IntConst, Module, Pop, Push, While,
+    INT, ArrayType, Binary, Call, Expr, Index, IntConst, Module, Pop, Push, Reduce, While,
 )  # fmt: skip
 from loma.walk import expressions, statements, walk
 
-Variant = Literal["plain", "inside", "border"]
+Variant = Literal["plain", "inside", "border", "masked"]
 
 INITIAL = {
     "sum": "{t}(0)",
@@ -20,7 +20,9 @@ INITIAL = {
     "max": "loma::lowest<{t}>()",
     "min": "loma::highest<{t}>()",
 }
-NEEDS_ELEMENTS = ("max", "min", "argmax", "argmin")
+COMBINE = {"sum": "loma::Sum()", "prod": "loma::Prod()", "max": "loma::Max()", "min": "loma::Min()"}
+POSITIONS = ("argmax", "argmin")
+NEEDS_ELEMENTS = ("max", "min", *POSITIONS)
 
 
 def update(kind: str, accumulator: str, value: str, type_: str) -> str:
@@ -46,7 +48,17 @@ class Frame:
     known: dict[str, str] = field(default_factory=dict)
     loads: bool = False
     variant: Variant = "plain"
+    masks: list[tuple[Access, str]] = field(default_factory=list)  # "masked": each one's Stretch
     guards: int = 0
+    reductions: dict[Reduce, str] = field(default_factory=dict)  # what head and body have computed
+
+    def start_variant(self, variant: Variant) -> None:
+        """Begins the body anew, for a loop of its own."""
+        self.body, self.variant = [], variant
+        self.reductions.clear()
+
+    def mask(self, access: Access) -> str | None:
+        return next((stretch for known, stretch in self.masks if known == access), None)
 
 
 @dataclass(slots=True)

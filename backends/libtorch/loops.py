@@ -3,8 +3,8 @@
 A statement becomes one C++ function that runs a stretch of its parallel loop, and a call of it. The
 innermost loop runs over an axis of the target (rows of the target are updated element by element,
 summed axes are loops around the row), or over a summed axis with a scalar accumulator: whichever
-reads more elements in order. Only axes that stand alone in the target run in parallel, and what a
-thread computes does not depend on how many there are.
+reads more elements in order. Only axes whose values write elements of their own run in parallel,
+and what a thread computes does not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma import sizes
-from loma.backends.libtorch import contraction
+from loma.backends.libtorch import contraction, convolution
 from loma.backends.libtorch.access import (
-    Loop, analyse, is_cheap, reads, rename_axes, without_no_diff,
+    Loop, analyse, reads, rename_axes, steps, without_no_diff,
 )  # fmt: skip
 from loma.backends.libtorch.context import FunctionContext
+from loma.backends.libtorch.contraction import Contraction
+from loma.backends.libtorch.convolution import Convolution
 from loma.backends.libtorch.expressions import element_type, scalar_type, strip
 from loma.backends.libtorch.frames import NEEDS_ELEMENTS, LooseCheck
 from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.libtorch.nest import Nest
 from loma.backends.libtorch.packing import packed
-from loma.backends.libtorch.plan import Plan, make_plan, reads_target, target_axes
-from loma.backends.libtorch.ranges import write_checks
+from loma.backends.libtorch.plan import (
+    Plan, make_plan, own_elements, reads_target, target_axes,
+)  # fmt: skip
+from loma.backends.libtorch.ranges import provably_inside, write_checks
 from loma.backends.libtorch.rows import write_element, write_partial_sum, write_rows
 from loma.backends.writer import Writer
 from loma.ir import (
@@ -32,7 +36,6 @@ from loma.ir import (
 from loma.walk import map_children, walk
 
 CHUNK = 4096  # iterations of a loop that is cut into pieces of fixed length
-_EXPENSIVE = 8  # how many steps of arithmetic a statement with function calls counts
 
 
 def write_index_assign(
@@ -46,14 +49,15 @@ def write_index_assign(
     line = context.line(stmt.span)
     found = [
         (analyse(read, context.dims(read.base), scope, padded), scope)
-        for root in (stmt.target, body)
-        for read, scope, padded in reads(root, axes)
+        for root, own in ((stmt.target, stmt.axes), (body, axes))
+        for read, scope, padded in reads(root, own)
     ]
     write_checks(writer, context, stmt, found, line)
-    if isinstance(stmt.target, Index):
-        product = contraction.match(stmt.target, kind, body, axes)
-        if product is not None:
-            contraction.write(writer, context, product, assign)
+    # Inside of a kernel every iteration would call, or copy.
+    if isinstance(stmt.target, Index) and context.kernel is None:
+        call = _library_call(stmt, kind, body, axes)
+        if call is not None:
+            call.write(writer, context, assign)
             return
         body = packed(writer, context, stmt.target, kind, body, axes)
     if kind in NEEDS_ELEMENTS:
@@ -84,9 +88,7 @@ def _normalised(stmt: IndexAssign, value: Expr, assign: bool) -> tuple[tuple[Axi
 
 def _scatters(stmt: IndexAssign) -> bool:
     assert isinstance(stmt.target, Index)
-    own = target_axes(stmt)
-    alone = {s.name for s in stmt.target.subscripts if isinstance(s, Var)} & own
-    return stmt.op == "+=" and alone != own
+    return stmt.op == "+=" and own_elements(stmt) != target_axes(stmt)
 
 
 def _write_through_copy(
@@ -175,6 +177,8 @@ def _write(writer: Writer, context: FunctionContext, nest: Nest, plan: Plan, lin
 
 
 def _chunk(plan: Plan) -> int:
+    if any(isinstance(node, Reduce) for node in walk(plan.value)):
+        return CHUNK // 256
     return CHUNK if not plan.summed else CHUNK // 16
 
 
@@ -228,10 +232,10 @@ def _finish(
         tensor = context.variable(Var(base, type_))
         if isinstance(target, Index) and base == _base(target).name:
             params.append(f"{element}* __restrict {pointer}")
-            args.append(f"{tensor}.template mutable_data_ptr<{element}>()")
+            args.append(_data(context, base, tensor, f"mutable_data_ptr<{element}>"))
         else:
             params.append(f"const {element}* __restrict {pointer}")
-            args.append(f"{tensor}.template const_data_ptr<{element}>()")
+            args.append(_data(context, base, tensor, f"const_data_ptr<{element}>"))
     for param, (ctype, argument) in nest.params.items():
         params.append(f"const {ctype} {param}")
         args.append(argument)
@@ -249,18 +253,48 @@ def _finish(
     context.nests.append(function.text())
 
     count, work = _count_and_work(context, nest, plan, loops, chunked)
+    if condition := _has_elements(context, plan.stmt):
+        count = f"{condition} ? {count} : 0"
     if nest.checks:
         writer.line("loma::Outside outside_;")
     if isinstance(target, Var):
         element = scalar_type(target.type, target.span)
         writer.line(f"std::vector<{element}> parts_(std::max<int64_t>({count}, 0));")
     call = f"{name}<real>({', '.join(args)}, begin_, end_);"
-    with writer.block(f"loma::parallel({count}, {work}, [&](int64_t begin_, int64_t end_)", ");"):
+    run = "parallel(" if context.kernel is None else "inside(nested_, "
+    with writer.block(f"loma::{run}{count}, {work}, [&](int64_t begin_, int64_t end_)", ");"):
         writer.line(call)
     _write_loose_checks(writer, context, nest.checks, line)
     if isinstance(target, Var):
         scalar = context.variable(target)
         writer.line(f"for (const auto part_ : parts_) {scalar} += part_;")
+
+
+def _has_elements(context: FunctionContext, stmt: IndexAssign) -> str:
+    """When a sum has terms, if the element that it is added to may be missing otherwise: the range
+    check of a subscript that no axis moves says nothing where other axes are empty."""
+    if not isinstance(stmt.target, Index):
+        return ""
+    target = stmt.target
+    own = target_axes(stmt)
+    summed = [axis for axis in stmt.axes if axis.name not in own]
+    access = analyse(target, context.dims(_base(target)), stmt.axes, False)
+    if all(
+        (isinstance(s.expr, Var) and s.expr.name in own) or provably_inside(s, stmt.axes, context)
+        for s in access.subscripts
+    ):
+        return ""
+    names = {axis.name for axis in stmt.axes}
+    extents = [axis.extent for axis in summed if not sizes.mentions(axis.extent, names)]
+    texts = dict.fromkeys(context.ints(e) for e in extents if not sizes.constant(e))
+    return " && ".join(f"{text} > 0" for text in texts)
+
+
+def _data(context: FunctionContext, base: str, tensor: str, accessor: str) -> str:
+    """A tensor's elements; of a kernel's private tensors and of its blocks there is a pointer."""
+    if context.kernel is not None and base in context.kernel.pointers:
+        return tensor
+    return f"{tensor}.template {accessor}()"
 
 
 def _tensor_type(plan: Plan, base: str) -> TensorType:
@@ -277,18 +311,24 @@ def _count_and_work(
 ) -> tuple[str, str]:
     inner = [plan.inner] if plan.inner is not None else []
     extents = [loop.axis.extent for loop in [*plan.around, *plan.summed, *inner]]
+    if plan.group is not None:
+        whole = any(loop.name.startswith(f"{plan.group.loop.name} in ") for loop in loops)
+        extents.append(IntConst(plan.group.many) if whole else plan.group.loop.axis.extent)
+    below: list[Expr] = []
     for node in walk(plan.value):
         if isinstance(node, Reduce):
             names = {axis.name for axis in nest.scope} | {axis.name for axis in node.axes}
-            extents += [a.extent for a in node.axes if not sizes.mentions(a.extent, names)]
-    factor = 1 if is_cheap(plan.value) else _EXPENSIVE
+            below += [a.extent for a in node.axes if not sizes.mentions(a.extent, names)]
+    factor = steps(plan.value)
     if chunked:
         assert plan.inner is not None
         size = _chunk(plan)
         extent = context.ints(plan.inner.axis.extent)
-        rest = sizes.product((IntConst(size * factor), *(x.axis.extent for x in plan.summed)))
+        rest = sizes.product(
+            (IntConst(size * factor), *(x.axis.extent for x in plan.summed), *below)
+        )
         return f"({strip(extent)} + {size - 1}) / {size}", strip(context.ints(rest))
-    work = strip(context.ints(sizes.product((IntConst(factor), *extents))))
+    work = strip(context.ints(sizes.product((IntConst(factor), *extents, *below))))
     if not loops:
         return "1", work
     count = sizes.product(tuple(loop.axis.extent for loop in loops))
@@ -308,14 +348,27 @@ def _write_loose_checks(
         tensor = cpp_string("the value" if check.tensor.startswith("@") else check.tensor)
         writer.line(
             f"outside_.check({check.number}, {place}, {cpp_string(check.text)}, {tensor}, "
-            f"{check.subscript.dim}, {strip(context.ints(check.subscript.size))});"
+            f"{context.dimension(check.tensor, check.subscript.dim)}, "
+            f"{strip(context.ints(check.subscript.size))});"
         )
 
 
-def is_product(stmt: IndexAssign) -> bool:
-    """Whether the statement becomes a call of ``at::einsum``."""
-    if not isinstance(stmt.target, Index):
-        return False
+def library_call(stmt: IndexAssign) -> Contraction | Convolution | None:
+    """The library call that the statement becomes, or None for loops."""
     value = without_no_diff(stmt.value)
     axes, kind, body = _normalised(stmt, value, stmt.op == "=")
-    return contraction.match(stmt.target, kind, body, axes) is not None
+    return _library_call(stmt, kind, body, axes)
+
+
+def _library_call(
+    stmt: IndexAssign, kind: str, body: Expr, axes: tuple[Axis, ...]
+) -> Contraction | Convolution | None:
+    if not isinstance(stmt.target, Index):
+        return None
+    return contraction.match(stmt.target, kind, body, axes) or convolution.match(
+        stmt.target, kind, body, axes, stmt.op == "+="
+    )
+
+
+def is_library_call(stmt: IndexAssign) -> bool:
+    return library_call(stmt) is not None

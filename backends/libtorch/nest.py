@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loma import sizes
+from loma.backends.libtorch import tiles
 from loma.backends.libtorch.access import ZERO, Access, Subscript, analyse, reads, score
 from loma.backends.libtorch.expressions import (
     Expressions, element_type, scalar_type, strip,
 )  # fmt: skip
 from loma.backends.libtorch.frames import (
-    INITIAL, NEEDS_ELEMENTS, Frame, LooseCheck, may_throw, update,
+    INITIAL, NEEDS_ELEMENTS, POSITIONS, Frame, LooseCheck, update,
 )  # fmt: skip
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.writer import Writer
@@ -27,7 +28,7 @@ from loma.ir import (
     ZeroPad,
 )  # fmt: skip
 from loma.printer import print_expr
-from loma.walk import children, free_variables, walk
+from loma.walk import children, free_variables
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.context import FunctionContext
@@ -47,6 +48,7 @@ class Nest(Expressions):
         self.checks: list[LooseCheck] = []
         self.merged: dict[str, str] = {}  # axis -> C++ name, for the joined ones
         self.writable: set[str] = set()
+        self.bounds: dict[str, tuple[str, str]] = {}  # axis -> the stretch of it that its loop runs
         self._count = 0
 
     # ------------------------------------------------------------------------------- names
@@ -172,6 +174,9 @@ class Nest(Expressions):
         if self.frame.variant == "inside" and not access.loose:
             return self._load(pad.read, access)
         pointer = self.pointer(access.base)
+        if stretch := self.frame.mask(access):
+            read = f"{pointer}[{self.address(access)}]"
+            return f"({stretch}.has(lane_) ? {read} : {self.element(pad.read)}(0))"
         tests = [
             f"uint64_t({strip(self.ints(s.expr))}) < uint64_t({strip(self.ints(s.size))})"
             for s in self.may_leave(access)
@@ -205,19 +210,17 @@ class Nest(Expressions):
         make: Callable[[], list[str]],
         pragma: str | None = None,
         bounds: tuple[str, str] | None = None,
-        tile: bool = False,
     ) -> None:
         """Writes the loop over ``axis``, whose body ``make`` gives in terms of ``value``.
 
         With padded reads the loop runs over the stretch where all of them are inside, which needs
-        no tests, and then over what is left on both sides. A ``tile``, of
-        ``bounds`` (start, length), is never empty.
+        no tests, and then over what is left on both sides.
         """
         name = self.axis(axis.name)
         low, high = bounds or ("0", strip(self.ints(axis.extent)))
         frame = Frame(axis.name)
         self.frames.append(frame)
-        padded = self._splittable(value, axis.name)
+        padded = self.splittable(value)
         frame.variant = "inside" if padded else "plain"
         body = make()
         loop = frame.body + body
@@ -226,27 +229,16 @@ class Nest(Expressions):
         if padded:
             begin, end = self.fresh("begin"), self.fresh("end")
             frame.head.append(f"int64_t {begin} = {low}, {end} = {high};")
-            for access in padded:
-                for s in self.may_leave(access):
-                    assert s.parts is not None
-                    rest = self.terms(s.parts[0], s.parts[1], axis.name)
-                    step = strip(self.ints(s.parts[0].get(axis.name, ZERO)))
-                    size = strip(self.ints(s.size))
-                    frame.head.append(f"loma::narrow({begin}, {end}, {step}, {rest}, {size});")
-            frame.body, frame.variant = [], "border"
+            for test in dict.fromkeys(t for a in padded for t in self.tests(a, axis.name)):
+                frame.head.append(f"loma::narrow({begin}, {end}, {test});")
+            frame.start_variant("border")
             body = make()
             border = frame.body + body
         self.frames.pop()
-        with _guard(writer, f"{low} < {high}" if frame.loads and not tile else None):
+        with _guard(writer, f"{low} < {high}" if frame.loads else None):
             writer.extend(frame.head)
             if pragma:
                 writer.line(pragma)
-            if tile:
-                writer.line("#pragma omp simd")
-                with writer.block(f"for (int64_t lane_ = 0; lane_ < {end}; ++lane_)"):
-                    writer.line(f"const int64_t {name} = {begin} + lane_;")
-                    writer.extend(loop)
-                return
             with writer.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"):
                 writer.extend(loop)
             if padded:
@@ -255,10 +247,21 @@ class Nest(Expressions):
                 with writer.block(f"for (int64_t {name} = {start}; {name} < {high}; {step})"):
                     writer.extend(border)
 
-    def _splittable(self, value: Expr, axis: str) -> list[Access]:
+    def tests(self, access: Access, axis: str) -> list[str]:
+        """What ``loma::narrow`` needs to know of each subscript that may leave its dimension."""
+        found: list[str] = []
+        for subscript in self.may_leave(access):
+            assert subscript.parts is not None
+            coefficients, constant = subscript.parts
+            step = strip(self.ints(coefficients.get(axis, ZERO)))
+            rest = self.terms(coefficients, constant, axis)
+            found.append(f"{step}, {rest}, {strip(self.ints(subscript.size))}")
+        return found
+
+    def splittable(self, value: Expr) -> list[Access]:
         """The padded reads of a loop body if all are affine; those of inner reductions not."""
         found: list[Access] = []
-        for pad in _own_pads(value):
+        for pad in own_pads(value):
             access = self.access(pad.read, True)
             if access.loose:
                 return []
@@ -269,6 +272,9 @@ class Nest(Expressions):
     # --------------------------------------------------------------------------- reductions
 
     def reduce(self, reduce: Reduce) -> str:
+        for around in self.frames:
+            if reduce in around.reductions:
+                return around.reductions[reduce]
         frame = self.frame
         element = "int64_t" if reduce.body.type == INT else "real"
         names = free_variables(reduce)
@@ -290,6 +296,7 @@ class Nest(Expressions):
             frame.head.extend(lines)
         else:
             frame.body.extend(lines)
+        frame.reductions[reduce] = result
         return result
 
     hoistable = True
@@ -312,16 +319,24 @@ class Nest(Expressions):
         order = [axis for axis in axes if axis is not inner] + [inner]
         if kind in NEEDS_ELEMENTS and self.frame.inner is None and len(self.frames) > 1:
             self._check_elements(writer, kind, axes, body)
-        if kind in ("argmax", "argmin"):
-            order, inner = list(axes), axes[-1]
+        if kind in POSITIONS and tiles.in_lanes(self, body, axes[-1].name):
+            result = accumulator
+            tiles.write_position(writer, self, kind, body, axes, accumulator, element)
+        elif kind in POSITIONS:
             writer.line(f"loma::{kind.capitalize()}<{element}> {accumulator};")
+            self.loops(writer, axes[:-1], lambda: self._take(writer, kind, body, axes, axes[-1],
+                                                             accumulator, element))  # fmt: skip
+            result = f"{accumulator}.position"
+        elif tiles.in_lanes(self, body, inner.name):
+            result = accumulator
+            tiles.write_reduction(writer, self, kind, body, order, accumulator, element)
         else:
-            initial = INITIAL[kind].format(t=element)
-            writer.line(f"{element} {accumulator} = {initial};")
-        self.loops(writer, order[:-1], lambda: self._take(writer, kind, body, axes, inner,
-                                                          accumulator, element))  # fmt: skip
+            result = accumulator
+            writer.line(f"{element} {accumulator} = {INITIAL[kind].format(t=element)};")
+            self.loops(writer, order[:-1], lambda: self._take(writer, kind, body, axes, inner,
+                                                              accumulator, element))  # fmt: skip
         del self.scope[-len(axes) :]
-        return f"{accumulator}.position" if kind in ("argmax", "argmin") else accumulator
+        return result
 
     def _take(
         self,
@@ -337,18 +352,21 @@ class Nest(Expressions):
 
         def make() -> list[str]:
             value = self.value(body, type_)
-            if kind in ("argmax", "argmin"):
-                position = "0"
-                for axis in axes:
-                    name, extent = self.axis(axis.name), strip(self.ints(axis.extent))
-                    position = name if position == "0" else f"({position}) * ({extent}) + {name}"
-                return [f"{accumulator}.take({strip(value)}, {position});"]
+            if kind in POSITIONS:
+                return [f"{accumulator}.take({strip(value)}, {self.position(axes)});"]
             return [update(kind, accumulator, value, element)]
 
-        pragma = f"#pragma omp simd reduction(+ : {accumulator})" if kind == "sum" else None
-        if any(isinstance(node, Reduce) for node in walk(body)) or may_throw(body, self.module):
-            pragma = None
-        self.innermost(writer, inner, body, make, pragma)
+        self.innermost(writer, inner, body, make)
+
+    def position(self, axes: Sequence[Axis], last: str = "") -> str:
+        """Where an element is among those that a reduction visits, the last axis fastest, which
+        may go by another name."""
+        names = [self.axis(axis.name) for axis in axes]
+        names[-1] = last or names[-1]
+        position = names[0]
+        for axis, name in zip(axes[1:], names[1:], strict=True):
+            position = f"({position}) * ({strip(self.ints(axis.extent))}) + {name}"
+        return position
 
     def _check_elements(self, writer: Writer, kind: str, axes: Sequence[Axis], body: Expr) -> None:
         number = len(self.checks) + 1
@@ -371,16 +389,20 @@ class Nest(Expressions):
             inside()
             return
         name = self.axis(axes[0].name)
-        extent = strip(self.ints(axes[0].extent))
-        with writer.block(f"for (int64_t {name} = 0; {name} < {extent}; ++{name})"):
+        whole = ("0", strip(self.ints(axes[0].extent)))
+        low, high = self.bounds.get(axes[0].name) or whole
+        if axes[0].name in self.bounds and not high.isidentifier():
+            writer.line(f"const int64_t {name}end_ = {high};")
+            high = f"{name}end_"
+        with writer.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"):
             self.loops(writer, axes[1:], inside)
 
 
-def _own_pads(expr: Expr) -> list[ZeroPad]:
+def own_pads(expr: Expr) -> list[ZeroPad]:
     if isinstance(expr, Reduce):
         return []
     own = [expr] if isinstance(expr, ZeroPad) else []
-    return own + [pad for child in children(expr) for pad in _own_pads(child)]
+    return own + [pad for child in children(expr) for pad in own_pads(child)]
 
 
 def _guard(writer: Writer, condition: str | None) -> AbstractContextManager[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loma import errors, sizes
+from loma import config, errors, sizes
 from loma.backends.libtorch.names import cpp_string
 from loma.ir import FLOAT, Expr, Op, TensorType, Type
 
@@ -160,33 +160,43 @@ def _linear(c: Lowered) -> str:
     return f"at::linear({c.args[0]}, {c.args[1]}, {c.optional(2)})"
 
 
-def _convolution(c: Lowered, transposed: bool) -> str:
-    extra = c.list("output_padding") if transposed else "{0, 0}"
-    flag = "true" if transposed else "false"
-    # A bias is optional<Tensor>; "{}" would be read as an undefined tensor, which means the same.
-    return (
-        f"at::convolution({c.args[0]}, {c.args[1]}, {c.optional(2)}, {c.list('stride')}, "
-        f"{c.list('padding')}, {c.list('dilation')}, {flag}, {extra}, {c.attr('groups')})"
-    )
+def _geometry(c: Lowered) -> str:
+    return f"{c.list('stride')}, {c.list('padding')}, {c.list('dilation')}"
+
+
+def _measured() -> bool:
+    """Whether convolutions call the runtime, which picks a form, or the library itself."""
+    return "convolution" in config.optimisations()
 
 
 def _conv2d(c: Lowered) -> str:
-    return _convolution(c, transposed=False)
+    operands = f"{c.args[0]}, {c.args[1]}, {c.optional(2)}, {_geometry(c)}"
+    # A bias is optional<Tensor>; "{}" would be read as an undefined tensor, which means the same.
+    if _measured():
+        return f"loma::conv2d({operands}, {c.attr('groups')})"
+    return f"at::convolution({operands}, false, {{0, 0}}, {c.attr('groups')})"
 
 
 def _conv_transpose2d(c: Lowered) -> str:
-    return _convolution(c, transposed=True)
+    # The adjoint of conv2d with respect to its input; the size of its result is not an attribute.
+    return (
+        f"at::convolution({c.args[0]}, {c.args[1]}, {c.optional(2)}, {_geometry(c)}, true, "
+        f"{c.list('output_padding')}, {c.attr('groups')})"
+    )
 
 
 def _conv2d_adjoint(c: Lowered, of_input: bool) -> str:
+    if _measured():
+        name = "conv2d_input" if of_input else "conv2d_weight"
+        operands = f"{c.args[0]}, {c.args[1]}, {c.list('shape')}, {_geometry(c)}"
+        return f"loma::{name}({operands}, {c.attr('groups')})"
     # The other operand's values are not looked at, only its sizes: memory that is never touched.
     blank = f"at::empty({c.list('shape')}, {c.args[0]}.options())"
     x, w = (blank, c.args[1]) if of_input else (c.args[1], blank)
     mask = "{true, false, false}" if of_input else "{false, true, false}"
     return (
         f"std::get<{0 if of_input else 1}>(at::convolution_backward({c.args[0]}, {x}, {w}, "
-        f"at::OptionalIntArrayRef(), {c.list('stride')}, {c.list('padding')}, "
-        f"{c.list('dilation')}, false, {{0, 0}}, {c.attr('groups')}, {mask}))"
+        f"at::OptionalIntArrayRef(), {_geometry(c)}, false, {{0, 0}}, {c.attr('groups')}, {mask}))"
     )
 
 
@@ -334,10 +344,14 @@ ROWS: dict[str, Row] = {
     "log_softmax": _along("log_softmax"),
     "matmul": _function("matmul"),
     "linear": Row(_linear, _h("linear")),
-    "conv2d": Row(_conv2d, _h("convolution")),
+    "conv2d": Row(_conv2d, (*_h("convolution"), "convolution_choice.h")),
     "conv_transpose2d": Row(_conv_transpose2d, _h("convolution")),
-    "conv2d_input": Row(_conv2d_input, _h("convolution_backward", "empty")),
-    "conv2d_weight": Row(_conv2d_weight, _h("convolution_backward", "empty")),
+    "conv2d_input": Row(
+        _conv2d_input, (*_h("convolution_backward", "empty"), "convolution_choice.h")
+    ),
+    "conv2d_weight": Row(
+        _conv2d_weight, (*_h("convolution_backward", "empty"), "convolution_choice.h")
+    ),
     "max_pool2d": Row(_max_pool2d(0), _h("max_pool2d_with_indices")),
     "max_pool2d_index": Row(_max_pool2d(1), _h("max_pool2d_with_indices")),
     "avg_pool2d": Row(_avg_pool2d, _h("avg_pool2d")),

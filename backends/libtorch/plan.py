@@ -5,12 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loma import sizes
+from loma.axes import told_apart
+from loma.backends.libtorch import registers, tiles
 from loma.backends.libtorch.access import (
-    Access, Loop, analyse, merge, reads, score, used_as_value,
+    Access, Loop, analyse, merge, reads, score,
 )  # fmt: skip
+from loma.backends.libtorch.expressions import strip
+from loma.backends.libtorch.frames import POSITIONS
 from loma.backends.libtorch.nest import Nest
-from loma.ir import Axis, Expr, Index, IndexAssign, IntConst, Reduce, Var
-from loma.walk import walk
+from loma.backends.libtorch.registers import Group
+from loma.ir import (
+    INT, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
+)  # fmt: skip
+from loma.walk import used_as_value, walk
+
+STRIP = 512  # elements of the target that are one after the other before another axis has its turn
+
+ACROSS = 64  # elements of a row before the next row, where a tensor is read across its own rows
 
 
 @dataclass(slots=True)
@@ -18,6 +29,7 @@ class Plan:
     """How a statement runs: parallel loops, other loops around the innermost, the innermost.
 
     ``by_rows``: the innermost axis belongs to the target. ``kind``: the reduction over ``summed``.
+    ``group``: several values of one more axis of the target run together, inside ``around``.
     """
 
     stmt: IndexAssign
@@ -29,6 +41,7 @@ class Plan:
     summed: list[Loop]
     inner: Loop | None
     by_rows: bool
+    group: Group | None = None
 
 
 def target_axes(stmt: IndexAssign) -> set[str]:
@@ -40,6 +53,15 @@ def target_axes(stmt: IndexAssign) -> set[str]:
         for node in walk(subscript)
         if isinstance(node, Var)
     } & {axis.name for axis in stmt.axes}
+
+
+def own_elements(stmt: IndexAssign) -> set[str]:
+    """Axes of the target of which different values write different elements, whatever the others
+    are: those that stand alone in a subscript, or like i and p in ``i*P + p``."""
+    assert isinstance(stmt.target, Index)
+    own = target_axes(stmt)
+    axes = tuple(axis for axis in stmt.axes if axis.name in own)
+    return told_apart(stmt.target.subscripts, axes)
 
 
 def reads_target(target: Index, body: Expr) -> bool:
@@ -59,7 +81,7 @@ def make_plan(
     target: Access | None = None
     if isinstance(stmt.target, Index):
         assert isinstance(stmt.target.base, Var)
-        alone = {s.name for s in stmt.target.subscripts if isinstance(s, Var)} & own
+        alone = own_elements(stmt)
         target = nest.access(stmt.target, False)
         nest.writable.add(stmt.target.base.name)
     found = list(nest.accesses.values())
@@ -70,24 +92,106 @@ def make_plan(
         for axis in node.axes
         for name in used_as_value(axis.extent)
     }
-    if kind in ("argmax", "argmin"):
+    if kind in POSITIONS:
         keep |= {axis.name for axis in axes[len(stmt.axes) :]}
     loops = [Loop(axis, axis.name in own, axis.name in alone) for axis in axes]
     loops.sort(key=lambda loop: (not loop.target, not loop.alone))
     loops = merge(loops, found, keep)
     nest.scope[:] = [loop.axis for loop in loops]
-    inner = _innermost(loops, found, target, kind, stmt, body, assign)
+    inner = _innermost(nest, loops, found, target, kind, stmt, body, assign)
     rest = [loop for loop in loops if loop is not inner]
     parallel = [loop for loop in rest if loop.alone]
     others = [loop for loop in rest if not loop.alone]
     by_rows = inner is not None and inner.target
+    if by_rows and inner is not None:
+        if not others and _is_across(parallel, inner, found):
+            strips = _cut(nest, inner.axis, IntConst(ACROSS))
+            parallel = [Loop(strips, True, True), *parallel]
+        else:
+            parallel = _in_strips(nest, parallel, inner, found)
+    group = None
+    whole = not any(loop.target for loop in others) and target is not None and not target.loose
+    sums = kind not in POSITIONS
+    if by_rows and inner is not None and whole and sums and tiles.in_lanes(nest, body):
+        group = registers.choose(nest, parallel, others, inner.axis)
+    if group is not None:
+        parallel = _in_groups(nest, parallel, group)
     return Plan(
         stmt, body, kind, assign, parallel[:2], parallel[2:],
-        others, inner, by_rows,
+        others, inner, by_rows, group,
     )  # fmt: skip
 
 
+def _in_groups(nest: Nest, loops: list[Loop], group: Group) -> list[Loop]:
+    """The loops around a tile that holds several values of an axis; of one that would run in
+    parallel, the groups do."""
+    position, axis = loops.index(group.loop), group.loop.axis
+    rest = [loop for loop in loops if loop is not group.loop]
+    if position >= 2 or axis.name in nest.bounds:
+        return rest
+    groups = _cut(nest, axis, IntConst(group.many), "groups")
+    return [*rest[:position], Loop(groups, True, True), *rest[position:]]
+
+
+def _in_strips(nest: Nest, loops: list[Loop], row: Loop, found: list[Access]) -> list[Loop]:
+    """The order of the loops around the rows of the target.
+
+    An axis that only some of the tensors have goes inside those that all have, so that what does
+    not depend on it is read from memory once. In ``Z[b, c, h, w] += X[b, c, h+p, w+q] *
+    K[p, q, b, h, w]`` that is c. Of the last axis that all have, here h, a strip of a few rows
+    stays inside: short rows follow each other in memory.
+    """
+    names = {loop.name for loop in (*loops, row)}
+    if any(sizes.mentions(loop.axis.extent, names) for loop in (*loops, row)):
+        return loops
+
+    def users(loop: Loop) -> int:
+        depends = (a.is_loose_in(loop.name) or loop.name in a.coefficients for a in found)
+        return sum(depends)
+
+    counts = [users(loop) for loop in loops]
+    most = max(counts, default=0)
+    shared = [k for k, count in enumerate(counts) if count == most]
+    if not shared or shared == list(range(len(shared))):
+        return loops
+    last = shared[-1]
+    inside = [loop for k, loop in enumerate(loops) if k not in shared[:-1]]
+    row_length = [loop.axis.extent for loop in (*loops[last + 1 :], row)]
+    row_size = _at_least_one(sizes.product(tuple(row_length)))
+    length = _at_least_one(Binary("//", IntConst(STRIP), row_size, INT))
+    strips = _cut(nest, loops[last].axis, length)
+    return [loops[k] for k in shared[:-1]] + [Loop(strips, True, True)] + inside
+
+
+def _is_across(loops: list[Loop], row: Loop, found: list[Access]) -> bool:
+    """Whether a tensor lies along another axis than the row, as in ``y[j, i] = x[i, j]``: a line of
+    memory that is read for one row is then needed again for the next ones."""
+    return any(
+        sizes.constant(access.coefficient(row.name)) not in (0, 1)
+        and any(sizes.constant(access.coefficient(loop.name)) == 1 for loop in loops)
+        for access in found
+    ) and not any(sizes.mentions(row.axis.extent, {loop.name}) for loop in loops)
+
+
+def _cut(nest: Nest, axis: Axis, length: Expr, parts: str = "strips") -> Axis:
+    """An axis over strips of another, whose own loop will run through the strip only."""
+    above = Binary("+", axis.extent, Binary("-", length, IntConst(1), INT), INT)
+    strips = Axis(f"{axis.name} in {parts}", sizes.simplify(Binary("//", above, length, INT)))
+    number, size = nest.axis(strips.name), strip(nest.ints(length))
+    end = f"std::min<int64_t>({strip(nest.ints(axis.extent))}, ({number} + 1) * ({size}))"
+    nest.bounds[axis.name] = (f"{number} * ({size})", end)
+    return strips
+
+
+def _at_least_one(expr: Expr) -> Expr:
+    known = sizes.constant(expr)
+    if known is not None:
+        return IntConst(max(1, known))
+    return Builtin("max", (IntConst(1), expr), INT)
+
+
 def _innermost(
+    nest: Nest,
     loops: list[Loop],
     found: list[Access],
     target: Access | None,
@@ -108,9 +212,15 @@ def _innermost(
         and (loop.alone or (sizes.constant(target.coefficient(loop.name)) or 0) != 0)
     ]
     scattered = any(loop.target and not loop.alone for loop in loops)
-    if kind in ("argmax", "argmin") or (
-        summed and (_target_in(stmt, body) or (scattered and assign))
-    ):
+    if kind in POSITIONS:
+        refused = scattered or target.loose or not tiles.in_lanes(nest, body)
+    else:
+        refused = bool(summed) and (_target_in(stmt, body) or (scattered and assign))
+    # Where the target's place is computed for each element, a row that everything else is read
+    # across has nothing for it: elements in the order in which they are read are better.
+    computed = [loop for loop in loops if loop.target and loop not in rows]
+    best = max((score(loop.name, found) for loop in rows), default=0)
+    if refused or any(score(loop.name, found) > best for loop in computed):
         rows = []
     best_row = _best(rows, found)
     best_sum = _best(summed, found)

@@ -11,48 +11,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loma import sizes
-from loma.backends.libtorch.access import ONE, ZERO, Access, Subscript
+from loma.backends.libtorch.access import Access, Subscript
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
-from loma.ir import INT, Axis, Binary, Expr, IndexAssign, Var
+from loma.ir import INT, Axis, IndexAssign, Var
 from loma.printer import print_expr
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.context import FunctionContext
 
 
-def _nonnegative(expr: Expr, context: FunctionContext) -> bool:
-    """Whether an int expression cannot be negative, as sizes are not."""
-    return all(
-        coefficient >= 0 and all(isinstance(a, Var) and context.is_size(a.name) for a in atoms)
-        for atoms, coefficient in sizes.polynomial(expr).items()
-    )
-
-
-def _negate(expr: Expr) -> Expr:
-    return sizes.simplify(Binary("-", ZERO, expr, INT))
-
-
 def provably_inside(subscript: Subscript, axes: Sequence[Axis], context: FunctionContext) -> bool:
     """Whether an affine subscript stays in its dimension for all sizes (when no axis is empty)."""
     if subscript.parts is None:
         return False
-    coefficients, rest = subscript.parts
     extents = {axis.name: axis.extent for axis in axes}
-    low, high = rest, rest
-    for name, coefficient in coefficients.items():
-        if name not in extents:
-            return False
-        span = Binary("*", coefficient, Binary("-", extents[name], ONE, INT), INT)
-        if _nonnegative(coefficient, context):
-            high = Binary("+", high, span, INT)
-        elif _nonnegative(_negate(coefficient), context):
-            low = Binary("+", low, span, INT)
-        else:
-            return False
-    room = sizes.simplify(Binary("-", Binary("-", subscript.size, ONE, INT), high, INT))
-    return _nonnegative(low, context) and _nonnegative(room, context)
+    return sizes.stays_inside(subscript.parts, subscript.size, extents, context.is_size)
 
 
 def write_checks(
@@ -91,13 +66,20 @@ def _check(
 ) -> str | None:
     size = context.ints(subscript.size)
     tensor = cpp_string(context.show(access.base))
+    dim = context.dimension(access.base.name, subscript.dim)
     expr = subscript.expr
     if subscript.parts is None:  # each element is checked, but there must be one to read
         shown = cpp_string(print_expr(expr))
         return (
-            f"{size} <= 0) loma::range_error({place}, {shown}, {tensor}, {subscript.dim}, "
+            f"{size} <= 0) loma::range_error({place}, {shown}, {tensor}, {dim}, "
             f"{strip(size)}, loma::Interval(0));"
         )
+    kernel = context.kernel
+    if kernel is not None and kernel.index is not None and expr == Var(kernel.index, INT):
+        return None  # fusion has proved it
+    view = context.views.get(access.base.name)
+    if view is not None and subscript.dim in view.whole:
+        return None
     if isinstance(expr, Var) and expr.name in shared:
         extent = next(axis.extent for axis in axes if axis.name == expr.name)
         if sizes.equal(extent, subscript.size) is True:
@@ -105,7 +87,7 @@ def _check(
         text = context.ints(extent)
         return (
             f"{text} != {size}) loma::extent_error({place}, {cpp_string(expr.name)}, "
-            f"{strip(text)}, {tensor}, {subscript.dim}, {strip(size)});"
+            f"{strip(text)}, {tensor}, {dim}, {strip(size)});"
         )
     if provably_inside(subscript, axes, context):
         return None
@@ -116,7 +98,7 @@ def _check(
         interval += f".over({strip(context.ints(coefficient))}, {strip(context.ints(extent))})"
     return (
         f"!{interval}.inside({strip(size)})) loma::range_error({place}, "
-        f"{cpp_string(print_expr(expr))}, {tensor}, {subscript.dim}, {strip(size)}, {interval});"
+        f"{cpp_string(print_expr(expr))}, {tensor}, {dim}, {strip(size)}, {interval});"
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from loma import errors
 from loma.aliases import meetings
 from loma.backends.base import environment
+from loma.backends.kernels.ir import Step, as_statement
 from loma.backends.libtorch.context import FunctionContext, signature
 from loma.backends.libtorch.expressions import scalar_function_name, scalar_type, strip
 from loma.backends.libtorch.names import cpp_name, cpp_string
@@ -177,14 +178,14 @@ class ScalarExpressions(Host):
 class ScalarStatements(Statements):
     """Writes the statements of one scalar function."""
 
-    def block(self, block: tuple[Stmt, ...], outermost: bool) -> None:
-        for stmt in block:
+    def block(self, steps: tuple[Step, ...], outermost: bool) -> None:
+        for stmt in map(as_statement, steps):
             if stmt.span.line:
                 self.context.current_line = stmt.span.line
             self._comment(stmt)
-            self._statement(stmt, fresh=False)
+            self._statement(stmt, False, outermost)
 
-    def _statement(self, stmt: Stmt, fresh: bool) -> None:
+    def _statement(self, stmt: Stmt, fresh: bool, outermost: bool) -> None:
         host, line = self.host, self.writer.line
         assert isinstance(host, ScalarExpressions)
         match stmt:
@@ -220,7 +221,7 @@ class ScalarStatements(Statements):
                 texts = [strip(host.value(v, t)) for v, t in zip(values, results, strict=True)]
                 line(f"return {texts[0] if len(texts) == 1 else '{' + ', '.join(texts) + '}'};")
             case _:
-                super()._statement(stmt, fresh)
+                super()._statement(stmt, fresh, outermost)
 
     def _check_apart(self, call: Call, span: Span) -> None:
         """Checks arguments of which only subscripts tell whether they are one storage."""

@@ -6,15 +6,18 @@ from dataclasses import replace
 from typing import assert_never
 
 from loma import errors, sizes
+from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, as_statement
 from loma.backends.libtorch import storage
 from loma.backends.libtorch.access import without_no_diff
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import (
     body_name, scalar_function_name, scalar_type, strip,
 )  # fmt: skip
-from loma.backends.libtorch.loops import is_product, write_index_assign
+from loma.backends.libtorch.kernels import write_kernel, write_tiles, write_zero
+from loma.backends.libtorch.loops import is_library_call, write_index_assign
 from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.libtorch.tensors import Host
+from loma.backends.libtorch.timing import timed, timed_kernel, timed_tiles
 from loma.backends.writer import Writer
 from loma.ir import (
     INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, If, Index, IndexAssign, Member,
@@ -22,7 +25,7 @@ from loma.ir import (
     is_tensor_function,
 )  # fmt: skip
 from loma.printer import print_stmt
-from loma.walk import free_variables, map_children
+from loma.walk import blocks, free_variables, map_children, mentioned_names, root
 
 _COMMENT_LINES = 12
 
@@ -41,31 +44,50 @@ class Statements:
         self.lazy: dict[str, TensorType] = {}
         self.ready: set[str] = set()
         self.touched: set[str] = set()
+        self.private: set[str] = set()  # tensors that live inside kernels alone
         self.declared: set[str] = {param.name for param in context.function.params}
         # In a backward function an adjoint that nobody wants stays undefined.
         self.partial = any(p.name.startswith("_need_") for p in context.function.params)
 
-    def block(self, block: tuple[Stmt, ...], outermost: bool) -> None:
+    def block(self, steps: tuple[Step, ...], outermost: bool) -> None:
         fresh: set[int] = set()
-        for position, stmt in enumerate(block):
+        block = tuple(map(as_statement, steps))
+        for position, (step, stmt) in enumerate(zip(steps, block, strict=True)):
+            if isinstance(step, Kernel):
+                with timed_kernel(self.context, self.writer, step):
+                    write_kernel(self, step, outermost)
+                self.touched |= mentioned_names((stmt,))
+                continue
+            if isinstance(step, Tiled):
+                with timed_tiles(self.context, self.writer, step):
+                    write_tiles(self, step, outermost)
+                self.touched |= mentioned_names((stmt,))
+                continue
             if stmt.span.line:
                 self.context.current_line = stmt.span.line
             self._comment(stmt)
+            if isinstance(step, Nested):
+                self._steps(step, outermost)
+                self.touched |= mentioned_names((stmt,))
+                continue
             target = _zeroed_tensor(stmt)
             if target is not None:
                 later = storage.zeroed_before(block, position, target.name)
                 if later is not None:
                     fresh.add(later)
                 else:
-                    self._zero(target)
+                    with timed(self.context, self.writer, [stmt]):
+                        self._zero(target)
                 continue
-            if position in fresh:
+            if blocks(stmt):
                 self._prepare(stmt, outermost)
-                self._statement(stmt, fresh=True)
+                self._statement(stmt, False, outermost)
             else:
-                self._statement(stmt, fresh=self._prepare(stmt, outermost))
+                with timed(self.context, self.writer, [stmt]) as unit:
+                    unit.fresh = self._prepare(stmt, outermost) or position in fresh
+                    self._statement(stmt, unit.fresh, outermost)
             if not isinstance(stmt, Declare) or stmt.value is not None:
-                self.touched |= storage.all_names(stmt)
+                self.touched |= mentioned_names((stmt,))
 
     def _comment(self, stmt: Stmt) -> None:
         if isinstance(stmt, If | For | While | Return) or (
@@ -95,36 +117,78 @@ class Statements:
             if storage.is_whole(stmt, name) and storage.overwrites(stmt, name):
                 self.ready.add(name)
                 continue
-            whole = storage.overwrites(stmt, name)
+            made = (
+                isinstance(stmt, IndexAssign)
+                and name == root(stmt.target)
+                and is_library_call(stmt)
+            )
+            whole = made or storage.overwrites(stmt, name)
             adds = isinstance(stmt, IndexAssign) and stmt.op == "+="
             blank = whole and not (adds and unknown)
             fresh = fresh or (blank and not unknown)
             self.ready.add(name)
-            if blank and isinstance(stmt, IndexAssign) and is_product(stmt):
-                continue  # the product is a new tensor
-            variable = cpp_name(name)
-            type_ = self.lazy[name]
-            made = self.host.allocate(type_, "empty" if blank else "zeros")
-            guard = f"if (!{variable}.defined()) " if unknown else ""
-            self.writer.line(f"{guard}{variable} = {made};")
+            if blank and made:
+                continue  # the result is a new tensor
+            self.allocate(name, "empty" if blank else "zeros", outermost)
         return fresh
+
+    def allocate(self, name: str, function: str, outermost: bool) -> None:
+        """Allocates a declared tensor, if no statement before has; ``loma::empty`` or ``zeros``."""
+        variable = cpp_name(name)
+        made = self.host.allocate(self.lazy[name], function)
+        unknown = not outermost or name in self.touched
+        guard = f"if (!{variable}.defined()) " if unknown else ""
+        self.writer.line(f"{guard}{variable} = {made};")
+        self.ready.add(name)
 
     def _zero(self, target: Var) -> None:
         name = target.name
+        if self.context.kernel is not None and name in self.context.kernel.private:
+            write_zero(self, target)
+            return
         variable = self.context.variable(target)
         if name in self.lazy and name not in self.ready:
             self.writer.line(f"if ({variable}.defined()) {variable}.zero_();")
         else:
             self.writer.line(f"{variable}.zero_();")
 
-    def _nested(self, block: tuple[Stmt, ...]) -> None:
+    def _nested(self, block: tuple[Step, ...], outermost: bool = False) -> None:
+        """A branch runs at most once where the ``if`` does, a loop's body any number of times."""
         ready = set(self.ready)
-        self.block(block, outermost=False)
+        self.block(block, outermost)
         self.ready = ready
+
+    def inside_kernel(self, body: tuple[Stmt, ...]) -> None:
+        """Writes the statements of a kernel: all that they use is allocated."""
+        lazy, self.lazy = self.lazy, {}
+        probes, self.context.probes = self.context.probes, None  # the kernel is timed as a whole
+        self.block(body, outermost=False)
+        self.lazy, self.context.probes = lazy, probes
+
+    def inside_tile(self, tiles: Tiled) -> None:
+        """Writes the steps of a tile, whose temporaries are new each time."""
+        lazy, self.lazy = self.lazy, {}
+        for var in tiles.temporaries:
+            assert isinstance(var.type, TensorType)
+            self.lazy[var.name] = var.type
+            self.writer.line(f"at::Tensor {cpp_name(var.name)};")
+        self.block(tiles.body, outermost=True)
+        self.lazy = lazy
+
+    def _steps(self, step: Nested, outermost: bool) -> None:
+        """An ``if`` or a ``for`` with kernels inside."""
+        match step.stmt:
+            case If(cond):
+                then, other = step.blocks
+                self._if(cond, then, other, outermost)
+            case For():
+                self._for(step.stmt, step.blocks[0])
+            case _:
+                assert_never(step.stmt)
 
     # ------------------------------------------------------------------------------- statements
 
-    def _statement(self, stmt: Stmt, fresh: bool) -> None:
+    def _statement(self, stmt: Stmt, fresh: bool, outermost: bool) -> None:
         writer = self.writer
         match stmt:
             case Declare():
@@ -147,13 +211,9 @@ class Statements:
                     hint="put what needs them into a scalar function, and call it",
                 )
             case If(cond, then, other):
-                with writer.block(f"if ({strip(self.host.condition(cond))})"):
-                    self._nested(then)
-                if other:
-                    with writer.block("else"):
-                        self._nested(other)
+                self._if(cond, then, other, outermost)
             case For():
-                self._for(stmt)
+                self._for(stmt, stmt.body)
             case While():
                 self._while(stmt)
             case CallStmt():
@@ -174,6 +234,8 @@ class Statements:
         elif value is not None:
             self.writer.line(f"at::Tensor {name} = {self._checked(target, value)};")
         else:
+            if target.name in self.private:
+                return
             early = target.type.dims is None or self.context.dims(target) != target.type.dims
             if early:
                 self.writer.line(f"at::Tensor {name} = {self.host.allocate(target.type, 'zeros')};")
@@ -256,7 +318,16 @@ class Statements:
                 place = f"{context.place(context.line(target.span))}'{target.name}'"
                 writer.line(f"{name} = {self.host.shaped(text, target.type, place)};")
 
-    def _for(self, stmt: For) -> None:
+    def _if(
+        self, cond: Expr, then: tuple[Step, ...], other: tuple[Step, ...], outermost: bool
+    ) -> None:
+        with self.writer.block(f"if ({strip(self.host.condition(cond))})"):
+            self._nested(then, outermost)
+        if other:
+            with self.writer.block("else"):
+                self._nested(other, outermost)
+
+    def _for(self, stmt: For, body: tuple[Step, ...]) -> None:
         name = cpp_name(stmt.counter)
         extent = strip(self.host.value(stmt.extent, INT))
         if not extent.isdigit() and extent not in map(cpp_name, self.context.sizes):
@@ -269,7 +340,7 @@ class Statements:
             else f"for (int64_t {name} = 0; {name} < {extent}; ++{name})"
         )
         with self.writer.block(head):
-            self._nested(stmt.body)
+            self._nested(body)
 
     def _while(self, stmt: While) -> None:
         count = self.context.temporary("count")
@@ -351,11 +422,7 @@ def _same_dims(target: Type, value: Type) -> bool:
     """Whether a value's sizes are provably those of a type."""
     if not isinstance(target, TensorType) or target.dims is None:
         return True
-    if not isinstance(value, TensorType) or value.dims is None:
-        return False
-    return len(target.dims) == len(value.dims) and all(
-        sizes.equal(a, b) is True for a, b in zip(target.dims, value.dims, strict=True)
-    )
+    return isinstance(value, TensorType) and sizes.same(target.dims, value.dims)
 
 
 def _zeroed_tensor(stmt: Stmt) -> Var | None:

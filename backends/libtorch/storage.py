@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loma.axes import fills
 from loma.ir import (
-    Assign, Expr, Index, IndexAssign, Stmt, TensorType, Unpack, Var,
+    Assign, Axis, Index, IndexAssign, Stmt, Unpack, Var,
 )  # fmt: skip
-from loma.walk import blocks, expressions, statements, walk
+from loma.walk import blocks, expressions, free_variables, mentioned_names, walk
 
 
 def own_names(stmt: Stmt) -> set[str]:
     """Variables in the statement itself, not in its nested blocks."""
-    return {node.name for expr in expressions(stmt) for node in walk(expr) if isinstance(node, Var)}
-
-
-def all_names(stmt: Stmt) -> set[str]:
-    """Variables in the statement and below it."""
-    return {name for inner in statements((stmt,)) for name in own_names(inner)}
+    return {name for expr in expressions(stmt) for name in free_variables(expr)}
 
 
 def overwrites(stmt: Stmt, name: str) -> bool:
@@ -31,7 +27,7 @@ def overwrites(stmt: Stmt, name: str) -> bool:
         case IndexAssign(Index(Var(target)) as place, _, value, axes) if target == name:
             if any(isinstance(node, Var) and node.name == name for node in walk(value)):
                 return False
-            return covers(place, {axis.name: axis.extent for axis in axes})
+            return covers(place, axes)
         case Assign(Var(target), "=", value) if target == name:
             return all(not isinstance(n, Var) or n.name != name for n in walk(value))
         case Unpack(targets, call):
@@ -42,11 +38,13 @@ def overwrites(stmt: Stmt, name: str) -> bool:
             return False
 
 
-def covers(place: Index, axes: dict[str, Expr]) -> bool:
-    """Whether the subscripts are distinct axes, which run over whole dimensions."""
-    assert isinstance(place.base.type, TensorType)
+def covers(place: Index, axes: tuple[Axis, ...]) -> bool:
+    """Whether the subscripts run over the whole tensor. That distinct axes run over the dimensions
+    where they stand alone is checked when the statement runs."""
+    known = {axis.name for axis in axes}
     names = [s.name if isinstance(s, Var) else None for s in place.subscripts]
-    return len(set(names)) == len(names) and all(name in axes for name in names)
+    alone = len(set(names)) == len(names) and all(name in known for name in names)
+    return alone or fills(place, axes)
 
 
 def is_whole(stmt: Stmt, name: str) -> bool:
@@ -65,7 +63,7 @@ def zeroed_before(block: Sequence[Stmt], position: int, name: str) -> int | None
     before anything else touches it, if there is one."""
     for k in range(position + 1, len(block)):
         stmt = block[k]
-        if name in all_names(stmt):
+        if name in mentioned_names((stmt,)):
             if blocks(stmt) or not overwrites(stmt, name):
                 return None
             return k

@@ -145,8 +145,8 @@ class Host(Expressions):
         return f"{{{', '.join(strip(self.value(dim, INT)) for dim in dims)}}}"
 
     def allocate(self, type_: TensorType, function: str) -> str:
-        """``at::zeros`` or ``at::empty`` of a type."""
-        return f"at::{function}({self.shape(type_)}, loma::options<{element_type(type_)}>())"
+        """``loma::zeros`` or ``loma::empty`` of a type."""
+        return f"loma::{function}({self.shape(type_)}, loma::options<{element_type(type_)}>())"
 
     def stored(self, target: str, expr: Expr) -> str:
         """A tensor value as variable ``target`` may hold it: unshared where one of the names is

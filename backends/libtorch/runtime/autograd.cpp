@@ -6,6 +6,7 @@
 // f__backward is called under gradients as a function of arguments, saved values and result
 // adjoints; the saved values are recomputed from the arguments by f__forward under gradients, so
 // that ordinary autograd composes derivatives of any order.
+#include "memory.h"
 #include "operators.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -121,6 +122,7 @@ Tensors SplitNode::recompute() {
 
 autograd::variable_list SplitNode::apply(autograd::variable_list&& grads) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  const PoolScope pool;
   const SplitPair& split = *op->function->split;
   autograd::variable_list adjoints(split.differentiable.size());
   if (std::none_of(grads.begin(), grads.end(), [](const auto& g) { return g.defined(); })) {

@@ -1,5 +1,6 @@
 // Functions as operators of PyTorch's dispatcher: registration, the kernel on CPU tensors, and the
 // shapes of results for meta and fake tensors.
+#include "memory.h"
 #include "operators.h"
 
 #include <ATen/MemoryOverlap.h>
@@ -107,7 +108,9 @@ void check_result_sizes(const Operator& op, const std::vector<int64_t>& slots) {
   }
 }
 
-Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<int64_t>& slots) {
+// `general`: also where there is a kernel for these sizes.
+Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<int64_t>& slots,
+                   bool general = false) {
   // A function computes in the dtype that it is called with, also where autocast would not.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   check_result_sizes(op, slots);
@@ -115,7 +118,11 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   // bfloat16 is computed in float32 and rounded once, at the end.
   const bool narrow = dtype == at::kBFloat16;
   const auto inputs = kernel_arguments(op, arguments, slots, narrow ? at::kFloat : dtype);
-  Tensors results = op.function->kernel(inputs.tensors, inputs.ints);
+  const Kernel kernel = op.function->kernel;
+  Tensors results = general
+                        ? kernel(inputs.tensors, inputs.ints)
+                        : run_specialised(*op.specialisations, op.module->specialisation.load(),
+                                          slots, kernel, inputs.tensors, inputs.ints);
   TORCH_INTERNAL_ASSERT(results.size() == op.function->results.size(), op.function->display);
   if (narrow) {
     for (auto& result : results) {
@@ -140,6 +147,7 @@ struct CpuKernel final : c10::OperatorKernel {
   Operator* op;
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
+    const PoolScope pool;
     const size_t count = op->parameter_of.size();
     const Arguments arguments = torch::jit::last(*stack, count);
     give(stack, count, run_kernel(*op, arguments, bind_slots<int64_t>(*op, arguments)));
@@ -168,7 +176,7 @@ struct MetaKernel final : c10::OperatorKernel {
       for (const auto& slot : slots) {
         numbers.push_back(slot.guard_int(__FILE__, __LINE__));
       }
-      give(stack, count, run_kernel(*op, arguments, numbers));
+      give(stack, count, run_kernel(*op, arguments, numbers, true));
       return;
     }
     const auto dtype = dtype_of_call(*op, arguments);
@@ -199,6 +207,8 @@ struct AutogradKernel final : c10::OperatorKernel {
 void fill(Operator& op, ModuleState& state, const Function& function) {
   op.module = &state;
   op.function = &function;
+  op.specialisations =
+      &specialisations_of(std::string(state.module->name_space) + "::" + function.name);
   int parameter_results = 0;
   for (size_t i = 0; i < function.parameters.size(); ++i) {
     const Parameter& p = function.parameters[i];
@@ -236,6 +246,7 @@ Operator* find_operator(ModuleState& state, const std::string& name) {
 }
 
 void register_module(const Module& module) {
+  install_pool();
   auto& slot = registry()[&module];
   slot = std::make_unique<ModuleState>();
   ModuleState& state = *slot;

@@ -3,10 +3,7 @@
 // a kernel one comparison.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/FunctionRef.h>
 
 #include <algorithm>
@@ -19,38 +16,12 @@
 #include <tuple>
 #include <vector>
 
-// glibc has vector versions of these functions (libmvec, at most 4 units in the last place off), but
-// its headers offer them to the compiler under -ffast-math only. Declaring them is all that it needs.
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(_OPENMP) && !defined(__clang__)
-#if __GLIBC_PREREQ(2, 35)
-extern "C" {
-#pragma omp declare simd notinbranch
-float expf(float) noexcept;
-#pragma omp declare simd notinbranch
-double exp(double) noexcept;
-#pragma omp declare simd notinbranch
-float logf(float) noexcept;
-#pragma omp declare simd notinbranch
-double log(double) noexcept;
-#pragma omp declare simd notinbranch
-float sinf(float) noexcept;
-#pragma omp declare simd notinbranch
-double sin(double) noexcept;
-#pragma omp declare simd notinbranch
-float cosf(float) noexcept;
-#pragma omp declare simd notinbranch
-double cos(double) noexcept;
-#pragma omp declare simd notinbranch
-float tanhf(float) noexcept;
-#pragma omp declare simd notinbranch
-double tanh(double) noexcept;
-#pragma omp declare simd notinbranch
-float powf(float, float) noexcept;
-#pragma omp declare simd notinbranch
-double pow(double, double) noexcept;
-}
-#endif
-#endif
+#include "allocate.h"
+#include "parallel.h"
+#include "sanitize.h"
+#include "tiles.h"
+#include "vector_math.h"
+#include "memory.h"
 
 namespace loma {
 
@@ -65,20 +36,10 @@ at::TensorOptions options() {
   return at::TensorOptions().dtype(c10::CppTypeToScalarType<real>::value);
 }
 
-// The floating dtype of a call: that of the first tensor which has one, float32 if there is none.
-inline bool is_double(const Tensors& tensors) {
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && at::isFloatingType(tensor.scalar_type())) {
-      return tensor.scalar_type() == at::kDouble;
-    }
-  }
-  return false;
-}
-
 // A 0-dimensional tensor of one number.
 template <typename number>
 at::Tensor scalar(number value) {
-  at::Tensor tensor = at::empty({}, options<number>());
+  at::Tensor tensor = empty({}, options<number>());
   *tensor.template mutable_data_ptr<number>() = value;
   return tensor;
 }
@@ -183,7 +144,7 @@ inline at::Tensor slice(const at::Tensor& tensor, int64_t dim, int64_t start, in
 
 inline at::Tensor slice_into(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int64_t start,
                              int64_t end, int64_t step, const char* place) {
-  at::Tensor whole = at::zeros(sizes, tensor.options());
+  at::Tensor whole = zeros(sizes, tensor.options());
   slice(whole, dim, start, end, step, place).copy_(tensor);
   return whole;
 }
@@ -202,7 +163,7 @@ inline at::Tensor one_hot(const at::Tensor& index, int64_t size, at::TensorOptio
   check_positions(index, size, place);
   std::vector<int64_t> sizes = index.sizes().vec();
   sizes.push_back(size);
-  return at::zeros(sizes, options).scatter_(-1, index.unsqueeze(-1), 1);
+  return zeros(sizes, options).scatter_(-1, index.unsqueeze(-1), 1);
 }
 
 inline at::Tensor gather(const at::Tensor& tensor, int64_t dim, const at::Tensor& index,
@@ -214,7 +175,7 @@ inline at::Tensor gather(const at::Tensor& tensor, int64_t dim, const at::Tensor
 inline at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& index, at::IntArrayRef sizes,
                               int64_t dim, const char* place) {
   check_positions(index, sizes[dim < 0 ? dim + static_cast<int64_t>(sizes.size()) : dim], place);
-  return at::zeros(sizes, tensor.options()).scatter_add_(dim, index, tensor);
+  return zeros(sizes, tensor.options()).scatter_add_(dim, index, tensor);
 }
 
 // ------------------------------------------------------------------ checks of index statements
@@ -295,24 +256,6 @@ class Outside {
 
   std::atomic<int64_t> which_{0}, value_{0};
 };
-
-// For which i of range(extent) does ``coefficient * i + rest`` lie inside range(size)? Narrows
-// [begin, end), an interval of i, to those.
-inline void narrow(int64_t& begin, int64_t& end, int64_t coefficient, int64_t rest, int64_t size) {
-  if (coefficient < 0) {  // mirror: -c i + (size - 1 - rest)
-    coefficient = -coefficient;
-    rest = size - 1 - rest;
-  }
-  if (coefficient == 0) {
-    if (rest < 0 || rest >= size) end = begin;
-    return;
-  }
-  // The smallest i with c i + rest >= 0, and the smallest with c i + rest >= size.
-  const int64_t first = rest >= 0 ? 0 : (-rest + coefficient - 1) / coefficient;
-  const int64_t last = rest >= size ? 0 : (size - rest + coefficient - 1) / coefficient;
-  begin = std::min(std::max(begin, first), end);
-  end = std::max(std::min(end, last), begin);
-}
 
 // ---------------------------------------------------------------------------------- arithmetic
 
@@ -432,13 +375,109 @@ using Range = c10::function_ref<void(int64_t, int64_t)>;
 // Runs ``body(begin, end)`` over range(count), in parallel when there is enough to do. ``work`` is
 // the number of innermost steps in one iteration. Out of line, so that every loop shares one copy.
 __attribute__((noinline)) inline void parallel(int64_t count, int64_t work, Range body) {
-  constexpr int64_t kGrain = 16384;
   if (count <= 0) return;
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(work, 1));
   if (count <= grain) {
     body(0, count);
   } else {
-    at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) { body(begin, end); });
+    parallel_for(0, count, grain, [&](int64_t begin, int64_t end) { body(begin, end); });
+  }
+}
+
+// The loop of one statement inside a kernel: on this thread, or in parallel where the iterations of
+// the kernel itself are not.
+template <typename Body>
+inline void inside(bool nested, int64_t count, int64_t work, const Body& body) {
+  if (nested) {
+    parallel(count, work, body);
+  } else if (count > 0) {
+    body(0, count);
+  }
+}
+
+// Where the private tensors of a kernel lie in its workspace: those whose lifetimes do not overlap
+// share memory. Tensors are placed in the order in which they are added, each at the lowest offset
+// where it meets none that is alive at the same time.
+class WorkspacePlan {
+ public:
+  void add(int first, int last, size_t bytes) {
+    slots_.push_back({first, last, (bytes + 63) / 64 * 64 + kRedZone, 0, bytes});
+  }
+
+  void place() {
+    for (size_t k = 0; k < slots_.size(); ++k) {
+      Slot& slot = slots_[k];
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t other = 0; other < k; ++other) {
+          const Slot& old = slots_[other];
+          const bool alive =
+              kRedZone > 0 || (slot.first <= old.last && old.first <= slot.last);
+          if (alive && slot.offset < old.offset + old.bytes && old.offset < slot.offset + slot.bytes) {
+            slot.offset = old.offset + old.bytes;
+            moved = true;
+          }
+        }
+      }
+      bytes_ = std::max(bytes_, slot.offset + slot.bytes);
+    }
+  }
+
+  // Under AddressSanitizer: nothing but the tensors themselves may be touched.
+  void guard(std::byte* memory) const {
+    for (const Slot& slot : slots_) {
+      forbid(memory + slot.offset + slot.exact, memory + slot.offset + slot.bytes);
+    }
+  }
+
+  size_t offset(size_t slot) const { return slots_[slot].offset; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct Slot {
+    int first, last;
+    size_t bytes, offset, exact;
+  };
+  std::vector<Slot> slots_;
+  size_t bytes_ = 0;
+};
+
+// How many of ``extent`` values go through the loops of a tile at once: as many as keep its
+// temporaries, of ``bytes`` for each value, inside the caches, but enough to be worth reading
+// ``operands`` bytes again for every tile. It depends on sizes alone, as results may depend on it.
+inline int64_t tile(int64_t extent, int64_t bytes, int64_t operands) {
+  constexpr int64_t kCache = int64_t(8) << 20;
+  constexpr int64_t kFewest = 16;
+  const int64_t wanted = std::max(kCache, 2 * operands);
+  const int64_t most = std::max(kFewest, wanted / std::max<int64_t>(bytes, 1));
+  return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));
+}
+
+// How many values of an axis make a block: so many that private tensors, of ``bytes`` for each value,
+// stay in the first-level cache, in whole vectors.
+inline int64_t block_size(int64_t extent, int64_t bytes) {
+  const int64_t values = int64_t(16384) / std::max<int64_t>(bytes, 4);
+  const int64_t most = std::clamp<int64_t>(values / 64 * 64, 64, 4096);
+  return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));
+}
+
+using Iterations = c10::function_ref<void(std::byte*, bool, int64_t, int64_t)>;
+
+// Runs ``body(workspace, nested, begin, end)`` over range(count), each thread with a workspace of
+// its own. ``work`` is about the number of steps in one iteration.
+__attribute__((noinline)) inline void kernel(int64_t count, int64_t work, const WorkspacePlan& plan,
+                                             Iterations body) {
+  const auto run = [&](bool nested, int64_t begin, int64_t end) {
+    const Workspace workspace(plan.bytes());
+    plan.guard(workspace.data());
+    body(workspace.data(), nested, begin, end);
+  };
+  if (count <= 0) return;
+  const int64_t threads = in_parallel_region() ? 1 : at::get_num_threads();
+  if (count < threads) {
+    run(true, 0, count);
+  } else {
+    parallel(count, work, [&](int64_t begin, int64_t end) { run(false, begin, end); });
   }
 }
 

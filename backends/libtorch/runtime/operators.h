@@ -2,6 +2,7 @@
 #ifndef LOMA_OPERATORS_H
 #define LOMA_OPERATORS_H
 
+#include "specialise.h"
 #include "tables.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -35,6 +36,7 @@ struct Operator {
   std::optional<c10::OperatorHandle> handle, forward, backward;
   // The same function in a module that also holds its derivative, once that is compiled.
   std::atomic<const c10::OperatorHandle*> with_derivative{nullptr};
+  Specialisations* specialisations = nullptr;
 
   const Parameter& parameter(size_t argument) const {
     return function->parameters[parameter_of[argument]];
@@ -49,6 +51,8 @@ struct ModuleState {
   std::unique_ptr<torch::Library> library;
   std::deque<Operator> operators;
   DerivativeHook derivative;
+  // Which kernels for known sizes are made; null: none.
+  std::atomic<const SpecialisationPolicy*> specialisation{nullptr};
   std::mutex mutex;
 };
 

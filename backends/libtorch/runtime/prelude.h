@@ -9,6 +9,7 @@
 #include "tables.h"
 
 #include "kernels.h"
+#include "memory.h"
 #include "values.h"
 
 #ifdef LOMA_STANDALONE

@@ -1,6 +1,7 @@
 // The Python side of a module: functions that a call reaches without the overhead of torch.ops.
 #include "binding.h"
 #include "operators.h"
+#include "timing.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -241,6 +242,24 @@ void set_derivative_hook(ModuleState& state, py::object hook) {
   };
 }
 
+// What the probes have counted, in the order of loma.bench.Unit's fields.
+py::list read_probes(const Module& module) {
+  py::list rows;
+  for (size_t k = 0; k < module.probe_count; ++k) {
+    const Probe& p = module.probes[k];
+    rows.append(py::make_tuple(p.function, p.line, p.text, p.count.load(), p.nanoseconds.load(),
+                               p.page_faults.load(), p.bytes.load(), p.flops.load()));
+  }
+  return rows;
+}
+
+void reset_probes(const Module& module) {
+  for (size_t k = 0; k < module.probe_count; ++k) {
+    Probe& p = module.probes[k];
+    p.count = p.nanoseconds = p.page_faults = p.bytes = p.flops = 0;
+  }
+}
+
 }  // namespace
 
 void bind_module(py::module_& python, const Module& module) {
@@ -249,8 +268,12 @@ void bind_module(py::module_& python, const Module& module) {
   python.def("entry", [state](const std::string& name, py::object fallback) {
     return make_entry(*state, name, std::move(fallback));
   });
+  bind_tuning(python);
+  bind_specialise(python, *state);
   python.def("set_derivative_hook",
              [state](py::object hook) { set_derivative_hook(*state, std::move(hook)); });
+  python.def("probes", [state] { return read_probes(*state->module); });
+  python.def("reset_probes", [state] { reset_probes(*state->module); });
 }
 
 }  // namespace loma

@@ -19,6 +19,17 @@ using Tensors = std::vector<at::Tensor>;
 // A kernel gets the tensors and floats (0-dim) in the order of the parameters, and the ints.
 using Kernel = Tensors (*)(const Tensors& tensors, const std::vector<int64_t>& ints);
 
+// Whether a kernel computes in double: the dtype is that of the first tensor which has a floating
+// one, float32 if there is none.
+inline bool is_double(const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && at::isFloatingType(tensor.scalar_type())) {
+      return tensor.scalar_type() == at::kDouble;
+    }
+  }
+  return false;
+}
+
 enum class Kind : uint8_t { Tensor, Tensor32, IntTensor, Float, Int };  // Tensor32: float32 only
 enum class Role : uint8_t {
   In,
@@ -91,9 +102,13 @@ struct Function {
   const SplitPair* split;  // null: its derivative is compiled when first needed
 };
 
+struct Probe;  // timing.h
+
 struct Module {
   const char* name_space;
   c10::ArrayRef<Function> functions;
+  Probe* probes = nullptr;  // of a module that measures itself
+  size_t probe_count = 0;
 };
 
 // Registers every function as an operator of the dispatcher. Called once, when a module is loaded.
