@@ -1,39 +1,55 @@
-"""CapsNet's layers and a per-pixel 5x5 convolution: forward and backward, loma against PyTorch.
+"""CapsNet's layers one by one, and a per-pixel 5x5 convolution: forward and backward.
 
-Float32, the network's own sizes. Prints the median time of each and loma's as a ratio to the two
-others (above 1: loma is faster). Repetitions are interleaved.
+Float32, the network's own sizes. The PyTorch peers of the per-pixel convolution are tried in
+several forms.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from forms import (
+    COMPILE, EAGER, LOMA, Case, Form, Settings, Step, backward_step, leaf, torch_forms,
+)  # fmt: skip
+from harness import main
 from torch import Tensor
 
 import loma
-from capsnet_loma import reference
-from capsnet_loma.layers import layers
-from loma.measure import interleaved_medians
+from capsnet_loma import layers, reference
 
 PER_PIXEL = """
-def per_pixel(X : In[Tensor[B, C, H, W]], K : In[Tensor[P, Q, B, H, W]]) -> Tensor[B, C, H, W]:
+def per_pixel(X : In[Tensor[B, C, H, W]], K : In[Tensor[5, 5, B, H, W]]) -> Tensor[B, C, H, W]:
     Z : Tensor[B, C, H, W]
     Z[b, c, h, w] += zero_pad(X[b, c, h + p - 2, w + q - 2]) * K[p, q, b, h, w]
     return Z
 """
 
-
-def per_pixel(x: Tensor, k: Tensor) -> Tensor:
-    """Every pixel has a 5x5 filter of its own. Of the forms tried the fastest in eager PyTorch."""
-    padded = torch.nn.functional.pad(x, (2, 2, 2, 2))
-    windows = padded.unfold(2, 5, 1).unfold(3, 5, 1)
-    return torch.einsum("bchwpq,pqbhw->bchw", windows, k)
+# -------------------------------------------------- every pixel has a 5x5 filter of its own
 
 
-def per_pixel_sum(x: Tensor, k: Tensor) -> Tensor:
-    """The same as 25 shifted products, which ``torch.compile`` fuses."""
+def _windows(x: Tensor) -> Tensor:
+    return torch.nn.functional.pad(x, (2, 2, 2, 2)).unfold(2, 5, 1).unfold(3, 5, 1)
+
+
+def windows_einsum(x: Tensor, k: Tensor) -> Tensor:
+    return torch.einsum("bchwpq,pqbhw->bchw", _windows(x), k)
+
+
+def windows_product(x: Tensor, k: Tensor) -> Tensor:
+    return (_windows(x) * k.permute(2, 3, 4, 0, 1).unsqueeze(1)).sum((-2, -1))
+
+
+def unfolded(x: Tensor, k: Tensor) -> Tensor:
+    """Windows as im2col makes them: [B, C, 25, H * W]."""
+    batch, channels, height, width = x.shape
+    columns = torch.nn.functional.unfold(x, 5, padding=2).view(batch, channels, 25, height * width)
+    filters = k.view(25, batch, height * width).transpose(0, 1).unsqueeze(1)
+    return (columns * filters).sum(2).view_as(x)
+
+
+def shifted_sum(x: Tensor, k: Tensor) -> Tensor:
+    """25 shifted products."""
     height, width = x.shape[2:]
     padded = torch.nn.functional.pad(x, (2, 2, 2, 2))
     total = torch.zeros_like(x)
@@ -43,60 +59,58 @@ def per_pixel_sum(x: Tensor, k: Tensor) -> Tensor:
     return total
 
 
-# What torch.compile is given where another form of the layer is its best.
-FUSED = {per_pixel: per_pixel_sum}
+PER_PIXEL_FORMS: dict[str, Callable[..., Tensor]] = {
+    "windows, einsum": windows_einsum,
+    "windows, product": windows_product,
+    "unfold": unfolded,
+    "shifted sum": shifted_sum,
+}
 
 
-def step(function: Callable[..., Tensor], args: list[object]) -> Callable[[], None]:
-    """One forward and backward pass, gradients started anew."""
-    leaves = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
+def cases(settings: Settings) -> Sequence[Case]:
+    def case(
+        key: str,
+        title: str,
+        forms: dict[str, Callable[..., Tensor]],
+        compiled: Callable[[], Callable[..., Tensor]],
+        shapes: Sequence[tuple[int, ...]],
+        rest: Sequence[int] = (),
+        goals: dict[str, float] | None = None,
+    ) -> Case:
+        def make(function: Callable[..., Tensor]) -> Step:
+            return backward_step(function, *(leaf(*shape) for shape in shapes), *rest)
 
-    def run() -> None:
-        for leaf in leaves:
-            leaf.grad = None
-        result = function(*args)
-        result.backward(torch.ones_like(result))
+        peers = torch_forms(forms, make, modes=settings.compile_modes)
+        mine = Form(LOMA, f"{key}.loma", lambda: make(compiled()))
+        return Case(key, f"{title}: forward + backward", [*peers, mine], goals or {})
 
-    return run
+    def of_layer(name: str) -> Callable[[], Callable[..., Tensor]]:
+        return lambda: getattr(layers.module(layers.file_of(name)), name)
 
+    def twin(name: str) -> dict[str, Callable[..., Tensor]]:
+        return {"reference": getattr(reference, name)}
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch", type=int, default=100)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    batch, f = options.batch, layers()
-
-    def leaf(*shape: int) -> Tensor:
-        return torch.randn(*shape, requires_grad=True)
-
-    cases: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], list[object]]] = {
-        "squash": (f.squash, reference.squash, [leaf(batch, 1152, 8)]),
-        "predictions": (
-            f.predictions, reference.predictions, [leaf(10, 1152, 16, 8), leaf(batch, 1152, 8)],
+    b, i, r, o, k = (2, 3, 5, 4, 2) if settings.quick else (100, 10, 1152, 16, 8)
+    n, size = (2, 9) if settings.quick else (8, 224)
+    found = [
+        case(
+            "per_pixel", f"per-pixel 5x5 convolution, batch {n}, 3x{size}x{size}",
+            PER_PIXEL_FORMS if not settings.quick else {"shifted sum": shifted_sum},
+            lambda: loma.compile(PER_PIXEL).per_pixel,
+            [(n, 3, size, size), (5, 5, n, size, size)], goals={EAGER: 10.0, COMPILE: 4.0},
         ),
-        "routing": (f.routing, reference.routing, [leaf(batch, 10, 1152, 16), 3, 0]),
-        "per-pixel": (
-            loma.compile(PER_PIXEL).per_pixel, per_pixel,
-            [leaf(8, 3, 224, 224), leaf(5, 5, 8, 224, 224)],
+        case("squash", f"squash, {b}x{r}x{k}", twin("squash"), of_layer("squash"), [(b, r, k)]),
+        case(
+            "predictions", f"predictions, batch {b}, {i}x{r}x{o}x{k}", twin("predictions"),
+            of_layer("predictions"), [(i, r, o, k), (b, r, k)],
         ),
-        "lengths": (f.lengths, reference.lengths, [leaf(batch, 10, 16)]),
-    }  # fmt: skip
-    print(f"forward and backward, batch {batch} (per-pixel: 8), {options.threads} threads, ms")
-    print(f"{'layer':12s} {'eager':>8s} {'compile':>8s} {'loma':>8s}  vs eager  vs compile")
-    for name, (compiled, eager, args) in cases.items():
-        candidates = {
-            "eager": step(eager, args),
-            "torch.compile": step(torch.compile(FUSED.get(eager, eager)), args),
-            "loma": step(compiled, args),
-        }
-        times = interleaved_medians(candidates, rounds=options.rounds)
-        e, c, mine = (1e3 * times.median(k) for k in candidates)
-        print(f"{name:12s} {e:8.2f} {c:8.2f} {mine:8.2f}  {e / mine:7.2f}x  {c / mine:9.2f}x")
+        case(
+            "routing", f"routing without predictions, batch {b}, {i}x{r}x{o}, 3 iterations",
+            twin("routing"), of_layer("routing"), [(b, i, r, o)], [3, 0],
+        ),
+    ]  # fmt: skip
+    return found[:1] if settings.quick else found
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__ or "", cases)

@@ -12,22 +12,21 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
 from rich.syntax import Syntax
 
+from loma.saving import SAVES, Save
+from loma.cli_point import FILE, point_arguments, point_options
 from loma.errors import ToolchainError, UserError
 from loma.ir import Function, Module, is_tensor_function
 
-STAGES = ("parsed", "adjoint", "optimised", "cpp", "c")
+STAGES = ("parsed", "adjoint", "optimised", "kernels", "cpp", "c")
 
-_Number = TypeVar("_Number", int, float)
-_FILE = click.Path(exists=True, dir_okay=False, readable=True)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -122,12 +121,13 @@ def main() -> None:
     \b
     loma build squash.loma
     loma show --stage adjoint squash.loma d_squash
-    loma check squash.loma squash --shapes "s=2,3,4"
+    loma check squash.loma squash --shapes "S=2,3,4"
+    loma bench --explain squash.loma squash --shapes "S=100,1152,8"
     """
 
 
 @main.command()
-@click.argument("files", type=_FILE, nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 @_json_option
 def build(files: tuple[str, ...], as_json: bool) -> None:
     """Compile FILEs, several at once, and keep the result in the cache."""
@@ -164,23 +164,47 @@ def _signatures(program: Module) -> dict[str, str]:
 
 
 @main.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=FILE)
 @click.argument("function", required=False)
 @click.option(
     "--stage",
     type=click.Choice(STAGES),
     default="parsed",
     show_default=True,
-    help="What the compiler has after that stage: loma text, C++ for libtorch, or C.",
+    help="What the compiler has after that stage: loma text, fused loops, C++, or C.",
+)
+@click.option(
+    "--save",
+    type=click.Choice(SAVES),
+    default="auto",
+    show_default=True,
+    help="What forward parts keep for backward parts, as in loma.compile.",
+)
+@click.option(
+    "--saved", is_flag=True, help="List what FUNCTION keeps for its backward part, and its bytes."
+)
+@click.option(
+    "--size", "sizes", multiple=True, metavar="N=4", help="With --saved: a size or int argument."
 )
 @_json_option
-def show(file: str, function: str | None, stage: str, as_json: bool) -> None:
+def show(
+    file: str,
+    function: str | None,
+    stage: str,
+    save: Save,
+    saved: bool,
+    sizes: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Print FILE, or one FUNCTION of it, as it stands after a stage."""
     from loma import pipeline
 
     _prepare(as_json)
+    if saved:
+        _show_saved(file, function, save, sizes, as_json)
+        return
     try:
-        text = pipeline.stage_text(_read(file), stage, function, path=file)
+        text = pipeline.stage_text(_read(file), stage, function, path=file, save=save)
     except ValueError as error:  # there is no such function
         raise click.UsageError(str(error)) from error
     if as_json:
@@ -192,28 +216,42 @@ def show(file: str, function: str | None, stage: str, as_json: bool) -> None:
         click.echo(text, nl=not text.endswith("\n"))
 
 
+def _show_saved(
+    file: str, function: str | None, save: Save, sizes: tuple[str, ...], as_json: bool
+) -> None:
+    from loma import kept, pipeline
+
+    if function is None:
+        raise click.UsageError("--saved needs a FUNCTION")
+    values: dict[str, int] = {}
+    for text in sizes:
+        name, _, number = text.partition("=")
+        if not number.isdecimal():
+            raise click.UsageError(f"--size takes N=4, got {text!r}")
+        values[name] = int(number)
+    try:
+        stage = pipeline.program(_read(file), file, save=save, every=True)
+        rows = kept.kept(stage, function, values)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        _emit({"path": file, "function": function, "kept": list(map(dataclasses.asdict, rows))})
+    else:
+        click.echo(kept.table(rows), nl=False)
+
+
 @main.command()
-@click.argument("file", type=_FILE)
-@click.argument("function")
-@click.option("--shapes", default="", help='Shapes of tensors: "x=2,3 w=4,3".')
-@click.option("--size", "sizes", multiple=True, metavar="N=4", help="The value of a size variable.")
-@click.option("--arg", "scalars", multiple=True, metavar="n=3", help="An int or float argument.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the random values.")
-@click.option("--positive", is_flag=True, help="Draw values from [0.5, 1.5] (for log, sqrt, ...).")
+@point_options
 @click.option("--tolerance", default=1e-6, show_default=True, help="Largest relative error.")
 @click.option("--max-elements", default=200, show_default=True, help="Elements per argument.")
 @_json_option
 def check(
     file: str,
     function: str,
-    shapes: str,
-    sizes: tuple[str, ...],
-    scalars: tuple[str, ...],
-    seed: int,
-    positive: bool,
     tolerance: float,
     max_elements: int,
     as_json: bool,
+    **point: Any,
 ) -> None:
     """Check the gradients of FUNCTION against float64 differences at a random point.
 
@@ -222,21 +260,11 @@ def check(
     different.
     """
     _prepare(as_json)
-    given = (
-        dict(_shape(item) for item in shapes.split()),
-        dict(_number(item, int, "--size") for item in sizes),
-        dict(_number(item, float, "--arg") for item in scalars),
-    )
-    primal = _function(_parse(file), function)
+    arguments = point_arguments(_function(_parse(file), function), **point)
 
     from loma import compiler
     from loma.check import check_gradients
-    from loma.samples import Given, SampleError, sample_arguments
 
-    try:
-        arguments = sample_arguments(primal, Given(*given), seed=seed, positive=positive)
-    except SampleError as error:
-        raise click.UsageError(str(error)) from error
     module = compiler.compile(Path(file))
     try:
         report = check_gradients(
@@ -244,7 +272,7 @@ def check(
             arguments,
             tolerance=tolerance,
             max_elements=max_elements,
-            seed=seed,
+            seed=point["seed"],
             raise_on_error=False,
         )
     except (TypeError, ValueError, AttributeError) as error:
@@ -255,6 +283,57 @@ def check(
     else:
         click.echo(str(report))
     click.get_current_context().exit(0 if report.ok else 1)
+
+
+@main.command()
+@point_options
+@click.option(
+    "--explain", is_flag=True, help="Say what the time goes into, statement by statement."
+)
+@click.option("--backward", is_flag=True, help="Measure forward and backward under autograd.")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Threads of a call.  [default: torch's, as a rule all processors]",
+)
+@_json_option
+def bench(
+    file: str,
+    function: str,
+    explain: bool,
+    backward: bool,
+    dtype: str,
+    threads: int | None,
+    as_json: bool,
+    **point: Any,
+) -> None:
+    """Measure warm calls of FUNCTION, which has tensors among its arguments or results.
+
+    Every size must be given, by --shapes or --size. With --explain each statement, or each loop
+    that statements were fused to, is timed: a row has its time and page faults, the rates at which
+    it moves and computes what it has to at least, and these as a part of what a large copy and a
+    matrix product reach on this machine. What fits the caches may be faster than a copy.
+    docs/performance.md reads such a table.
+    """
+    _prepare(as_json)
+    arguments = point_arguments(_function(_parse(file), function), **point, complete=True)
+
+    from loma import bench_report
+
+    try:
+        record, text = bench_report.measure(
+            Path(file), function, arguments, dtype, backward, threads, explain
+        )
+    except (TypeError, ValueError) as error:
+        raise _Refused(str(error)) from error
+    if as_json:
+        _emit({"path": file, **record})
+    else:
+        click.echo(text)
 
 
 @main.group()
@@ -291,6 +370,30 @@ def cache_clear(as_json: bool) -> None:
         click.echo(f"removed {removed} entries")
 
 
+@main.command()
+@click.option("--clear", is_flag=True, help="Forget the choices: each is measured again.")
+@_json_option
+def tuning(clear: bool, as_json: bool) -> None:
+    """Show which form of a convolution was measured to be fastest, for which sizes."""
+    from loma import tuning as store
+
+    _prepare(as_json)
+    if clear:
+        removed = store.clear()
+        if as_json:
+            _emit({"removed": removed})
+        else:
+            click.echo(f"removed {removed} choices")
+        return
+    choices = store.choices()
+    if as_json:
+        records = [dataclasses.asdict(choice) for choice in choices]
+        _emit({"choices": [{**record, "path": str(record["path"])} for record in records]})
+        return
+    for choice in choices:
+        click.echo(str(choice))
+
+
 # -------------------------------------------------------------------------------------- helpers
 
 
@@ -314,7 +417,7 @@ def _differentiated(module: Module) -> Module:
 
 
 def _function(module: Module, name: str) -> Function:
-    """The function to check, made by AD if the file asks for it; a usage error if there is none."""
+    """The function to call, made by AD if the file asks for it; a usage error if there is none."""
     from loma import pipeline
 
     if any(derivative.name == name for derivative in module.derivatives):
@@ -325,8 +428,9 @@ def _function(module: Module, name: str) -> Function:
         raise click.UsageError(str(error)) from error
     if not is_tensor_function(function):
         raise click.UsageError(
-            f"'{name}' is a scalar function, and this checks functions of tensors: compare what "
-            f"rev_diff({name}) and fwd_diff({name}) give; docs/tutorial.md shows both"
+            f"'{name}' is a scalar function, and this is for functions of tensors; gradients can "
+            f"be checked by comparing what rev_diff({name}) and fwd_diff({name}) give: "
+            "docs/tutorial.md shows both"
         )
     return function
 
@@ -338,25 +442,6 @@ def _signature(function: Function) -> str:
     text = print_function(function)
     head = text[text.index("def ") :].partition(":\n")[0]
     return " ".join(head.split()).replace("( ", "(").replace(", )", ")")
-
-
-def _shape(item: str) -> tuple[str, tuple[int, ...]]:
-    name, equals, text = item.partition("=")
-    parts = [part for part in text.strip("()[]").split(",") if part]
-    if not name or not equals or not all(part.isdecimal() for part in parts):
-        raise click.BadParameter(
-            f"'{item}' is not of the form name=2,3 (no blanks inside)", param_hint="--shapes"
-        )
-    return name, tuple(map(int, parts))
-
-
-def _number(item: str, kind: Callable[[str], _Number], option: str) -> tuple[str, _Number]:
-    name, _, text = item.partition("=")
-    try:
-        return name, kind(text)
-    except ValueError:
-        what = "an integer" if kind is int else "a number"
-        raise click.BadParameter(f"'{item}' is not name={what}", param_hint=option) from None
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import doctest
+import gc
 import io
+import linecache
 import re
 import shlex
 from collections.abc import Iterator
@@ -31,11 +33,15 @@ from click.testing import CliRunner
 from conftest import ROOT
 from loma.ad import differentiate
 from loma.cli import main
+from loma.config import OPTIMISATIONS
 from loma.frontend import parse
 from loma.printer import print_function
 
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PAGES = ("docs/tutorial.md", "docs/language.md", "docs/compat.md")
+PAGES = (
+    "docs/tutorial.md", "docs/language.md", "docs/compat.md", "docs/python.md",
+    "docs/performance.md",
+)  # fmt: skip
 
 
 class Page:
@@ -58,14 +64,20 @@ class Page:
             case "text" if name:
                 Path(name).write_text(text, encoding="utf-8")
             case "python":
-                exec(compile(text, "<page>", "exec"), self.names)
+                self._statements(text)
             case "pycon":
                 text = "".join(self._session(text))
             case "console":
                 text = "".join(self._commands(text))
         return f"```{kind}{f' {name}' if name else ''}\n{text}```"
 
+    def _statements(self, text: str) -> None:
+        name = f"<block {len(linecache.cache)}>"  # a file's name for those who read their source
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        exec(compile(text, name, "exec"), self.names)
+
     def _session(self, text: str) -> Iterator[str]:
+        gc.collect()  # what pages say of memory does not depend on when others' garbage is freed
         for part in doctest.DocTestParser().parse(text):
             if isinstance(part, str):
                 yield part
@@ -96,6 +108,7 @@ def test_pages_show_what_happens(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOMA_SPECIALISATIONS", "8")
     page = ROOT / name
     text = page.read_text(encoding="utf-8")
     replayed = Page().replayed(text)
@@ -119,6 +132,13 @@ def test_the_readme_shows_the_adjoint_that_is_generated() -> None:
         differentiate(parse(text))
     module = differentiate(parse(program))
     assert print_function(module.function("d_per_pixel")).strip() == adjoint.strip()
+
+
+def test_every_optimisation_is_described() -> None:
+    text = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\* ((?:`\w+`(?:, )?)+):", text, re.MULTILINE)
+    names = [name for line in listed for name in re.findall(r"\w+", line)]
+    assert sorted(names) == sorted(OPTIMISATIONS)
 
 
 def test_links_lead_somewhere() -> None:

@@ -1,0 +1,119 @@
+"""The benchmarks run, on tiny sizes: every row is there. What they measure is not looked at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import ROOT
+
+FOLDER = ROOT / "benchmarks"
+EAGER, KEEPING = "eager PyTorch", "eager PyTorch, memory kept"
+COMPILE, LOMA, NATIVE = "torch.compile", "loma", "loma, C++ program"
+PEERS = {EAGER, KEEPING, COMPILE, LOMA}
+
+
+def script(name: str, *args: str) -> str:
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *args]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path, str]:
+    """(results, folder with the pages, what was printed) of a quick run of everything."""
+    root = tmp_path_factory.mktemp("checkout")
+    (root / "docs").mkdir()
+    for page in ("README.md", "docs/performance.md"):
+        text = "before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nbehind\n"
+        (root / page).write_text(text, encoding="utf-8")
+    file = root / "results.json"
+    printed = script("run_all", "--quick", "--json", str(file), "--root", str(root))
+    return json.loads(file.read_text(encoding="utf-8")), root, printed
+
+
+def rows(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        row["key"]: row for name in ("capsules", "layers", "capsnet")
+        for row in results["benchmarks"][name]["rows"]
+    }  # fmt: skip
+
+
+def test_every_figure_is_measured(measured: tuple[dict[str, Any], Path, str]) -> None:
+    found = rows(measured[0])
+    assert set(found) >= {
+        "routing forward", "routing forward + backward", "per_pixel",
+        "capsnet forward + backward", "capsnet inference",
+    }  # fmt: skip
+    for key, row in found.items():
+        peers = PEERS | ({NATIVE} if key == "capsnet forward + backward" else set())
+        assert set(row["groups"]) == peers
+        assert set(row["ratios"]) == peers - {LOMA}
+        for group in row["groups"].values():
+            assert group["seconds"] > 0
+            assert group["peak_memory"] > 2**20
+            assert len(group["samples"]) == 1
+
+
+def test_the_index_statements_are_measured(
+    measured: tuple[dict[str, Any], Path, str],
+) -> None:
+    results, root, _ = measured
+    found = results["benchmarks"]["index_statements"]["rows"]
+    assert len(found) >= 4  # some statements, each forward and with backward
+    for row in found:
+        assert set(row["groups"]) == {EAGER, COMPILE, LOMA}
+        assert set(row["ratios"]) == set(row["goals"]) == {EAGER, COMPILE}
+    summary = f"| {len(found)} index statements, one by one |"
+    assert summary in (root / "README.md").read_text(encoding="utf-8")
+
+
+def test_results_say_what_they_were_measured_on(
+    measured: tuple[dict[str, Any], Path, str],
+) -> None:
+    found = measured[0]["environment"]
+    assert found["cpus"] >= 1
+    assert {"torch", "python", "numpy"} <= set(found["versions"])
+    assert found["date"]
+    assert found["compiler"]
+
+
+def test_pages_and_picture_are_written(measured: tuple[dict[str, Any], Path, str]) -> None:
+    results, root, _ = measured
+    for page in ("README.md", "docs/performance.md"):
+        text = (root / page).read_text(encoding="utf-8")
+        assert text.startswith(
+            "before\n<!-- benchmarks -->\n|" if page == "README.md" else "before"
+        )
+        assert text.endswith("<!-- /benchmarks -->\nbehind\n")
+        assert "old" not in text.splitlines()
+        for row in rows(results).values():
+            assert not row["goals"] or f"| {row['title']} |" in text
+        assert results["environment"]["versions"]["torch"] in text
+    picture = (root / "docs/images/performance.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+
+
+def test_rendering_again_changes_nothing(measured: tuple[dict[str, Any], Path, str]) -> None:
+    _, root, _ = measured
+    before = (root / "README.md").read_text(encoding="utf-8")
+    script("run_all", "--render", "--json", str(root / "results.json"), "--root", str(root))
+    assert (root / "README.md").read_text(encoding="utf-8") == before
+
+
+def test_an_unknown_case_is_refused() -> None:
+    command = [sys.executable, str(FOLDER / "capsules.py"), "--case", "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert "no case 'nothing': there are routing forward" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["run_all", "capsules", "layers", "capsnet", "index_statements"])
+def test_scripts_explain_themselves(name: str) -> None:
+    assert {"--rounds", "--threads", "--json", "--quick"} <= set(script(name, "--help").split())
