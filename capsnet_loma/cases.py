@@ -116,6 +116,15 @@ def function_cases() -> Iterator[FunctionCase]:
             _all(_normal(i, r, o, k), _normal(batch, r, k)),
         )
     yield from _routing_cases()
+    for over_inputs in (0, 1):
+        yield FunctionCase(
+            "digit_capsules",
+            f"I=4 R=9 O=5 K=3, batch 3, softmax {over_inputs}",
+            _all(_normal(4, 9, 5, 3, scale=0.3), _normal(3, 9, 3), 3, over_inputs),
+        )
+    yield FunctionCase(
+        "digit_capsules", "one image", _all(_normal(10, 72, 16, 8), _normal(1, 72, 8), 3, 0)
+    )
     for shape in ((3, 4, 5), (1, 10, 16)):
         yield FunctionCase("lengths", str(list(shape)), _all(_normal(*shape)))
     yield FunctionCase("lengths", "zero capsules", _all(_with_zero_rows(3, 4, 5)))

@@ -139,11 +139,11 @@ def _main_job(
 
 
 def _compare_job(functions: tuple[str, ...], dtype: str, as_json: bool) -> int:
-    from capsnet_loma.layers import NAMES
+    from capsnet_loma.layers import FUNCTIONS
 
     for name in functions:
-        if name not in (*NAMES, "network"):
-            known = ", ".join((*NAMES, "network"))
+        if name not in (*FUNCTIONS, "network"):
+            known = ", ".join((*FUNCTIONS, "network"))
             raise click.UsageError(f"--function {name}: there is no such layer; there are {known}")
     out = Output(quiet=as_json)
     _compile(out, functions)
@@ -179,7 +179,9 @@ def _compile(out: Output, functions: tuple[str, ...] = ()) -> float:
     """Compiles the layers that are compared, by default all; the seconds that it took."""
     from capsnet_loma import layers
 
-    names = layers.NAMES if not functions or "network" in functions else functions
+    names: tuple[str, ...] = layers.NAMES
+    if functions and "network" not in functions:
+        names = tuple(dict.fromkeys(map(layers.file_of, functions)))
     start = time.perf_counter()
     with out.progress("compiling the layers") as update:
         layers.compile_layers(names, update)

@@ -29,7 +29,7 @@ from capsnet_loma.cases import (
     function_cases,
     network_cases,
 )
-from capsnet_loma.layers import NAMES, module
+from capsnet_loma.layers import FUNCTIONS, file_of, module
 
 How = Literal["autograd", "d_f"]
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -118,7 +118,7 @@ def compare(
 
     ``progress(what, done, total)`` is called before each case.
     """
-    names = NAMES if functions is None else tuple(functions)
+    names = FUNCTIONS if functions is None else tuple(functions)
     cases: list[FunctionCase | NetworkCase] = [c for c in function_cases() if c.function in names]
     if network:
         cases += network_cases()
@@ -141,7 +141,7 @@ def _compare_function(case: FunctionCase, dtype: torch.dtype) -> Iterator[Compar
     generator = torch.Generator().manual_seed(SEED)
     arguments = _cast(case.make(generator), dtype)
     names = _parameter_names(case.function)
-    loma_module = module(case.function)
+    loma_module = module(file_of(case.function))
 
     expected, leaves = _call(getattr(reference, case.function), arguments)
     adjoint = torch.randn(expected.shape, generator=generator, dtype=torch.float64).to(dtype)

@@ -15,13 +15,15 @@ NAMES = (
     "convolution",
     "primary",
     "squash",
-    "predictions",
-    "routing",
+    "digit_capsules",
     "lengths",
     "decoder",
     "margin_loss",
     "reconstruction_loss",
 )
+# Functions that stand in another file than that of their name.
+_FILES = {"predictions": "digit_capsules", "routing": "digit_capsules"}
+FUNCTIONS = (*NAMES, *_FILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Layers:
     convolution: Callable[..., Tensor]
     primary: Callable[..., Tensor]
     squash: Callable[..., Tensor]
+    digit_capsules: Callable[..., Tensor]
     predictions: Callable[..., Tensor]
     routing: Callable[..., Tensor]
     lengths: Callable[..., Tensor]
@@ -48,8 +51,13 @@ def path(name: str) -> Path:
     return FOLDER / f"{name}.loma"
 
 
+def file_of(function: str) -> str:
+    """The name of the file that a function stands in."""
+    return _FILES.get(function, function)
+
+
 def module(name: str) -> Any:
-    """The compiled loma module of a layer; it is compiled when it is first asked for."""
+    """The compiled loma module of a file; it is compiled when it is first asked for."""
     if name not in _modules:
         import loma
 
@@ -63,7 +71,7 @@ def layers() -> Layers:
     if _layers is None:
         compile_layers()
         _layers = Layers(
-            **{item.name: getattr(module(item.name), item.name) for item in fields(Layers)}
+            **{item.name: getattr(module(file_of(item.name)), item.name) for item in fields(Layers)}
         )
     return _layers
 

@@ -15,7 +15,10 @@ def build(folder: Path) -> Path:
 
     Raises :class:`loma.errors.ToolchainError` when C++ cannot be compiled.
     """
+    from loma import specialise
     from loma.backends import toolchain
 
     sources = [module(name).__folder__ / f"{name}.cpp" for name in NAMES]
+    for name in NAMES:  # kernels for the sizes that were used before
+        sources += specialise.sources(module(name))
     return toolchain.build_executable([MAIN, *sources], folder / PROGRAM)

@@ -30,8 +30,9 @@ class CapsNet(CapsNetParameters):
         inputs = f.primary(
             features, self.primary.weight, self.primary.bias, c.primary_dim, c.primary_stride
         )
-        predicted = f.predictions(self.digit_weight, f.squash(inputs))
-        capsules = f.routing(predicted, c.routing_iterations, int(c.over_inputs))
+        capsules = f.digit_capsules(
+            self.digit_weight, f.squash(inputs), c.routing_iterations, int(c.over_inputs)
+        )
         if targets_one_hot is None:
             mask = longest(f.lengths(capsules))
         else:

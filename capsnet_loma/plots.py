@@ -37,7 +37,7 @@ def plot_profile(profile: Profile, path: Path) -> None:
         axes[1],
         "page faults per iteration",
         ms,
-        [max(0.0, m.minor_faults.slope + m.major_faults.slope) for m in ms],
+        [m.faults for m in ms],
         [m.minor_faults.high - m.minor_faults.slope for m in ms],
     )
     _bars(axes[2], "peak memory, MiB", ms, [m.peak_memory / 2**20 for m in ms])

@@ -33,6 +33,7 @@ SEED = 2017
 COUNTS = (1, 2, 3, 4)  # iterations of a round's samples, times a common factor
 FEW_COUNTS = (1, 2, 3)  # where an iteration takes long
 MIN_ROUNDS, MAX_ROUNDS = 2, 4
+WARM_UP = 2  # iterations after the first: allocators and caches settle
 RESULT_TOLERANCE = 1e-4  # of float32 sums, relative to the sum of absolute values
 
 
@@ -52,6 +53,11 @@ class Measurement:
     major_faults: Fit
     cache_references: Fit | None
     cache_misses: Fit | None
+
+    @property
+    def faults(self) -> float:
+        """Page faults per iteration, minor and major ones."""
+        return max(0.0, self.minor_faults.slope) + max(0.0, self.major_faults.slope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ def _to_json(m: Measurement, baseline: Measurement) -> dict[str, Any]:
         "memory_ratio": m.peak_memory / baseline.peak_memory,
         "minor_faults_per_iteration": asdict(m.minor_faults),
         "major_faults_per_iteration": asdict(m.major_faults),
+        "faults_ratio": m.faults / max(1.0, baseline.faults),
         "cache_references_per_iteration": (
             asdict(m.cache_references) if m.cache_references else unavailable
         ),
@@ -178,7 +185,8 @@ def _measure(
 ) -> list[list[Sample]]:
     """The samples of each process, taken in turn."""
     progress("warming up", 0, 1)
-    slowest = max(process.run(1).seconds for process in processes)
+    for _ in range(WARM_UP):
+        slowest = max(process.run(1).seconds for process in processes)
     counts, rounds = plan(slowest, seconds)
     samples: list[list[Sample]] = [[] for _ in processes]
     total = rounds * len(counts) * len(processes)

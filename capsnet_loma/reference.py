@@ -60,6 +60,11 @@ def routing(predicted: Tensor, iterations: int, over_inputs: int) -> Tensor:
     return output
 
 
+def digit_capsules(weight: Tensor, capsules: Tensor, iterations: int, over_inputs: int) -> Tensor:
+    """[I, R, O, K], [B, R, K] -> [B, I, O]."""
+    return routing(predictions(weight, capsules), iterations, over_inputs)
+
+
 def lengths(capsules: Tensor) -> Tensor:
     """[B, I, O] -> [B, I]."""
     norm: Tensor = torch.linalg.vector_norm(capsules, dim=-1)

@@ -51,7 +51,7 @@ def show_profile(output: Output, profile: Profile) -> None:
     base = profile.baseline
     counted = all(m.cache_misses is not None for m in profile.measurements)
     columns = ["version", "ms/iteration (90% CI)", "of PyTorch"]
-    columns += ["minor faults/it.", "major faults/it.", "peak memory", "of PyTorch"]
+    columns += ["page faults/it.", "of PyTorch", "peak memory", "of PyTorch"]
     columns += ["cache references/it.", "cache misses/it."] if counted else []
     rows = []
     for m in profile.measurements:
@@ -59,8 +59,8 @@ def show_profile(output: Output, profile: Profile) -> None:
             m.version.label,
             _milliseconds(m.seconds),
             f"{m.seconds.slope / base.seconds.slope:.2f}x",
-            f"{max(0.0, m.minor_faults.slope):,.0f}",
-            f"{max(0.0, m.major_faults.slope):,.0f}",
+            f"{m.faults:,.0f}",
+            f"{m.faults / max(1.0, base.faults):.1%}",
             f"{m.peak_memory / 2**20:,.0f} MiB",
             f"{m.peak_memory / base.peak_memory:.2f}x",
         ]

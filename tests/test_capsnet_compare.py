@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from capsnet_loma.compare import Comparison, Report, compare, relative_error
-from capsnet_loma.layers import NAMES
+from capsnet_loma.layers import FUNCTIONS
 from loma import config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_everything_agrees() -> None:
     report = compare()
     assert report.ok, report.failures()
-    assert {item.function for item in report.comparisons} == {*NAMES, "network"}
-    for name in NAMES:  # each layer under autograd and by its explicit derivative
+    assert {item.function for item in report.comparisons} == {*FUNCTIONS, "network"}
+    for name in FUNCTIONS:  # each layer under autograd and by its explicit derivative
         assert {i.how for i in report.comparisons if i.function == name} == {"autograd", "d_f"}
 
 

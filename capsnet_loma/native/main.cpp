@@ -4,6 +4,10 @@
 
 #include <sys/resource.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -17,17 +21,15 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include "convolution.h"
 #include "counters.h"
 #include "decoder.h"
+#include "digit_capsules.h"
 #include "lengths.h"
 #include "margin_loss.h"
-#include "predictions.h"
 #include "primary.h"
 #include "reconstruction_loss.h"
-#include "routing.h"
 #include "squash.h"
 
 namespace {
@@ -55,7 +57,7 @@ Tensors read_tensors(const std::string& path) {
     words >> name >> rank;
     std::vector<int64_t> sizes(rank);
     for (int64_t& size : sizes) words >> size;
-    tensors.emplace_back(name, at::empty(sizes, at::kFloat));
+    tensors.emplace_back(name, loma::empty(sizes, at::kFloat));
   }
   for (auto& [name, tensor] : tensors)
     file.read(reinterpret_cast<char*>(tensor.data_ptr<float>()),
@@ -80,20 +82,7 @@ class CapsNet {
   // Forward, loss and backward; the gradients replace those of the iteration before.
   Tensor iteration() {
     for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
-    Tensor features = loma_convolution::convolution(images_, p("conv.weight"), p("conv.bias"));
-    Tensor inputs = loma_primary::primary(
-        features, p("primary.weight"), p("primary.bias"), options_.primary_dim,
-        options_.primary_stride);
-    Tensor squashed = loma_squash::squash(inputs);
-    Tensor predicted = loma_predictions::predictions(p("digit_weight"), squashed);
-    Tensor capsules = loma_routing::routing(predicted, options_.iterations, options_.over_inputs);
-    Tensor reconstruction = loma_decoder::decoder(
-        capsules, targets_, p("fc1.weight"), p("fc1.bias"), p("fc2.weight"), p("fc2.bias"),
-        p("fc3.weight"), p("fc3.bias"));
-    Tensor margin = loma_margin_loss::margin_loss(loma_lengths::lengths(capsules), targets_);
-    Tensor blurred = loma_reconstruction_loss::reconstruction_loss(
-        images_.flatten(1), reconstruction);
-    Tensor loss = margin.add(blurred, kReconstructionWeight);
+    Tensor loss = forward();
     loss.backward();
     return loss;
   }
@@ -101,6 +90,25 @@ class CapsNet {
   const Tensors& parameters() const { return parameters_; }
 
  private:
+  // The loss. A function of its own, so that during the backward pass a layer's result lives no
+  // longer than autograd needs it.
+  Tensor forward() const {
+    Tensor features = loma_convolution::convolution(images_, p("conv.weight"), p("conv.bias"));
+    Tensor inputs = loma_primary::primary(
+        features, p("primary.weight"), p("primary.bias"), options_.primary_dim,
+        options_.primary_stride);
+    Tensor squashed = loma_squash::squash(inputs);
+    Tensor capsules = loma_digit_capsules::digit_capsules(
+        p("digit_weight"), squashed, options_.iterations, options_.over_inputs);
+    Tensor reconstruction = loma_decoder::decoder(
+        capsules, targets_, p("fc1.weight"), p("fc1.bias"), p("fc2.weight"), p("fc2.bias"),
+        p("fc3.weight"), p("fc3.bias"));
+    Tensor margin = loma_margin_loss::margin_loss(loma_lengths::lengths(capsules), targets_);
+    Tensor blurred = loma_reconstruction_loss::reconstruction_loss(
+        images_.flatten(1), reconstruction);
+    return margin.add(blurred, kReconstructionWeight);
+  }
+
   const Tensor& p(const char* name) const { return by_name_.at(name); }
 
   Options options_;
@@ -145,8 +153,13 @@ void measure(CapsNet& net, long count) {
   std::cout << "}" << std::endl;
 }
 
-// Loading and checksums are not what is profiled.
-void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << 5; }
+// Loading and checksums are not what is profiled; see worker.py.
+void forget_the_start() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+  std::ofstream("/proc/self/clear_refs") << 5;
+}
 
 // The largest resident set in bytes. Not ru_maxrss, which the starting process hands down.
 long peak_memory() {
@@ -171,7 +184,7 @@ int main(int argc, char** argv) try {
               {std::atol(argv[3]), std::atol(argv[4]), std::atol(argv[5]), std::atol(argv[6])});
   std::cout.precision(17);
   say_result(net.iteration(), net);
-  reset_peak_memory();
+  forget_the_start();
   for (std::string line; std::getline(std::cin, line);) {
     if (line.rfind("run ", 0) == 0) measure(net, std::atol(line.c_str() + 4));
     if (line == "end") {
