@@ -18,8 +18,10 @@ setup(
         "loma.ad.tensor",
         "loma.backends",
         "loma.backends.c",
+        "loma.backends.kernels",
         "loma.backends.libtorch",
         "loma.backends.interpreter",
+        "loma.backends.kernels",
         "loma.backends.scalar",
         "capsnet_loma",
     ],
@@ -55,6 +57,7 @@ setup(
     extras_require={
         "test": [
             "pytest>=8",
+            "pytest-xdist>=3.6",
             "hypothesis>=6.100",
             "ruff>=0.6",
             "mypy>=1.11",

@@ -13,6 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loma import memory as memory
+    from loma import specialise as specialise
     from loma.check import check_gradients as check_gradients
     from loma.compiler import compile as compile
     from loma.compiler import compile_many as compile_many
@@ -20,22 +22,34 @@ if TYPE_CHECKING:
     from loma.errors import UserError as UserError
     from loma.functions import LomaModule as LomaModule
 
-_PUBLIC = {
+_PUBLIC = {  # name: the module that has it, or that it is
     "LomaModule": "loma.functions",
     "UserError": "loma.errors",
     "check_gradients": "loma.check",
     "compile": "loma.compiler",
     "compile_many": "loma.compiler",
+    "memory": "loma.memory",
     "module": "loma.embedded",
+    "specialise": "loma.specialise",
 }
 
-__all__ = ["LomaModule", "UserError", "check_gradients", "compile", "compile_many", "module"]
+__all__ = [
+    "LomaModule",
+    "UserError",
+    "check_gradients",
+    "compile",
+    "compile_many",
+    "memory",
+    "module",
+    "specialise",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'loma' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    found = importlib.import_module(_PUBLIC[name])
+    value = found if _PUBLIC[name] == f"loma.{name}" else getattr(found, name)
     globals()[name] = value
     return value
 

@@ -1,6 +1,7 @@
 """The cache on disk: folders named by the hash of what they were made from.
 
-``objects/KEY/`` holds files that a compiler made, ``index/KEY.json`` what a program's text led to.
+``objects/KEY/`` holds files that a compiler made, ``index/KEY.json`` what a program's text led to,
+``notes/KEY/`` what was added to that later.
 An entry appears by one rename, complete or not at all, so a process that is killed half way leaves
 only a temporary folder, and readers need no lock. A lock per key makes a second process wait for
 the first instead of compiling the same again.
@@ -97,24 +98,44 @@ def _remove_abandoned(temporary: Path) -> None:
 
 def read_index(key: str) -> dict[str, Any] | None:
     """What was kept under the key; None when there is nothing, or nothing readable."""
+    return _read(config.cache_dir() / "index" / f"{key}.json")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
     try:
-        record = json.loads((config.cache_dir() / "index" / f"{key}.json").read_text("utf-8"))
+        record = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None
 
 
 def write_index(key: str, record: dict[str, Any]) -> None:
-    index = config.cache_dir() / "index"
-    index.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f"{key}.", suffix=".tmp", dir=index)
+    _write(config.cache_dir() / "index", key, record)
+
+
+def _write(place: Path, key: str, record: dict[str, Any]) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f"{key}.", suffix=".tmp", dir=place)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(record, file)
-        os.replace(name, index / f"{key}.json")
+        os.replace(name, place / f"{key}.json")
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def add_note(key: str, record: dict[str, Any]) -> None:
+    """Adds to what is noted under the key; the same record twice is one."""
+    name = digest([json.dumps(record, sort_keys=True)])
+    _write(config.cache_dir() / "notes" / key, name, record)
+
+
+def notes(key: str) -> list[dict[str, Any]]:
+    """What was noted under the key, in an order that stays."""
+    place = config.cache_dir() / "notes" / key
+    paths = sorted(place.glob("*.json")) if place.is_dir() else []
+    return [record for path in paths if (record := _read(path)) is not None]
 
 
 def info() -> dict[str, object]:
@@ -136,7 +157,7 @@ def clear() -> int:
     """
     root = config.cache_dir()
     count = len(_names(root / "index"))
-    for name in ("index", "objects", "temporary", "locks"):
+    for name in ("index", "notes", "objects", "temporary", "locks", "tuning"):
         shutil.rmtree(root / name, ignore_errors=True)
     return count
 

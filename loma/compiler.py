@@ -13,27 +13,47 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from loma import cache, config
+from loma.saving import SAVES, Save
 from loma.functions import Functions, LomaModule, Record
+
+if TYPE_CHECKING:
+    from loma.pipeline import Optimised
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """What is compiled: a text, and the functions whose derivatives were asked for one after the
-    other, each a function of what the one before gave."""
+    other, each a function of what the one before gave. ``timed``: it measures its statements;
+    ``save``: what it keeps for its backward parts."""
 
     source: str
     path: str
     name: str
     derived: tuple[str, ...] = ()
+    timed: bool = False
+    save: Save = "auto"
 
     def key(self, part: str = "") -> str:
         """The entry of the cache's index."""
         from loma.backends import compilers
 
         compiler = (cache.package_fingerprint(), compilers.identity())
-        return cache.digest([*compiler, part, self.name, self.source, *self.derived])
+        passes = ",".join(sorted(config.optimisations()))
+        part += " timed" if self.timed else ""
+        program = (self.name, self.source, *self.derived)
+        return cache.digest([*compiler, passes, self.save, part, *program])
+
+    def stage(self) -> Optimised:
+        """The program with what autograd runs."""
+        from loma import pipeline
+
+        found = pipeline.program(self.source, self.path, self.name, self.save)
+        for function in self.derived:
+            found = pipeline.derived(found, function)
+        return found
 
 
 _lock = threading.Lock()
@@ -43,14 +63,17 @@ _loaded_scalars: dict[str, Functions] = {}
 _natives: dict[str, ModuleType] = {}  # by namespace of the operators
 
 
-def compile(program: str | Path) -> LomaModule:
+def compile(program: str | Path, *, save: Save = "auto", timed: bool = False) -> LomaModule:
     """Compiles a ``.loma`` file, or a program given as text, and loads it.
 
     A string that is one line and ends in ``.loma`` is a file's name. The same program gives the
-    same module object. Raises :class:`loma.errors.UserError` for a wrong program,
+    same module object. ``save`` is what a function keeps for its backward part under autograd:
+    "all" that it needs, nothing but its "inputs" and results (the rest is computed again), or, by
+    default, "auto": what is cheap is computed again. ``timed``: the tensor functions measure their
+    statements, for :mod:`loma.bench`. Raises :class:`loma.errors.UserError` for a wrong program,
     ``FileNotFoundError``, and :class:`loma.errors.ToolchainError` when C++ cannot be compiled.
     """
-    return load(_read(program))
+    return load(replace(_read(program, save), timed=timed))
 
 
 def compile_many(
@@ -86,11 +109,13 @@ def _lock_of(key: str) -> threading.Lock:
         return _locks.setdefault(key, threading.Lock())
 
 
-def _read(program: str | Path) -> Program:
+def _read(program: str | Path, save: Save = "auto") -> Program:
+    if save not in SAVES:
+        raise ValueError(f"save must be one of {', '.join(SAVES)}, got {save!r}")
     if isinstance(program, str) and ("\n" in program or not program.strip().endswith(".loma")):
-        return Program(program, "<text>", "module")
+        return Program(program, "<text>", "module", save=save)
     path = Path(program)
-    return Program(path.read_text(encoding="utf-8"), str(path), path.stem)
+    return Program(path.read_text(encoding="utf-8"), str(path), path.stem, save=save)
 
 
 def _obtain(program: Program, key: str) -> LomaModule:
@@ -126,11 +151,9 @@ def _build(program: Program) -> Record:
     from loma import pipeline
     from loma.backends import scalar, toolchain
 
-    stage = pipeline.program(program.source, program.path, program.name)
-    for function in program.derived:
-        stage = pipeline.derived(stage, function)
+    stage = program.stage()
     if stage.tensor_functions:
-        source = pipeline.generated(stage)
+        source = pipeline.generated(stage, program.timed)
         folder, operators = toolchain.build(source), source.metadata["operators"]
     else:
         source = pipeline.generated_scalars(stage)
@@ -163,6 +186,7 @@ def _scalar_functions(program: Program, kept: Record, module: LomaModule) -> Fun
 
 
 def _native(program: Program, kept: Record, folder: Path) -> ModuleType:
+    from loma import specialise
     from loma.backends import toolchain
 
     namespace = kept["namespace"]
@@ -171,8 +195,16 @@ def _native(program: Program, kept: Record, folder: Path) -> ModuleType:
         if namespace not in _natives:
             native = toolchain.load(folder, namespace)
             native.set_derivative_hook(_derivative_hook(program, kept["operators"]))
+            if not program.timed:  # whose statements count all calls
+                specialise.attach(native, program, kept["operators"], folder)
             _natives[namespace] = native
         return _natives[namespace]
+
+
+def natives() -> list[ModuleType]:
+    """The modules of tensor functions that this process has loaded."""
+    with _lock:
+        return list(_natives.values())
 
 
 def _derivative_hook(program: Program, functions: Mapping[str, str]) -> Callable[[str], str]:

@@ -1,22 +1,54 @@
 """Every environment variable that loma reads. Read anew at each use, so that a program may set one.
 
-=================  =================================================================================
-``LOMA_CACHE_DIR``  where compiled modules are kept; default ``$XDG_CACHE_HOME/loma`` or
-                    ``~/.cache/loma``
-``LOMA_CXX``        the C++ compiler; default ``$CXX``, then the first of g++, clang++, c++
-``LOMA_CXXFLAGS``   further flags of the compiler, behind loma's own
-``LOMA_CC``         the C compiler; default ``$CC``, then the first of gcc, clang, cc
-``LOMA_CFLAGS``     further flags of the C compiler, behind loma's own
-``LOMA_JOBS``       how many compilers run at once; default: the CPUs that this process may use
-``LOMA_VERBOSE``    1: print each compiler command and what it took to standard error
-=================  =================================================================================
+=========================  =========================================================================
+``LOMA_CACHE_DIR``         where compiled modules are kept; default ``$XDG_CACHE_HOME/loma`` or
+                           ``~/.cache/loma``
+``LOMA_CXX``               the C++ compiler; default ``$CXX``, then the first of g++, clang++, c++
+``LOMA_CXXFLAGS``          further flags of the compiler, behind loma's own
+``LOMA_CC``                the C compiler; default ``$CC``, then the first of gcc, clang, cc
+``LOMA_CFLAGS``            further flags of the C compiler, behind loma's own
+``LOMA_JOBS``              how many compilers run at once; default: the CPUs that this process may
+                           use
+``LOMA_OPT``               which optimisations run: 0 for none, 1 for all (the default), or names to
+                           leave out, as in ``-fusion,-pool``; :data:`OPTIMISATIONS` has the names
+``LOMA_CONVOLUTION``       the form in which convolutions are computed wherever it applies, and the
+                           library's elsewhere, instead of what was measured to be fastest: library,
+                           channels_last, gemm or fft. Read by the compiled code.
+``LOMA_POOL_LIMIT``        how much unused memory is kept for the next call, in bytes or as
+                           ``500M``, ``2G``; default: a quarter more than was ever in use at once.
+                           Read once.
+``LOMA_SPECIALISATIONS``   how many kernels for sizes that are seen a function may have; default 8,
+                           0 for none. Read when a module is loaded.
+``LOMA_SANITIZE``          for work on loma itself: C++ for libtorch is compiled with sanitizers
+                           (:class:`Sanitizer`); ``tests/sanitized.py`` starts processes for it
+``LOMA_VERBOSE``           1: print each compiler command and what it took to standard error
+=========================  =========================================================================
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+
+# Every optimisation that can be left out, by name.
+OPTIMISATIONS = {
+    "inline": "calls of tensor functions are replaced by their bodies",
+    "factor": "sums of products of many factors are taken in steps",
+    "reuse": "what a statement has computed is not computed again",
+    "additions": "additions to the same elements are taken together",
+    "fusion": "statements that share an index run in one loop, with private temporaries",
+    "registers": "rows that share an operand are summed together, a few of them in registers",
+    "vector_math": "exp, log, tanh and their like as vector code",
+    "contraction": "matrix products call the BLAS",
+    "convolution": "convolutions and their adjoints take the form that was measured to be fastest",
+    "pool": "memory of tensors and workspaces is kept for the next call",
+    "specialise": "kernels are compiled again for the sizes that are seen",
+}
 
 
 def cache_dir() -> Path:
@@ -61,5 +93,82 @@ def jobs() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes: "500M" is 500 times 2**20. ValueError for what is no such size."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise ValueError(f"a size is a number of bytes or ends in K, M, G or T, got {text!r}")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def pool_limit() -> int | None:
+    """Bytes; None where LOMA_POOL_LIMIT is not set."""
+    given = os.environ.get("LOMA_POOL_LIMIT", "").strip()
+    if not given:
+        return None
+    try:
+        return parse_size(given)
+    except ValueError as error:
+        raise ValueError(f"LOMA_POOL_LIMIT: {error}") from None
+
+
+def specialisations() -> int:
+    """At least 0; ValueError when LOMA_SPECIALISATIONS is no number."""
+    given = os.environ.get("LOMA_SPECIALISATIONS", "").strip() or "8"
+    try:
+        return max(0, int(given))
+    except ValueError:
+        raise ValueError(f"LOMA_SPECIALISATIONS must be a number, got {given!r}") from None
+
+
 def verbose() -> bool:
     return os.environ.get("LOMA_VERBOSE", "0") not in ("", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Sanitizer:
+    """What ``LOMA_SANITIZE`` asks for.
+
+    ``address`` is AddressSanitizer with UndefinedBehaviorSanitizer, ``thread`` ThreadSanitizer. The
+    pool is off then, since it would hide where a block ends. ``address,generated`` and
+    ``thread,generated`` leave the runtime as it is, and compile only what is generated so.
+    """
+
+    kind: Literal["address", "thread"]
+    runtime: bool  # whether the runtime has them, too
+
+
+def sanitizer() -> Sanitizer | None:
+    """None where LOMA_SANITIZE is not set; ValueError when it names no sanitizer."""
+    match [word.strip() for word in os.environ.get("LOMA_SANITIZE", "").split(",")]:
+        case [""]:
+            return None
+        case [("address" | "thread") as kind]:
+            return Sanitizer(kind, runtime=True)
+        case [("address" | "thread") as kind, "generated"]:
+            return Sanitizer(kind, runtime=False)
+        case _:
+            raise ValueError(
+                "LOMA_SANITIZE must be address or thread, or one of them with ,generated, got "
+                f"{os.environ['LOMA_SANITIZE']!r}"
+            )
+
+
+def optimisations() -> frozenset[str]:
+    """The optimisations that run; ValueError when LOMA_OPT names one that does not exist."""
+    given = os.environ.get("LOMA_OPT", "1").strip()
+    if given in ("", "1"):
+        return frozenset(OPTIMISATIONS)
+    if given == "0":
+        return frozenset()
+    left_out = [word.strip() for word in given.split(",") if word.strip()]
+    for word in left_out:
+        if not word.startswith("-") or word[1:] not in OPTIMISATIONS:
+            known = ", ".join(f"-{name}" for name in OPTIMISATIONS)
+            raise ValueError(
+                f"LOMA_OPT must be 0, 1, or names to leave out ({known}), got {word!r}"
+            )
+    return frozenset(OPTIMISATIONS) - {word[1:] for word in left_out}

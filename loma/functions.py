@@ -20,7 +20,8 @@ class LomaModule:
 
     ``__name__`` is the namespace of its operators in ``torch.ops`` (or a name of that kind, where
     there are no tensor functions), ``__source__`` the program's text, ``__folder__`` the folder in
-    the cache with the files that it was compiled from.
+    the cache with the files that it was compiled from, ``__native__`` the extension with its tensor
+    functions, if there are any.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class LomaModule:
         self.__folder__ = folder
         self.__record__ = record
         self.__scalar_functions__ = scalar_functions
+        self.__native__ = native
         self.__dict__.update(struct_classes(record["structs"], lambda: self))
         if native is not None:
             from loma.tensor_functions import tensor_function

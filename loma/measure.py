@@ -74,7 +74,7 @@ def interleaved_medians(
     with _no_garbage_collection():
         for turn in range(rounds):
             for name in order if turn % 2 == 0 else reversed(order):
-                samples[name].append(_seconds(candidates[name], repeats[name]))
+                samples[name].append(seconds_per_call(candidates[name], repeats[name]))
     return Timings({name: tuple(values) for name, values in samples.items()})
 
 
@@ -83,14 +83,15 @@ def _repeats(call: Callable[[], object], warmup: int, min_seconds: float) -> int
         call()
     repeats = 1
     while min_seconds > 0.0:
-        taken = _seconds(call, repeats)
+        taken = seconds_per_call(call, repeats)
         if taken * repeats >= min_seconds:
             break
         repeats = max(2 * repeats, math.ceil(min_seconds / max(taken, 1e-9)))
     return repeats
 
 
-def _seconds(call: Callable[[], object], repeats: int) -> float:
+def seconds_per_call(call: Callable[[], object], repeats: int) -> float:
+    """The mean of ``repeats`` calls."""
     start = time.perf_counter()
     for _ in range(repeats):
         call()

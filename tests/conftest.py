@@ -17,6 +17,9 @@ GOLDEN = Path(__file__).resolve().parent / "golden"
 # test imports loma, so that processes which tests start inherit it.
 os.environ.setdefault("LOMA_CACHE_DIR", str(ROOT / ".pytest_cache" / "loma"))
 
+# Kernels for sizes that are seen come when they are ready: only their own tests want them.
+os.environ.setdefault("LOMA_SPECIALISATIONS", "0")
+
 hypothesis.settings.register_profile("loma", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("loma")
 
@@ -32,6 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         metavar="N",
         help="how many random programs each test of test_fuzz.py tries, other ones each time",
+    )
+    parser.addoption(
+        "--sanitize-all",
+        action="store_true",
+        help="test_sanitized_kernels.py runs all tests of kernels with sanitizers: for hours",
     )
 
 

@@ -52,6 +52,11 @@ class Values:
 FLOAT: tuple[int, ...] = ()
 
 
+def _meeting(x: Tensor) -> Tensor:
+    rows = [F.pad(x[i], (i, x.shape[0] - i)) for i in range(x.shape[0])]
+    return torch.stack(rows).sum(0)
+
+
 def _per_pixel(x: Tensor, k: Tensor) -> Tensor:
     h, w = x.shape[2:]
     padded = F.pad(x, (1, 1, 1, 1))
@@ -224,6 +229,25 @@ def kronecker(x : In[Tensor[N, M]], y : In[Tensor[P, Q]]) -> Tensor[N * P, M * Q
     z[i*P + p, j*Q + q] = x[i, j] * y[p, q]
     return z
 """, torch.kron, ((2, 3), (3, 2))),
+    Case("digits_summed", """
+def digits_summed(x : In[Tensor[N, P, K]]) -> Tensor[P * N]:
+    z : Tensor[P * N]
+    z[p*N + i] += x[i, p, k] * x[i, p, k]
+    z[p*N + i] += z[p*N + i] * x[i, p, 0]
+    return z
+""", lambda x: ((x * x).sum(2) * (1 + x[:, :, 0])).t().flatten(), ((3, 4, 2),)),
+    Case("digits_with_gaps", """
+def digits_with_gaps(x : In[Tensor[N, 2]]) -> Tensor[3 * N]:
+    z : Tensor[3 * N]
+    z[2*i + p] = x[i, p]
+    return z
+""", lambda x: F.pad(x.flatten(), (0, x.shape[0])), ((3, 2),)),
+    Case("meeting", """
+def meeting(x : In[Tensor[N, P]]) -> Tensor[N + P]:
+    z : Tensor[N + P]
+    z[i + p] += x[i, p]
+    return z
+""", _meeting, ((4, 3),)),
     Case("masked_sum", """
 def masked_sum(x : In[Tensor[N, M]], n : In[int]) -> Tensor[M]:
     y : Tensor[M]

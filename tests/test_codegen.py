@@ -84,9 +84,11 @@ def test_an_operator_without_a_row_is_refused_with_its_line(
 # --------------------------------------------------------------------------------- whole functions
 
 
-@pytest.mark.parametrize("name", ["squash", "predictions"])
-def test_golden(name: str, golden: Callable[[str, str], None]) -> None:
-    text = (CAPSNET / f"{name}.loma").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("file", "name"), [("squash", "squash"), ("digit_capsules", "predictions")]
+)
+def test_golden(file: str, name: str, golden: Callable[[str, str], None]) -> None:
+    text = (CAPSNET / f"{file}.loma").read_text(encoding="utf-8")
     golden(f"codegen_{name}.cpp", body(text, name))
 
 
@@ -107,8 +109,8 @@ HEAD = "def f(x : In[Tensor[N, M]], n : In[int]) -> Tensor[N, M]:\n    y : Tenso
 
 def test_a_tensor_that_is_overwritten_is_not_zeroed() -> None:
     text = code(HEAD + "    y[i, j] = 2.0 * x[i, j]\n    return y\n")
-    assert "y = at::empty(" in text
-    assert "at::zeros" not in text
+    assert "y = loma::empty(" in text
+    assert "loma::zeros" not in text
 
 
 def test_a_sum_into_a_new_tensor_assigns() -> None:
@@ -116,18 +118,50 @@ def test_a_sum_into_a_new_tensor_assigns() -> None:
         "def f(x : In[Tensor[N, M]]) -> Tensor[N]:\n    y : Tensor[N]\n"
         "    y[i] += x[i, j]\n    return y\n"
     )
-    assert "y = at::empty(" in text
+    assert "y = loma::empty(" in text
     assert "y_data_[i] = acc1_" in text
 
 
 def test_a_tensor_that_may_stay_untouched_is_zero() -> None:
     text = code(HEAD + "    if n > 0:\n        y[i, j] = x[i, j]\n    return y\n")
-    assert "if (!y.defined()) y = at::zeros(" in text
+    assert "if (!y.defined()) y = loma::zeros(" in text
 
 
 def test_a_part_written_first_needs_zeros() -> None:
     text = code(HEAD + "    y[0, j] = x[0, j]\n    return y\n")
-    assert "y = at::zeros(" in text
+    assert "y = loma::zeros(" in text
+
+
+DIGITS = (
+    "def f(x : In[Tensor[N, P, K]]) -> Tensor[N * P]:\n"
+    "    y : Tensor[N * P]\n    {}\n    return y\n"
+)
+
+
+@pytest.mark.parametrize(
+    "statement", ["y[i * P + p] = x[i, p, 0]", "y[p * N + i] += x[i, p, k] * x[i, p, k]"]
+)
+def test_digits_of_a_number_overwrite_and_run_in_parallel(statement: str) -> None:
+    text = code(DIGITS.format(statement))
+    assert "y = loma::empty(" in text
+    assert "loma::zeros" not in text
+    assert "loma::parallel(1, " not in text
+
+
+@pytest.mark.parametrize("statement", ["y[i + p] += x[i, p, 0]", "y[i * K + p] += x[i, p, 0]"])
+def test_other_subscripts_with_two_indices_may_meet(statement: str) -> None:
+    text = code(DIGITS.format(statement))
+    assert "y = loma::zeros(" in text
+    assert "loma::parallel(1, " in text
+
+
+def test_digits_that_leave_gaps_run_in_parallel_between_zeros() -> None:
+    text = code(
+        "def f(x : In[Tensor[N, 2]]) -> Tensor[3 * N]:\n    y : Tensor[3 * N]\n"
+        "    y[2 * i + p] = x[i, p]\n    return y\n"
+    )
+    assert "y = loma::zeros(" in text
+    assert "loma::parallel(1, " not in text
 
 
 def test_zeroing_before_an_overwrite_is_left_out() -> None:
@@ -136,7 +170,7 @@ def test_zeroing_before_an_overwrite_is_left_out() -> None:
         "    y[i, j] += x[i, j] * 2.0\n    return y\n"
     )
     assert "zero_()" not in text
-    assert text.count(" = x_data_[") == 2
+    assert text.count(" = x_data_[") == 1  # and nothing of what the zeros would have hidden
 
 
 def test_a_view_of_a_tensor_that_is_written_is_copied() -> None:
@@ -191,9 +225,21 @@ def f(A : In[Tensor[N, K]], B : In[Tensor[K, M]]) -> Tensor[N, M]:
     return C
 """
     generated = code(text)
-    assert 'C = at::einsum("ac,cb->ab", {A, B}).contiguous();' in generated
-    assert "at::empty" not in generated
-    assert codegen.includes(parse(text)) == ("ATen/ops/einsum.h",)
+    assert "C = at::mm(A, B).contiguous();" in generated
+    assert "loma::empty" not in generated
+    assert codegen.includes(parse(text)) == ("ATen/ops/mm.h",)
+
+
+def test_an_operand_of_a_product_that_nothing_wrote_is_zeros() -> None:
+    generated = code("""
+def f(w : In[Tensor[K, M]], n : In[int]) -> Tensor[n, M]:
+    x : Tensor[n, K]
+    y : Tensor[n, M]
+    y[i, j] += x[i, k] * w[k, j]
+    return y
+""")
+    assert "x = loma::zeros({n, K}" in generated
+    assert "y = at::mm(x, w).contiguous();" in generated
 
 
 def test_a_product_without_free_axes_on_both_sides_is_a_loop() -> None:
@@ -204,7 +250,7 @@ def f(A : In[Tensor[N, K]], x : In[Tensor[K]]) -> Tensor[N]:
     return y
 """
     assert "einsum" not in code(text)
-    assert "#pragma omp simd reduction(+ : acc1_)" in code(text)
+    assert "loma::total<real>(acc1_in_.lanes, loma::Sum())" in code(text)
 
 
 def test_axes_that_all_accesses_walk_as_one_are_merged() -> None:

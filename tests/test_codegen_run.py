@@ -115,6 +115,18 @@ def loss(x : In[Tensor[N, M]], y : In[Tensor[N, M]]) -> float:
     s : float = 0.0
     s += (x[i, j] - y[i, j]) ** 2 * exp(x[i, j])
     return s
+
+def places(x : In[Tensor[N, M]], at : In[IntTensor[N]], like : In[Tensor[K]]) -> tuple[Tensor[K], Tensor[K]]:
+    y : Tensor[K]
+    z : Tensor[K]
+    y[0] += x[i, j]
+    z[at[i]] += x[i, j]
+    return y, z
+
+def first(x : In[Tensor[N]], like : In[Tensor[K]]) -> Tensor[K]:
+    y : Tensor[K]
+    y[0] = sum(x[i] for i in N)
+    return y
 """  # noqa: E501
 
 
@@ -150,6 +162,11 @@ CASES: list[tuple[Any, ...]] = [
     ("new", r(3, 4), 0.5, 0),
     ("loss", r(300, 41), r(300, 41) + 1.0),
     ("loss", r(0, 41), r(0, 41)),
+    ("places", r(3, 2), np.array([1, 0, 1]), r(2)),
+    ("places", r(3, 0), np.array([1, 0, 1]), r(2)),
+    ("places", r(3, 0), np.array([0, 0, 0]), r(0)),  # nothing to add, and no place to add it to
+    ("places", r(0, 0), np.array([], dtype=np.int64), r(0)),
+    ("first", r(0), r(2)),
 ]
 
 
@@ -216,6 +233,12 @@ ERRORS: list[tuple[Callable[[Any], object], type[Exception], str]] = [
         lambda m: m.outer(t(3, 4), t(5, 2)),
         ValueError,
         "inner: argument 'b' has sizes [5, 2], expected [4, 2]",
+    ),
+    (
+        lambda m: m.first(t(0), t(0)),
+        ValueError,
+        "first: line 112: subscript '0' of 'y' runs from 0 to 0, outside dimension 0 of size 0; "
+        "wrap the read in zero_pad(...) if zero is meant",
     ),
 ]
 

@@ -236,7 +236,7 @@ def test_no_text_raises_anything_but_a_user_error() -> None:
     pool = [token for text in texts for token in _TOKEN.findall(text)]
     rng = random.Random(0)
     accepted = 0
-    for _ in range(6000):
+    for _ in range(7000):
         text = _mutated(rng.choice(texts), pool, rng)
         try:
             module = parse(text)
@@ -248,4 +248,4 @@ def test_no_text_raises_anything_but_a_user_error() -> None:
             assert str(error)  # noqa: PT017
         except Exception as error:
             pytest.fail(f"{error!r} for\n{text}")
-    assert accepted > 200
+    assert accepted > 200  # so that the check above has something to do
