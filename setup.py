@@ -53,6 +53,8 @@ setup(
         "click>=8.1,<9",
         "rich>=13,<16",
         "matplotlib>=3.8,<4",
+        "scikit-learn>=1.4,<2",
+        "tensorboard>=2.14,<3",
     ],
     extras_require={
         "test": [
