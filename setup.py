@@ -24,6 +24,7 @@ setup(
         "loma.backends.kernels",
         "loma.backends.scalar",
         "capsnet_loma",
+        "capsnet_loma.data",
     ],
     package_data={
         "": [

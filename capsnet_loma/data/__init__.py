@@ -1,0 +1,58 @@
+"""What a CapsNet is trained on: grey square images of the ten digits, or of ten other classes.
+
+``load(folder)`` reads MNIST or Fashion-MNIST, ``load()`` gives scikit-learn's digits, which need no
+download; :mod:`capsnet_loma.data.batches` makes batches of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+CLASSES = 10
+
+
+class DataError(Exception):
+    """Images that cannot be used: the file, what was found, what was expected, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSet:
+    """``images`` uint8 [N, H, W], 0 is background; ``labels`` int64 [N]."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def image_size(self) -> int:
+        """Height and width in pixels: the images are square."""
+        return self.images.shape[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Images to train with and images to test with, of the same size; labels are 0..classes-1."""
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    classes: int
+
+
+def load(folder: Path | None = None) -> Dataset:
+    """The data set in a folder of IDX files, by default the built-in digits.
+
+    Raises DataError when files are missing or damaged.
+    """
+    if folder is None:
+        from capsnet_loma.data.digits import load_digits
+
+        return load_digits()
+    from capsnet_loma.data.idx import load_folder
+
+    return load_folder(folder)
