@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import atexit
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
+
+_running: dict[threading.Thread, _Shelf[Any]] = {}
 
 
 def ahead(make: Callable[[], Iterator[Item]], depth: int = 3) -> Iterator[Item]:
@@ -20,16 +22,28 @@ def ahead(make: Callable[[], Iterator[Item]], depth: int = 3) -> Iterator[Item]:
     """
     shelf: _Shelf[Item] = _Shelf(depth)
     thread = threading.Thread(target=_fill, args=(make, shelf), name="batches", daemon=True)
+    _running[thread] = shelf
     thread.start()
     try:
         while shelf.wait_for_item():
             yield shelf.take()
     finally:
-        shelf.close()
-        # While Python ends, and when the collector drops the iterator in the thread itself, there
-        # is nothing to wait for.
-        if not sys.is_finalizing() and thread is not threading.current_thread():
-            thread.join()
+        _end(thread, shelf)
+
+
+def _end(thread: threading.Thread, shelf: _Shelf[Any]) -> None:
+    shelf.close()
+    # The collector may drop an iterator in any thread, also in its own.
+    if thread is not threading.current_thread():
+        thread.join()
+    _running.pop(thread, None)
+
+
+@atexit.register
+def _end_all() -> None:
+    """Python kills threads at exit, which aborts the process where one is inside of torch."""
+    for thread, shelf in list(_running.items()):
+        _end(thread, shelf)
 
 
 def _fill(make: Callable[[], Iterator[Item]], shelf: _Shelf[Item]) -> None:

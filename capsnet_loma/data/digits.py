@@ -77,6 +77,8 @@ def enlarged(images: NDArray[numpy.uint8]) -> NDArray[numpy.uint8]:
     near = (1.5 * distance - 2.5) * distance**2 + 1.0
     far = ((-0.5 * distance + 2.5) * distance - 4.0) * distance + 2.0
     weights = numpy.where(distance < 1.0, near, numpy.where(distance < 2.0, far, 0.0))
+    # A pixel or more outside the box only the kernel's negative part arrives: background.
+    weights[distance.min(axis=1) >= 1.0] = 0.0
     whole = numpy.rint(2000 * weights).astype(numpy.int64)
     values = whole @ images.astype(numpy.int64) @ whole.T
     scale = 2000**2 * SOURCE_MAXIMUM

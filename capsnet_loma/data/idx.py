@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -126,7 +125,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[numpy.uint8]:
     except (gzip.BadGzipFile, zlib.error) as error:
         raise _damaged(path, f"its gzip data is not intact: {error}") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def _read(path: Path, file: BinaryIO | gzip.GzipFile, dimensions: int) -> NDArray[numpy.uint8]:
