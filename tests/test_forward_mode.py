@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-import time
 from typing import Any
 
 import numpy as np
@@ -212,6 +211,5 @@ def test_a_thousand_statements() -> None:
     ]
     text = "def f(x : In[float]) -> float:\n    v0 : float = x\n" + "".join(lines)
     module = parse(text + "    return v1000\nd_f = fwd_diff(f)\n")
-    start = time.perf_counter()
-    differentiate(module)
-    assert time.perf_counter() - start < 10.0
+    derivative = differentiate(module).function("d_f")
+    assert len(print_function(derivative).split("\n")) < 9000

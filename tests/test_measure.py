@@ -14,37 +14,52 @@ from conftest import ROOT
 from loma import measure
 
 
-def test_interleaved_medians_give_medians_and_ratios():
+class Clock:
+    """Stands in for the module ``time``: passes only when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(measure, "time", self)
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_interleaved_medians_give_medians_and_ratios(monkeypatch):
+    clock = Clock(monkeypatch)
     calls: list[str] = []
 
     def short():
         calls.append("short")
-        time.sleep(0.002)
+        clock.now += 2
 
     def long():
         calls.append("long")
-        time.sleep(0.02)
+        clock.now += 20 if calls.count("long") < 5 else 1000
 
     timings = measure.interleaved_medians({"short": short, "long": long}, rounds=4, warmup=1)
     assert calls == ["short", "long", *["short", "long", "long", "short"] * 2]
     assert [len(samples) for samples in timings.samples.values()] == [4, 4]
-    assert 0.002 <= timings.median("short") < timings.median("long")
-    assert 2.0 < timings.ratio("long", "short") < 10.5
+    assert timings.samples["long"] == (20, 20, 20, 1000)
+    assert (timings.median("short"), timings.median("long")) == (2, 20)
+    assert timings.ratio("long", "short") == 10.0
     assert timings.ratio("short", "short") == 1.0
 
 
-def test_short_calls_are_repeated_within_a_sample_and_collection_comes_back():
+def test_short_calls_are_repeated_within_a_sample_and_collection_comes_back(monkeypatch):
+    clock = Clock(monkeypatch)
     calls = 0
     enabled: list[bool] = []
 
     def call():
         nonlocal calls
         calls += 1
+        clock.now += 2**-20
         enabled.append(gc.isenabled())
 
-    timings = measure.interleaved_medians({"call": call}, rounds=2, min_seconds=0.001)
-    assert calls > 100
-    assert timings.median("call") < 1e-4
+    timings = measure.interleaved_medians({"call": call}, rounds=2, min_seconds=2**-10)
+    assert calls > 2 * 2**10  # of each sample, beside those that find out how many it takes
+    assert timings.median("call") == 2**-20
     assert not enabled[-1]
     assert gc.isenabled()
 

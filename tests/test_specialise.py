@@ -372,7 +372,7 @@ def test_a_process_does_not_wait_for_its_compiler() -> None:
 x = torch.randn({size}, 3)
 for _ in range(3):
     m.soft(x, 3, 1)
-for _ in range(2000):
+for _ in range(10000):
     process = specialise._worker.background._process
     if process is not None:
         break

@@ -188,17 +188,15 @@ def test_a_warm_module_is_not_parsed_again():
     loma.compile(SQUARE)
     process = python(
         f"""
-        import sys, time, torch
-        start = time.perf_counter()
+        import sys, torch
         import loma
         module = loma.compile({SQUARE!r})
-        seconds = time.perf_counter() - start
         assert module.square(torch.ones(2)).tolist() == [1.0, 1.0]
         heavy = {{"jinja2", "loma.frontend", "loma.ad", "loma.backends.libtorch.codegen"}}
-        print(sorted(heavy & set(sys.modules)), seconds < 0.7)
+        print(sorted(heavy & set(sys.modules)))
         """
     )
-    assert process.communicate()[0] == "[] True\n"
+    assert process.communicate()[0] == "[]\n"
 
 
 def test_one_openmp_runtime_in_the_process():
