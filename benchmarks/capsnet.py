@@ -32,8 +32,13 @@ TINY = CapsNetConfig(
 )  # fmt: skip
 
 
-def prepared(config: CapsNetConfig, batch: int, twin: Any) -> tuple[Any, Any, Any]:
-    """A network, images and targets: the same numbers in every process."""
+def prepared(
+    config: CapsNetConfig, batch: int, twin: Any, layout: str = ""
+) -> tuple[Any, Any, Any]:
+    """A network, images and targets: the same numbers in every process.
+
+    With a ``layout`` network and images are in channels last.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "inputs"
         write_inputs(path, config, batch)
@@ -41,22 +46,22 @@ def prepared(config: CapsNetConfig, batch: int, twin: Any) -> tuple[Any, Any, An
     images, targets = tensors.pop("images"), tensors.pop("targets")
     net = twin.CapsNet(config)
     net.load_state_dict(tensors)
+    if layout:
+        net, images = channels_last(net), channels_last(images)
     return net, images, targets
 
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
 def training(
-    config: CapsNetConfig, batch: int, twin: Any, wrap: Wrap = _as_it_is, layout: str = ""
+    config: CapsNetConfig, batch: int, twin: Any, wrap: Wrap = as_it_is, layout: str = ""
 ) -> Step:
-    net, images, targets = prepared(config, batch, twin)
-    if layout:
-        net, images = _channels_last(net), _channels_last(images)
+    net, images, targets = prepared(config, batch, twin, layout)
 
     def loss_of(images: Any, targets: Any) -> Any:
         return twin.capsule_loss(images, targets, *net(images, targets))
@@ -74,12 +79,10 @@ def training(
 
 
 def inference(
-    config: CapsNetConfig, batch: int, twin: Any, wrap: Wrap = _as_it_is, layout: str = ""
+    config: CapsNetConfig, batch: int, twin: Any, wrap: Wrap = as_it_is, layout: str = ""
 ) -> Step:
     """Capsules, and the image of the longest."""
-    net, images, _ = prepared(config, batch, twin)
-    if layout:
-        net, images = _channels_last(net), _channels_last(images)
+    net, images, _ = prepared(config, batch, twin, layout)
     function = wrap(net.eval())
 
     def step() -> Mapping[str, Any]:
@@ -90,7 +93,7 @@ def inference(
     return step
 
 
-def _channels_last(value: Any) -> Any:
+def channels_last(value: Any) -> Any:
     return value.to(memory_format=torch.channels_last)
 
 
@@ -129,9 +132,9 @@ def cases(settings: Settings) -> Sequence[Case]:
             begin = partial(make, config, batch, reference, wrap, layout)
             return Form(group, ", ".join(filter(None, words)) or "reference", begin, **more)
 
-        out = [form(EAGER, [layout], _as_it_is, layout) for layout in layouts]
+        out = [form(EAGER, [layout], as_it_is, layout) for layout in layouts]
         out += [
-            form(KEEPING, [allocator, layout], _as_it_is, layout, environment=environment)
+            form(KEEPING, [allocator, layout], as_it_is, layout, environment=environment)
             for allocator, environment in keeping_allocators().items()
             for layout in layouts
         ]
