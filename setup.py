@@ -25,6 +25,7 @@ setup(
         "loma.backends.scalar",
         "capsnet_loma",
         "capsnet_loma.data",
+        "capsnet_loma.evaluation",
     ],
     package_data={
         "": [

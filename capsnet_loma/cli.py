@@ -1,18 +1,19 @@
-"""The ``capsnet-loma`` command: ``compare``, ``profile``, and, without a command, the main job."""
+"""The ``capsnet-loma`` command: its group, ``compare``, ``profile``, and the main job."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from capsnet_loma.cli_evaluate import evaluate_command, figures_command
 from capsnet_loma.console import Output
+from capsnet_loma.guard import guarded
 
 RESULTS = Path("capsnet-loma-results")
 MAIN_BATCH, MAIN_SECONDS = 32, 14.0
@@ -66,7 +67,7 @@ def main(context: click.Context, /, **options: Any) -> None:
     code is 1 when a gradient is wrong.
     """
     if context.invoked_subcommand is None:
-        _guarded(_main_job, **options)
+        guarded(_main_job, **options)
         return
     for name in options:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -91,7 +92,7 @@ def compare_command(functions: tuple[str, ...], dtype: str, as_json: bool) -> No
     code is 1 when an error is beyond the tolerance (relative, of the tensor's largest element:
     1e-9 in float64, 1e-4 in float32).
     """
-    _guarded(_compare_job, functions=functions, dtype=dtype, as_json=as_json)
+    guarded(_compare_job, functions=functions, dtype=dtype, as_json=as_json)
 
 
 @main.command("profile", short_help="Time, page faults and memory beside PyTorch.")
@@ -102,7 +103,11 @@ def profile_command(**options: Any) -> None:
     Time per iteration of forward and backward, page faults, peak memory and cache misses. PyTorch
     is measured with jemalloc and tcmalloc too, where they are installed.
     """
-    _guarded(_profile_job, **options)
+    guarded(_profile_job, **options)
+
+
+main.add_command(evaluate_command)
+main.add_command(figures_command)
 
 
 # ------------------------------------------------------------------------------------------ jobs
@@ -241,19 +246,3 @@ def _say_files(out: Output, files: tuple[Path, ...]) -> None:
     out.line("Written:")
     for file in files:
         out.line(f"  {file}")
-
-
-def _guarded(job: Callable[..., int], **options: Any) -> NoReturn:
-    """Runs a job; an error of a program, a compiler or a process is a message, no traceback."""
-    from capsnet_loma.processes import ProfileError
-    from loma.errors import ToolchainError, UserError
-
-    try:
-        status = job(**options)
-    except (UserError, ToolchainError, ProfileError, OSError) as error:
-        Output().warn(f"capsnet-loma: {error}")
-        status = 1
-    except KeyboardInterrupt:
-        Output().warn("capsnet-loma: interrupted")
-        status = 130
-    sys.exit(status)

@@ -1,0 +1,98 @@
+"""How the figures look, and how they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import numpy
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+RIGHT, WRONG, MUTED = "#2f7d4f", "#c8442c", "#5b6570"
+# One for each run, told apart also without colours by their order of lightness.
+RUNS = ("#b5481b", "#2b6ca3", "#6a8f3c", "#7a4f9a", "#c79a2b", "#4b4b4b")
+DPI = 120
+
+Pixels = NDArray[numpy.float32]
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a PNG at the figure's own resolution; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=figure.dpi)
+
+
+def plain(axes: Axes) -> None:
+    """Axes with lines on the left and below only."""
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def sheet(
+    tiles: Sequence[Sequence[Pixels | None]], gap: int, size: int, wide_after: Sequence[int] = ()
+) -> NDArray[numpy.float32]:
+    """Images [size, size] of 0..1 in rows and columns, with a gap around each, as one picture.
+
+    After the columns in ``wide_after`` the gap is three times as wide. Gaps, and places without an
+    image, are NaN.
+    """
+    columns = max(len(row) for row in tiles)
+    left = [column_left(column, gap, size, wide_after) for column in range(columns + 1)]
+    height = len(tiles) * (size + gap) + gap
+    picture = numpy.full((height, left[-1]), numpy.nan, dtype=numpy.float32)
+    for r, row in enumerate(tiles):
+        for c, tile in enumerate(row):
+            if tile is not None:
+                top = gap + r * (size + gap)
+                picture[top : top + size, left[c] : left[c] + size] = tile
+    return picture
+
+
+def column_left(column: int, gap: int, size: int, wide_after: Sequence[int] = ()) -> int:
+    """The first pixel column of a sheet's column."""
+    return gap + column * (size + gap) + 2 * gap * sum(c < column for c in wide_after)
+
+
+class Page:
+    """A figure that is laid out in pixels from its upper left corner."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self.figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+
+    def text(self, left: int, top: int, text: str, size: float, colour: str = "black") -> None:
+        self.figure.text(
+            left / self.width, 1 - top / self.height, text, va="top", fontsize=size, color=colour
+        )
+
+    def picture(self, left: int, top: int, pixels: Pixels, scale: int) -> Axes:
+        """Axes with a picture of values in 0..1, each a square of ``scale`` pixels.
+
+        White on black, as MNIST is shown; NaN is the page. Data coordinates count the values.
+        """
+        height, width = pixels.shape
+        axes = self.figure.add_axes(
+            (
+                left / self.width,
+                1 - (top + scale * height) / self.height,
+                scale * width / self.width,
+                scale * height / self.height,
+            )
+        )
+        axes.imshow(
+            pixels,
+            cmap="gray",
+            vmin=0.0,
+            vmax=1.0,
+            interpolation="nearest",
+            extent=(0, width, height, 0),
+            aspect="auto",
+        )
+        axes.set_axis_off()
+        return axes

@@ -1,0 +1,32 @@
+"""How a command ends: with its job's exit code, or with one message in place of a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from capsnet_loma.console import Output
+
+
+def guarded(job: Callable[..., int], **options: Any) -> NoReturn:
+    """Runs a job; an error of a program, a file, a compiler or a process is a message."""
+    from capsnet_loma.data import DataError
+    from capsnet_loma.evaluation import EvaluationError
+    from capsnet_loma.processes import ProfileError
+    from capsnet_loma.training.checkpoint import CheckpointError
+    from loma.errors import ToolchainError, UserError
+
+    expected = (
+        UserError, ToolchainError, ProfileError, DataError, EvaluationError, CheckpointError,
+        OSError,
+    )  # fmt: skip
+    try:
+        status = job(**options)
+    except expected as error:
+        Output().warn(f"capsnet-loma: {error}")
+        status = 1
+    except KeyboardInterrupt:
+        Output().warn("capsnet-loma: interrupted")
+        status = 130
+    sys.exit(status)

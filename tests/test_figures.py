@@ -1,0 +1,351 @@
+"""Pictures of training and of capsules: what is in them, in the figure and in the PNG's pixels."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import matplotlib.image
+import numpy
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from capsnet_loma import CapsNet, CapsNetConfig, reference
+from capsnet_loma.data import ImageSet
+from capsnet_loma.evaluation import EvaluationError
+from capsnet_loma.evaluation.confusion import confusion_figure
+from capsnet_loma.evaluation.curves import curves_figure, read_curves
+from capsnet_loma.evaluation.evaluate import evaluate
+from capsnet_loma.evaluation.model import Model
+from capsnet_loma.evaluation.perturbations import STEPS, perturbation_figure, perturbed
+from capsnet_loma.evaluation.reconstructions import choose, reconstruction_figure
+from capsnet_loma.evaluation.style import RIGHT, RUNS, WRONG, save
+
+CONFIG = CapsNetConfig(
+    image_size=14,
+    conv_channels=6,
+    conv_kernel=5,
+    primary_types=3,
+    primary_dim=4,
+    primary_kernel=3,
+    classes=4,
+    decoder_hidden=(12, 9),
+)
+SIZE = CONFIG.image_size
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """With random weights, so large that its images have all values from black to white."""
+    torch.manual_seed(3)
+    network = CapsNet(CONFIG)
+    with torch.no_grad():
+        network.digit_weight *= 4
+        for layer in (network.fc1, network.fc2, network.fc3):
+            layer.weight *= 5
+    return Model("loma", network)
+
+
+@pytest.fixture(scope="module")
+def data() -> ImageSet:
+    """40 images in 4 classes, of which the third comes twice as often."""
+    generator = torch.Generator().manual_seed(9)
+    images = torch.randint(0, 256, (40, SIZE, SIZE), generator=generator, dtype=torch.uint8)
+    return ImageSet(images, torch.tensor([0, 1, 2, 2, 3] * 8))
+
+
+@pytest.fixture(scope="module")
+def predictions(data: ImageSet) -> torch.Tensor:
+    """All right, but: of class 1 three are taken for 3, of class 3 all for 0."""
+    predicted = data.labels.clone()
+    ones = torch.nonzero(data.labels == 1).flatten()
+    predicted[ones[[0, 4, 6]]] = 3
+    predicted[data.labels == 3] = 0
+    return predicted
+
+
+def _png(figure: Figure, folder: Path) -> NDArray[numpy.float32]:
+    """[height, width, 3] of 0..1."""
+    file = folder / "new" / "picture.png"
+    save(figure, file)
+    return matplotlib.image.imread(file)[..., :3]
+
+
+def _at(figure: Figure, axes: Axes, points: NDArray[numpy.float64]) -> NDArray[numpy.int64]:
+    """Row and column in the PNG of points (x, y) in an axes' data coordinates: [..., 2]."""
+    pixels = axes.transData.transform(points.reshape(-1, 2)).reshape(points.shape)
+    height = figure.get_figheight() * figure.dpi
+    return numpy.stack([height - pixels[..., 1], pixels[..., 0]], axis=-1).astype(numpy.int64)
+
+
+def _shown(figure: Figure, axes: Axes, png: NDArray[numpy.float32]) -> NDArray[numpy.float32]:
+    """The values of a picture's axes as the PNG shows them, from the middle of each square."""
+    height, width = axes.images[0].get_array().shape
+    columns, rows = numpy.meshgrid(numpy.arange(width) + 0.5, numpy.arange(height) + 0.5)
+    places = _at(figure, axes, numpy.stack([columns, rows], axis=-1))
+    return png[places[..., 0], places[..., 1]]
+
+
+def _tile(picture: NDArray[numpy.float32], top: int, left: int) -> NDArray[numpy.float32]:
+    return numpy.asarray(picture[top : top + SIZE, left : left + SIZE])
+
+
+# ------------------------------------------------------------------------------ reconstructions
+
+
+def test_wrong_ones_come_last(data: ImageSet, predictions: torch.Tensor) -> None:
+    chosen = choose(data, predictions, 4, columns=6)
+    of = [[i for i in range(40) if data.labels[i] == label] for label in range(4)]
+    assert chosen[0] == of[0][:6]
+    assert chosen[1] == [of[1][i] for i in (1, 2, 3, 5, 0, 4)]
+    assert chosen[2] == of[2][:6]
+    assert chosen[3] == of[3][:6]
+
+
+def test_reconstructions_are_the_networks(
+    model: Model, data: ImageSet, predictions: torch.Tensor, tmp_path: Path
+) -> None:
+    figure = reconstruction_figure(model, data, predictions, "title", columns=6)
+    (axes,) = figure.axes
+    picture = axes.images[0].get_array().filled(numpy.nan)
+    shown = _shown(figure, axes, _png(figure, tmp_path))
+    chosen = choose(data, predictions, 4, columns=6)
+    frames = {(p.get_x() + 1, p.get_y() + 1): p for p in axes.patches}
+    tiles = numpy.zeros(picture.shape, dtype=bool)
+    for row, indices in enumerate(chosen):
+        for column, i in enumerate(indices):
+            top, left = 3 + 17 * row, 3 + column * (2 * 17 + 6)
+            mask = torch.nn.functional.one_hot(predictions[[i]], 4).float()
+            image = data.images[i].float() / 255
+            _, expected = model.network(image[None, None], mask)
+            second = left + SIZE + 3
+            numpy.testing.assert_array_equal(_tile(picture, top, left), image.numpy())
+            numpy.testing.assert_allclose(
+                _tile(picture, top, second), expected.detach().reshape(SIZE, SIZE), atol=1e-5
+            )
+            right = predictions[i] == row
+            for x in (left, second):
+                seen = _tile(shown, top, x)
+                # The class that a wrong one was taken for stands in a corner.
+                clear = numpy.ones((SIZE, SIZE), dtype=bool)
+                clear[:10, 7:] = right or x == left
+                wanted = _tile(picture, top, x)[..., None].repeat(3, 2)
+                numpy.testing.assert_allclose(seen[clear], wanted[clear], atol=0.008)
+                tiles[top : top + SIZE, x : x + SIZE] = True
+            colour = frames[left, top].get_edgecolor()[:3]
+            assert colour == to_rgb(RIGHT if right else WRONG)
+            assert frames[left, top].get_width() == 2 * SIZE + 3 + 2
+    assert numpy.array_equal(numpy.isnan(picture), ~tiles)
+    assert len(frames) == 24
+
+
+def test_wrong_ones_name_what_they_were_taken_for(
+    model: Model, data: ImageSet, predictions: torch.Tensor
+) -> None:
+    figure = reconstruction_figure(model, data, predictions, "title", columns=6)
+    texts = [(t.get_position(), t.get_text()) for t in figure.axes[0].texts]
+    rows = sorted((position[1], text) for position, text in texts if position[0] < 0)
+    assert [text for _, text in rows] == ["0", "1", "2", "3"]
+    named = sorted((position[1] // 17, text) for position, text in texts if position[0] > 0)
+    assert named == [(1, "3")] * 2 + [(3, "0")] * 6
+
+
+def test_few_images_leave_places_empty(model: Model, data: ImageSet) -> None:
+    few = ImageSet(data.images[:3], data.labels[:3])
+    figure = reconstruction_figure(model, few, few.labels, "title", columns=6)
+    picture = figure.axes[0].images[0].get_array().filled(numpy.nan)
+    assert (~numpy.isnan(picture)).sum() == 3 * 2 * SIZE * SIZE
+
+
+# ------------------------------------------------------------------------------- perturbations
+
+
+@pytest.fixture(scope="module")
+def capsules(model: Model, data: ImageSet) -> torch.Tensor:
+    with torch.no_grad():
+        return model.network(data.images[:1, None].float() / 255)[0][0]
+
+
+def test_steps_are_those_of_the_paper() -> None:
+    assert STEPS == (-0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
+
+
+def test_perturbed_capsules_decoded_one_by_one(model: Model, capsules: torch.Tensor) -> None:
+    images = perturbed(model, capsules, 2)
+    assert images.shape == (16, 11, SIZE, SIZE)
+    n = model.network
+    weights = [getattr(n, f"fc{k}") for k in (1, 2, 3)]
+    mask = torch.tensor([[0.0, 0.0, 1.0, 0.0]])
+    for value in range(16):
+        for step, change in enumerate(STEPS):
+            changed = capsules.clone()
+            changed[2, value] += change
+            expected = reference.decoder(
+                changed[None], mask, *(p for w in weights for p in (w.weight, w.bias))
+            )
+            torch.testing.assert_close(images[value, step].flatten(), expected[0].detach())
+    assert (images[:, 0] - images[:, -1]).abs().amax(dim=(1, 2)).min() > 1e-4
+
+
+def test_nothing_is_changed_in_the_middle(model: Model, capsules: torch.Tensor) -> None:
+    images = perturbed(model, capsules, 1)
+    plain = model.decode(capsules[None], torch.tensor([[0.0, 1.0, 0.0, 0.0]]))[0, 0].detach()
+    for row in images[:, 5]:
+        torch.testing.assert_close(row, plain)
+
+
+@pytest.mark.parametrize(("labels", "scale"), [((0, 1, 2, 3), 1), ((2,), 2)])
+def test_panels_show_the_perturbed_capsules(
+    model: Model, data: ImageSet, labels: tuple[int, ...], scale: int, tmp_path: Path
+) -> None:
+    predicted = data.labels.clone()
+    predicted[2] = 0  # the first image of class 2 is wrong, so the next one is drawn
+    figure = perturbation_figure(model, data, predicted, labels, "title")
+    png = _png(figure, tmp_path)
+    assert len(figure.axes) == len(labels)
+    for axes, label in zip(figure.axes, labels, strict=True):
+        first = {0: 0, 1: 1, 2: 3, 3: 4}[label]
+        with torch.no_grad():
+            own = model.network(data.images[first : first + 1, None].float() / 255)[0][0]
+        expected = perturbed(model, own, label).numpy()
+        assert expected.min() < 0.2
+        assert expected.max() > 0.8
+        picture = axes.images[0].get_array().filled(numpy.nan)
+        assert picture.shape == (16 * 15 + 1, 11 * 15 + 1)
+        shown = _shown(figure, axes, png)
+        for row in range(16):
+            for column in range(11):
+                top, left = 1 + 15 * row, 1 + 15 * column
+                numpy.testing.assert_allclose(
+                    _tile(picture, top, left), expected[row, column], atol=1e-5
+                )
+        known = ~numpy.isnan(picture)
+        assert known.sum() == 176 * SIZE * SIZE
+        numpy.testing.assert_allclose(shown[known][:, 0], picture[known], atol=0.008)
+        assert (shown[~known] == 1.0).all()
+        width = axes.get_window_extent().width
+        assert width == pytest.approx(scale * picture.shape[1])
+        texts = [t.get_text() for t in axes.texts]
+        assert texts[:4] == [str(label), "-0.25", "0", "+0.25"]
+
+
+def test_a_class_without_images(model: Model, data: ImageSet) -> None:
+    few = ImageSet(data.images[:3], data.labels[:3])
+    with pytest.raises(EvaluationError, match="fashion has no image of class 3"):
+        perturbation_figure(model, few, few.labels, (0, 3), "title", "fashion")
+
+
+# ---------------------------------------------------------------------------------------- curves
+
+COLUMNS = (
+    "epoch,step,seconds,learning_rate,train_loss,train_accuracy,test_loss,test_accuracy,"
+    "images_per_second"
+)
+
+
+def _metrics(folder: Path, *rows: tuple[float, ...]) -> Path:
+    file = folder / "metrics.csv"
+    folder.mkdir(exist_ok=True)
+    lines = [
+        f"{epoch},{25 * epoch},{3.5 * epoch},0.001,{','.join(map(str, values))},99.5"
+        for epoch, values in enumerate(rows, start=1)
+    ]
+    file.write_text("\n".join([COLUMNS, *lines]) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> list[Path]:
+    return [
+        _metrics(
+            tmp_path / "loma", (0.5, 0.4, 0.2, 0.8), (0.2, 0.9, 0.1, 0.95), (0.1, 1, 0.05, 0.98)
+        ),
+        _metrics(tmp_path / "pytorch", (0.6, 0.3, 0.3, 0.7), (0.3, 0.92, 0.08, 0.96)),
+    ]
+
+
+def test_curves_are_the_metrics(metrics: list[Path], tmp_path: Path) -> None:
+    runs = [read_curves(file, file.parent.name) for file in metrics]
+    figure = curves_figure(runs, "title")
+    png = _png(figure, tmp_path)
+    loss, accuracy = figure.axes
+    assert len(loss.lines) == len(accuracy.lines) == 4
+    for number, file in enumerate(metrics):
+        with file.open(newline="") as text:
+            rows = list(csv.DictReader(text))
+        for axes, what, factor in ((loss, "loss", 1), (accuracy, "accuracy", 100)):
+            train, test = axes.lines[2 * number : 2 * number + 2]
+            for line, column in ((train, f"train_{what}"), (test, f"test_{what}")):
+                assert line.get_xdata().tolist() == [float(row["epoch"]) for row in rows]
+                expected = [factor * float(row[column]) for row in rows]
+                assert line.get_ydata().tolist() == expected
+                assert to_rgb(line.get_color()) == to_rgb(RUNS[number])
+            assert (train.get_linestyle(), test.get_linestyle()) == ("--", "-")
+            # The line is where the PNG has its colour: at its last point.
+            last = numpy.array([test.get_xdata()[-1], test.get_ydata()[-1]])
+            row, column = _at(figure, axes, last)
+            near = png[row - 2 : row + 3, column - 3 : column + 1].reshape(-1, 3)
+            assert numpy.abs(near - to_rgb(RUNS[number])).max(axis=1).min() < 0.1
+    low, high = accuracy.get_ylim()
+    assert low < 92
+    assert high > 100
+    legend = [text.get_text() for text in accuracy.get_legend().get_texts()]
+    assert legend == ["loma", "pytorch", "test", "training"]
+
+
+def test_one_epoch_is_a_point(tmp_path: Path) -> None:
+    run = read_curves(_metrics(tmp_path, (0.5, 0.4, 0.2, 0.8)), "run")
+    figure = curves_figure([run], "title")
+    assert {line.get_marker() for axes in figure.axes for line in axes.lines} == {"o"}
+    assert len(figure.axes[1].get_legend().get_texts()) == 2
+    _png(figure, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is damaged: its first line has no column epoch, train_loss"),
+        ("epoch,train_loss\n1,2\n", "has no column train_accuracy, test_loss, test_accuracy"),
+        (f"{COLUMNS}\n", "has no epoch yet"),
+        (f"{COLUMNS}\n1,25,3,0.1,x,1,1,1,1\n", "row 1 has 'x' as train_loss, which is no number"),
+        (f"{COLUMNS}\n1,25,3,0.1,1,1,1,1,1\n2,25", "row 2 has None as train_loss"),
+        (f"{COLUMNS}\n\xff", "is damaged: "),
+        (f'{COLUMNS}\n"1', "is damaged: "),
+    ],
+)
+def test_damaged_metrics(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(EvaluationError) as caught:
+        read_curves(file, "run")
+    assert str(file) in str(caught.value)
+    assert message in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------- confusion
+
+
+def test_confusion_picture_has_the_counts(model: Model, data: ImageSet, tmp_path: Path) -> None:
+    result = evaluate(model, data)
+    figure = confusion_figure(result, "title")
+    (axes,) = figure.axes
+    png = _png(figure, tmp_path)
+    cells = {t.get_position(): t.get_text() for t in axes.texts}
+    counts = result.confusion.tolist()
+    for row in range(4):
+        for column in range(4):
+            text = cells.get((column, row), "0")
+            assert int(text) == counts[row][column]
+            corner = _at(figure, axes, numpy.array([column - 0.4, row - 0.4]))
+            red, green, blue = png[corner[0], corner[1]]
+            if counts[row][column] == 0:
+                assert (red, green, blue) == (1, 1, 1)
+            elif row == column:
+                assert green > red
+            else:
+                assert red > green
+    assert f"{result.right} of 40 right" in axes.get_title()
