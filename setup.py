@@ -26,6 +26,7 @@ setup(
         "capsnet_loma",
         "capsnet_loma.data",
         "capsnet_loma.evaluation",
+        "capsnet_loma.training",
     ],
     package_data={
         "": [

@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from capsnet_loma.cli_evaluate import evaluate_command, figures_command
+from capsnet_loma.cli_train import train_command
 from capsnet_loma.console import Output
 from capsnet_loma.guard import guarded
 
@@ -106,6 +107,7 @@ def profile_command(**options: Any) -> None:
     guarded(_profile_job, **options)
 
 
+main.add_command(train_command)
 main.add_command(evaluate_command)
 main.add_command(figures_command)
 

@@ -60,10 +60,12 @@ class Output:
             self.line("  " + "  ".join(cells).rstrip())
 
     @contextlib.contextmanager
-    def progress(self, title: str) -> Iterator[Update]:
-        """Gives a function ``update(what, done, total)``; a bar on a terminal, else one line."""
+    def progress(self, title: str, announce: bool = True) -> Iterator[Update]:
+        """Gives a function ``update(what, done, total)``; a bar on a terminal, else one line, or
+        none without ``announce``."""
         if not self.err.is_terminal:
-            self.err.print(f"{title} ...", markup=False)
+            if announce:
+                self.err.print(f"{title} ...", markup=False)
             yield lambda what, done, total: None
             return
         bar = Progress(

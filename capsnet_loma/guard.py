@@ -14,12 +14,13 @@ def guarded(job: Callable[..., int], **options: Any) -> NoReturn:
     from capsnet_loma.data import DataError
     from capsnet_loma.evaluation import EvaluationError
     from capsnet_loma.processes import ProfileError
+    from capsnet_loma.training import TrainingError
     from capsnet_loma.training.checkpoint import CheckpointError
     from loma.errors import ToolchainError, UserError
 
     expected = (
-        UserError, ToolchainError, ProfileError, DataError, EvaluationError, CheckpointError,
-        OSError,
+        UserError, ToolchainError, ProfileError, DataError, EvaluationError, TrainingError,
+        CheckpointError, OSError,
     )  # fmt: skip
     try:
         status = job(**options)

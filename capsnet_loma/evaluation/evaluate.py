@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from capsnet_loma.data import ImageSet
-from capsnet_loma.data.batches import in_order
+from capsnet_loma.data.batches import Batch, in_order
 from capsnet_loma.evaluation.model import Model
 
 
@@ -76,18 +76,25 @@ def evaluate(
     total, predictions = 0.0, []
     progress("", 0, len(data))
     done = 0
-    for part in in_order(data, classes, batch):
+    for part, loss, predicted in outcomes(model, in_order(data, classes, batch)):
+        predictions.append(predicted)
+        total += loss * len(part)
+        done += len(part)
+        progress("", done, len(data))
+    answers = torch.cat(predictions)
+    pairs = data.labels * classes + answers
+    confusion = torch.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+    return Evaluation(total / len(data), answers, confusion)
+
+
+def outcomes(model: Model, batches: Iterable[Batch]) -> Iterator[tuple[Batch, float, Tensor]]:
+    """Each batch with its mean loss and the class int64 [B] that every image is taken for."""
+    for part in batches:
         with torch.no_grad():
             capsules, reconstruction = model.network(part.images, part.targets)
             loss = model.loss(part.images, part.targets, capsules, reconstruction)
-            predictions.append(model.lengths(capsules).argmax(dim=1))
-        total += float(loss) * len(part)
-        done += len(part)
-        progress("", done, len(data))
-    predicted = torch.cat(predictions)
-    pairs = data.labels * classes + predicted
-    confusion = torch.bincount(pairs, minlength=classes**2).reshape(classes, classes)
-    return Evaluation(total / len(data), predicted, confusion)
+            predicted = model.lengths(capsules).argmax(dim=1)
+        yield part, float(loss), predicted
 
 
 def _shares(right: Tensor, counts: Tensor) -> list[float | None]:

@@ -84,7 +84,7 @@ def open_model(path: Path, engine: Engine | None = None) -> tuple[Model, Checkpo
 
     file = checkpoint_file(path)
     found = checkpoint.read(file)
-    used = engine or cast(Engine, found.engine)
+    used = engine or found.engine
     network = engines.network(used, found.config)
     try:
         network.load_state_dict(found.model)
@@ -92,7 +92,7 @@ def open_model(path: Path, engine: Engine | None = None) -> tuple[Model, Checkpo
         raise EvaluationError(
             f"{file} has weights that do not fit the sizes it names: {error}"
         ) from error
-    return Model(used, cast(CapsNetParameters, network).eval()), found
+    return Model(used, network.eval()), found
 
 
 def checkpoint_file(path: Path) -> Path:

@@ -1,0 +1,387 @@
+"""The command ``train``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from capsnet_loma.console import Output
+from capsnet_loma.guard import guarded
+from capsnet_loma.training.settings import CHANGEABLE, NAMES, NETWORKS, Settings, resumed
+
+if TYPE_CHECKING:
+    from capsnet_loma.data import Dataset
+    from capsnet_loma.training.checkpoint import Checkpoint
+    from capsnet_loma.training.distributed import Job
+    from capsnet_loma.training.loop import Progress, Trainer
+    from capsnet_loma.training.metrics import Row
+    from capsnet_loma.training.run import Run
+
+RUN = Path("capsnet-loma-training")
+POSITIVE, NOT_NEGATIVE = click.FloatRange(min=0, min_open=True), click.FloatRange(min=0)
+DEFAULTS = Settings()
+# Options that are named otherwise than what they set.
+OPTIONS = {
+    "learning_rate": "--lr", "routing_softmax": "--softmax", "routing_iterations": "--routing",
+}  # fmt: skip
+
+
+@click.command("train", short_help="Train the network, on loma or on plain PyTorch.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="Folder with the files of MNIST or Fashion-MNIST.  [default: scikit-learn's digits]",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["loma", "pytorch"]),
+    default=DEFAULTS.engine,
+    show_default=True,
+    help="loma's network and optimisers, or their plain-PyTorch twins.",
+)
+@click.option(
+    "--network",
+    type=click.Choice(list(NETWORKS)),
+    default=DEFAULTS.network,
+    show_default=True,
+    help="Sizes: those of the paper, a quarter of its channels, or next to nothing.",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    default=DEFAULTS.epochs,
+    show_default=True,
+    help="How often every image is seen.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    default=DEFAULTS.batch,
+    show_default=True,
+    help="Images in a step, of all processes together.",
+)
+@click.option(
+    "--optimiser",
+    "--optimizer",
+    "optimiser",
+    type=click.Choice(["adam", "adamw", "sgd"]),
+    default=DEFAULTS.optimiser,
+    show_default=True,
+    help="How parameters are updated.",
+)
+@click.option(
+    "--lr",
+    "learning_rate",
+    type=POSITIVE,
+    default=DEFAULTS.learning_rate,
+    show_default=True,
+    help="Learning rate of the first epoch.",
+)
+@click.option(
+    "--decay",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    default=DEFAULTS.decay,
+    show_default=True,
+    help="What the learning rate is multiplied by after each epoch.",
+)
+@click.option(
+    "--momentum",
+    type=click.FloatRange(min=0, max=1, max_open=True),
+    default=DEFAULTS.momentum,
+    show_default=True,
+    help="Of sgd.",
+)
+@click.option("--nesterov", is_flag=True, help="Nesterov's momentum, of sgd.")
+@click.option(
+    "--weight-decay",
+    type=NOT_NEGATIVE,
+    default=DEFAULTS.weight_decay,
+    show_default=True,
+    help="Of the optimiser: L2, decoupled with adamw.",
+)
+@click.option(
+    "--shift",
+    type=click.IntRange(min=0),
+    default=DEFAULTS.shift,
+    show_default=True,
+    help="Images are shifted by up to so many pixels in each direction.",
+)
+@click.option(
+    "--routing",
+    "routing_iterations",
+    type=click.IntRange(min=1),
+    default=DEFAULTS.routing_iterations,
+    show_default=True,
+    help="Iterations of the routing.",
+)
+@click.option(
+    "--softmax",
+    "routing_softmax",
+    type=click.Choice(["digits", "inputs"]),
+    default=DEFAULTS.routing_softmax,
+    show_default=True,
+    help="What the coupling of the routing is normalised over; in the paper digit capsules.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0, max=2**63 - 1),
+    default=DEFAULTS.seed,
+    show_default=True,
+    help="Of first weights, order and shifts of the images.",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=RUN,
+    show_default=True,
+    help="Folder of the run: checkpoints, metrics.csv, tensorboard.",
+)
+@click.option(
+    "--resume", is_flag=True, help="Go on from the folder's last checkpoint, bit for bit."
+)
+@click.option("--overwrite", is_flag=True, help="Replace the run that the folder has.")
+@click.option(
+    "--checkpoint-every",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="STEPS",
+    help="Checkpoints inside an epoch; there is always one after it.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where the network runs.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Threads of each process.  [default: all processors; OMP_NUM_THREADS]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON only, at the end.")
+@click.pass_context
+def train_command(context: click.Context, /, **options: Any) -> None:
+    """Train a CapsNet as in Sabour, Frosst and Hinton 2017.
+
+    Every derivative and every update of a parameter is compiled from .loma files; with --engine
+    pytorch the same training runs in plain PyTorch. Ctrl-C saves and ends; --resume goes on.
+
+    Several processes share the work under torchrun:
+    torchrun --nproc-per-node 2 -m capsnet_loma train ...
+    """
+    given = {
+        name: options[name] for name in NAMES
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }  # fmt: skip
+    own = {name: options.pop(name) for name in NAMES}
+    for values in (given, own):
+        if values.get("data") is not None:
+            values["data"] = str(values["data"].resolve())
+    if options["resume"] and options["overwrite"]:
+        raise click.UsageError("--resume and --overwrite exclude each other")
+    if own["nesterov"] and (own["optimiser"] != "sgd" or own["momentum"] == 0):
+        raise click.UsageError("--nesterov needs --optimiser sgd and a --momentum above 0")
+    _check_device(options.pop("device"))
+    guarded(_train_job, settings=Settings(**own), given=given, **options)
+
+
+def _check_device(device: str) -> None:
+    if device != "cpu":
+        raise click.UsageError(
+            f"--device {device}: loma generates code for the CPU only so far. Train with "
+            "--device cpu."
+        )
+
+
+def _train_job(
+    settings: Settings,
+    given: dict[str, Any],
+    output: Path,
+    resume: bool,
+    overwrite: bool,
+    checkpoint_every: int,
+    threads: int | None,
+    as_json: bool,
+) -> int:
+    import torch
+
+    from capsnet_loma.data import load
+    from capsnet_loma.training.distributed import job
+    from capsnet_loma.training.metrics import Metrics
+    from capsnet_loma.training.run import Run
+    from capsnet_loma.training.signals import listening
+    from capsnet_loma.training.warm_up import all_kernels_at_once
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    run = Run(output)
+    with contextlib.ExitStack() as stack:
+        own = stack.enter_context(job())
+        out = Output(quiet=as_json or not own.is_main)
+        if own.is_main:
+            stack.enter_context(run.held())
+        found = _checkpoint(out, run, own) if resume else None
+        if found is not None:
+            settings = _continued(found, given, run)
+        elif own.is_main:
+            run.clear(overwrite or resume)
+        data = load(None if settings.data is None else Path(settings.data))
+        all_kernels_at_once()
+        trainer = _trainer(out, settings, data, own, found, run)
+        with _bar(out, own, "making the kernels") as update:
+            trainer.prepare(update)
+        _say_start(out, trainer, run)
+        metrics = Metrics(run.metrics, run.board, trainer.epoch) if own.is_main else None
+        rows: list[Row] = []
+
+        @contextlib.contextmanager
+        def progress(epoch: int) -> Iterator[Progress]:
+            with _bar(out, own, f"epoch {epoch} of {settings.epochs}", False) as update:
+                yield update
+
+        with listening() as stop:
+            if found is None:
+                trainer.save(run)
+            for row in trainer.epochs(run, metrics, stop, checkpoint_every, progress):
+                rows.append(row)
+                _say_row(out, row)
+        if metrics is not None:
+            metrics.close()
+        own.wait()
+        return _end(out, trainer, run, rows, stop.number, as_json)
+
+
+# ----------------------------------------------------------------------------------------- steps
+
+
+def _checkpoint(out: Output, run: Run, own: Job) -> Checkpoint | None:
+    """What to go on from; None where a run was ended before its first checkpoint."""
+    from capsnet_loma.training import checkpoint
+
+    own.wait()  # for the main process, which has the folder
+    if run.last.exists():
+        return checkpoint.read(run.last)
+    out.line(f"{run.folder} has no checkpoint yet: starting from the beginning.")
+    return None
+
+
+def _continued(found: Checkpoint, given: dict[str, Any], run: Run) -> Settings:
+    settings, fixed = resumed(found.settings, given)
+    if fixed:
+        changes = ", ".join(
+            f"{OPTIONS.get(name, '--' + name.replace('_', '-'))} was {found.settings[name]}, "
+            f"now {given[name]}"
+            for name in fixed
+        )
+        allowed = ", ".join(f"--{name}" for name in CHANGEABLE)
+        raise click.UsageError(
+            f"--resume goes on with the settings of {run.last}: {changes}. Leave these options "
+            f"out, or start another run with --output. Only {allowed} may change, and what "
+            "decides no number."
+        )
+    return settings
+
+
+def _trainer(
+    out: Output, settings: Settings, data: Dataset, own: Job, found: Checkpoint | None, run: Run
+) -> Trainer:
+    from capsnet_loma.training import TrainingError
+    from capsnet_loma.training.loop import Trainer
+
+    try:
+        config = settings.config(data) if found is None else found.config
+        if settings.engine == "loma":
+            from capsnet_loma import layers
+
+            with _bar(out, own, "compiling the layers") as update:
+                layers.compile_layers(progress=update)
+        trainer = Trainer(settings, config, data, own)
+    except ValueError as error:  # sizes that do not fit each other
+        raise TrainingError(str(error)) from error
+    if found is not None:
+        trainer.restore(found, run.last)
+    return trainer
+
+
+@contextlib.contextmanager
+def _bar(out: Output, own: Job, title: str, announce: bool = True) -> Iterator[Progress]:
+    if not own.is_main:
+        yield lambda what, done, total: None
+        return
+    with out.progress(title, announce) as update:
+        yield update
+
+
+def _say_start(out: Output, trainer: Trainer, run: Run) -> None:
+    s, data = trainer.settings, trainer.data
+    parameters = sum(p.numel() for p in trainer.model.network.parameters())
+    processes = f", {trainer.job.world} processes" if trainer.job.world > 1 else ""
+    out.line(
+        f"{data.name}: {len(data.train):,} images to train with, {len(data.test):,} to test with; "
+        f"network '{s.network}', {parameters:,} parameters; {s.engine}, {s.optimiser}{processes}."
+    )
+    if trainer.epoch or trainer.step:
+        out.line(
+            f"Going on from {run.last}: epoch {trainer.epoch + 1}, step {trainer.step} of "
+            f"{trainer.batches.steps}."
+        )
+
+
+def _say_row(out: Output, row: Row) -> None:
+    out.line(
+        f"epoch {row.epoch:3d}  train: loss {row.train_loss:.4f}, accuracy "
+        f"{row.train_accuracy:7.2%}  test: loss {row.test_loss:.4f}, accuracy "
+        f"{row.test_accuracy:7.2%}  {row.images_per_second:,.0f} images/s  {row.seconds:,.0f} s"
+    )
+
+
+def _end(
+    out: Output, trainer: Trainer, run: Run, rows: list[Row], stopped: int, as_json: bool
+) -> int:
+    """Says what came out; the exit code."""
+    done = trainer.epoch >= trainer.settings.epochs
+    best = trainer.best
+    if as_json and trainer.job.is_main:
+        report = {
+            "complete": done,
+            "epoch": trainer.epoch,
+            "step": trainer.step,
+            "seconds": trainer.seconds,
+            "best": best,
+            "files": [str(f) for f in (run.best, run.last, run.metrics) if f.exists()],
+        }
+        click.echo(json.dumps(report, indent=2))
+    if best:
+        out.line(
+            f"Best test accuracy: {best['accuracy']:.2%}, epoch {best['epoch']:.0f} ({run.best}).",
+            "green",
+        )
+    if done:
+        if not rows:
+            out.line(f"All {trainer.epoch} epochs are done: give more with --epochs.")
+        return 0
+    if trainer.job.is_main:
+        out.warn(
+            f"Stopped in epoch {trainer.epoch + 1} after step {trainer.step} of "
+            f"{trainer.batches.steps}; {run.last} has all of it. Go on with: {_command()}"
+        )
+    return 128 + (stopped or signal.SIGINT)
+
+
+def _command() -> str:
+    """The command line that goes on."""
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    return " ".join(["capsnet-loma", *words, "--resume"])

@@ -1,0 +1,280 @@
+"""The training loop: steps, validation, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from capsnet_loma.config import CapsNetConfig
+from capsnet_loma.data import Dataset
+from capsnet_loma.data.batches import Batch, Batches, in_order
+from capsnet_loma.evaluation.evaluate import outcomes
+from capsnet_loma.evaluation.model import Model
+from capsnet_loma.training import TrainingError, checkpoint, engines
+from capsnet_loma.training.checkpoint import Checkpoint, CheckpointError
+from capsnet_loma.training.distributed import Job
+from capsnet_loma.training.metrics import Metrics, Row
+from capsnet_loma.training.run import Run
+from capsnet_loma.training.settings import Settings
+from capsnet_loma.training.signals import Stop
+from capsnet_loma.training.warm_up import warm_up
+
+EVALUATED = 100  # images at a time in validation
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(slots=True)
+class Sums:
+    """What the steps of an epoch add up to, over all processes; ``seconds`` of this process."""
+
+    images: float = 0.0
+    loss: float = 0.0
+    right: float = 0.0
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @property
+    def text(self) -> str:
+        return (
+            f"loss {self.loss / self.images:.4f}, accuracy {self.right / self.images:.2%}, "
+            f"{self.images / self.seconds:,.0f} images/s"
+        )
+
+
+@dataclass(slots=True)
+class Trainer:
+    """A training at a certain step.
+
+    A run that is interrupted and continued from a checkpoint makes the same numbers as one that is
+    not: order and shifts of the images are functions of seed, epoch and step.
+    """
+
+    settings: Settings
+    config: CapsNetConfig
+    data: Dataset
+    job: Job
+    epoch: int = 0
+    step: int = 0
+    sums: Sums = field(default_factory=Sums)
+    seconds: float = 0.0
+    best: dict[str, float] = field(default_factory=dict)
+    model: Model = field(init=False)
+    optimiser: torch.optim.Optimizer = field(init=False)
+    scheduler: torch.optim.lr_scheduler.LRScheduler = field(init=False)
+    batches: Batches = field(init=False)
+    _network: torch.nn.Module = field(init=False)
+
+    def __post_init__(self) -> None:
+        s = self.settings
+        torch.manual_seed(s.seed)
+        network = engines.network(s.engine, self.config)
+        self.model = Model(s.engine, network)
+        self._network = network
+        self.optimiser = engines.optimiser(s, network.parameters())
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimiser, s.decay)
+        self.batches = Batches(
+            self.data.train,
+            self.data.classes,
+            s.batch,
+            seed=s.seed,
+            shift=s.shift,
+            rank=self.job.rank,
+            world=self.job.world,
+        )
+
+    # ------------------------------------------------------------------------------- checkpoints
+
+    def restore(self, found: Checkpoint, source: object) -> None:
+        """Goes to the state of a checkpoint. Raises CheckpointError where it does not fit."""
+        if found.data != self.data.digest:
+            raise CheckpointError(
+                f"{source} was trained on other images than those of '{self.data.name}'. Give the "
+                "same ones with --data."
+            )
+        try:
+            self.model.network.load_state_dict(found.model)
+            self.optimiser.load_state_dict(found.optimiser)
+            self.scheduler.load_state_dict(found.scheduler)
+            torch.set_rng_state(found.generator)
+            self.sums = Sums(**found.sums)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            reason = " ".join(str(error).split())
+            raise CheckpointError(f"{source} does not fit the network: {reason}") from error
+        if not (found.epoch >= 0 and 0 <= found.step <= self.batches.steps):
+            raise CheckpointError(
+                f"{source} stands at step {found.step} of epoch {found.epoch}, but an epoch has "
+                f"{self.batches.steps} steps."
+            )
+        self.epoch, self.step = found.epoch, found.step
+        self.seconds, self.best = found.seconds, dict(found.best)
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(
+            engine=self.settings.engine,
+            config=self.config,
+            settings=self.settings.to_dict(),
+            data=self.data.digest,
+            model=self.model.network.state_dict(),
+            optimiser=self.optimiser.state_dict(),
+            scheduler=self.scheduler.state_dict(),
+            epoch=self.epoch,
+            step=self.step,
+            sums=self.sums.to_dict(),
+            seconds=self.seconds,
+            best=self.best,
+            generator=torch.get_rng_state(),
+        )
+
+    def save(self, run: Run) -> None:
+        """The main process writes it."""
+        if self.job.is_main:
+            checkpoint.write(run.last, self.checkpoint())
+
+    # ------------------------------------------------------------------------------------- steps
+
+    def prepare(self, progress: Progress) -> None:
+        """Makes all kernels; see :mod:`capsnet_loma.training.warm_up`."""
+        share = self.settings.batch // self.job.world
+        tested = list(map(len, self._tested()))
+        if self.settings.engine == "loma":
+            warm_up(self.model, share, tested, progress)
+        self.job.wait()
+        self._network = self.job.wrapped(self.model.network)
+
+    def epochs(
+        self,
+        run: Run,
+        metrics: Metrics | None,
+        stop: Stop,
+        every: int,
+        progress: Callable[[int], Any],
+    ) -> Iterator[Row]:
+        """Trains; gives the numbers of each epoch as it ends, and ends early when ``stop`` says so.
+
+        ``every`` so many steps, and after each epoch, a checkpoint is written. ``progress(epoch)``
+        is a context manager that gives the epoch's progress function.
+        """
+        while self.epoch < self.settings.epochs:
+            if self.job.sum([float(stop.number != 0)]) != [0.0]:
+                return
+            with progress(self.epoch + 1) as update:
+                if not self._steps(run, stop, every, update):
+                    return
+                row = self._validated()
+            if not math.isfinite(row.test_loss):
+                raise self._diverged(f"the test loss is {row.test_loss}", run)
+            self._end_epoch(row)
+            if metrics is not None:
+                metrics.add(row)
+            self._save_epoch(row, run)
+            yield row
+
+    def _steps(self, run: Run, stop: Stop, every: int, update: Progress) -> bool:
+        """The rest of an epoch; False when it was stopped, at a checkpoint."""
+        update("", self.step, self.batches.steps)
+        for batch in self.batches.epoch(self.epoch, self.step):
+            stopped = self._step(batch, stop, run)
+            update(self.sums.text, self.step, self.batches.steps)
+            if stopped:
+                self.save(run)
+                return False
+            if self.step % every == 0 and self.step < self.batches.steps:
+                self.save(run)
+        return True
+
+    def _step(self, batch: Batch, stop: Stop, run: Run) -> bool:
+        """One step; whether any of the processes is asked to stop."""
+        start = time.perf_counter()
+        self.optimiser.zero_grad(set_to_none=True)
+        with self.job.reporting():
+            capsules, reconstruction = self._network(batch.images, batch.targets)
+            loss = self.model.loss(batch.images, batch.targets, capsules, reconstruction)
+            loss.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            right = self._right(capsules.detach(), batch.labels)
+        count = len(batch)
+        images, total, right, stopped = self.job.sum(
+            [count, loss.item() * count, right, float(stop.number != 0)]
+        )
+        if not math.isfinite(total):
+            raise self._diverged(f"the loss is {total / images}", run)
+        self.optimiser.step()
+        s = self.sums
+        s.images, s.loss, s.right = s.images + images, s.loss + total, s.right + right
+        s.seconds += time.perf_counter() - start
+        self.step += 1
+        return stopped > 0
+
+    def _diverged(self, what: str, run: Run) -> TrainingError:
+        kept = f"{run.last} is from before" if run.last.exists() else "there is no checkpoint yet"
+        return TrainingError(
+            f"{what} in epoch {self.epoch + 1}, step {self.step + 1}; {kept}. Train anew with a "
+            "smaller --learning-rate."
+        )
+
+    def _right(self, capsules: Tensor, labels: Tensor) -> float:
+        predicted = self.model.lengths(capsules).argmax(dim=1)
+        return float((predicted == labels).sum())
+
+    # -------------------------------------------------------------------------------- validation
+
+    def _tested(self) -> Iterator[Batch]:
+        j = self.job
+        return in_order(self.data.test, self.data.classes, EVALUATED, rank=j.rank, world=j.world)
+
+    def _validated(self) -> Row:
+        """The numbers of the epoch that has just been trained."""
+        count = loss = right = 0.0
+        for part, part_loss, predicted in outcomes(self.model, self._tested()):
+            count += len(part)
+            loss += part_loss * len(part)
+            right += float((predicted == part.labels).sum())
+        count, loss, right = self.job.sum([count, loss, right])
+        s = self.sums
+        return Row(
+            epoch=self.epoch + 1,
+            step=(self.epoch + 1) * self.batches.steps,
+            seconds=self.seconds + s.seconds,
+            learning_rate=float(cast(float, self.scheduler.get_last_lr()[0])),
+            train_loss=s.loss / s.images,
+            train_accuracy=s.right / s.images,
+            test_loss=loss / count,
+            test_accuracy=right / count,
+            images_per_second=s.images / s.seconds,
+        )
+
+    def _end_epoch(self, row: Row) -> None:
+        self.scheduler.step()
+        self.epoch, self.step = self.epoch + 1, 0
+        self.seconds, self.sums = row.seconds, Sums()
+        found = (row.test_accuracy, -row.test_loss)
+        if not self.best or found > (self.best["accuracy"], -self.best["loss"]):
+            self.best = {
+                "epoch": row.epoch, "accuracy": row.test_accuracy, "loss": row.test_loss,
+            }  # fmt: skip
+
+    def _save_epoch(self, row: Row, run: Run) -> None:
+        """The best one first: killed in between, the epoch is done again, with the same result."""
+        if not self.job.is_main:
+            return
+        if self.best["epoch"] == row.epoch:
+            checkpoint.write(run.best, self.checkpoint())
+            checkpoint.link(run.best, run.last)
+        else:
+            self.save(run)
+
+
+@contextmanager
+def silent(epoch: int) -> Iterator[Progress]:
+    """A progress for :meth:`Trainer.epochs` that shows nothing."""
+    yield lambda what, done, total: None

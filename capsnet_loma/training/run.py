@@ -1,0 +1,76 @@
+"""The folder of a run: its files, and that one training at a time has it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from capsnet_loma.training import TrainingError
+from capsnet_loma.training.checkpoint import TEMPORARY
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``last`` is the newest checkpoint, ``best`` the one with the best test accuracy."""
+
+    folder: Path
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "last.pt"
+
+    @property
+    def best(self) -> Path:
+        return self.folder / "best.pt"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.csv"
+
+    @property
+    def board(self) -> Path:
+        return self.folder / "tensorboard"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Makes the folder, and keeps other trainings out. Raises TrainingError where one has it.
+
+        What an earlier training was killed while writing is removed.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(self.folder / ".lock")
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise TrainingError(
+                f"another training writes to {self.folder}. Wait for it, or give another folder "
+                "with --output."
+            ) from None
+        except OSError as error:
+            raise TrainingError(
+                f"{self.folder} cannot be written to: {error.strerror or error}. Give another "
+                "folder with --output."
+            ) from error
+        try:
+            for file in self.folder.glob(f"*{TEMPORARY}"):
+                file.unlink()
+            yield
+        finally:
+            lock.release()
+
+    def clear(self, overwrite: bool) -> None:
+        """For a new run. Raises TrainingError when there is one that must not be overwritten."""
+        files = [file for file in (self.last, self.best, self.metrics) if file.exists()]
+        if files and not overwrite:
+            raise TrainingError(
+                f"{self.folder} has a run already ({files[0].name}). Go on with it by --resume, "
+                "replace it by --overwrite, or give another folder with --output."
+            )
+        for file in files:
+            file.unlink()
+        shutil.rmtree(self.board, ignore_errors=True)
