@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import os
 import runpy
 import subprocess
@@ -116,7 +117,10 @@ def test_everything_imported_is_declared(setup):
         if file.endswith(".py"):
             imported |= _imports(ROOT / file)
     ours = {"loma", "capsnet_loma", "__future__"}
-    foreign = {canonicalize_name(name) for name in imported - ours - set(sys.stdlib_module_names)}
+    names = imported - ours - set(sys.stdlib_module_names)
+    # Some are imported by another name than that they are installed by: sklearn is scikit-learn.
+    packages = importlib.metadata.packages_distributions()
+    foreign = {canonicalize_name(packages.get(name, [name])[0]) for name in names}
     assert foreign <= declared
     unused = declared - foreign
     assert not unused, f"declared, but never imported: {unused}"
