@@ -152,6 +152,13 @@ def test_in_order_gives_each_image_once(data: ImageSet, batch: int, world: int) 
     assert max(sizes) - min(sizes) <= 1
 
 
+def test_batches_are_moved_to_a_device(data: ImageSet) -> None:
+    """Meta tensors have no values, and exist on every machine."""
+    (batch,) = Batches(data, 4, 20, seed=0, device="meta").epoch(0)
+    assert {tensor.device.type for tensor in _fields(batch)} == {"meta"}
+    assert batch.images.shape == (20, 1, SIZE, SIZE)
+
+
 def test_batches_are_new_tensors(data: ImageSet) -> None:
     before = data.images.clone()
     batches = list(in_order(data, 4, 8))
