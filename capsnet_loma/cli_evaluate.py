@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from capsnet_loma.cli_train import RUN
 from capsnet_loma.console import Output
 from capsnet_loma.guard import guarded
 
 if TYPE_CHECKING:
     from capsnet_loma.data import Dataset
     from capsnet_loma.evaluation.evaluate import Evaluation
-    from capsnet_loma.evaluation.model import Engine, Model
-
-RUN = Path("capsnet-loma-training")
-METRICS = "metrics.csv"
+    from capsnet_loma.evaluation.model import Model
+    from capsnet_loma.training.settings import Engine
 
 Command = Callable[..., None]
 
@@ -109,7 +108,7 @@ def _evaluate_job(
 ) -> int:
     out = Output(quiet=as_json)
     _use_threads(threads)
-    model, file, images = _open(out, checkpoint, engine, data)
+    model, file, images, same = _open(out, checkpoint, engine, data)
     result = _evaluate(out, model, images, batch)
     files: list[Path] = []
     if output is not None:
@@ -121,7 +120,12 @@ def _evaluate_job(
         numbers.write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
         files = [picture, numbers]
     if as_json:
-        report = {"checkpoint": str(file), "data": images.name, "engine": model.engine}
+        report: dict[str, Any] = {
+            "checkpoint": str(file),
+            "data": images.name,
+            "engine": model.engine,
+        }
+        report |= {"trained_with_this_data": same}
         _print_json({**report, **result.to_json(), "files": [str(f) for f in files]})
     else:
         _show(out, result, f"{images.name}, {file}, computed by {model.engine}")
@@ -144,14 +148,16 @@ def _figures_job(
     from capsnet_loma.evaluation.perturbations import perturbation_figure
     from capsnet_loma.evaluation.reconstructions import reconstruction_figure
     from capsnet_loma.evaluation.style import save
+    from capsnet_loma.training.run import Run
 
     out = Output(quiet=as_json)
     _use_threads(threads)
     folders = runs or (RUN,)
     curves = [
-        read_curves(run / METRICS, name) for run, name in zip(folders, _names(folders), strict=True)
+        read_curves(Run(run).metrics, name)
+        for run, name in zip(folders, _names(folders), strict=True)
     ]
-    model, _, images = _open(out, folders[0], engine, data)
+    model, _, images, _ = _open(out, folders[0], engine, data)
     labels = tuple(dict.fromkeys(digits)) or tuple(range(images.classes))
     for label in labels:
         if label >= images.classes:
@@ -194,8 +200,9 @@ def _use_threads(threads: int | None) -> None:
 
 def _open(
     out: Output, path: Path, engine: Engine | None, folder: Path | None
-) -> tuple[Model, Path, Dataset]:
-    """The network, the file it is from, and the data set that it is to be tested on."""
+) -> tuple[Model, Path, Dataset, bool]:
+    """The network, the file it is from, the data set that it is to be tested on, and whether it
+    was trained with that."""
     from capsnet_loma.data import load
     from capsnet_loma.evaluation.model import check_sizes, checkpoint_file, open_model
 
@@ -207,7 +214,10 @@ def _open(
             folder = Path(trained_with)
         images = load(folder)
     check_sizes(model, images, file, "the built-in data set" if folder is None else str(folder))
-    return model, file, images
+    same = found.data == images.digest
+    if not same:
+        out.line(f"{file} was trained with other data than {images.name}.", "yellow")
+    return model, file, images, same
 
 
 def _evaluate(out: Output, model: Model, images: Dataset, batch: int) -> Evaluation:

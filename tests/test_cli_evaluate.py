@@ -40,8 +40,8 @@ def run(tmp_path: Path, network: reference.CapsNet) -> Path:
     write_folder(tmp_path / "data", test=60)
     folder = tmp_path / "run"
     folder.mkdir()
-    settings = {"data": str(tmp_path / "data")}
-    write_checkpoint(folder / "best.pt", "pytorch", CONFIG, network.state_dict(), settings)
+    weights = network.state_dict()
+    write_checkpoint(folder / "best.pt", "pytorch", CONFIG, weights, tmp_path / "data")
     (folder / "metrics.csv").write_text(METRICS, encoding="utf-8")
     return folder
 
@@ -93,13 +93,16 @@ def test_evaluate_json_and_files(run: Path, expected: Evaluation, engine: str) -
 
 def test_data_is_what_the_network_was_trained_with_unless_given(run: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "other", test=7)
-    done = _run("evaluate", run, "--data", tmp_path / "other", "--json")
-    assert json.loads(done.stdout)["images"] == 7
-    assert json.loads(_run("evaluate", run, "--json").stdout)["images"] == 60
+    own = json.loads(_run("evaluate", run, "--json").stdout)
+    other = json.loads(_run("evaluate", run, "--json", "--data", tmp_path / "other").stdout)
+    assert (own["images"], own["trained_with_this_data"]) == (60, True)
+    assert (other["images"], other["trained_with_this_data"]) == (7, False)
+    done = _run("evaluate", run, "--data", tmp_path / "other")
+    assert f"{run / 'best.pt'} was trained with other data than other." in done.stdout
 
 
 def test_built_in_digits(run: Path, network: reference.CapsNet) -> None:
-    write_checkpoint(run / "digits.pt", "pytorch", CONFIG, network.state_dict(), {"data": None})
+    write_checkpoint(run / "digits.pt", "pytorch", CONFIG, network.state_dict())
     done = _run("evaluate", run / "digits.pt", "--json")
     assert (json.loads(done.stdout)["images"], json.loads(done.stdout)["data"]) == (500, "digits")
 
@@ -172,7 +175,7 @@ def test_damaged_checkpoint(run: Path) -> None:
 
 def test_weights_of_other_sizes(run: Path) -> None:
     other = reference.CapsNet(CapsNetConfig(conv_channels=5, primary_types=2)).state_dict()
-    write_checkpoint(run / "best.pt", "loma", CONFIG, other, {})
+    write_checkpoint(run / "best.pt", "loma", CONFIG, other)
     message = _message(_run("evaluate", run))
     assert f"{run / 'best.pt'} has weights that do not fit the sizes it names" in message
 

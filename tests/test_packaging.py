@@ -23,6 +23,8 @@ README_COMMANDS = (
     f"{INSTALL}. && .venv/bin/capsnet-loma",
     f"{INSTALL}'.[test]' && .venv/bin/python -m pytest",
 )
+# Modules of one package that import another, which the first does not ask for.
+THROUGH = {"torch.utils.tensorboard": "tensorboard"}
 LINKS = ("frontend", "ad", "backends")
 
 
@@ -134,7 +136,7 @@ def _imports(path: Path) -> set[str]:
             case ast.Import(aliases):
                 names |= {alias.name.partition(".")[0] for alias in aliases}
             case ast.ImportFrom(str(module), _, 0):
-                names.add(module.partition(".")[0])
+                names.add(THROUGH.get(module) or module.partition(".")[0])
             case ast.Call(ast.Attribute(attr="find_spec"), [ast.Constant(str(name))]):
                 names.add(name.partition(".")[0])
     return names

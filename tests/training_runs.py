@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+import torch
 from torch import Tensor
 
 from capsnet_loma import CapsNetConfig
+from capsnet_loma.data import load
 from capsnet_loma.training.checkpoint import Checkpoint, write
+from capsnet_loma.training.settings import Engine, Settings
 
 METRICS = """\
 epoch,step,seconds,learning_rate,train_loss,train_accuracy,test_loss,test_accuracy,images_per_second
@@ -19,9 +21,26 @@ epoch,step,seconds,learning_rate,train_loss,train_accuracy,test_loss,test_accura
 
 def write_checkpoint(
     path: Path,
-    engine: str,
+    engine: Engine,
     config: CapsNetConfig,
     model: dict[str, Tensor],
-    settings: dict[str, Any],
+    data: Path | None = None,
 ) -> None:
-    write(path, Checkpoint(engine, config, settings, model))
+    """A checkpoint after two epochs on the images of a folder, None for the built-in ones."""
+    settings = Settings(engine=engine, network="tiny", data=None if data is None else str(data))
+    content = Checkpoint(
+        engine=engine,
+        config=config,
+        settings=settings.to_dict(),
+        data=load(data).digest,
+        model=model,
+        optimiser={},
+        scheduler={},
+        epoch=2,
+        step=0,
+        sums={},
+        seconds=7.0,
+        best={"epoch": 2, "accuracy": 0.95, "loss": 0.1},
+        generator=torch.get_rng_state(),
+    )
+    write(path, content)

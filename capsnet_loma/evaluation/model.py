@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -13,13 +13,11 @@ from capsnet_loma.config import CapsNetConfig
 from capsnet_loma.data import Dataset
 from capsnet_loma.evaluation import EvaluationError
 from capsnet_loma.parameters import CapsNetParameters
+from capsnet_loma.training.run import Run
+from capsnet_loma.training.settings import Engine
 
 if TYPE_CHECKING:
     from capsnet_loma.training.checkpoint import Checkpoint
-
-BEST = "best.pt"
-
-Engine = Literal["loma", "pytorch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +95,10 @@ def open_model(path: Path, engine: Engine | None = None) -> tuple[Model, Checkpo
 
 def checkpoint_file(path: Path) -> Path:
     """The checkpoint that is meant by a file, or by a run's folder. Raises EvaluationError."""
-    file = path / BEST if path.is_dir() else path
+    file = Run(path).best if path.is_dir() else path
     if file.is_file():
         return file
-    reason = f"{path} has no {BEST}" if path.is_dir() else f"{path} does not exist"
+    reason = f"{path} has no {file.name}" if path.is_dir() else f"{path} does not exist"
     raise EvaluationError(
         f"{reason}. Expected is a checkpoint, or the folder of a run in which "
         "`capsnet-loma train` has finished an epoch."
