@@ -1,13 +1,35 @@
 """What is installed. frontend/, ad/ and backends/ are reached through links in loma/."""
 
+from pathlib import Path
+
 from setuptools import setup
+
+README = Path(__file__).resolve().parent / "README.md"
 
 setup(
     name="loma",
     version="0.1.0",
     description="A differentiable language for tensor programs that compiles to libtorch",
+    long_description=README.read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
     license="MIT",
+    license_files=["LICENSE"],
     author="The loma authors",
+    keywords=["automatic differentiation", "compiler", "pytorch", "capsule network"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Software Development :: Code Generators",
+        "Topic :: Software Development :: Compilers",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.11",
     packages=[
         "loma",
@@ -21,7 +43,6 @@ setup(
         "loma.backends.kernels",
         "loma.backends.libtorch",
         "loma.backends.interpreter",
-        "loma.backends.kernels",
         "loma.backends.scalar",
         "capsnet_loma",
         "capsnet_loma.data",
@@ -66,7 +87,7 @@ setup(
             "hypothesis>=6.100",
             "ruff>=0.6",
             "mypy>=1.11",
-            "setuptools>=68",
+            "setuptools>=70.1",  # builds wheels by itself
         ],
     },
     zip_safe=False,

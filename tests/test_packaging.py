@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.metadata
 import os
 import runpy
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -119,10 +119,12 @@ def test_everything_imported_is_declared(setup):
         if file.endswith(".py"):
             imported |= _imports(ROOT / file)
     ours = {"loma", "capsnet_loma", "__future__"}
-    names = imported - ours - set(sys.stdlib_module_names)
-    # Some are imported by another name than that they are installed by: sklearn is scikit-learn.
-    packages = importlib.metadata.packages_distributions()
-    foreign = {canonicalize_name(packages.get(name, [name])[0]) for name in names}
+    distributions = metadata.packages_distributions()  # the import sklearn is of scikit-learn
+    foreign = {
+        canonicalize_name(distribution)
+        for name in imported - ours - set(sys.stdlib_module_names)
+        for distribution in distributions.get(name, [name])
+    }
     assert foreign <= declared
     unused = declared - foreign
     assert not unused, f"declared, but never imported: {unused}"
