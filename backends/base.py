@@ -19,12 +19,14 @@ class GeneratedSource:
 
     ``name`` is a C identifier that holds a hash of the content, so that two different programs
     never share one. ``files`` are (file name, text), the file to compile first. ``metadata`` is
-    what the caller needs to know about the functions, as JSON values.
+    what the caller needs to know about the functions, as JSON values. ``flags``: what the compiler
+    is told besides.
     """
 
     name: str
     files: tuple[tuple[str, str], ...]
     metadata: dict[str, Any]
+    flags: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

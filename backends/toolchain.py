@@ -155,7 +155,8 @@ def _cxx_library() -> tuple[str, ...]:
 def module_key(source: GeneratedSource, toolchain: Toolchain) -> str:
     """The folder of a module's compiled files in the cache."""
     text = [part for file in source.files for part in file]
-    return cache.digest([toolchain.digest, _runtime_digest(), source.name, *text])
+    flags = source.flags
+    return cache.digest([toolchain.digest, _runtime_digest(), source.name, *text, *flags])
 
 
 def build(source: GeneratedSource) -> Path:
@@ -170,7 +171,9 @@ def build(source: GeneratedSource) -> Path:
             (folder / name).write_text(text, encoding="utf-8")
         made = folder / OBJECT_FILE
         objects = compilers.in_parallel(
-            lambda: _compile_generated(toolchain, folder / source.files[0][0], made),
+            lambda: _compile_generated(
+                toolchain, folder / source.files[0][0], made, flags=source.flags
+            ),
             *_runtime_objects(toolchain, "core", "library", "python"),
             lambda: Path(shutil.copy(_memory_library(toolchain), folder)),
         )
@@ -200,7 +203,9 @@ def build_specialisation(source: GeneratedSource, module: Path) -> Path:
     def compile_into(folder: Path) -> None:
         name, text = source.files[0]
         (folder / name).write_text(text, encoding="utf-8")
-        made = _compile_generated(toolchain, folder / name, folder / OBJECT_FILE)
+        made = _compile_generated(
+            toolchain, folder / name, folder / OBJECT_FILE, flags=source.flags
+        )
         objects = (made, module / MODULE_FILE, _memory_library(toolchain))
         flags = (*toolchain.link_flags, f"-Wl,-rpath-link,{module}")
         _link(toolchain, objects, flags, folder / SPECIALISATION_FILE, ("-shared",))
@@ -311,13 +316,17 @@ def _memory_library(toolchain: Toolchain) -> Path:
 
 
 def _compile_generated(
-    toolchain: Toolchain, source: Path, made: Path, search: Iterable[Path] = ()
+    toolchain: Toolchain,
+    source: Path,
+    made: Path,
+    search: Iterable[Path] = (),
+    flags: Sequence[str] = (),
 ) -> Path:
     # Programs' headers come first: one may be named as one of the runtime's, which find each other
     # by lying side by side. Nor may they hide the system's own, in angle brackets.
     folders = (*search, _headers(toolchain))
-    flags = (flag for folder in folders for flag in ("-iquote", str(folder)))
-    _compile(toolchain, (*flags, "-c", str(source)), made)
+    quoted = (flag for folder in folders for flag in ("-iquote", str(folder)))
+    _compile(toolchain, (*flags, *quoted, "-c", str(source)), made)
     return made
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Program:
     """What is compiled: a text, and the functions whose derivatives were asked for one after the
     other, each a function of what the one before gave. ``timed``: it measures its statements;
-    ``save``: what it keeps for its backward parts."""
+    ``save``: what it keeps for its backward parts; ``contract``: a product and a sum may be rounded
+    as one."""
 
     source: str
     path: str
@@ -35,6 +36,7 @@ class Program:
     derived: tuple[str, ...] = ()
     timed: bool = False
     save: Save = "auto"
+    contract: bool = True
 
     def key(self, part: str = "") -> str:
         """The entry of the cache's index."""
@@ -43,6 +45,7 @@ class Program:
         compiler = (cache.package_fingerprint(), compilers.identity())
         passes = ",".join(sorted(config.optimisations()))
         part += " timed" if self.timed else ""
+        part += "" if self.contract else " not contracted"
         program = (self.name, self.source, *self.derived)
         return cache.digest([*compiler, passes, self.save, part, *program])
 
@@ -63,17 +66,22 @@ _loaded_scalars: dict[str, Functions] = {}
 _natives: dict[str, ModuleType] = {}  # by namespace of the operators
 
 
-def compile(program: str | Path, *, save: Save = "auto", timed: bool = False) -> LomaModule:
+def compile(
+    program: str | Path, *, save: Save = "auto", contract: bool = True, timed: bool = False
+) -> LomaModule:
     """Compiles a ``.loma`` file, or a program given as text, and loads it.
 
     A string that is one line and ends in ``.loma`` is a file's name. The same program gives the
     same module object. ``save`` is what a function keeps for its backward part under autograd:
     "all" that it needs, nothing but its "inputs" and results (the rest is computed again), or, by
-    default, "auto": what is cheap is computed again. ``timed``: the tensor functions measure their
-    statements, for :mod:`loma.bench`. Raises :class:`loma.errors.UserError` for a wrong program,
-    ``FileNotFoundError``, and :class:`loma.errors.ToolchainError` when C++ cannot be compiled.
+    default, "auto": what is cheap is computed again. Without ``contract`` every product and every
+    sum is rounded by itself, where the processor could round both as one: what an elementwise
+    function gives then depends on nothing but the numbers. ``timed``: the tensor functions measure
+    their statements, for :mod:`loma.bench`. Raises :class:`loma.errors.UserError` for a wrong
+    program, ``FileNotFoundError``, and :class:`loma.errors.ToolchainError` when C++ cannot be
+    compiled.
     """
-    return load(replace(_read(program, save), timed=timed))
+    return load(replace(_read(program, save), contract=contract, timed=timed))
 
 
 def compile_many(
@@ -153,7 +161,7 @@ def _build(program: Program) -> Record:
 
     stage = program.stage()
     if stage.tensor_functions:
-        source = pipeline.generated(stage, program.timed)
+        source = pipeline.generated(stage, program.timed, program.contract)
         folder, operators = toolchain.build(source), source.metadata["operators"]
     else:
         source = pipeline.generated_scalars(stage)

@@ -146,13 +146,15 @@ def derived(base: Optimised, function: str) -> Optimised:
         return Optimised(final, pairs, names, zeroed, base.save)
 
 
-def generated(stage: Optimised, timed: bool = False) -> GeneratedSource:
+def generated(stage: Optimised, timed: bool = False, contract: bool = True) -> GeneratedSource:
     """The tensor functions in C++, with the scalar functions that they call; ``timed``: the code
-    measures its statements."""
+    measures its statements; ``contract``: a product and a sum may be rounded as one."""
     from loma.backends import libtorch
 
     with _located(stage.module.source, stage.module.path):
-        return libtorch.generate(stage.module, stage.pairs, stage.names, stage.zeroed, timed)
+        return libtorch.generate(
+            stage.module, stage.pairs, stage.names, stage.zeroed, timed, contract
+        )
 
 
 def specialised(
@@ -161,6 +163,7 @@ def specialised(
     values: Mapping[str, int],
     namespace: str,
     dtype: Literal["float", "double"] = "float",
+    contract: bool = True,
 ) -> GeneratedSource:
     """One tensor function for sizes and ints that are known, by name: a kernel of its own, which
     registers itself for the function's operator in ``namespace``, for calls in that type."""
@@ -175,7 +178,9 @@ def specialised(
         module = passes.optimise(_verified(known_sizes(stage.module, function, values)))
         slots = {name: values[name] for name in names}
         operator = f"{namespace}::{cpp_name(function)}"
-        return libtorch.generate_specialised(_verified(module), function, operator, slots, dtype)
+        return libtorch.generate_specialised(
+            _verified(module), function, operator, slots, dtype, contract
+        )
 
 
 def known_sizes(module: Module, function: str, values: Mapping[str, int]) -> Module:

@@ -181,7 +181,8 @@ def _make(request: _Request, stage: Optimised) -> None:
     names = binding.slot_names(function, stage.zeroed.get(name, ()))
     sizes = dict(zip(names, request.slots, strict=True))
     start = time.perf_counter()
-    source = pipeline.specialised(stage, name, sizes, module.namespace, request.dtype)
+    contract = module.program.contract
+    source = pipeline.specialised(stage, name, sizes, module.namespace, request.dtype, contract)
     folder = toolchain.build_specialisation(source, module.folder)
     note: Note = {
         "operator": request.operator,

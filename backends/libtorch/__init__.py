@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
+_NOT_CONTRACTED = ("-ffp-contract=off",)
 
 
 def generate(
@@ -23,16 +24,18 @@ def generate(
     names: Sequence[str] | None = None,
     zeroed: Mapping[str, tuple[int, ...]] | None = None,
     timed: bool = False,
+    contract: bool = True,
 ) -> GeneratedSource:
     """The module as C++.
 
     ``names`` are the functions that a program may call, all by default; ``pairs`` describe what
     autograd runs for them. ``zeroed`` gives, by function, the positions of parameters that callers
-    leave out because they start at zero. ``timed``: the code measures its statements. Errors are
-    those of the code generator: an operator that the backend lacks is named, with the program's
-    line.
+    leave out because they start at zero. ``timed``: the code measures its statements. ``contract``:
+    a product and a sum may be rounded as one. Errors are those of the code generator: an operator
+    that the backend lacks is named, with the program's line.
     """
     from loma.backends.libtorch import binding, codegen
+    from loma.backends.libtorch.elementwise import writes_in_place
     from loma.backends.libtorch.timing import Probes
 
     names = [function.name for function in module.functions] if names is None else names
@@ -53,7 +56,9 @@ def generate(
         "kernels": kernels,
         "probes": [probe.row for probe in probes.probes] if probes else [],
         "functions": rows,
+        "in_place": {function.name for function in module.functions if writes_in_place(function)},
         "alias": f"loma_{stem}",
+        "contract": contract,
     }
     # The name is a hash of the text: operators of different programs never meet in one process.
     draft = _render(context, "draft")
@@ -63,6 +68,7 @@ def generate(
         name=namespace,
         files=((f"{stem}.cpp", source), (f"{stem}.h", header)),
         metadata={"operators": {row.operator: row.function for row in rows}},
+        flags=() if contract else _NOT_CONTRACTED,
     )
 
 
@@ -72,6 +78,7 @@ def generate_specialised(
     operator: str,
     slots: Mapping[str, int],
     dtype: Literal["float", "double"],
+    contract: bool = True,
 ) -> GeneratedSource:
     """A function for the sizes that it has been specialised for: C++ that registers its kernel.
 
@@ -102,7 +109,10 @@ def generate_specialised(
         )
     )
     return GeneratedSource(
-        name=f"{stem}_{cache.digest([text])[:16]}", files=((f"{stem}.cpp", text),), metadata={}
+        name=f"{stem}_{cache.digest([text])[:16]}",
+        files=((f"{stem}.cpp", text),),
+        metadata={},
+        flags=() if contract else _NOT_CONTRACTED,
     )
 
 

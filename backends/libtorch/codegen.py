@@ -148,7 +148,7 @@ def _entry(function: Function) -> dict[str, object]:
             source = f"tensors[{tensors}]"
             tensors += 1
         if isinstance(param.type, TensorType):
-            copied, text = f"at::Tensor {name} = loma::copy({source});", source
+            copied, text = f"at::Tensor {name} = loma::out({source}, in_place);", source
         else:
             ctype = scalar_type(param.type, param.span)
             text = source if ctype == "int64_t" else f"loma::item<real>({source})"

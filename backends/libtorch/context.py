@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loma.backends.libtorch.expressions import Expressions, scalar_type
@@ -16,6 +16,7 @@ from loma.printer import print_function
 from loma.walk import expressions, statements, variables, walk
 
 if TYPE_CHECKING:
+    from loma.backends.libtorch.joined import Joined
     from loma.backends.libtorch.timing import Probes
 
 
@@ -28,6 +29,7 @@ class KernelScope:
     private: dict[str, TensorType]
     pointers: frozenset[str]
     dropped: dict[str, int]
+    joined: dict[int, Joined] = field(default_factory=dict)  # see loma.backends.libtorch.joined
 
 
 @dataclass(frozen=True, slots=True)

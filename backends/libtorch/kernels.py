@@ -14,6 +14,7 @@ from loma.backends.kernels.ir import Kernel, Tiled, private_tensors
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.libtorch.context import KernelScope, View
 from loma.backends.libtorch.expressions import element_type, scalar_type, strip
+from loma.backends.libtorch.joined import joined
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.libtorch.access import steps
 from loma.backends.writer import Writer
@@ -30,17 +31,20 @@ if TYPE_CHECKING:
 def write_kernel(owner: Statements, kernel: Kernel, outermost: bool) -> None:
     """Writes a kernel where ``owner`` stands."""
     context, writer = owner.context, owner.writer
+    loops = joined(kernel)
+    scalars = frozenset(name for loop in loops.values() for name in loop.scalars)
     private = {var.name: var.type for var in kernel.private if isinstance(var.type, TensorType)}
     _allocate(owner, kernel, set(private), outermost)
+    private = {name: type_ for name, type_ in private.items() if name not in scalars}
     writer.comment(f"kernel over {kernel.axis.name}{_lines(kernel.source)}")
     pointers = frozenset(private) | {name for name, _ in kernel.views}
     index = kernel.axis.name if kernel.count is None else None
-    context.kernel = KernelScope(index, private, pointers, dict(kernel.dropped))
+    context.kernel = KernelScope(index, private, pointers, dict(kernel.dropped), loops)
     with writer.block():
         count = strip(context.ints(kernel.axis.extent))
         work = _work(kernel.body)
         if kernel.count is not None:
-            count = _write_block_size(owner, kernel, count)
+            count = _write_block_size(owner, kernel, count, scalars)
         slots = _write_workspace(owner, kernel, private)
         lambda_ = "[&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_)"
         head = f"loma::kernel({count}, {strip(context.ints(work))}, workspace_, {lambda_}"
@@ -64,7 +68,9 @@ def write_kernel(owner: Statements, kernel: Kernel, outermost: bool) -> None:
     context.kernel = None
 
 
-def _write_block_size(owner: Statements, kernel: Kernel, extent: str) -> str:
+def _write_block_size(
+    owner: Statements, kernel: Kernel, extent: str, scalars: frozenset[str]
+) -> str:
     """Declares how many values of the axis a block has; the number of blocks.
 
     The count has the name that types use for the last, smaller one, too.
@@ -72,7 +78,8 @@ def _write_block_size(owner: Statements, kernel: Kernel, extent: str) -> str:
     assert kernel.count is not None
     context, count = owner.context, cpp_name(kernel.count.name)
     context.counts.add(kernel.count.name)
-    each = " + ".join(_bytes(owner, var, kernel.count.name) for var in kernel.private) or "0"
+    kept = [var for var in kernel.private if var.name not in scalars]
+    each = " + ".join(_bytes(owner, var, kernel.count.name) for var in kept) or "0"
     owner.writer.line(f"const int64_t {count} = loma::block_size({extent}, {each});")
     return f"({extent} + {count} - 1) / {count}"
 

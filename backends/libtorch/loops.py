@@ -232,10 +232,10 @@ def _finish(
         tensor = context.variable(Var(base, type_))
         if isinstance(target, Index) and base == _base(target).name:
             params.append(f"{element}* __restrict {pointer}")
-            args.append(_data(context, base, tensor, f"mutable_data_ptr<{element}>"))
+            args.append(data(context, base, tensor, f"mutable_data_ptr<{element}>"))
         else:
             params.append(f"const {element}* __restrict {pointer}")
-            args.append(_data(context, base, tensor, f"const_data_ptr<{element}>"))
+            args.append(data(context, base, tensor, f"const_data_ptr<{element}>"))
     for param, (ctype, argument) in nest.params.items():
         params.append(f"const {ctype} {param}")
         args.append(argument)
@@ -290,7 +290,7 @@ def _has_elements(context: FunctionContext, stmt: IndexAssign) -> str:
     return " && ".join(f"{text} > 0" for text in texts)
 
 
-def _data(context: FunctionContext, base: str, tensor: str, accessor: str) -> str:
+def data(context: FunctionContext, base: str, tensor: str, accessor: str) -> str:
     """A tensor's elements; of a kernel's private tensors and of its blocks there is a pointer."""
     if context.kernel is not None and base in context.kernel.pointers:
         return tensor

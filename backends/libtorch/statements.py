@@ -13,6 +13,7 @@ from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import (
     body_name, scalar_function_name, scalar_type, strip,
 )  # fmt: skip
+from loma.backends.libtorch.joined import write_joined
 from loma.backends.libtorch.kernels import write_kernel, write_tiles, write_zero
 from loma.backends.libtorch.loops import is_library_call, write_index_assign
 from loma.backends.libtorch.names import cpp_name, cpp_string
@@ -52,7 +53,15 @@ class Statements:
     def block(self, steps: tuple[Step, ...], outermost: bool) -> None:
         fresh: set[int] = set()
         block = tuple(map(as_statement, steps))
+        done = 0
         for position, (step, stmt) in enumerate(zip(steps, block, strict=True)):
+            if position < done:
+                continue
+            if self.context.kernel is not None and id(stmt) in self.context.kernel.joined:
+                found = self.context.kernel.joined[id(stmt)]
+                write_joined(self.writer, self.context, found)
+                done = position + len(found.statements)
+                continue
             if isinstance(step, Kernel):
                 with timed_kernel(self.context, self.writer, step):
                     write_kernel(self, step, outermost)

@@ -74,11 +74,13 @@ static at::Tensor predictions__body(const at::Tensor& W_in_, const at::Tensor& X
 
 template <typename real>
 static loma::Tensors predictions__run([[maybe_unused]] const loma::Tensors& tensors,
-    [[maybe_unused]] const std::vector<int64_t>& ints) {
+    [[maybe_unused]] const std::vector<int64_t>& ints, [[maybe_unused]] bool in_place) {
   auto result_ = predictions__body<real>(tensors[0], tensors[1]);
   return {result_};
 }
 
-static loma::Tensors predictions__kernel(const loma::Tensors& tensors, const std::vector<int64_t>& ints) {
-  return loma::is_double(tensors) ? predictions__run<double>(tensors, ints) : predictions__run<float>(tensors, ints);
+static loma::Tensors predictions__kernel(const loma::Tensors& tensors, const std::vector<int64_t>& ints,
+    bool in_place) {
+  return loma::is_double(tensors) ? predictions__run<double>(tensors, ints, in_place)
+                                  : predictions__run<float>(tensors, ints, in_place);
 }

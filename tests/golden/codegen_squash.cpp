@@ -81,11 +81,13 @@ static at::Tensor squash__body(const at::Tensor& S_in_) {
 
 template <typename real>
 static loma::Tensors squash__run([[maybe_unused]] const loma::Tensors& tensors,
-    [[maybe_unused]] const std::vector<int64_t>& ints) {
+    [[maybe_unused]] const std::vector<int64_t>& ints, [[maybe_unused]] bool in_place) {
   auto result_ = squash__body<real>(tensors[0]);
   return {result_};
 }
 
-static loma::Tensors squash__kernel(const loma::Tensors& tensors, const std::vector<int64_t>& ints) {
-  return loma::is_double(tensors) ? squash__run<double>(tensors, ints) : squash__run<float>(tensors, ints);
+static loma::Tensors squash__kernel(const loma::Tensors& tensors, const std::vector<int64_t>& ints,
+    bool in_place) {
+  return loma::is_double(tensors) ? squash__run<double>(tensors, ints, in_place)
+                                  : squash__run<float>(tensors, ints, in_place);
 }

@@ -76,11 +76,13 @@ static at::Tensor blur__body(const at::Tensor& X_in_, const at::Tensor& K_in_) {
 
 template <typename real>
 static loma::Tensors blur__run([[maybe_unused]] const loma::Tensors& tensors,
-    [[maybe_unused]] const std::vector<int64_t>& ints) {
+    [[maybe_unused]] const std::vector<int64_t>& ints, [[maybe_unused]] bool in_place) {
   auto result_ = blur__body<real>(tensors[0], tensors[1]);
   return {result_};
 }
 
-static loma::Tensors blur__kernel(const loma::Tensors& tensors, const std::vector<int64_t>& ints) {
-  return loma::is_double(tensors) ? blur__run<double>(tensors, ints) : blur__run<float>(tensors, ints);
+static loma::Tensors blur__kernel(const loma::Tensors& tensors, const std::vector<int64_t>& ints,
+    bool in_place) {
+  return loma::is_double(tensors) ? blur__run<double>(tensors, ints, in_place)
+                                  : blur__run<float>(tensors, ints, in_place);
 }

@@ -4,10 +4,14 @@
 #include "operators.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/record_function.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
 #include <map>
@@ -120,7 +124,7 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   const auto inputs = kernel_arguments(op, arguments, slots, narrow ? at::kFloat : dtype);
   const Kernel kernel = op.function->kernel;
   Tensors results = general
-                        ? kernel(inputs.tensors, inputs.ints)
+                        ? kernel(inputs.tensors, inputs.ints, false)
                         : run_specialised(*op.specialisations, op.module->specialisation.load(),
                                           slots, kernel, inputs.tensors, inputs.ints);
   TORCH_INTERNAL_ASSERT(results.size() == op.function->results.size(), op.function->display);
@@ -299,6 +303,56 @@ void refuse_shared_out(const Operator& op, const Stack& arguments) {
   }
 }
 
+bool is_plain(c10::DispatchKeySet keys) {
+  const auto passed = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                      c10::autocast_dispatch_keyset |
+                      c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
+  return (keys - passed).highestPriorityTypeId() == c10::DispatchKey::CPU;
+}
+
+// Whether a call may write its Out arguments where they lie: nobody else (autograd, a tracer, a
+// mode) wants to see an operator without side effects.
+bool may_write_in_place(const Operator& op, const Stack& arguments) {
+  if (!op.function->in_place) {
+    return false;
+  }
+  const auto local = c10::impl::tls_local_dispatch_key_set();
+  const auto dtype = dtype_of_call(op, arguments);
+  const bool gradients = c10::GradMode::is_enabled();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].isTensor()) {
+      continue;
+    }
+    const at::Tensor& x = arguments[i].toTensor();
+    if (!x.defined() || !is_plain((x.key_set() | local.included_) - local.excluded_) ||
+        (gradients && x.requires_grad()) || torch::autograd::isFwGradDefined(x)) {
+      return false;
+    }
+    if (op.parameter(i).role == Role::Out &&
+        (!x.is_contiguous() || (x.is_inference() && !c10::InferenceMode::is_enabled()) ||
+         x.scalar_type() != dtype || (dtype != at::kFloat && dtype != at::kDouble))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// What remains of a call that writes in place: arguments are checked, the general kernel runs.
+Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors& outs) {
+  RECORD_FUNCTION(op.handle->schema().name(), std::vector<c10::IValue>());
+  const PoolScope pool;
+  const auto slots = bind_slots<int64_t>(op, arguments);
+  check_result_sizes(op, slots);
+  const auto inputs = kernel_arguments(op, arguments, slots, dtype_of_call(op, arguments));
+  Tensors results = op.function->kernel(inputs.tensors, inputs.ints, true);
+  results.resize(op.returned);
+  own_results(results, inputs.tensors);
+  for (const at::Tensor& out : outs) {
+    out.unsafeGetTensorImpl()->bump_version();
+  }
+  return results;
+}
+
 }  // namespace
 
 Tensors call_and_write(Operator& op, Stack arguments) {
@@ -310,6 +364,9 @@ Tensors call_and_write(Operator& op, Stack arguments) {
   }
   if (!outs.empty()) {
     refuse_shared_out(op, arguments);
+    if (may_write_in_place(op, arguments)) {
+      return call_in_place(op, arguments, outs);
+    }
   }
   op.handle->callBoxed(arguments);
   Tensors results;

@@ -60,6 +60,11 @@ inline at::Tensor copy(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
 }
 
+// What a kernel writes for an Out argument: a copy, or the argument itself.
+inline at::Tensor out(const at::Tensor& tensor, bool in_place) {
+  return in_place ? tensor : copy(tensor);
+}
+
 // A contiguous tensor whose storage nobody else holds: the tensor itself where that is so already.
 inline at::Tensor own(at::Tensor tensor) {
   if (!tensor.defined()) return tensor;

@@ -4,7 +4,7 @@
 #include "timing.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ScalarOps.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -118,7 +118,7 @@ at::Tensor float_argument(const Function& f, const Parameter& p, PyObject* value
     if (number == -1.0 && PyErr_Occurred() != nullptr) {
       throw python_error();
     }
-    return at::scalar_tensor(number, at::TensorOptions().dtype(dtype));
+    return at::detail::scalar_tensor_static(number, dtype, at::kCPU);
   }
   TORCH_CHECK_TYPE(THPVariable_Check(value), f.display, ": argument '", p.name,
                    "' must be a number or a 0-dimensional tensor, got ", type_name(value));

@@ -144,18 +144,18 @@ Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy
   }
   if (kernel != nullptr) {
     try {
-      return kernel(tensors, ints);
+      return kernel(tensors, ints, false);
     } catch (...) {
       // The general kernel fails in the program's own words, where this one knows numbers only.
-      return general(tensors, ints);
+      return general(tensors, ints, false);
     }
   }
   if (!watched) {
-    return general(tensors, ints);
+    return general(tensors, ints, false);
   }
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  Tensors results = general(tensors, ints);
+  Tensors results = general(tensors, ints, false);
   const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
   own.note(*policy, slots, wide, time.count());
   return results;

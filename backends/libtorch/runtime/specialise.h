@@ -89,7 +89,8 @@ class Specialisations {
 // Those of the operator "namespace::name".
 Specialisations& specialisations_of(const std::string& name);
 
-// Runs the kernel for those slots if there is one, else `general`. `policy` may be null.
+// Runs the kernel for those slots if there is one, else `general`, on copies of Out arguments.
+// `policy` may be null.
 Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy,
                         const std::vector<int64_t>& slots, Kernel general, const Tensors& tensors,
                         const std::vector<int64_t>& ints);

@@ -16,8 +16,11 @@ namespace loma {
 
 using Tensors = std::vector<at::Tensor>;
 
-// A kernel gets the tensors and floats (0-dim) in the order of the parameters, and the ints.
-using Kernel = Tensors (*)(const Tensors& tensors, const std::vector<int64_t>& ints);
+// A kernel gets the tensors and floats (0-dim) in the order of the parameters, and the ints. It
+// writes copies of the tensors of Out parameters and returns them, or, `in_place`, these themselves,
+// which are contiguous then.
+using Kernel = Tensors (*)(const Tensors& tensors, const std::vector<int64_t>& ints,
+                           bool in_place);
 
 // Whether a kernel computes in double: the dtype is that of the first tensor which has a floating
 // one, float32 if there is none.
@@ -99,6 +102,7 @@ struct Function {
   c10::ArrayRef<Parameter> parameters;
   c10::ArrayRef<Result> results;  // returned values, then final values of Out and Adjoint parameters
   Kernel kernel;
+  bool in_place;  // whether a call may write Out arguments where they lie: it cannot fail half-way
   const SplitPair* split;  // null: its derivative is compiled when first needed
 };
 
