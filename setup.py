@@ -33,6 +33,7 @@ setup(
     python_requires=">=3.11",
     packages=[
         "loma",
+        "loma.optim",
         "loma.passes",
         "loma.frontend",
         "loma.ad",

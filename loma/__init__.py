@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loma import memory as memory
+    from loma import optim as optim
     from loma import specialise as specialise
     from loma.check import check_gradients as check_gradients
     from loma.compiler import compile as compile
@@ -30,6 +31,7 @@ _PUBLIC = {  # name: the module that has it, or that it is
     "compile_many": "loma.compiler",
     "memory": "loma.memory",
     "module": "loma.embedded",
+    "optim": "loma.optim",
     "specialise": "loma.specialise",
 }
 
@@ -41,6 +43,7 @@ __all__ = [
     "compile_many",
     "memory",
     "module",
+    "optim",
     "specialise",
 ]
 

@@ -18,8 +18,13 @@ Record = dict[str, Any]  # of a function; see loma.backends.libtorch.binding.rec
 
 
 def tensor_function(record: Record, native: ModuleType) -> Callable[..., Any]:
-    """The function itself; one that libtorch cannot call raises TypeError with the reason."""
+    """The function itself; one that libtorch cannot call raises TypeError with the reason.
+
+    Where the runtime can call it over lists, it has the attribute ``each``.
+    """
     call = _refusing(record) if record["refusal"] else _calling(record, native)
+    if not record["refusal"] and (each := native.each(record["operator"])) is not None:
+        call.each = each  # type: ignore[attr-defined]
     call.__name__ = call.__qualname__ = record["name"]
     call.__module__ = native.__name__
     call.__doc__ = documentation(record)

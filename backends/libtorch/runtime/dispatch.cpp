@@ -303,20 +303,12 @@ void refuse_shared_out(const Operator& op, const Stack& arguments) {
   }
 }
 
-bool is_plain(c10::DispatchKeySet keys) {
-  const auto passed = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                      c10::autocast_dispatch_keyset |
-                      c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
-  return (keys - passed).highestPriorityTypeId() == c10::DispatchKey::CPU;
-}
-
 // Whether a call may write its Out arguments where they lie: nobody else (autograd, a tracer, a
 // mode) wants to see an operator without side effects.
 bool may_write_in_place(const Operator& op, const Stack& arguments) {
   if (!op.function->in_place) {
     return false;
   }
-  const auto local = c10::impl::tls_local_dispatch_key_set();
   const auto dtype = dtype_of_call(op, arguments);
   const bool gradients = c10::GradMode::is_enabled();
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -324,8 +316,7 @@ bool may_write_in_place(const Operator& op, const Stack& arguments) {
       continue;
     }
     const at::Tensor& x = arguments[i].toTensor();
-    if (!x.defined() || !is_plain((x.key_set() | local.included_) - local.excluded_) ||
-        (gradients && x.requires_grad()) || torch::autograd::isFwGradDefined(x)) {
+    if (!x.defined() || !has_plain_keys(x) || (gradients && x.requires_grad())) {
       return false;
     }
     if (op.parameter(i).role == Role::Out &&
@@ -354,6 +345,16 @@ Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors&
 }
 
 }  // namespace
+
+bool has_plain_keys(const at::Tensor& x) {
+  const auto local = c10::impl::tls_local_dispatch_key_set();
+  const auto passed = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                      c10::autocast_dispatch_keyset |
+                      c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
+  const auto keys = (x.key_set() | local.included_) - local.excluded_ - passed;
+  return keys.highestPriorityTypeId() == c10::DispatchKey::CPU &&
+         !torch::autograd::isFwGradDefined(x);
+}
 
 Tensors call_and_write(Operator& op, Stack arguments) {
   Tensors outs;

@@ -86,6 +86,29 @@ at::Tensor as_dtype(const at::Tensor& value, at::ScalarType dtype);
 // Calls the operator; see loma::call. `arguments` are in the order of the schema.
 Tensors call_and_write(Operator& op, Stack arguments);
 
+// Whether nobody but the CPU's kernels and autograd looks at operators on that tensor: no mode, no
+// tracer, no transformation.
+bool has_plain_keys(const at::Tensor& x);
+
+// --- each.cpp ---
+
+// The arguments of a call over lists, by schema argument: the tensors of a Tensor parameter, or the
+// number of a Float parameter.
+struct ListCall {
+  std::vector<Tensors> lists;
+  std::vector<double> numbers;
+};
+
+// Whether call_each takes the function: it may write in place, has no results, and all its tensors
+// are Tensor[N] with one size N.
+bool takes_lists(const Operator& op);
+
+// Calls the function once for each position of the lists. The tensors at one position agree in
+// shape, which may be any, and in dtype; their elements are taken in the order in which the first
+// Out argument's lie. What does not lie so is copied, and an Out argument copied back. Nothing runs
+// before everything is checked.
+void call_each(const Operator& op, ListCall call);
+
 // --- autograd.cpp ---
 
 void run_autograd(Operator& op, c10::DispatchKeySet keys, Stack* stack);

@@ -209,6 +209,60 @@ PyObject* call_entry(PyObject* self, PyObject* const* args, Py_ssize_t positiona
   END_HANDLE_TH_ERRORS
 }
 
+// One argument of a call over lists: a list or tuple of tensors, or a number.
+void list_argument(const Operator& op, size_t i, PyObject* value, ListCall& call) {
+  const Parameter& p = op.parameter(i);
+  const char* name = op.function->display;
+  if (p.kind == Kind::Float) {
+    if (is_number(value)) {
+      call.numbers[i] = PyFloat_AsDouble(value);
+      if (call.numbers[i] == -1.0 && PyErr_Occurred() != nullptr) {
+        throw python_error();
+      }
+      return;
+    }
+    TORCH_CHECK_TYPE(THPVariable_Check(value) && THPVariable_Unpack(value).numel() == 1, name,
+                     ".each: argument '", p.name, "' must be a number, got ", type_name(value));
+    call.numbers[i] = THPVariable_Unpack(value).item<double>();
+    return;
+  }
+  TORCH_CHECK_TYPE(PyList_Check(value) || PyTuple_Check(value), name, ".each: argument '", p.name,
+                   "' must be a list or tuple of tensors, got ", type_name(value));
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(value);
+  PyObject** items = PySequence_Fast_ITEMS(value);
+  Tensors& list = call.lists[i];
+  list.reserve(static_cast<size_t>(count));
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    TORCH_CHECK_TYPE(THPVariable_Check(items[k]) && THPVariable_Unpack(items[k]).defined(), name,
+                     ".each: '", p.name, "'[", k, "] must be a tensor, got ", type_name(items[k]));
+    list.push_back(THPVariable_Unpack(items[k]));
+  }
+}
+
+PyObject* call_each_entry(PyObject* self, PyObject* const* args, Py_ssize_t positional,
+                          PyObject* keywords) {
+  HANDLE_TH_ERRORS
+  const auto* entry = static_cast<Entry*>(PyCapsule_GetPointer(self, kCapsule));
+  const Operator& op = *entry->op;
+  PyObject* slots[kMaxArguments];
+  match_arguments(op, args, static_cast<size_t>(positional), keywords, slots);
+  const size_t count = op.parameter_of.size();
+  ListCall call{std::vector<Tensors>(count), std::vector<double>(count)};
+  for (size_t i = 0; i < count; ++i) {
+    list_argument(op, i, slots[i], call);
+  }
+  {
+    const WithoutGil without_gil;
+    call_each(op, std::move(call));
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef each_definition = {
+    "each", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_each_entry)),
+    METH_FASTCALL | METH_KEYWORDS, nullptr};
+
 PyMethodDef entry_definition = {
     "entry", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_entry)),
     METH_FASTCALL | METH_KEYWORDS, nullptr};
@@ -224,6 +278,20 @@ py::object make_entry(ModuleState& state, const std::string& name, py::object fa
   });
   return py::reinterpret_steal<py::object>(
       PyCFunction_NewEx(&entry_definition, capsule.ptr(), nullptr));
+}
+
+// None for a function that takes no lists.
+py::object make_each(ModuleState& state, const std::string& name) {
+  Operator* op = find_operator(state, name);
+  TORCH_CHECK_VALUE(op != nullptr, "no function '", name, "'");
+  if (!takes_lists(*op) || op->parameter_of.size() > kMaxArguments) {
+    return py::none();
+  }
+  const py::capsule capsule(new Entry{op, py::none(), false}, kCapsule, [](PyObject* object) {
+    delete static_cast<Entry*>(PyCapsule_GetPointer(object, kCapsule));
+  });
+  return py::reinterpret_steal<py::object>(
+      PyCFunction_NewEx(&each_definition, capsule.ptr(), nullptr));
 }
 
 void set_derivative_hook(ModuleState& state, py::object hook) {
@@ -268,6 +336,7 @@ void bind_module(py::module_& python, const Module& module) {
   python.def("entry", [state](const std::string& name, py::object fallback) {
     return make_entry(*state, name, std::move(fallback));
   });
+  python.def("each", [state](const std::string& name) { return make_each(*state, name); });
   bind_tuning(python);
   bind_specialise(python, *state);
   python.def("set_derivative_hook",

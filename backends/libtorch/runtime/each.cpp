@@ -1,0 +1,197 @@
+// A function over lists: one call from Python for many tensors of any shape, each of which is
+// written where it lies.
+#include "memory.h"
+#include "operators.h"
+
+#include <ATen/ScalarOps.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+
+namespace loma {
+
+bool takes_lists(const Operator& op) {
+  const Function& f = *op.function;
+  const auto fits = [](const Parameter& p) {
+    return p.kind == Kind::Float ? p.role == Role::In
+                                 : p.kind == Kind::Tensor && p.rank == 1 &&
+                                       p.dims[0].rule <= Dim::Rule::Slot && p.role != Role::Adjoint;
+  };
+  return f.in_place && op.returned == 0 && f.sizes == 1 &&
+         std::all_of(f.parameters.begin(), f.parameters.end(), fits);
+}
+
+namespace {
+
+bool is_dense(const at::Tensor& x) { return x.is_non_overlapping_and_dense(); }
+
+// Whether both have their elements in the same order; those of size 1 have no order.
+bool same_order(const at::Tensor& x, const at::Tensor& y) {
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    if (x.size(d) != 1 && x.stride(d) != y.stride(d)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool overlap(const at::Tensor& x, const at::Tensor& y) {
+  const auto* a = static_cast<const char*>(x.const_data_ptr());
+  const auto* b = static_cast<const char*>(y.const_data_ptr());
+  return a < b + y.nbytes() && b < a + x.nbytes();
+}
+
+// The elements of a dense tensor in the order in which they lie, for a kernel: a tensor without
+// history and version of its own.
+at::Tensor flat(const at::Tensor& x) {
+  auto made = c10::make_intrusive<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(x.storage()),
+      c10::DispatchKeySet(c10::DispatchKey::CPU), x.dtype());
+  made->set_storage_offset(x.storage_offset());
+  made->set_sizes_contiguous({x.numel()});
+  return at::Tensor(std::move(made));
+}
+
+void check(const Operator& op, size_t k, ListCall& call) {
+  const Function& f = *op.function;
+  const bool gradients = c10::GradMode::is_enabled();
+  const at::Tensor* first = nullptr;
+  const char* first_name = "";
+  for (size_t i = 0; i < call.lists.size(); ++i) {
+    const Parameter& p = op.parameter(i);
+    if (p.kind == Kind::Float) {
+      continue;
+    }
+    const at::Tensor& x = call.lists[i][k];
+    const auto where = [&] { return c10::str(f.display, ".each: '", p.name, "'[", k, "]"); };
+    TORCH_CHECK_VALUE(x.is_cpu() && x.layout() == at::kStrided, where(),
+                      " must be a dense tensor on cpu, got layout ", x.layout(), " on ", x.device());
+    TORCH_CHECK_TYPE(has_plain_keys(x), where(),
+                     " must be an ordinary tensor, got one that PyTorch handles in Python, traces or"
+                     " transforms");
+    TORCH_CHECK_VALUE(!gradients || !x.requires_grad(), where(),
+                      " requires a gradient, which no call over lists passes on: call it under "
+                      "torch.no_grad()");
+    TORCH_CHECK_VALUE(p.role != Role::Out || !x.is_inference() || c10::InferenceMode::is_enabled(),
+                      where(), " is an inference tensor, which is written in inference mode only");
+    if (first == nullptr) {
+      first = &x;
+      first_name = p.name;
+      const auto dtype = x.scalar_type();
+      TORCH_CHECK_TYPE(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16,
+                       where(), " must be a float32, float64 or bfloat16 tensor, got ", dtype);
+      continue;
+    }
+    TORCH_CHECK_TYPE(x.scalar_type() == first->scalar_type(), where(), " is ", x.scalar_type(),
+                     ", but '", first_name, "'[", k, "] is ", first->scalar_type());
+    TORCH_CHECK_VALUE(x.sizes() == first->sizes(), where(), " has shape ", x.sizes(), ", but '",
+                      first_name, "'[", k, "] has shape ", first->sizes());
+  }
+  for (size_t i = 0; i < call.lists.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const bool writes = op.parameter(i).role == Role::Out && op.parameter(j).role == Role::Out;
+      TORCH_CHECK_VALUE(!writes || !overlap(call.lists[i][k], call.lists[j][k]), f.display,
+                        ".each: '", op.parameter(j).name, "'[", k, "] and '", op.parameter(i).name,
+                        "'[", k, "] share memory, and both are written");
+    }
+  }
+}
+
+// The numbers as a kernel takes them, by schema argument.
+Tensors numbers_of(const Operator& op, const ListCall& call, at::ScalarType dtype) {
+  Tensors numbers(call.lists.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (op.parameter(i).kind == Kind::Float) {
+      numbers[i] = at::detail::scalar_tensor_static(call.numbers[i], dtype, at::kCPU);
+    }
+  }
+  return numbers;
+}
+
+void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numbers,
+         at::ScalarType dtype) {
+  const auto is_out = [&](size_t i) { return op.parameter(i).role == Role::Out; };
+  size_t first = 0;
+  while (!is_out(first)) {
+    ++first;
+  }
+  const at::Tensor& model = call.lists[first][k];
+  if (model.numel() == 0) {
+    return;
+  }
+  const bool lies_well = is_dense(model) && model.scalar_type() == dtype;
+  Tensors inputs(call.lists.size());
+  std::vector<std::pair<size_t, at::Tensor>> copies;  // of Out arguments that lie otherwise
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (op.parameter(i).kind == Kind::Float) {
+      inputs[i] = numbers[i];
+      continue;
+    }
+    const at::Tensor& x = call.lists[i][k];
+    bool direct = lies_well && is_dense(x) && same_order(x, model);
+    for (size_t j = 0; direct && !is_out(i) && j < inputs.size(); ++j) {
+      direct = !is_out(j) || !overlap(x, call.lists[j][k]);
+    }
+    if (direct) {
+      inputs[i] = flat(x);
+      continue;
+    }
+    const auto format = is_dense(model) ? at::MemoryFormat::Preserve : at::MemoryFormat::Contiguous;
+    at::Tensor copy = at::empty_like(model, model.options().dtype(dtype), format);
+    copy.copy_(x);
+    inputs[i] = flat(copy);
+    if (is_out(i)) {
+      copies.emplace_back(i, std::move(copy));
+    }
+  }
+  op.function->kernel(inputs, {}, true);
+  for (const auto& [i, copy] : copies) {
+    call.lists[i][k].copy_(copy);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const auto copied = [i = i](const auto& pair) { return pair.first == i; };
+    if (is_out(i) && std::none_of(copies.begin(), copies.end(), copied)) {
+      call.lists[i][k].unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
+}  // namespace
+
+void call_each(const Operator& op, ListCall call) {
+  RECORD_FUNCTION(op.handle->schema().name(), std::vector<c10::IValue>());
+  size_t count = 0, first = call.lists.size();
+  for (size_t i = 0; i < call.lists.size(); ++i) {
+    if (op.parameter(i).kind == Kind::Float) {
+      continue;
+    }
+    if (first == call.lists.size()) {
+      first = i;
+      count = call.lists[i].size();
+    }
+    TORCH_CHECK_VALUE(call.lists[i].size() == count, op.function->display, ".each: '",
+                      op.parameter(i).name, "' has ", call.lists[i].size(), " tensors, but '",
+                      op.parameter(first).name, "' has ", count);
+  }
+  for (size_t k = 0; k < count; ++k) {  // all of them, before anything is written
+    check(op, k, call);
+  }
+  const PoolScope pool;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  Tensors numbers, wide;
+  for (size_t k = 0; k < count; ++k) {
+    // bfloat16 is computed in float32 and rounded once, at the end.
+    const bool is_wide = call.lists[first][k].scalar_type() == at::kDouble;
+    const auto dtype = is_wide ? at::kDouble : at::kFloat;
+    Tensors& own = is_wide ? wide : numbers;
+    if (own.empty()) {
+      own = numbers_of(op, call, dtype);
+    }
+    run(op, k, call, own, dtype);
+  }
+}
+
+}  // namespace loma

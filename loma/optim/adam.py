@@ -1,0 +1,176 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from loma.optim.base import Optimizer, check_learning_rate, program, zeros_like
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba 2015, arxiv.org/abs/1412.6980), as :class:`torch.optim.Adam`.
+
+    ``params``: tensors, groups of them (dicts), or pairs of names and tensors. ``state[p]`` has
+    ``exp_avg`` and ``exp_avg_sq``, running averages of the gradient and of its square, which keep
+    ``betas`` of themselves in a step, and ``step``, a tensor with the number of steps. With
+    ``amsgrad``, ``max_exp_avg_sq`` is the largest ``exp_avg_sq`` so far (Reddi et al. 2018,
+    arxiv.org/abs/1904.09237). ``weight_decay`` times the parameter is added to the gradient, or,
+    ``decoupled_weight_decay``, shrinks the parameter as in :class:`AdamW`; ``maximize`` turns the
+    gradient's sign. ``lr`` may be a tensor of one element. ValueError for other values, as in
+    torch.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        check_learning_rate(lr)
+        if not eps >= 0.0:
+            raise ValueError(f"Invalid epsilon value: {eps}")
+        for number, beta in enumerate(betas):
+            if not 0.0 <= beta < 1.0:
+                raise ValueError(f"Invalid beta parameter at index {number}: {beta}")
+        if not weight_decay >= 0.0:
+            raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+        program("adam")
+        beta1, beta2 = betas
+        defaults = {
+            "lr": lr,
+            "betas": (float(beta1), float(beta2)),
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "decoupled_weight_decay": decoupled_weight_decay,
+        }
+        super().__init__(params, defaults)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("amsgrad", False)
+            group.setdefault("maximize", False)
+            group.setdefault("decoupled_weight_decay", False)
+            for param in group["params"]:
+                own = self.state.get(param)
+                if own and not isinstance(own["step"], Tensor):  # as old versions of torch kept it
+                    own["step"] = torch.tensor(float(own["step"]), dtype=_step_dtype())
+
+    def update(self, group: dict[str, Any]) -> None:
+        amsgrad = group["amsgrad"]
+        params: list[Tensor] = []
+        averages: list[Tensor] = []
+        squares: list[Tensor] = []
+        largest: list[Tensor] = []
+        grads: list[Tensor] = []
+        steps: list[Tensor] = []
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None:
+                continue
+            if grad.layout is not torch.strided:
+                self.refuse_sparse(param)
+            state = self.state[param]
+            if not state:
+                self._start(param, state)
+            if amsgrad:
+                if "max_exp_avg_sq" not in state:
+                    state["max_exp_avg_sq"] = zeros_like(param, program("adam").start)
+                largest.append(state["max_exp_avg_sq"])
+            params.append(param)
+            averages.append(state["exp_avg"])
+            squares.append(state["exp_avg_sq"])
+            grads.append(grad)
+            steps.append(state["step"])
+        if not params:
+            return
+        functions = program("adam")
+        functions.count.each(steps)
+        function = functions.amsgrad if amsgrad else functions.adam
+        lists = [params, averages, squares, *([largest] if amsgrad else []), grads]
+        for step, positions in _by_step(steps):
+            own = lists if positions is None else [[one[k] for k in positions] for one in lists]
+            function.each(*own, *self._numbers(group, step))
+
+    def _start(self, param: Tensor, state: dict[str, Any]) -> None:
+        state["step"] = torch.tensor(0.0, dtype=_step_dtype())
+        state["exp_avg"] = zeros_like(param, program("adam").start)
+        state["exp_avg_sq"] = zeros_like(param, program("adam").start)
+
+    def _numbers(self, group: dict[str, Any], step: float) -> tuple[float, ...]:
+        """The numbers of adam.loma for the step of that number, computed in double."""
+        beta1, beta2 = map(float, group["betas"])
+        lr, decay = float(group["lr"]), float(group["weight_decay"])
+        decoupled = group["decoupled_weight_decay"]
+        return (
+            -1.0 if group["maximize"] else 1.0,
+            0.0 if decoupled else decay,
+            1.0 - lr * decay if decoupled else 1.0,
+            1.0 - beta1,
+            beta2,
+            1.0 - beta2,
+            lr / (1.0 - beta1**step),
+            (1.0 - beta2**step) ** -0.5,
+            float(group["eps"]),
+        )
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arxiv.org/abs/1711.05101), as
+    :class:`torch.optim.AdamW`: in a step a parameter first shrinks to 1 - lr * ``weight_decay`` of
+    itself. Everything else is as in :class:`Adam`."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            maximize=maximize,
+            decoupled_weight_decay=True,
+        )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group["decoupled_weight_decay"] = True
+
+
+def _step_dtype() -> torch.dtype:
+    """That of ``step``, as torch.optim keeps it."""
+    return torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+
+
+def _by_step(steps: list[Tensor]) -> Iterator[tuple[float, list[int] | None]]:
+    """The numbers of steps, and the positions of those that have each; None for all."""
+    values = torch.stack(steps).tolist() if len(steps) > 1 else [steps[0].item()]
+    if values.count(values[0]) == len(values):
+        yield values[0], None
+        return
+    for value in dict.fromkeys(values):
+        yield value, [k for k, own in enumerate(values) if own == value]

@@ -1,0 +1,98 @@
+"""What the optimisers share: their programs, which parameters they take, and where state lies."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import loma
+
+if TYPE_CHECKING:
+    from loma.functions import LomaModule
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+@functools.cache
+def program(name: str) -> LomaModule:
+    """The compiled ``name.loma`` of this folder, one for all optimisers of the process."""
+    # Every operation rounds by itself: a step does not depend on how elements fall into vectors.
+    return loma.compile(Path(__file__).with_name(f"{name}.loma"), contract=False)
+
+
+class Optimizer(torch.optim.Optimizer):
+    """An optimiser whose :meth:`update` steps the parameters of one group.
+
+    Parameters are dense CPU tensors of float32, float64 or bfloat16 (which is computed in float32
+    and rounded at the end of a step). Others are refused when they are added, with TypeError or
+    ValueError.
+    """
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch.optim's; the group is not added where a parameter is refused."""
+        super().add_param_group(param_group)
+        try:
+            for number, param in enumerate(self.param_groups[-1]["params"]):
+                self._check(param, number)
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+
+    def _check(self, param: Tensor, number: int) -> None:
+        name = f"{type(self).__name__}: parameter {number} of group {len(self.param_groups) - 1}"
+        if param.dtype not in DTYPES:
+            raise TypeError(
+                f"{name} is {param.dtype}; loma's optimisers take float32, float64 and bfloat16"
+            )
+        if param.device.type != "cpu" or param.layout is not torch.strided:
+            kind = f"{param.layout} on {param.device}"
+            raise ValueError(
+                f"{name} is {kind}; loma's optimisers take dense tensors on the CPU, "
+                f"torch.optim.{type(self).__name__} takes others"
+            )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Takes one step. ``closure``: computes the loss and the gradients again; its value is
+        returned. Parameters without a gradient stay as they are."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self.update(group)
+        return loss
+
+    def update(self, group: dict[str, Any]) -> None:
+        """Steps the parameters of a group that have a gradient."""
+        raise NotImplementedError
+
+    def refuse_sparse(self, param: Tensor) -> None:
+        raise RuntimeError(
+            f"{type(self).__name__}: the gradient of a parameter of shape {tuple(param.shape)} is "
+            "sparse, and loma's optimisers take dense gradients: use an embedding with "
+            "sparse=False, or torch.optim.SparseAdam"
+        )
+
+
+def zeros_like(param: Tensor, start: Callable[[Tensor], Tensor]) -> Tensor:
+    """State for a parameter: zeros with its shape, strides and dtype, in memory of loma's pool,
+    which is on huge pages where there are any. ``start`` makes so many zeros."""
+    dense = torch.ops.aten.is_non_overlapping_and_dense(param)
+    if not dense or param.numel() == 0:
+        return torch.zeros_like(param, memory_format=torch.preserve_format)
+    memory = start(param.detach().as_strided((param.numel(),), (1,)))
+    state = torch.empty(0, dtype=param.dtype)
+    return state.set_(memory.untyped_storage(), 0, param.size(), param.stride())
+
+
+def check_learning_rate(lr: float | Tensor) -> None:
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    if not lr >= 0.0:
+        raise ValueError(f"Invalid learning rate: {lr}")

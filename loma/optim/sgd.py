@@ -1,0 +1,111 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from loma.optim.base import Optimizer, check_learning_rate, program, zeros_like
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent with momentum, as :class:`torch.optim.SGD`.
+
+    ``params``: tensors, groups of them (dicts), or pairs of names and tensors. With a momentum,
+    ``state[p]["momentum_buffer"]`` is the running sum b = momentum * b + (1 - dampening) * g, which
+    starts as the first gradient; a step goes along -lr * b, or, ``nesterov``, along -lr * (g +
+    momentum * b) (Sutskever et al. 2013, proceedings.mlr.press/v28/sutskever13). ``weight_decay``
+    times the parameter is added to the gradient g; ``maximize`` turns its sign. ``lr`` may be a
+    tensor of one element. ValueError for other values, as in torch.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        check_learning_rate(lr)
+        if not momentum >= 0.0:
+            raise ValueError(f"Invalid momentum value: {momentum}")
+        if not weight_decay >= 0.0:
+            raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        program("sgd")
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("nesterov", False)
+            group.setdefault("maximize", False)
+
+    def update(self, group: dict[str, Any]) -> None:
+        momentum = float(group["momentum"])
+        params: list[Tensor] = []
+        grads: list[Tensor] = []
+        buffers: list[Tensor] = []
+        first: tuple[list[Tensor], list[Tensor], list[Tensor]] = [], [], []  # in their first step
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None:
+                continue
+            if grad.layout is not torch.strided:
+                self.refuse_sparse(param)
+            if momentum == 0.0:
+                params.append(param)
+                grads.append(grad)
+                continue
+            state = self.state[param]
+            buffer = state.get("momentum_buffer")
+            if buffer is None:
+                buffer = state["momentum_buffer"] = zeros_like(param, program("sgd").start)
+                for to, value in zip(first, (param, buffer, grad), strict=True):
+                    to.append(value)
+                continue
+            params.append(param)
+            buffers.append(buffer)
+            grads.append(grad)
+        if momentum == 0.0:
+            program("sgd").sgd.each(params, grads, *self._numbers(group))
+            return
+        if first[0]:
+            self._step(group, first, 0.0, 1.0)
+        if params:
+            take = 1.0 - float(group["dampening"])
+            self._step(group, (params, buffers, grads), momentum, take)
+
+    def _step(
+        self,
+        group: dict[str, Any],
+        lists: tuple[list[Tensor], list[Tensor], list[Tensor]],
+        keep: float,
+        take: float,
+    ) -> None:
+        """One step with momentum, of parameters, buffers and gradients."""
+        functions, numbers = program("sgd"), self._numbers(group)
+        if group["nesterov"]:
+            functions.nesterov.each(*lists, *numbers, keep, take, float(group["momentum"]))
+        else:
+            functions.momentum.each(*lists, *numbers, keep, take)
+
+    def _numbers(self, group: dict[str, Any]) -> tuple[float, float, float]:
+        sign = -1.0 if group["maximize"] else 1.0
+        return sign, float(group["lr"]), float(group["weight_decay"])
