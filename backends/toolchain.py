@@ -33,8 +33,15 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # The runtime's objects: each is one translation unit of these files, so that torch's headers are
 # read once. What computes is optimised; compiling the rest so would only take time.
 _PARTS = {
-    "core": ("arguments.cpp", "dispatch.cpp", "autograd.cpp", "memory.cpp", "specialise.cpp",
-        "each.cpp"),
+    "core": (
+        "arguments.cpp",
+        "dispatch.cpp",
+        "autograd.cpp",
+        "autocast.cpp",
+        "memory.cpp",
+        "specialise.cpp",
+        "each.cpp",
+    ),
     "library": (
         "tuning.cpp",
         "convolution.cpp",

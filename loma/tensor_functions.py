@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -70,11 +71,12 @@ def _traced(record: Record, namespace: str) -> Callable[..., Any]:
     tensors = [at for at, param in enumerate(params) if param["kind"] in ("Tensor", "Tensor32")]
     outs = [at for at, param in enumerate(params) if param["mode"] == "Out"]
     function, results, as_tuple = record["name"], record["results"], record["adjoints"]
+    single = any(param["kind"] == "Tensor32" for param in params)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         values = _positional(function, names, args, kwargs)
         for at in floats:
-            values[at] = _as_tensor(values[at], values, tensors or floats)
+            values[at] = _as_tensor(values[at], values, tensors or floats, single)
         given = operator(*values)
         given = (given,) if results + (0 if as_tuple else len(outs)) == 1 else tuple(given or ())
         for at, value in zip(outs, given[results:], strict=True):
@@ -108,12 +110,17 @@ def _positional(
     return values
 
 
-def _as_tensor(value: Any, values: Sequence[Any], sources: Sequence[int]) -> Tensor:
-    """A float argument as a 0-dim tensor of the call's dtype."""
-    dtype = torch.get_default_dtype()
-    for at in reversed(sources):
-        if isinstance(values[at], torch.Tensor):
-            dtype = values[at].dtype
+def _as_tensor(value: Any, values: Sequence[Any], sources: Sequence[int], single: bool) -> Tensor:
+    """A float argument as a 0-dim tensor of the call's dtype: dtype_of_numbers of the runtime.
+
+    ``single``: the function takes no other tensors than float32.
+    """
+    dtypes = [values[at].dtype for at in sources if isinstance(values[at], torch.Tensor)]
+    dtype = dtypes[0] if dtypes else torch.get_default_dtype()
+    if single:
+        dtype = torch.float32
+    elif torch.is_autocast_enabled("cpu"):
+        dtype = functools.reduce(torch.promote_types, dtypes, dtype)
     if isinstance(value, torch.Tensor):
         return value.to(dtype)
     return torch.full((), value, dtype=dtype)

@@ -115,7 +115,7 @@ void check_result_sizes(const Operator& op, const std::vector<int64_t>& slots) {
 // `general`: also where there is a kernel for these sizes.
 Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<int64_t>& slots,
                    bool general = false) {
-  // A function computes in the dtype that it is called with, also where autocast would not.
+  // What a kernel calls computes in the dtype that it is called with.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   check_result_sizes(op, slots);
   const auto dtype = dtype_of_call(op, arguments);
@@ -208,6 +208,15 @@ struct AutogradKernel final : c10::OperatorKernel {
   }
 };
 
+struct AutocastKernel final : c10::OperatorKernel {
+  explicit AutocastKernel(Operator* op) : op(op) {}
+  Operator* op;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
+    run_autocast(*op, stack);
+  }
+};
+
 void fill(Operator& op, ModuleState& state, const Function& function) {
   op.module = &state;
   op.function = &function;
@@ -264,6 +273,7 @@ void register_module(const Module& module) {
     implement<CpuKernel>(state, op, c10::DispatchKey::CPU);
     implement<MetaKernel>(state, op, c10::DispatchKey::Meta);
     implement<AutogradKernel>(state, op, c10::DispatchKey::Autograd);
+    implement<AutocastKernel>(state, op, c10::DispatchKey::AutocastCPU);
   }
   const auto handle = [&](const char* name) {
     const std::string full = std::string(module.name_space) + "::" + name;
@@ -303,8 +313,8 @@ void refuse_shared_out(const Operator& op, const Stack& arguments) {
   }
 }
 
-// Whether a call may write its Out arguments where they lie: nobody else (autograd, a tracer, a
-// mode) wants to see an operator without side effects.
+// Whether a call may write its Out arguments where they lie: nobody else (autograd, autocast, a
+// tracer, a mode) wants to see an operator without side effects.
 bool may_write_in_place(const Operator& op, const Stack& arguments) {
   if (!op.function->in_place) {
     return false;
@@ -399,7 +409,7 @@ Tensors call(const Module& module, int function, Tensors tensors,
   std::optional<at::ScalarType> dtype;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (op.parameter(i).kind == Kind::Float) {
-      dtype = dtype ? dtype : dtype_of_call(op, arguments);
+      dtype = dtype ? dtype : dtype_of_numbers(op, arguments);
       arguments[i] = as_dtype(arguments[i].toTensor(), *dtype);
     }
   }

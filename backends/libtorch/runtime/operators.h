@@ -81,6 +81,14 @@ extern template c10::SymInt evaluate<c10::SymInt>(const Dim&, const std::vector<
 // A float argument becomes a 0-dim tensor of the call's dtype, differentiably.
 at::Tensor as_dtype(const at::Tensor& value, at::ScalarType dtype);
 
+// --- autocast.cpp ---
+
+// The dtype of a call's numbers: that of the call, under autocast the one that it casts to.
+at::ScalarType dtype_of_numbers(const Operator& op, Arguments arguments);
+
+// Casts the arguments on the stack to the widest dtype among them and calls the operator.
+void run_autocast(const Operator& op, Stack* stack);
+
 // --- dispatch.cpp ---
 
 // Calls the operator; see loma::call. `arguments` are in the order of the schema.

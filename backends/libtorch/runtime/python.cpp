@@ -150,7 +150,7 @@ Stack convert(const Operator& op, PyObject* const* slots) {
     }
   }
   if (floats) {
-    const auto dtype = dtype_of_call(op, arguments);
+    const auto dtype = dtype_of_numbers(op, arguments);
     for (size_t i = 0; i < count; ++i) {
       const Parameter& p = op.parameter(i);
       if (p.kind == Kind::Float) {
