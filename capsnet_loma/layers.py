@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 FOLDER = Path(__file__).resolve().parent
@@ -65,14 +66,23 @@ def module(name: str) -> Any:
     return _modules[name]
 
 
-def layers() -> Layers:
-    """All layers; compiles those that are not compiled yet."""
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _make_layers() -> None:
     global _layers
     if _layers is None:
         compile_layers()
         _layers = Layers(
             **{item.name: getattr(module(file_of(item.name)), item.name) for item in fields(Layers)}
         )
+
+
+def layers() -> Layers:
+    """All layers; compiles those that are not compiled yet.
+
+    While torch.compile traces a network, they are made beside it: the compiler is not traced.
+    """
+    _make_layers()
+    assert _layers is not None
     return _layers
 
 
