@@ -25,6 +25,9 @@ def add_to(x : In[Tensor[N]], y : Out[Tensor[N]]):
 def rectified(x : In[Tensor]) -> Tensor:
     return relu(x)
 
+def shifted(x : In[Tensor], a : In[float]) -> Tensor:
+    return relu(x + a)
+
 def halves(x : In[Tensor[N]], order : In[IntTensor[N]]) -> tuple[Tensor[N // 2], IntTensor[N]]:
     y : Tensor[N // 2]
     y[i] = x[2 * i] * x[2 * i + 1]
@@ -135,6 +138,15 @@ def test_torch_compile_without_graph_breaks(program, dynamic):
         leaves = [leaf.requires_grad_() for leaf in leaves]
         given = torch.autograd.grad(compiled(*leaves).sum(), leaves)
         torch.testing.assert_close(given, torch.autograd.grad(function(*leaves).sum(), leaves))
+
+
+def test_torch_compile_of_any_rank_with_a_number(program):
+    compiled = torch.compile(program.shifted, fullgraph=True, backend="aot_eager")
+    for shape in ((3,), (2, 4)):
+        x, a = torch.randn(shape), torch.tensor(0.3, requires_grad=True)
+        assert torch.equal(compiled(x, 0.5), torch.relu(x + 0.5))
+        (given,) = torch.autograd.grad(compiled(x, a).sum(), a)
+        torch.testing.assert_close(given, (x > -0.3).sum().float())
 
 
 def test_torch_compile_writes_out_arguments(program):

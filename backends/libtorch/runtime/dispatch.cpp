@@ -76,7 +76,11 @@ KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
       out.ints.push_back(slots[next_int++]);
     } else {
       const at::Tensor& x = arguments[op.argument_of[i]].toTensor();
-      out.tensors.push_back(is_integer(p.kind) ? x : as_dtype(x, dtype));
+      if (p.kind == Kind::Float && x.is_meta()) {  // no shape depends on its value
+        out.tensors.push_back(at::zeros({}, options.device(at::kCPU)));
+      } else {
+        out.tensors.push_back(is_integer(p.kind) ? x : as_dtype(x, dtype));
+      }
     }
   }
   return out;
