@@ -363,7 +363,6 @@ Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors&
 bool has_plain_keys(const at::Tensor& x) {
   const auto local = c10::impl::tls_local_dispatch_key_set();
   const auto passed = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                      c10::autocast_dispatch_keyset |
                       c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
   const auto keys = (x.key_set() | local.included_) - local.excluded_ - passed;
   return keys.highestPriorityTypeId() == c10::DispatchKey::CPU &&

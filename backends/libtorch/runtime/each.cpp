@@ -176,11 +176,12 @@ void call_each(const Operator& op, ListCall call) {
                       op.parameter(i).name, "' has ", call.lists[i].size(), " tensors, but '",
                       op.parameter(first).name, "' has ", count);
   }
+  // Each tensor is computed in its own dtype, under autocast too.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   for (size_t k = 0; k < count; ++k) {  // all of them, before anything is written
     check(op, k, call);
   }
   const PoolScope pool;
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensors numbers, wide;
   for (size_t k = 0; k < count; ++k) {
     // bfloat16 is computed in float32 and rounded once, at the end.
