@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -233,18 +234,21 @@ def _train_job(
         out = Output(quiet=as_json or not own.is_main)
         if own.is_main:
             stack.enter_context(run.held())
-        found = _checkpoint(out, run, own) if resume else None
+        source, found = _checkpoint(out, run, own) if resume else (None, None)
         if found is not None:
             settings = _continued(found, given, run)
-        elif own.is_main:
-            run.clear(overwrite or resume)
+        elif own.is_main and not (overwrite or resume):
+            run.check_free()
         data = load(None if settings.data is None else Path(settings.data))
+        metrics = None
+        if own.is_main:
+            metrics = Metrics(run.metrics, run.board, 0 if found is None else found.epoch)
+            stack.callback(metrics.close)
         all_kernels_at_once()
-        trainer = _trainer(out, settings, data, own, found, run)
+        trainer = _trainer(out, settings, data, own, found, source)
         with _bar(out, own, "making the kernels") as update:
             trainer.prepare(update)
-        _say_start(out, trainer, run)
-        metrics = Metrics(run.metrics, run.board, trainer.epoch) if own.is_main else None
+        _say_start(out, trainer, source)
         rows: list[Row] = []
 
         @contextlib.contextmanager
@@ -253,13 +257,14 @@ def _train_job(
                 yield update
 
         with listening() as stop:
-            if found is None:
-                trainer.save(run)
+            if metrics is not None:
+                if found is None:
+                    run.clear()
+                    trainer.save(run)
+                metrics.write()
             for row in trainer.epochs(run, metrics, stop, checkpoint_every, progress):
                 rows.append(row)
                 _say_row(out, row)
-        if metrics is not None:
-            metrics.close()
         own.wait()
         return _end(out, trainer, run, rows, stop.number, as_json)
 
@@ -267,15 +272,22 @@ def _train_job(
 # ----------------------------------------------------------------------------------------- steps
 
 
-def _checkpoint(out: Output, run: Run, own: Job) -> Checkpoint | None:
+def _checkpoint(out: Output, run: Run, own: Job) -> tuple[Path | None, Checkpoint | None]:
     """What to go on from; None where a run was ended before its first checkpoint."""
-    from capsnet_loma.training import checkpoint
+    from capsnet_loma.training import TrainingError, checkpoint
 
     own.wait()  # for the main process, which has the folder
-    if run.last.exists():
-        return checkpoint.read(run.last)
-    out.line(f"{run.folder} has no checkpoint yet: starting from the beginning.")
-    return None
+    source = run.newest
+    if source is None:
+        out.line(f"{run.folder} has no checkpoint yet: starting from the beginning.")
+        return None, None
+    try:
+        return source, checkpoint.read(source)
+    except checkpoint.CheckpointError as error:
+        if source != run.last:
+            raise
+        other = f"from {run.best.name}" if run.best.exists() else "from the beginning"
+        raise TrainingError(f"{error} Without this file --resume goes on {other}.") from error
 
 
 def _continued(found: Checkpoint, given: dict[str, Any], run: Run) -> Settings:
@@ -286,17 +298,22 @@ def _continued(found: Checkpoint, given: dict[str, Any], run: Run) -> Settings:
             f"now {given[name]}"
             for name in fixed
         )
-        allowed = ", ".join(f"--{name}" for name in CHANGEABLE)
+        allowed = " and ".join(f"--{name}" for name in CHANGEABLE)
         raise click.UsageError(
             f"--resume goes on with the settings of {run.last}: {changes}. Leave these options "
             f"out, or start another run with --output. Only {allowed} may change, and what "
-            "decides no number."
+            "decides no number, as --threads."
         )
     return settings
 
 
 def _trainer(
-    out: Output, settings: Settings, data: Dataset, own: Job, found: Checkpoint | None, run: Run
+    out: Output,
+    settings: Settings,
+    data: Dataset,
+    own: Job,
+    found: Checkpoint | None,
+    source: Path | None,
 ) -> Trainer:
     from capsnet_loma.training import TrainingError
     from capsnet_loma.training.loop import Trainer
@@ -312,7 +329,7 @@ def _trainer(
     except ValueError as error:  # sizes that do not fit each other
         raise TrainingError(str(error)) from error
     if found is not None:
-        trainer.restore(found, run.last)
+        trainer.restore(found, source)
     return trainer
 
 
@@ -325,7 +342,7 @@ def _bar(out: Output, own: Job, title: str, announce: bool = True) -> Iterator[P
         yield update
 
 
-def _say_start(out: Output, trainer: Trainer, run: Run) -> None:
+def _say_start(out: Output, trainer: Trainer, source: Path | None) -> None:
     s, data = trainer.settings, trainer.data
     parameters = sum(p.numel() for p in trainer.model.network.parameters())
     processes = f", {trainer.job.world} processes" if trainer.job.world > 1 else ""
@@ -333,10 +350,10 @@ def _say_start(out: Output, trainer: Trainer, run: Run) -> None:
         f"{data.name}: {len(data.train):,} images to train with, {len(data.test):,} to test with; "
         f"network '{s.network}', {parameters:,} parameters; {s.engine}, {s.optimiser}{processes}."
     )
-    if trainer.epoch or trainer.step:
+    if source is not None:
         out.line(
-            f"Going on from {run.last}: epoch {trainer.epoch + 1}, step {trainer.step} of "
-            f"{trainer.batches.steps}."
+            f"Going on from {source}: {trainer.epoch} epochs and {trainer.step} of "
+            f"{trainer.batches.steps} steps are done."
         )
 
 
@@ -384,4 +401,4 @@ def _end(
 def _command() -> str:
     """The command line that goes on."""
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    return " ".join(["capsnet-loma", *words, "--resume"])
+    return shlex.join(["capsnet-loma", *words, "--resume"])

@@ -20,7 +20,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -74,6 +74,24 @@ def made() -> list[Made]:
 def wait(timeout: float | None = None) -> bool:
     """Waits until no kernel is being made; False when that takes longer than so many seconds."""
     return _worker.wait(timeout)
+
+
+@contextlib.contextmanager
+def declined() -> Iterator[None]:
+    """Sizes that are called inside for the first time keep the general kernel, in this process.
+
+    Whatever the cache has. It holds for all threads, and for sizes whose first calls inside reach
+    the :data:`THRESHOLDS`.
+    """
+    global _declined
+    _declined += 1
+    try:
+        yield
+    finally:
+        _declined -= 1
+
+
+_declined = 0  # how many `with` blocks are entered
 
 
 def sources(module: LomaModule) -> list[Path]:
@@ -143,7 +161,9 @@ class _Module:
     folder: Path
 
     def ask(self, name: str, slots: list[int], is_double: bool, now: bool) -> None:
-        """What the runtime calls: see runtime/specialise.h."""
+        """What the runtime calls, once for some slots: see runtime/specialise.h."""
+        if _declined:
+            return
         operator = name.removeprefix(f"{self.namespace}::")
         request = _Request(self, operator, tuple(slots), "double" if is_double else "float")
         if not (now and _load_known(request)):

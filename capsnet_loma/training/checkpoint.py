@@ -1,13 +1,15 @@
 """Checkpoints: all that a run needs to go on, in one file that is whole or not there.
 
-The file is what ``torch.save`` writes, and ``torch.load(path, weights_only=True)`` reads it.
+The file is what ``torch.save`` writes, with a checksum as the comment of that ZIP archive, and
+``torch.load(path, weights_only=True)`` reads it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
 import os
-import zipfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,10 @@ import torch
 from torch import Tensor
 
 from capsnet_loma.config import CapsNetConfig
-from capsnet_loma.training.settings import NAMES, Engine
+from capsnet_loma.training.settings import Engine, Settings
 
 FORMAT, VERSION = "capsnet-loma checkpoint", 1
+SEAL = b"capsnet-loma sha256 "
 TEMPORARY = ".tmp"
 
 
@@ -68,26 +71,27 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     content["config"] = asdict(checkpoint.config)
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, "version": VERSION, **content}, buffer)
-    replace(path, buffer.getbuffer())
+    replace(path, _sealed(buffer.getbuffer()))
 
 
 def replace(path: Path, content: bytes | memoryview) -> None:
     """Writes a file whole, or leaves the one that is there. Raises CheckpointError."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
+        temporary.unlink(missing_ok=True)  # it may be a second name of a file that is to stay
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
         kept = "the one from before is still there" if path.exists() else "there is none yet"
         raise CheckpointError(
             f"{path} cannot be written: {error.strerror or error}; {kept}. Make room or choose "
             "another folder, then go on with --resume."
         ) from error
+    _sync_folder(path.parent)
 
 
 def link(source: Path, path: Path) -> None:
@@ -97,28 +101,33 @@ def link(source: Path, path: Path) -> None:
         temporary.unlink(missing_ok=True)
         os.link(source, temporary)
         os.replace(temporary, path)
-        _sync_folder(path.parent)
     except OSError:  # a file system without links
+        _remove(temporary)
         replace(path, source.read_bytes())
+    else:
+        _sync_folder(path.parent)
+
+
+def _remove(temporary: Path) -> None:
+    with contextlib.suppress(OSError):
+        temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes a rename last, should the machine stop."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Makes a rename last, should the machine stop; not all file systems can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def read(path: Path) -> Checkpoint:
     """Raises CheckpointError when the file is missing, damaged, or none of ours."""
     content = _load(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} is no checkpoint of `capsnet-loma train`, though PyTorch can read it. Give a "
-            "last.pt or best.pt of a run."
-        )
+        raise _damaged(path, f"it has no format '{FORMAT}'")
     if content.get("version") != VERSION:
         raise CheckpointError(
             f"{path} has version {content.get('version')} of the format, expected is {VERSION}: it "
@@ -128,39 +137,59 @@ def read(path: Path) -> Checkpoint:
         if not isinstance(content.get(name), kind):
             found = type(content[name]).__name__ if name in content else "nothing"
             raise _damaged(path, f"it has {found} for '{name}', expected is {kind.__name__}")
-    missing = [name for name in NAMES if name not in content["settings"]]
-    if missing:
-        raise _damaged(path, f"its settings lack {', '.join(missing)}")
+    _check_kinds(path, "settings", content["settings"], Settings().to_dict())
+    _check_kinds(path, "config", content["config"], asdict(CapsNetConfig()))
     if content["engine"] not in ("loma", "pytorch"):
         raise _damaged(path, f"its engine is {content['engine']!r}")
     try:
         config = CapsNetConfig(**content["config"])
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise _damaged(path, str(error)) from error
     values = {name: content[name] for name in _TYPES}
     return Checkpoint(**{**values, "config": config})
 
 
+def _check_kinds(path: Path, name: str, found: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Raises CheckpointError unless the names are those of the defaults, and so are the types."""
+    if found.keys() != defaults.keys():
+        different = ", ".join(sorted(map(str, found.keys() ^ defaults.keys())))
+        raise _damaged(path, f"what its {name} lack or have too much is: {different}")
+    for key, value in found.items():
+        kind = type(defaults[key])
+        if type(value) is not kind and not (kind is type(None) and isinstance(value, str)):
+            raise _damaged(path, f"its {name} have {value!r} for '{key}'")
+
+
+def _sealed(archive: memoryview) -> bytes:
+    """A ZIP archive, which ends with the length of its empty comment, with :func:`_seal` as that.
+
+    PyTorch does not compare the checksums of an archive, and its directory has none.
+    """
+    content = bytes(archive[:-2]) + len(_seal(b"")).to_bytes(2, "little")
+    return content + _seal(content)
+
+
+def _seal(content: bytes | memoryview) -> bytes:
+    return SEAL + hashlib.sha256(content).hexdigest().encode()
+
+
 def _load(path: Path) -> Any:
     try:
-        # PyTorch does not compare the checksums that it writes.
-        with zipfile.ZipFile(path) as archive:
-            bad = archive.testzip()
-        if bad is not None:
-            raise _damaged(path, f"the checksum of its part {bad} is wrong")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        found = path.read_bytes()
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{path} does not exist. Expected is a checkpoint that `capsnet-loma train` wrote."
         ) from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except zipfile.BadZipFile as error:
-        size = path.stat().st_size
-        raise _damaged(path, f"its {size:,} bytes are no whole archive: {error}") from error
-    except CheckpointError:
-        raise
-    except Exception as error:  # whatever zipfile and pickle make of bytes that are not theirs
+    content, seal = found[: -len(_seal(b""))], found[-len(_seal(b"")) :]
+    if not seal.startswith(SEAL):
+        raise _damaged(path, f"its {len(found):,} bytes do not end with a checksum")
+    if seal != _seal(content):
+        raise _damaged(path, "its checksum is wrong")
+    try:
+        return torch.load(io.BytesIO(found), map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever pickle makes of what this version of torch cannot read
         reason = str(error).partition("\n")[0]
         raise _damaged(path, f"PyTorch cannot read it: {reason}") from error
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -72,10 +73,12 @@ class Trainer:
     optimiser: torch.optim.Optimizer = field(init=False)
     scheduler: torch.optim.lr_scheduler.LRScheduler = field(init=False)
     batches: Batches = field(init=False)
+    _digest: str = field(init=False)
     _network: torch.nn.Module = field(init=False)
 
     def __post_init__(self) -> None:
         s = self.settings
+        self._digest = self.data.digest
         torch.manual_seed(s.seed)
         network = engines.network(s.engine, self.config)
         self.model = Model(s.engine, network)
@@ -94,9 +97,9 @@ class Trainer:
 
     # ------------------------------------------------------------------------------- checkpoints
 
-    def restore(self, found: Checkpoint, source: object) -> None:
+    def restore(self, found: Checkpoint, source: Path | None) -> None:
         """Goes to the state of a checkpoint. Raises CheckpointError where it does not fit."""
-        if found.data != self.data.digest:
+        if found.data != self._digest:
             raise CheckpointError(
                 f"{source} was trained on other images than those of '{self.data.name}'. Give the "
                 "same ones with --data."
@@ -107,7 +110,7 @@ class Trainer:
             self.scheduler.load_state_dict(found.scheduler)
             torch.set_rng_state(found.generator)
             self.sums = Sums(**found.sums)
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(f"{source} does not fit the network: {reason}") from error
         if not (found.epoch >= 0 and 0 <= found.step <= self.batches.steps):
@@ -123,7 +126,7 @@ class Trainer:
             engine=self.settings.engine,
             config=self.config,
             settings=self.settings.to_dict(),
-            data=self.data.digest,
+            data=self._digest,
             model=self.model.network.state_dict(),
             optimiser=self.optimiser.state_dict(),
             scheduler=self.scheduler.state_dict(),
@@ -147,7 +150,7 @@ class Trainer:
         share = self.settings.batch // self.job.world
         tested = list(map(len, self._tested()))
         if self.settings.engine == "loma":
-            warm_up(self.model, share, tested, progress)
+            warm_up(self.model, self.settings, share, tested, progress)
         self.job.wait()
         self._network = self.job.wrapped(self.model.network)
 
@@ -170,7 +173,7 @@ class Trainer:
             with progress(self.epoch + 1) as update:
                 if not self._steps(run, stop, every, update):
                     return
-                row = self._validated()
+                row = self._validated(update)
             if not math.isfinite(row.test_loss):
                 raise self._diverged(f"the test loss is {row.test_loss}", run)
             self._end_epoch(row)
@@ -219,7 +222,7 @@ class Trainer:
         kept = f"{run.last} is from before" if run.last.exists() else "there is no checkpoint yet"
         return TrainingError(
             f"{what} in epoch {self.epoch + 1}, step {self.step + 1}; {kept}. Train anew with a "
-            "smaller --learning-rate."
+            "smaller --lr."
         )
 
     def _right(self, capsules: Tensor, labels: Tensor) -> float:
@@ -232,9 +235,10 @@ class Trainer:
         j = self.job
         return in_order(self.data.test, self.data.classes, EVALUATED, rank=j.rank, world=j.world)
 
-    def _validated(self) -> Row:
+    def _validated(self, update: Progress) -> Row:
         """The numbers of the epoch that has just been trained."""
         count = loss = right = 0.0
+        update(f"{self.sums.text}; validation", self.step, self.batches.steps)
         for part, part_loss, predicted in outcomes(self.model, self._tested()):
             count += len(part)
             loss += part_loss * len(part)

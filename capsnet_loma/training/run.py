@@ -63,14 +63,22 @@ class Run:
         finally:
             lock.release()
 
-    def clear(self, overwrite: bool) -> None:
-        """For a new run. Raises TrainingError when there is one that must not be overwritten."""
-        files = [file for file in (self.last, self.best, self.metrics) if file.exists()]
-        if files and not overwrite:
-            raise TrainingError(
-                f"{self.folder} has a run already ({files[0].name}). Go on with it by --resume, "
-                "replace it by --overwrite, or give another folder with --output."
-            )
-        for file in files:
-            file.unlink()
+    @property
+    def newest(self) -> Path | None:
+        """What to go on from: the last checkpoint, or the best one where somebody removed that."""
+        return next((file for file in (self.last, self.best) if file.exists()), None)
+
+    def check_free(self) -> None:
+        """Raises TrainingError when there is a run."""
+        for file in (self.last, self.best, self.metrics):
+            if file.exists():
+                raise TrainingError(
+                    f"{self.folder} has a run already ({file.name}). Go on with it by --resume, "
+                    "replace it by --overwrite, or give another folder with --output."
+                )
+
+    def clear(self) -> None:
+        """For a new run."""
+        for file in (self.best, self.last, self.metrics):
+            file.unlink(missing_ok=True)
         shutil.rmtree(self.board, ignore_errors=True)

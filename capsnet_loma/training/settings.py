@@ -60,7 +60,8 @@ class Settings:
 
 NAMES = tuple(field.name for field in fields(Settings))
 # What a run may be continued with another value of: numbers that were computed do not depend on it.
-CHANGEABLE = ("epochs",)
+# Images are compared when they are loaded.
+CHANGEABLE = ("epochs", "data")
 
 
 def resumed(kept: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Settings, list[str]]:

@@ -19,7 +19,7 @@ class Stop:
 
 @contextlib.contextmanager
 def listening() -> Iterator[Stop]:
-    """SIGINT and SIGTERM are noted instead of obeyed; a second one ends the process at once."""
+    """SIGINT and SIGTERM are noted instead of obeyed; a second one raises KeyboardInterrupt."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -27,8 +27,7 @@ def listening() -> Iterator[Stop]:
 
     def note(number: int, frame: FrameType | None) -> None:
         if stop.number:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+            raise KeyboardInterrupt
         stop.number = number
 
     former = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}

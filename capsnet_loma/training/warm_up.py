@@ -1,15 +1,24 @@
 """Everything that is made on first use is made before the first step, so that steps repeat bit for
 bit: loma compiles kernels for the sizes it sees, in the background, and measures which form of a
-convolution is the fastest. Either may change the rounding."""
+convolution is the fastest. Either may change the rounding.
+
+Kernels for their sizes are made for what takes the time, the network forward and backward. What is
+quick or called once an epoch keeps the general ones: loss, validation and optimiser.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
 
 from capsnet_loma.evaluation.model import Model
+from capsnet_loma.training import engines
+from capsnet_loma.training.settings import Settings
 from loma import specialise
+
+Progress = Callable[[str, int, int], None]
 
 
 def all_kernels_at_once() -> None:
@@ -20,25 +29,54 @@ def all_kernels_at_once() -> None:
 
 def warm_up(
     model: Model,
+    settings: Settings,
     batch: int,
     tested: Sequence[int],
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = lambda what, done, total: None,
 ) -> None:
-    """Runs the network forward and backward on ``batch`` images, and forward on those many that are
-    ``tested`` at a time, until all kernels are there. Parameters and generators stay as they are.
+    """Trains a copy of the network on ``batch`` images, and runs it on those many that are
+    ``tested`` at a time, until all kernels are there. The model and generators stay as they are.
     """
-    c = model.config
-    sizes = [batch, *dict.fromkeys(tested)]
-    for number, size in enumerate(sizes):
-        progress("calling", number, len(sizes))
-        images = torch.zeros(size, c.image_channels, c.image_size, c.image_size)
-        targets = torch.zeros(size, c.classes)
-        with torch.set_grad_enabled(number == 0):
-            capsules, reconstruction = model.network(images, targets)
-            loss = model.loss(images, targets, capsules, reconstruction)
-            model.lengths(capsules.detach())
-        if number == 0:
-            loss.backward()  # type: ignore[no-untyped-call]
-            model.network.zero_grad(set_to_none=True)
-    progress("compiling kernels for these sizes", len(sizes), len(sizes))
+    spare = Model(model.engine, copy.deepcopy(model.network))
+    optimiser = engines.optimiser(settings, spare.network.parameters())
+    sizes = list(dict.fromkeys(tested))
+    total = 3 + len(sizes)
+    for number in range(2):  # momentum begins with the second step
+        progress("training", number, total)
+        _train(spare, batch)
+        with specialise.declined():
+            optimiser.step()
+    for number, size in enumerate(sizes, 2):
+        progress("validation", number, total)
+        with specialise.declined():
+            _validate(spare, size)
+    progress("compiling for this batch size", total - 1, total)
     specialise.wait()
+    progress("", total, total)
+
+
+def _train(model: Model, batch: int) -> None:
+    images, targets = _blank(model, batch)
+    capsules, reconstruction = model.network(images, targets)
+    with specialise.declined():
+        loss = model.loss(images, targets, capsules, reconstruction)
+        slopes = torch.autograd.grad(loss, (capsules, reconstruction))
+        with torch.no_grad():
+            model.lengths(capsules)
+    model.network.zero_grad(set_to_none=True)
+    torch.autograd.backward((capsules, reconstruction), slopes)
+
+
+def _validate(model: Model, size: int) -> None:
+    images, targets = _blank(model, size)
+    with torch.no_grad():
+        capsules, reconstruction = model.network(images, targets)
+        model.loss(images, targets, capsules, reconstruction)
+        model.lengths(capsules)
+
+
+def _blank(model: Model, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Black images, with the targets of no class."""
+    c = model.config
+    images = torch.zeros(size, c.image_channels, c.image_size, c.image_size)
+    return images, torch.zeros(size, c.classes)
