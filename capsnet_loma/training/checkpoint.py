@@ -71,7 +71,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     content["config"] = asdict(checkpoint.config)
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, "version": VERSION, **content}, buffer)
-    replace(path, _sealed(buffer.getbuffer()))
+    replace(path, sealed(buffer.getbuffer()))
 
 
 def replace(path: Path, content: bytes | memoryview) -> None:
@@ -101,6 +101,7 @@ def link(source: Path, path: Path) -> None:
         temporary.unlink(missing_ok=True)
         os.link(source, temporary)
         os.replace(temporary, path)
+        temporary.unlink(missing_ok=True)  # it is still there where both were one file already
     except OSError:  # a file system without links
         _remove(temporary)
         replace(path, source.read_bytes())
@@ -160,7 +161,7 @@ def _check_kinds(path: Path, name: str, found: dict[str, Any], defaults: dict[st
             raise _damaged(path, f"its {name} have {value!r} for '{key}'")
 
 
-def _sealed(archive: memoryview) -> bytes:
+def sealed(archive: memoryview) -> bytes:
     """A ZIP archive, which ends with the length of its empty comment, with :func:`_seal` as that.
 
     PyTorch does not compare the checksums of an archive, and its directory has none.

@@ -58,13 +58,13 @@ def warm_up(
 def _train(model: Model, batch: int) -> None:
     images, targets = _blank(model, batch)
     capsules, reconstruction = model.network(images, targets)
+    ends = [t.detach().requires_grad_() for t in (capsules, reconstruction)]
     with specialise.declined():
-        loss = model.loss(images, targets, capsules, reconstruction)
-        slopes = torch.autograd.grad(loss, (capsules, reconstruction))
+        model.loss(images, targets, *ends).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             model.lengths(capsules)
     model.network.zero_grad(set_to_none=True)
-    torch.autograd.backward((capsules, reconstruction), slopes)
+    torch.autograd.backward((capsules, reconstruction), [end.grad for end in ends])
 
 
 def _validate(model: Model, size: int) -> None:
