@@ -234,7 +234,7 @@ def _train_job(
         out = Output(quiet=as_json or not own.is_main)
         if own.is_main:
             stack.enter_context(run.held())
-        source, found = _checkpoint(out, run, own) if resume else (None, None)
+        source, found = own.from_main(lambda: _checkpoint(out, run)) if resume else (None, None)
         if found is not None:
             settings = _continued(found, given, run)
         elif own.is_main and not (overwrite or resume):
@@ -272,11 +272,10 @@ def _train_job(
 # ----------------------------------------------------------------------------------------- steps
 
 
-def _checkpoint(out: Output, run: Run, own: Job) -> tuple[Path | None, Checkpoint | None]:
+def _checkpoint(out: Output, run: Run) -> tuple[Path | None, Checkpoint | None]:
     """What to go on from; None where a run was ended before its first checkpoint."""
     from capsnet_loma.training import TrainingError, checkpoint
 
-    own.wait()  # for the main process, which has the folder
     source = run.newest
     if source is None:
         out.line(f"{run.folder} has no checkpoint yet: starting from the beginning.")
@@ -323,7 +322,7 @@ def _trainer(
         if settings.engine == "loma":
             from capsnet_loma import layers
 
-            with _bar(out, own, "compiling the layers") as update:
+            with own.one_of_each_machine_first(), _bar(out, own, "compiling the layers") as update:
                 layers.compile_layers(progress=update)
         trainer = Trainer(settings, config, data, own)
     except ValueError as error:  # sizes that do not fit each other

@@ -1,39 +1,47 @@
 """The processes that share a training: one by default, several under ``torchrun``.
 
 Each computes its share of every batch. Gradients are averaged by DistributedDataParallel, sums are
-added up here, and only the main process, rank 0, writes and prints.
+added up here, and only the main process, rank 0, reads and writes the run's folder and prints.
+:mod:`capsnet_loma.training.endings` says how they end when one of them fails.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
 from torch import distributed as dist
+from torch import nn
+from torch.distributed.rendezvous import rendezvous
 
 from capsnet_loma.training import TrainingError
+from capsnet_loma.training.endings import Ending, LostError
 
 TIMEOUT = timedelta(minutes=30)  # others wait while one compiles
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """This process among ``world`` ones."""
+    """This process among ``world`` ones; ``local_rank`` counts those of this machine."""
 
     rank: int = 0
     world: int = 1
+    local_rank: int = 0
+    _ending: Ending | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Each number added up over the processes. Raises TrainingError when one has ended."""
+        """Each number added up over the processes. Raises LostError when one has ended."""
         if self.world == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
@@ -44,6 +52,26 @@ class Job:
     def wait(self) -> None:
         """Until all processes are here."""
         self.sum([0.0])
+
+    def from_main(self, make: Callable[[], T]) -> T:
+        """What the main process makes, which is sent to the others. They may be of other machines,
+        which do not have its files."""
+        if self.world == 1:
+            return make()
+        box: list[Any] = [make() if self.is_main else None]
+        with self.reporting():
+            dist.broadcast_object_list(box)
+        made: T = box[0]
+        return made
+
+    @contextlib.contextmanager
+    def one_of_each_machine_first(self) -> Iterator[None]:
+        """For what is compiled: the others then find it in the cache."""
+        if self.local_rank != 0:
+            self.wait()
+        yield
+        if self.local_rank == 0:
+            self.wait()
 
     def wrapped(self, network: nn.Module) -> nn.Module:
         """The network for forward and backward: it averages gradients over the processes.
@@ -59,45 +87,50 @@ class Job:
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[None]:
-        """What communication raises when a process has ended becomes a TrainingError."""
+        """What communication raises when a process has ended becomes a LostError."""
         try:
             yield
         except RuntimeError as error:
-            if self.world == 1 or not _is_lost(error):
+            if self._ending is None or not _is_lost(error):
                 raise
-            raise TrainingError(
-                f"process {self.rank} of {self.world} lost another one, which has ended: "
-                f"{str(error).partition(chr(10))[0]}. The last checkpoint is complete: start the "
-                "same command again with --resume."
-            ) from error
+            self._ending.begin()
+            raise LostError(str(error).partition("\n")[0]) from error
 
 
 def _is_lost(error: RuntimeError) -> bool:
     text = str(error).lower()
-    words = ("connection", "timed out", "timeout", "peer", "nccl", "socket")
+    words = ("gloo", "connection", "broken pipe", "timed out", "timeout")
     return isinstance(error, dist.DistError) or any(word in text for word in words)
 
 
 @contextlib.contextmanager
 def job() -> Iterator[Job]:
-    """The job that ``torchrun`` has started this process for, or one of its own."""
+    """The job that ``torchrun`` has started this process for, or one of its own.
+
+    An exception of the body ends all processes; one of them lets it out, as a TrainingError where
+    another process was lost, and the others raise SystemExit.
+    """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield Job()
         return
-    found = Job(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    if found.world == 1:
-        yield found
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if world == 1:
+        yield Job()
         return
     try:
-        dist.init_process_group("gloo", timeout=TIMEOUT)
+        # The store outlives the processes: under torchrun, it is torchrun's.
+        store, rank, world = next(iter(rendezvous("env://", timeout=TIMEOUT)))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise TrainingError(
-            f"process {found.rank} of {found.world} cannot join the others: {reason}. Start all "
-            "of them with torchrun."
+            f"process {rank} of {world} cannot join the others: {reason}. Start all of them with "
+            "torchrun."
         ) from error
+    ending = Ending(store, rank, world)
     try:
-        yield found
+        with ending.shared():
+            yield Job(rank, world, int(os.environ.get("LOCAL_RANK", "0")), ending)
     finally:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()

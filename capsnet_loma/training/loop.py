@@ -150,8 +150,8 @@ class Trainer:
         share = self.settings.batch // self.job.world
         tested = list(map(len, self._tested()))
         if self.settings.engine == "loma":
-            warm_up(self.model, self.settings, share, tested, progress)
-        self.job.wait()
+            with self.job.one_of_each_machine_first():
+                warm_up(self.model, self.settings, share, tested, progress)
         self._network = self.job.wrapped(self.model.network)
 
     def epochs(
