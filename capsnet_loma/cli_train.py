@@ -342,9 +342,15 @@ def _bar(out: Output, own: Job, title: str, announce: bool = True) -> Iterator[P
 
 
 def _say_start(out: Output, trainer: Trainer, source: Path | None) -> None:
+    import torch
+
     s, data = trainer.settings, trainer.data
     parameters = sum(p.numel() for p in trainer.model.network.parameters())
-    processes = f", {trainer.job.world} processes" if trainer.job.world > 1 else ""
+    processes = ""
+    if trainer.job.world > 1:
+        threads = torch.get_num_threads()
+        each = "1 thread" if threads == 1 else f"{threads} threads"
+        processes = f", {trainer.job.world} processes with {each} each"
     out.line(
         f"{data.name}: {len(data.train):,} images to train with, {len(data.test):,} to test with; "
         f"network '{s.network}', {parameters:,} parameters; {s.engine}, {s.optimiser}{processes}."
@@ -390,14 +396,18 @@ def _end(
             out.line(f"All {trainer.epoch} epochs are done: give more with --epochs.")
         return 0
     if trainer.job.is_main:
+        command = _command(trainer.job)
         out.warn(
             f"Stopped in epoch {trainer.epoch + 1} after step {trainer.step} of "
-            f"{trainer.batches.steps}; {run.last} has all of it. Go on with: {_command()}"
+            f"{trainer.batches.steps}; {run.last} has all of it. Go on with: {command}"
         )
     return 128 + (stopped or signal.SIGINT)
 
 
-def _command() -> str:
+def _command(own: Job) -> str:
     """The command line that goes on."""
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    return shlex.join(["capsnet-loma", *words, "--resume"])
+    start = ["capsnet-loma"]
+    if own.world > 1:
+        start = ["torchrun", "--nproc-per-node", str(own.local_world), "-m", "capsnet_loma"]
+    return shlex.join([*start, *words, "--resume"])

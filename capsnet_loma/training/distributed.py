@@ -29,11 +29,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """This process among ``world`` ones; ``local_rank`` counts those of this machine."""
+    """This process among ``world`` ones, of which ``local_world`` are of this machine."""
 
     rank: int = 0
     world: int = 1
     local_rank: int = 0
+    local_world: int = 1
     _ending: Ending | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -128,9 +129,11 @@ def job() -> Iterator[Job]:
             "torchrun."
         ) from error
     ending = Ending(store, rank, world)
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
     try:
         with ending.shared():
-            yield Job(rank, world, int(os.environ.get("LOCAL_RANK", "0")), ending)
+            yield Job(rank, world, local_rank, local_world, ending)
     finally:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()

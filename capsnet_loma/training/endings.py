@@ -149,13 +149,12 @@ def _noticed(rank: int) -> str:
 
 def _message(gone: list[int], world: int, error: LostError) -> str:
     if gone:
-        who = "process " if len(gone) == 1 else "processes "
-        who += ", ".join(map(str, gone)) + f" of {world}, counted from 0,"
+        who = f"{'rank' if len(gone) == 1 else 'ranks'} {', '.join(map(str, gone))}"
         verb = "has" if len(gone) == 1 else "have"
-        what = f"{who} {verb} ended without a message: killed, or out of memory?"
+        what = f"{who} of {world} processes {verb} ended without a message (killed? out of memory?)"
     else:
-        what = f"the connection to another one of {world} processes failed: {error}."
+        what = f"the connection to another one of {world} processes failed: {error}"
     return (
-        f"{what} The training cannot go on without it. Start the same command again with --resume: "
+        f"{what}, and the others cannot go on alone. Start the same command again with --resume: "
         "it goes on from the last checkpoint."
     )
