@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from capsnet_loma.console import Output
+from capsnet_loma.one_of_several import OneOfSeveral, said_once
 from capsnet_loma.guard import guarded
 from capsnet_loma.training.settings import CHANGEABLE, NAMES, NETWORKS, Settings, resumed
 
@@ -35,7 +36,9 @@ OPTIONS = {
 }  # fmt: skip
 
 
-@click.command("train", short_help="Train the network, on loma or on plain PyTorch.")
+@click.command(
+    "train", cls=OneOfSeveral, short_help="Train the network, on loma or on plain PyTorch."
+)
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -191,11 +194,12 @@ def train_command(context: click.Context, /, **options: Any) -> None:
     for values in (given, own):
         if values.get("data") is not None:
             values["data"] = str(values["data"].resolve())
-    if options["resume"] and options["overwrite"]:
-        raise click.UsageError("--resume and --overwrite exclude each other")
-    if own["nesterov"] and (own["optimiser"] != "sgd" or own["momentum"] == 0):
-        raise click.UsageError("--nesterov needs --optimiser sgd and a --momentum above 0")
-    _check_device(options.pop("device"))
+    with said_once():
+        if options["resume"] and options["overwrite"]:
+            raise click.UsageError("--resume and --overwrite exclude each other")
+        if own["nesterov"] and (own["optimiser"] != "sgd" or own["momentum"] == 0):
+            raise click.UsageError("--nesterov needs --optimiser sgd and a --momentum above 0")
+        _check_device(options.pop("device"))
     guarded(_train_job, settings=Settings(**own), given=given, **options)
 
 
