@@ -65,7 +65,7 @@ class Batches:
         if batch % world:
             raise ValueError(
                 f"a batch of {batch} images cannot be shared equally by {world} processes: give a "
-                f"multiple of {world}"
+                f"multiple of {world}, or start another number of processes"
             )
         if seed < 0:
             raise ValueError(f"the seed of the batches must not be negative, got {seed}")

@@ -20,6 +20,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import NoReturn
 
+import psutil
 from torch.distributed.distributed_c10d import Store
 
 from capsnet_loma.training import TrainingError
@@ -75,6 +76,8 @@ class Ending:
 
         def terminate(number: int, frame: FrameType | None) -> None:
             if not self._begun:
+                with contextlib.suppress(RuntimeError):  # it is not this one that is missing
+                    self.store.set(_noticed(self.rank), "")
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
 
@@ -116,9 +119,9 @@ class Ending:
                 silent = [rank for rank in range(self.world) if not self._has(_noticed(rank))]
                 if self._has("capsnet_loma/failures"):
                     return silent  # another process speaks
-                exists = [rank for rank in silent if not self._is_dead(rank)]
-                if not exists or time.monotonic() > end:
-                    return silent
+                dead = [rank for rank in silent if self._is_dead(rank)]
+                if dead == silent or time.monotonic() > end:
+                    return dead or silent
                 time.sleep(_POLL)
         return []
 
@@ -126,17 +129,14 @@ class Ending:
         return bool(self.store.check([key]))
 
     def _is_dead(self, rank: int) -> bool:
-        """Whether that process was of this machine and does not exist any more."""
+        """Whether that process was of this machine and has ended."""
         pid, _, host = self.store.get(_process(rank)).decode().partition(" ")
         if host != socket.gethostname():
             return False
         try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
+            return bool(psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
             return True
-        except PermissionError:
-            pass
-        return False
 
 
 def _process(rank: int) -> str:
