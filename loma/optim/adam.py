@@ -88,7 +88,7 @@ class Adam(Optimizer):
                 self._start(param, state)
             if amsgrad:
                 if "max_exp_avg_sq" not in state:
-                    state["max_exp_avg_sq"] = zeros_like(param, program("adam").start)
+                    state["max_exp_avg_sq"] = zeros_like(param, program("adam"))
                 largest.append(state["max_exp_avg_sq"])
             params.append(param)
             averages.append(state["exp_avg"])
@@ -107,8 +107,8 @@ class Adam(Optimizer):
 
     def _start(self, param: Tensor, state: dict[str, Any]) -> None:
         state["step"] = torch.tensor(0.0, dtype=_step_dtype())
-        state["exp_avg"] = zeros_like(param, program("adam").start)
-        state["exp_avg_sq"] = zeros_like(param, program("adam").start)
+        state["exp_avg"] = zeros_like(param, program("adam"))
+        state["exp_avg_sq"] = zeros_like(param, program("adam"))
 
     def _numbers(self, group: dict[str, Any], step: float) -> tuple[float, ...]:
         """The numbers of adam.loma for the step of that number, computed in double."""

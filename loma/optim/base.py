@@ -80,15 +80,12 @@ class Optimizer(torch.optim.Optimizer):
         )
 
 
-def zeros_like(param: Tensor, start: Callable[[Tensor], Tensor]) -> Tensor:
+def zeros_like(param: Tensor, program: LomaModule) -> Tensor:
     """State for a parameter: zeros with its shape, strides and dtype, in memory of loma's pool,
-    which is on huge pages where there are any. ``start`` makes so many zeros."""
-    dense = torch.ops.aten.is_non_overlapping_and_dense(param)
-    if not dense or param.numel() == 0:
-        return torch.zeros_like(param, memory_format=torch.preserve_format)
-    memory = start(param.detach().as_strided((param.numel(),), (1,)))
-    state = torch.empty(0, dtype=param.dtype)
-    return state.set_(memory.untyped_storage(), 0, param.size(), param.stride())
+    which is on huge pages where there are any."""
+    assert program.__native__ is not None
+    state: Tensor = program.__native__.zeros_like(param)
+    return state
 
 
 def check_learning_rate(lr: float | Tensor) -> None:

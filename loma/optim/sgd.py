@@ -76,7 +76,7 @@ class SGD(Optimizer):
             state = self.state[param]
             buffer = state.get("momentum_buffer")
             if buffer is None:
-                buffer = state["momentum_buffer"] = zeros_like(param, program("sgd").start)
+                buffer = state["momentum_buffer"] = zeros_like(param, program("sgd"))
                 for to, value in zip(first, (param, buffer, grad), strict=True):
                     to.append(value)
                 continue

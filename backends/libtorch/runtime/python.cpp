@@ -1,10 +1,12 @@
 // The Python side of a module: functions that a call reaches without the overhead of torch.ops.
 #include "binding.h"
+#include "memory.h"
 #include "operators.h"
 #include "timing.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/ScalarOps.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -294,6 +296,17 @@ py::object make_each(ModuleState& state, const std::string& name) {
       PyCFunction_NewEx(&each_definition, capsule.ptr(), nullptr));
 }
 
+// Zeros with the shape, strides and dtype of a tensor, from the pool.
+py::object zeros_like(py::handle tensor) {
+  TORCH_CHECK_TYPE(THPVariable_Check(tensor.ptr()), "zeros_like takes a tensor, got ",
+                   type_name(tensor.ptr()));
+  const at::Tensor& like = THPVariable_Unpack(tensor.ptr());
+  const PoolScope pool;
+  const at::NoGradGuard without_gradient;
+  return py::reinterpret_steal<py::object>(
+      THPVariable_Wrap(at::zeros_like(like, {}, at::MemoryFormat::Preserve)));
+}
+
 void set_derivative_hook(ModuleState& state, py::object hook) {
   // Shared and never freed: a graph may outlive the interpreter's orderly end.
   auto* kept = new py::object(std::move(hook));
@@ -337,6 +350,7 @@ void bind_module(py::module_& python, const Module& module) {
     return make_entry(*state, name, std::move(fallback));
   });
   python.def("each", [state](const std::string& name) { return make_each(*state, name); });
+  python.def("zeros_like", zeros_like);
   bind_tuning(python);
   bind_specialise(python, *state);
   python.def("set_derivative_hook",
