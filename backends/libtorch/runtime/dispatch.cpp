@@ -76,11 +76,7 @@ KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
       out.ints.push_back(slots[next_int++]);
     } else {
       const at::Tensor& x = arguments[op.argument_of[i]].toTensor();
-      if (p.kind == Kind::Float && x.is_meta()) {  // no shape depends on its value
-        out.tensors.push_back(at::zeros({}, options.device(at::kCPU)));
-      } else {
-        out.tensors.push_back(is_integer(p.kind) ? x : as_dtype(x, dtype));
-      }
+      out.tensors.push_back(is_integer(p.kind) ? x : as_dtype(x, dtype));
     }
   }
   return out;
@@ -184,7 +180,13 @@ struct MetaKernel final : c10::OperatorKernel {
       for (const auto& slot : slots) {
         numbers.push_back(slot.guard_int(__FILE__, __LINE__));
       }
-      give(stack, count, run_kernel(*op, arguments, numbers, true));
+      Tensors results = run_kernel(*op, arguments, numbers, true);
+      for (at::Tensor& result : results) {  // kernels make floats where floats are: on the CPU
+        if (result.defined() && !result.is_meta()) {
+          result = at::empty(result.sizes(), result.options().device(at::kMeta));
+        }
+      }
+      give(stack, count, std::move(results));
       return;
     }
     const auto dtype = dtype_of_call(*op, arguments);

@@ -44,9 +44,14 @@ at::Tensor scalar(number value) {
   return tensor;
 }
 
-// The number in a tensor of one element.
+// The number in a tensor of one element. A meta tensor has none; no shape depends on a float.
 template <typename number>
 number item(const at::Tensor& tensor) {
+  if constexpr (std::is_floating_point_v<number>) {
+    if (tensor.is_meta()) {
+      return number(0);
+    }
+  }
   return *tensor.template const_data_ptr<number>();
 }
 
