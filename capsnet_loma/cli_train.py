@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,7 +174,8 @@ OPTIONS = {
     "--threads",
     type=click.IntRange(min=1),
     default=None,
-    help="Threads of each process.  [default: all processors; OMP_NUM_THREADS]",
+    help="Threads of each process; as many as before with --resume, for other numbers round "
+    "otherwise.  [default: all processors; OMP_NUM_THREADS]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON only, at the end.")
 @click.pass_context
@@ -218,7 +220,6 @@ def _train_job(
     resume: bool,
     overwrite: bool,
     checkpoint_every: int,
-    threads: int | None,
     as_json: bool,
 ) -> int:
     import torch
@@ -230,8 +231,6 @@ def _train_job(
     from capsnet_loma.training.signals import listening
     from capsnet_loma.training.warm_up import all_kernels_at_once
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     run = Run(output)
     with contextlib.ExitStack() as stack:
         own = stack.enter_context(job())
@@ -248,11 +247,14 @@ def _train_job(
         if own.is_main:
             metrics = Metrics(run.metrics, run.board, 0 if found is None else found.epoch)
             stack.callback(metrics.close)
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        settings = replace(settings, threads=torch.get_num_threads())
         all_kernels_at_once()
         trainer = _trainer(out, settings, data, own, found, source)
         with _bar(out, own, "making the kernels") as update:
             trainer.prepare(update)
-        _say_start(out, trainer, source)
+        _say_start(out, trainer, source, found)
         rows: list[Row] = []
 
         @contextlib.contextmanager
@@ -301,11 +303,10 @@ def _continued(found: Checkpoint, given: dict[str, Any], run: Run) -> Settings:
             f"now {given[name]}"
             for name in fixed
         )
-        allowed = " and ".join(f"--{name}" for name in CHANGEABLE)
+        allowed = ", ".join(f"--{name}" for name in CHANGEABLE)
         raise click.UsageError(
             f"--resume goes on with the settings of {run.last}: {changes}. Leave these options "
-            f"out, or start another run with --output. Only {allowed} may change, and what "
-            "decides no number, as --threads."
+            f"out, or start another run with --output. Only {allowed} may change."
         )
     return settings
 
@@ -345,21 +346,23 @@ def _bar(out: Output, own: Job, title: str, announce: bool = True) -> Iterator[P
         yield update
 
 
-def _say_start(out: Output, trainer: Trainer, source: Path | None) -> None:
-    import torch
-
+def _say_start(
+    out: Output, trainer: Trainer, source: Path | None, found: Checkpoint | None
+) -> None:
     s, data = trainer.settings, trainer.data
     parameters = sum(p.numel() for p in trainer.model.network.parameters())
     processes = ""
     if trainer.job.world > 1:
-        threads = torch.get_num_threads()
-        each = "1 thread" if threads == 1 else f"{threads} threads"
+        each = "1 thread" if s.threads == 1 else f"{s.threads} threads"
         processes = f", {trainer.job.world} processes with {each} each"
     out.line(
         f"{data.name}: {len(data.train):,} images to train with, {len(data.test):,} to test with; "
         f"network '{s.network}', {parameters:,} parameters; {s.engine}, {s.optimiser}{processes}."
     )
-    if source is not None:
+    if found is not None:
+        threads = found.settings["threads"]
+        if threads not in (None, s.threads):
+            out.line(f"{s.threads} threads instead of {threads}: numbers may be rounded otherwise.")
         out.line(
             f"Going on from {source}: {trainer.epoch} epochs and {trainer.step} of "
             f"{trainer.batches.steps} steps are done."

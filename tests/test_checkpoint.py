@@ -71,7 +71,8 @@ def _message(file: Path) -> str:
     with pytest.raises(CheckpointError) as caught:
         checkpoint.read(file)
     text = str(caught.value)
-    assert text.startswith(f"{file} ") and "\n" not in text
+    assert text.startswith(f"{file} ")
+    assert "\n" not in text
     return text
 
 
@@ -148,7 +149,8 @@ def test_a_folder(tmp_path: Path) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     text = _message(tmp_path / "last.pt")
-    assert "does not exist" in text and "capsnet-loma train" in text
+    assert "does not exist" in text
+    assert "capsnet-loma train" in text
 
 
 def test_a_file_that_may_not_be_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +260,7 @@ def test_no_folder(tmp_path: Path) -> None:
     for folder in (tmp_path / "none", tmp_path / "file"):
         if folder.name == "file":
             folder.write_text("")
-        with pytest.raises(CheckpointError, match="cannot be written: .*; there is none yet"):
+        with pytest.raises(CheckpointError, match=r"cannot be written: .*; there is none yet"):
             checkpoint.write(folder / "last.pt", _checkpoint())
 
 

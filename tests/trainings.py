@@ -39,7 +39,9 @@ def start(
     words: Sequence[str], code: str = "", environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
     """``capsnet-loma`` in a process of its own, in which ``code`` runs first."""
-    program = f"import sys\n{code}\nfrom capsnet_loma.cli import main\nmain(prog_name='capsnet-loma')"
+    program = (
+        f"import sys\n{code}\nfrom capsnet_loma.cli import main\nmain(prog_name='capsnet-loma')"
+    )
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, "-c", program, *words],

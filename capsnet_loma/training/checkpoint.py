@@ -60,6 +60,7 @@ _TYPES: dict[str, type] = {
     "optimiser": dict, "scheduler": dict, "epoch": int, "step": int, "sums": dict,
     "seconds": float, "best": dict, "generator": Tensor,
 }  # fmt: skip
+_OPTIONAL: dict[str, type] = {"data": str, "threads": int}  # of the settings
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
@@ -84,6 +85,9 @@ def replace(path: Path, content: bytes | memoryview) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except KeyboardInterrupt:
+        _remove(temporary)
+        raise
     except OSError as error:
         _remove(temporary)
         kept = "the one from before is still there" if path.exists() else "there is none yet"
@@ -156,8 +160,7 @@ def _check_kinds(path: Path, name: str, found: dict[str, Any], defaults: dict[st
         different = ", ".join(sorted(map(str, found.keys() ^ defaults.keys())))
         raise _damaged(path, f"what its {name} lack or have too much is: {different}")
     for key, value in found.items():
-        kind = type(defaults[key])
-        if type(value) is not kind and not (kind is type(None) and isinstance(value, str)):
+        if type(value) not in (type(defaults[key]), _OPTIONAL.get(key)):
             raise _damaged(path, f"its {name} have {value!r} for '{key}'")
 
 

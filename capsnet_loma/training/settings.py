@@ -26,6 +26,8 @@ NETWORKS: dict[str, dict[str, Any]] = {
 class Settings:
     """``batch`` counts the images of all processes; ``learning_rate`` is multiplied by ``decay``
     after each epoch; ``shift`` is in pixels; ``data`` is a folder, None for the built-in digits.
+    The library's matrix products round otherwise with another number of ``threads``, of each
+    process; None before it is known.
     """
 
     engine: Engine = "loma"
@@ -43,6 +45,7 @@ class Settings:
     routing_iterations: int = 3
     routing_softmax: Softmax = "digits"
     seed: int = 0
+    threads: int | None = None
 
     def config(self, data: Dataset) -> CapsNetConfig:
         """The network for images of that size. Raises ValueError when they are too small."""
@@ -59,9 +62,8 @@ class Settings:
 
 
 NAMES = tuple(field.name for field in fields(Settings))
-# What a run may be continued with another value of: numbers that were computed do not depend on it.
-# Images are compared when they are loaded.
-CHANGEABLE = ("epochs", "data")
+# What a run may be continued with another value of. Images are compared when they are loaded.
+CHANGEABLE = ("epochs", "data", "threads")
 
 
 def resumed(kept: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Settings, list[str]]:
