@@ -37,6 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many random programs each test of test_fuzz.py tries, other ones each time",
     )
     parser.addoption(
+        "--kills",
+        type=int,
+        default=3,
+        metavar="N",
+        help="how often test_training_kill.py kills a training before it may end",
+    )
+    parser.addoption(
         "--sanitize-all",
         action="store_true",
         help="test_sanitized_kernels.py runs all tests of kernels with sanitizers: for hours",

@@ -94,7 +94,7 @@ def _fails(result: Result, *parts: str, code: int = 1) -> str:
     for part in parts:
         assert part in text
     if code == 1:
-        assert text.startswith("capsnet-loma: ") and text.count("\n") == 1, text
+        assert re.fullmatch(r"capsnet-loma: .*\n", text)
     return text
 
 
