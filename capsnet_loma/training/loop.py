@@ -146,7 +146,15 @@ class Trainer:
     # ------------------------------------------------------------------------------------- steps
 
     def prepare(self, progress: Progress) -> None:
-        """Makes all kernels; see :mod:`capsnet_loma.training.warm_up`."""
+        """Makes all kernels; see :mod:`capsnet_loma.training.warm_up`.
+
+        Raises TrainingError where the processes have different images.
+        """
+        if self.job.from_main(lambda: self._digest) != self._digest:
+            raise TrainingError(
+                f"process {self.job.rank} has other images in '{self.data.name}' than process 0. "
+                "Give all machines the same ones."
+            )
         share = self.settings.batch // self.job.world
         tested = list(map(len, self._tested()))
         if self.settings.engine == "loma":
