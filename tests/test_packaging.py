@@ -137,6 +137,8 @@ def _imports(path: Path) -> set[str]:
         match node:
             case ast.Import(aliases):
                 names |= {alias.name.partition(".")[0] for alias in aliases}
+            case ast.ImportFrom("torch.utils.tensorboard", _, 0):
+                names |= {"torch", "tensorboard"}  # which torch leaves to be installed beside it
             case ast.ImportFrom(str(module), _, 0):
                 names.add(THROUGH.get(module) or module.partition(".")[0])
             case ast.Call(ast.Attribute(attr="find_spec"), [ast.Constant(str(name))]):
