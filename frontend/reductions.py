@@ -8,6 +8,7 @@ from loma import errors
 from loma.frontend import expressions as ex
 from loma.frontend.scope import Scope, Symbol, int_symbol, span_of
 from loma.ir import INT, Axis, Expr, Reduce, ReduceKind
+from loma.walk import variables
 
 REDUCTIONS: dict[str, ReduceKind] = {
     "sum": "sum", "max": "max", "min": "min", "prod": "prod", "argmax": "argmax",
@@ -43,15 +44,53 @@ def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.Gen
             )  # fmt: skip
         with scope.elements():
             extent = _extent(scope, loop.iter)
+        _refuse_dependent(kind, loop.target.id, extent, axes, loop.iter)
         symbol = int_symbol(loop.target.id, "index", span_of(loop.target), extent)
         symbols.append(symbol)
         axes.append(Axis(symbol.name, extent))
         with scope.with_symbols(symbol):
             return bind(rest[1:])
 
-    body = bind(generator.generators)
-    type_ = INT if kind in ("argmax", "argmin") else body.type
-    return Reduce(kind, body, tuple(axes), type_, span_of(node))
+    reduced = bind(generator.generators)
+    for group in reversed(_independent(axes)):
+        type_ = INT if kind in ("argmax", "argmin") else reduced.type
+        reduced = Reduce(kind, reduced, group, type_, span_of(node))
+    return reduced
+
+
+def _independent(axes: list[Axis]) -> list[tuple[Axis, ...]]:
+    """The axes in runs, outermost first, in each of which no range depends on another axis."""
+    runs: list[tuple[Axis, ...]] = []
+    for axis in axes:
+        used = set(variables(axis.extent))
+        if runs and not any(other.name in used for other in runs[-1]):
+            runs[-1] = (*runs[-1], axis)
+        else:
+            runs.append((axis,))
+    return runs
+
+
+def _refuse_dependent(
+    kind: ReduceKind, index: str, extent: Expr, earlier: list[Axis], place: ast.expr
+) -> None:
+    """Sums and products are taken in steps; a maximum of nothing, which a step could meet, is
+    refused at run time, and a position among such ranges is no position of a block of elements."""
+    used = set(variables(extent))
+    others = [axis.name for axis in earlier if axis.name in used]
+    if kind in ("sum", "prod") or not others:
+        return
+    worst = "-3e38" if kind in ("max", "argmax") else "3e38"
+    raise errors.SyntaxNotSupported(
+        f"the range of '{index}' depends on '{others[0]}', which the same {kind} binds; "
+        "only sum and prod allow that", span_of(place),
+        hint=f"give '{index}' a range without '{others[0]}', and other elements a value that is "
+        f"not chosen: {kind}(... if {index} < {ast.unparse(_bound(place))} else {worst} for ...)",
+    )  # fmt: skip
+
+
+def _bound(node: ast.expr) -> ast.expr:
+    """n of ``range(n)``, and of a size n that stands alone."""
+    return node.args[0] if isinstance(node, ast.Call) else node
 
 
 def _extent(scope: Scope, node: ast.expr) -> Expr:

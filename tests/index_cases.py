@@ -358,6 +358,20 @@ def two_axes(x : In[Tensor[N, D, W]]) -> tuple[Tensor[N], Tensor[N]]:
     b[n] = max(x[n, d, w] for d in D for w in W)
     return a, b
 """, lambda x: ((x**2).sum((1, 2)), x.amax((1, 2))), ((3, 2, 4),)),
+    Case("triangle", """
+def triangle(x : In[Tensor[N, N]], w : In[Tensor[M]]) -> tuple[Tensor[N], Tensor[M], float]:
+    a : Tensor[N]
+    a[i] = sum(x[i, k] * x[k, l] for k in N for l in range(k))
+    b : Tensor[M]
+    b[m] = prod(w[m] + x[k, l] for k in N for l in range(k + 1))
+    c : float
+    c += sum(x[k, l] * w[m] for k in N for m in M for l in range(k))
+    return a, b, c
+""", lambda x, w: (
+        x @ x.tril(-1).sum(1),
+        torch.stack([(v + x)[torch.ones_like(x).tril() > 0].prod() for v in w]),
+        x.tril(-1).sum() * w.sum(),
+    ), ((4, 4), (3,))),
     Case("ties", """
 def ties(x : In[Tensor[N, M]]) -> tuple[Tensor[N], Tensor[N], Tensor[N]]:
     a : Tensor[N]

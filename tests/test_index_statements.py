@@ -27,7 +27,7 @@ BY_NAME = {case.name: case for case in CASES}
 # of some more and of all traps.
 COMPILED_TWICE = ("matmul", "strided_convolution", "per_pixel_convolution", "in_place",
                   "reductions", "embedding", "scalar_calls", "tensor_calls")  # fmt: skip
-COMPILED_ONCE = ("softmax", "recurrence", *(case.name for case in TRAPS))
+COMPILED_ONCE = ("softmax", "recurrence", "triangle", *(case.name for case in TRAPS))
 
 
 @pytest.fixture(scope="module")

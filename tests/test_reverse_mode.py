@@ -333,6 +333,13 @@ def test_a_relu_network_saves_the_relus_result_and_not_its_argument() -> None:
             "def f(x : In[Tensor]) -> Tensor:\n    return amax(x, [0])\nd_f = rev_diff(f)\n",
             "'amax' of a tensor of unknown rank has no derivative here",
         ),
+        (
+            "def f(x : In[Tensor[N]]) -> float:\n    s : float\n"
+            "    s = sum(x[j] for k in N for l in range(k) for j in range(l))\n    return s\n"
+            "d_f = rev_diff(f)\n",
+            "this reduction depends on 'l', whose range(k) depends on another index: it has no "
+            "derivative",
+        ),
     ],
 )
 def test_what_has_no_derivative_is_refused_by_name(text: str, message: str) -> None:

@@ -24,6 +24,7 @@ from loma.ir import (
     Type, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.names import Names, names_of
+from loma.printer import print_expr
 from loma.sizes import size_variables
 from loma.walk import (
     free_variables, map_children, map_expressions, statements, substitute, substitute_type, walk,
@@ -317,6 +318,14 @@ class _Normaliser:
         expr = replace(expr, body=self._hoist(expr.body, inner))
         used = free_variables(expr)
         axes = tuple(axis for axis in scope.values() if axis.name in used)
+        for axis in axes:
+            if not free_variables(axis.extent).isdisjoint(scope):
+                range_ = print_expr(axis.extent)
+                raise errors.NotDifferentiable(
+                    f"this reduction depends on '{axis.name}', whose range({range_}) depends on "
+                    "another index: it has no derivative", expr.span,
+                    hint="write the sum as a '+=' in 'for' statements: for k in range(n):",
+                )  # fmt: skip
         element = "int" if expr.kind in ("argmax", "argmin") or expr.type == INT else "float"
         type_ = TensorType(tuple(axis.extent for axis in axes), element)  # type: ignore[arg-type]
         var = self._temporary(type_, "_r", None)

@@ -17,7 +17,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
-#include <torch/headeronly/version.h>
+#include <torch/version.h>
 
 #include <pthread.h>
 #include <unistd.h>
