@@ -233,6 +233,29 @@ def test_panels_show_the_perturbed_capsules(
         assert texts[:4] == [str(label), "-0.25", "0", "+0.25"]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_no_text_is_cut_off(count: int, tmp_path: Path) -> None:
+    """With as many panels, of images as large as MNIST's."""
+    config = CapsNetConfig(conv_channels=1, primary_types=1, decoder_hidden=(1, 1))
+    model = Model("pytorch", reference.CapsNet(config))
+    data = ImageSet(torch.zeros(10, 28, 28, dtype=torch.uint8), torch.arange(10))
+    labels = torch.arange(10)
+    figures = [
+        perturbation_figure(model, data, labels, range(count), "title"),
+        reconstruction_figure(model, data, labels.roll(1), "title"),
+    ]
+    for figure in figures:
+        _png(figure, tmp_path)
+        texts = [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]
+        boxes = [text.get_window_extent() for text in texts]
+        width, height = figure.get_size_inches() * figure.dpi
+        for box in boxes:
+            assert 0 <= box.x0 < box.x1 <= width
+            assert 0 <= box.y0 < box.y1 <= height
+        for number, box in enumerate(boxes):
+            assert not any(box.overlaps(other) for other in boxes[:number])
+
+
 def test_a_class_without_images(model: Model, data: ImageSet) -> None:
     few = ImageSet(data.images[:3], data.labels[:3])
     with pytest.raises(EvaluationError, match="fashion has no image of class 3"):

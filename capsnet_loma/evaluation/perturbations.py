@@ -63,8 +63,8 @@ def perturbation_figure(
     capsules = capsules_of(model, data.images[chosen])
     across = min(5, len(labels))
     down = -(-len(labels) // across)
-    # One panel alone is drawn larger, and is too narrow for a note of one line.
-    scale, note_lines = (2, 2) if across == 1 else (1, 1)
+    # One panel alone is drawn larger. One and two are too narrow for a note of one line.
+    scale, note_lines = 2 if across == 1 else 1, 2 if across < 3 else 1
     width = scale * (len(STEPS) * (size + GAP) + GAP)
     height = scale * (dims * (size + GAP) + GAP)
     above_all = TOP + 18 * (note_lines - 1)

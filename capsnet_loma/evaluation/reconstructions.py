@@ -61,6 +61,8 @@ def reconstruction_figure(
         [tile for i in row for tile in ((data.images[i].float() / 255).numpy(), of[i])]
         for row in chosen
     ]
+    for line in tiles:  # where a class has few images, the page is as wide
+        line += [None] * (2 * columns - len(line))
     pairs = tuple(range(1, 2 * columns, 2))
     pixels = sheet(tiles, GAP, size, wide_after=pairs)
     scale = 2 if size <= 40 else 1
