@@ -282,3 +282,15 @@ def f(X : In[Tensor[N, M]]) -> Tensor[N]:
     return Y
 """
     assert "omp simd" not in code(text)
+
+
+def test_padded_reads_stay_behind_their_test() -> None:
+    """One that a loop does not change is loaded inside of it: before it, nothing was tested yet."""
+    text = code(
+        "def f(x : In[Tensor[N]], w : In[Tensor[P]]) -> Tensor[N]:\n"
+        "    y : Tensor[N]\n"
+        "    y[i] += zero_pad(x[i + p]) * w[p] + zero_pad(x[3 - i])\n"
+        "    return y\n"
+    )
+    assert "sum_ += (x_data_[i + p] * w_data_[p]) + x_data_[at" in text
+    assert " = x_data_[" not in text

@@ -164,7 +164,9 @@ class Nest(Expressions):
         text = f"{pointer}[{self.address(access, in_place=frame.guards > 0)}]"
         inner = frame.inner
         varies = inner is None or access.is_loose_in(inner) or inner in access.coefficients
-        if varies or access.loose or read.base.name in self.writable:
+        # In front of the loop nothing has tested yet whether a padded read is inside.
+        untested = access.padded and bool(self.may_leave(access))
+        if varies or untested or access.loose or read.base.name in self.writable:
             return text
         frame.loads = True
         return self.keep("v", self.element(read), text)
