@@ -58,6 +58,30 @@ def test_gradients_are_the_same() -> None:
             torch.testing.assert_close(own, other)
 
 
+OVERWRITTEN = """
+def step(x : Out[Tensor[N]], z : In[Tensor[N]]) -> Tensor[N]:
+    h : Tensor[N]
+    y : Tensor[N]
+    h[i] = 0.5 * z[i] + x[i]
+    y[i] = h[i] * h[i]
+    x[i] = h[i] / (1.0 + y[i])
+    return y
+"""
+
+
+@pytest.mark.parametrize("save", ["all", "auto"])
+def test_what_is_overwritten_is_not_read_again(save: Save) -> None:
+    """``h`` is cheap, but x is another when the backward part runs."""
+    z = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    start = torch.randn(5, dtype=torch.float64)
+    x = start.clone()
+    y = loma.compile(OVERWRITTEN, save=save).step(x, z)
+    h = 0.5 * z + start
+    (mine,) = torch.autograd.grad((x * y).sum(), z)
+    (theirs,) = torch.autograd.grad((h / (1.0 + h * h) * h * h).sum(), z)
+    torch.testing.assert_close(mine, theirs)
+
+
 def test_save_is_one_of_three() -> None:
     with pytest.raises(ValueError, match="save must be one of auto, all, inputs, got 'some'"):
         loma.compile(PROGRAM, save="some")  # type: ignore[arg-type]

@@ -77,7 +77,13 @@ def _cheap(
 ) -> tuple[Stmt, ...]:
     available = set(available)
     out: list[Stmt] = []
-    for stmt in joint.forward:
+    last = {  # what is kept of a name is what it holds at the end
+        name: position
+        for position, around in enumerate(joint.forward)
+        for stmt in statements((around,))
+        for name in written(stmt)
+    }
+    for position, stmt in enumerate(joint.forward):
         if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):
             continue
         name = stmt.target.base.name if isinstance(stmt.target.base, Var) else ""
@@ -90,6 +96,7 @@ def _cheap(
             and name not in free_variables(stmt.value)
             and _writes_all(stmt)
             and reads <= available
+            and all(last.get(read, -1) < position for read in reads)
             and (_is_elementwise(stmt) or _is_outer(stmt))
         ):
             available.add(name)
