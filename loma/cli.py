@@ -171,7 +171,8 @@ def _signatures(program: Module) -> dict[str, str]:
     type=click.Choice(STAGES),
     default="parsed",
     show_default=True,
-    help="What the compiler has after that stage: loma text, fused loops, C++, or C.",
+    help="What the compiler has after that stage: loma text, fused loops, C++, or C. Loops and C++ "
+    "are those for any sizes; kernels for known sizes, made while a program runs, differ.",
 )
 @click.option(
     "--save",

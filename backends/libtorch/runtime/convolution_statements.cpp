@@ -4,7 +4,6 @@
 #include "convolution_choice.h"
 
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/flip.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
