@@ -171,19 +171,36 @@ def write_reduction(
     type_ = INT if element == "int64_t" else FLOAT
     initial = INITIAL[kind].format(t=element)
     lanes = f"{result}in_"
-    inner = axes[-1]
     writer.line(f"loma::Accumulators<{element}> {lanes}({initial});")
 
     def make() -> list[str]:
         return [update(kind, "sum_", nest.value(body, type_), element)]
 
-    def inside() -> None:
-        whole = bounds or ("0", strip(nest.ints(inner.extent)))
-        write_update(writer, nest, inner, body, element, f"{lanes}.lanes", make, whole)
-
-    nest.loops(writer, axes[:-1], inside)
+    _write_over(writer, nest, body, axes, element, f"{lanes}.lanes", make, bounds=bounds)
     total = f"loma::total<{element}>({lanes}.lanes, {COMBINE[kind]})"
     writer.line(f"const {element} {result} = {total};")
+
+
+def _write_over(
+    writer: Writer,
+    nest: Nest,
+    body: Expr,
+    axes: Sequence[Axis],
+    element: str,
+    lanes: str,
+    make: Callable[[], list[str]],
+    bounds: Bounds | None = None,
+    then: Callable[[], list[str]] | None = None,
+) -> None:
+    """:func:`write_update` along the last axis, all of it unless ``bounds`` say less, in loops over
+    the others."""
+    inner = axes[-1]
+
+    def inside() -> None:
+        whole = bounds or ("0", strip(nest.ints(inner.extent)))
+        write_update(writer, nest, inner, body, element, lanes, make, whole, then=then)
+
+    nest.loops(writer, axes[:-1], inside)
 
 
 def write_position(
@@ -198,7 +215,6 @@ def write_position(
     """The position of an extreme element, the last of the axes in lanes, as a constant."""
     type_ = INT if element == "int64_t" else FLOAT
     best, better = f"{result}in_", f"loma::{kind.capitalize()}Lanes()"
-    inner = axes[-1]
     worst = INITIAL[kind.removeprefix("arg")].format(t=element)
     writer.line(f"loma::Best<{element}, loma::kTile> {best}({worst});")
 
@@ -209,11 +225,7 @@ def write_position(
         position = nest.position(axes, "tile_")
         return [f"{best}.take_row(vectors_, {position}, {better});"]
 
-    def inside() -> None:
-        whole = ("0", strip(nest.ints(inner.extent)))
-        write_update(writer, nest, inner, body, element, f"{best}.next", make, whole, then=taken)
-
-    nest.loops(writer, axes[:-1], inside)
+    _write_over(writer, nest, body, axes, element, f"{best}.next", make, then=taken)
     writer.line(f"const int64_t {result} = {best}.total({better});")
 
 
