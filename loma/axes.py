@@ -7,7 +7,7 @@ write statements that read back as what they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from loma import sizes
 from loma.ir import (
@@ -39,6 +39,12 @@ def standalone(expr: Expr) -> Iterator[tuple[str, Expr, Index]]:
             for position, subscript in enumerate(node.subscripts):
                 if isinstance(subscript, Var) and dims is not None:
                     yield subscript.name, dims[position], node
+
+
+def runs_over(subscript: Expr, dim: Expr, axes: Mapping[str, Axis]) -> bool:
+    """Whether a subscript is one of the axes and surely takes every value of its dimension."""
+    axis = axes.get(subscript.name) if isinstance(subscript, Var) else None
+    return axis is not None and sizes.equal(axis.extent, dim) is True
 
 
 def _order(expr: Expr, names: set[str]) -> list[str]:

@@ -12,7 +12,8 @@ import string
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loma import config, sizes
+from loma import config
+from loma.axes import runs_over
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.writer import Writer
 from loma.ir import FLOAT, Axis, Binary, Expr, Index, TensorType, Var, ZeroPad
@@ -113,22 +114,16 @@ def factors(target: Index, kind: str, body: Expr) -> tuple[Factor, Factor] | Non
     return (left, right) if left.type == right.type == FLOAT else None
 
 
-def is_whole(subscript: Var, access: Index, position: int, axes: dict[str, Axis]) -> bool:
-    """Whether a subscript is an axis that runs over its whole dimension."""
-    assert isinstance(access.base.type, TensorType)
-    dims = access.base.type.dims or ()
-    axis = axes.get(subscript.name)
-    return axis is not None and sizes.equal(axis.extent, dims[position]) is True
-
-
 def bare(access: Index, axes: dict[str, Axis]) -> dict[str, int] | None:
     """The position of each subscript, by name, where all of them are distinct axes that run over
     their whole dimension."""
+    assert isinstance(access.base.type, TensorType)
+    dims = access.base.type.dims or ()
     found: dict[str, int] = {}
     for position, subscript in enumerate(access.subscripts):
         if not isinstance(subscript, Var) or subscript.name in found:
             return None
-        if not is_whole(subscript, access, position, axes):
+        if not runs_over(subscript, dims[position], axes):
             return None
         found[subscript.name] = position
     return found

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from loma import config, sizes
+from loma.axes import runs_over
 from loma.backends.libtorch.context import FunctionContext
-from loma.backends.libtorch.contraction import bare, factors, is_whole
+from loma.backends.libtorch.contraction import bare, factors
 from loma.backends.libtorch.expressions import strip
 from loma.backends.writer import Writer
-from loma.ir import Axis, Expr, Index, IntConst, Var, ZeroPad
+from loma.ir import Axis, Expr, Index, IntConst, TensorType, Var, ZeroPad
 
 NONE = -1  # for a dimension that a tensor does not have
 
@@ -116,11 +117,13 @@ def _match(
     ours, theirs = bare(first, names), bare(second, names)
     if ours is None or theirs is None:
         return None
+    assert isinstance(image.base.type, TensorType)
+    dims = image.base.type.dims or ()
     alone: dict[str, int] = {}
     spatial: list[tuple[int, Meeting]] = []
     for position, subscript in enumerate(image.subscripts):
         if isinstance(subscript, Var):
-            if subscript.name in alone or not is_whole(subscript, image, position, names):
+            if subscript.name in alone or not runs_over(subscript, dims[position], names):
                 return None
             alone[subscript.name] = position
             continue

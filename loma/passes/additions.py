@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from loma import sizes
+from loma.axes import runs_over
 from loma.ir import (
     INT, Binary, Call, Declare, Expr, FloatConst, If, Index, IndexAssign, IntConst,
     Module, Op, Reduce, Select, Stmt, TensorType, Var, is_tensor_function,
@@ -175,8 +176,6 @@ def _reads_whole(stmt: IndexAssign) -> bool:
             if node.base.type.dims is None:
                 return False
             for subscript, dim in zip(node.subscripts, node.base.type.dims, strict=True):
-                if not isinstance(subscript, Var) or subscript.name not in axes:
-                    return False
-                if sizes.equal(axes[subscript.name].extent, dim) is not True:
+                if not runs_over(subscript, dim, axes):
                     return False
     return True

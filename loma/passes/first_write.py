@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma import sizes
+from loma.axes import runs_over
 from loma.ir import (
     FLOAT, Assign, Axis, Declare, Expr, Index, IndexAssign, Module, Op, Reduce, Stmt, TensorType,
     Var, Zero, ZeroPad,
@@ -96,9 +97,9 @@ def _agrees(value: Expr, axes: tuple[Axis, ...]) -> bool:
     if isinstance(value, ZeroPad):
         return True
     if isinstance(value, Index) and isinstance(value.base.type, TensorType):
-        extents = {axis.name: axis.extent for axis in axes}
+        named = {axis.name: axis for axis in axes}
         for subscript, dim in zip(value.subscripts, value.base.type.dims or (), strict=False):
-            extent = extents.get(subscript.name) if isinstance(subscript, Var) else None
-            if extent is not None and sizes.equal(extent, dim) is not True:
+            alone = isinstance(subscript, Var) and subscript.name in named
+            if alone and not runs_over(subscript, dim, named):
                 return False
     return all(_agrees(child, axes) for child in children(value))
