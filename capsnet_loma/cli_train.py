@@ -252,7 +252,7 @@ def _train_job(
         settings = replace(settings, threads=torch.get_num_threads())
         all_kernels_at_once()
         trainer = _trainer(out, settings, data, own, found, source)
-        with _bar(out, own, "making the kernels") as update:
+        with _bar(out, own, "making the kernels", settings.engine == "loma") as update:
             trainer.prepare(update)
         _say_start(out, trainer, source, found)
         rows: list[Row] = []

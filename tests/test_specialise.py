@@ -416,3 +416,24 @@ toolchain.build_executable([main, m.__folder__ / "module.cpp", own], main.with_n
     )
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", "0", "1"]
+
+
+def test_declined_sizes_keep_the_general_kernel() -> None:
+    """Also where the cache has one of their own, made by another process."""
+    x = "x = torch.randn(7, 5, dtype=torch.float64)\n"
+    run(x + "reach(1, lambda: m.sums(x))")
+    run(
+        x
+        + """
+for y in (x, x[1:]):
+    with specialise.declined():
+        for _ in range(5):
+            m.sums(y)
+    for _ in range(5):
+        m.sums(y)
+specialise.wait()
+assert not specialise.made()
+reach(1, lambda: m.sums(x[2:]))
+assert [k.sizes["N"] for k in specialise.made()] == [5]
+"""
+    )

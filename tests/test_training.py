@@ -94,7 +94,8 @@ def _fails(result: Result, *parts: str, code: int = 1) -> str:
     for part in parts:
         assert part in text
     if code == 1:
-        assert re.fullmatch(r"capsnet-loma: .*\n", text)
+        assert text.startswith("capsnet-loma: ")
+        assert "Traceback" not in text
     return text
 
 
@@ -402,6 +403,13 @@ def test_a_loss_that_is_no_number(train: Train, tmp_path: Path) -> None:
     checkpoint.read(tmp_path / "last.pt")
 
 
+def test_a_board_that_cannot_be_written(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").write_text("")
+    result = train(tmp_path, "--engine", "pytorch")
+    _fails(result, f"{tmp_path / 'tensorboard'} cannot be written: File exists", "--resume")
+    assert checkpoint.read(tmp_path / "last.pt").step == 4
+
+
 @pytest.mark.parametrize("fatal", ["last.pt", "metrics.csv"])
 def test_a_full_disk(
     train: Train,
@@ -430,7 +438,9 @@ def test_a_full_disk(
 # ------------------------------------------------------------------------- in its own process
 
 
-def test_interrupted_from_outside(data: Path, whole: dict[str, Path], tmp_path: Path) -> None:
+def test_interrupted_from_outside(
+    train: Train, data: Path, whole: dict[str, Path], tmp_path: Path
+) -> None:
     """Ctrl-C between two steps, then SIGTERM, of a process that trains slowly."""
     output = tmp_path / "run"
     slow = (
@@ -453,9 +463,7 @@ def test_interrupted_from_outside(data: Path, whole: dict[str, Path], tmp_path: 
         assert "Stopped in epoch" in errors
         assert "Traceback" not in errors
         assert f"--output {output}" in errors
-    process = start([*words, "--resume"])
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    assert train(output, "--resume").exit_code == 0
     assert_same(output, whole["loma"])
 
 
@@ -481,6 +489,36 @@ def test_a_second_interruption_ends_at_once(data: Path, tmp_path: Path) -> None:
     assert "Traceback" not in errors
     assert checkpoint.read(output / "last.pt").step == 0
     assert not list(output.glob("*.tmp"))
+
+
+def test_no_kernel_is_asked_for_once_steps_have_begun(data: Path, tmp_path: Path) -> None:
+    """They would come at any time and round otherwise. Before that, the network's are."""
+    asked = tmp_path / "asked.json"
+    code = f"""
+import atexit, json
+from pathlib import Path
+from capsnet_loma.training.loop import Trainer
+from loma import specialise
+asked, begun = [], []
+def ask(module, name, slots, is_double, now):
+    asked.append([name.split("::")[1], bool(begun), bool(specialise._declined)])
+specialise._Module.ask = ask
+step = Trainer._step
+Trainer._step = lambda *arguments: begun.append(1) or step(*arguments)
+atexit.register(lambda: Path({str(asked)!r}).write_text(json.dumps(asked)))
+"""
+    words = arguments(data, tmp_path / "run", "--epochs", "2", "--threads", "1")
+    process = start(words, code, {"LOMA_SPECIALISATIONS": "8"})
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    found = json.loads(asked.read_text())
+    assert not [name for name, begun, _ in found if begun]
+    wanted = sorted(name for name, _, declined in found if not declined)
+    layers = ("convolution", "decoder", "digit_capsules", "primary", "squash")
+    assert wanted == sorted(
+        f"{name}__{part}" for name in layers for part in ("forward", "backward")
+    )
+    assert "margin_loss" in {name for name, _, declined in found if declined}
 
 
 def _wait_for(condition: Callable[[], bool], process: Any) -> None:
