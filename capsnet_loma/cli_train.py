@@ -271,8 +271,9 @@ def _train_job(
             for row in trainer.epochs(run, metrics, stop, checkpoint_every, progress):
                 rows.append(row)
                 _say_row(out, row)
-        own.wait()
-        return _end(out, trainer, run, rows, stop.number, as_json)
+        status = _end(out, trainer, run, rows, stop.number, as_json)
+        own.wait()  # torchrun ends all as soon as one has an exit code other than 0
+        return status
 
 
 # ----------------------------------------------------------------------------------------- steps
