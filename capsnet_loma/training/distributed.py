@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from capsnet_loma.training import TrainingError
@@ -121,6 +122,8 @@ def job() -> Iterator[Job]:
     try:
         # The store outlives the processes: under torchrun, it is torchrun's.
         store, rank, world = next(iter(rendezvous("env://", timeout=TIMEOUT)))
+        # So that what torchrun restarts does not find the addresses of those that have ended.
+        store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
