@@ -114,6 +114,15 @@ def test_an_unknown_case_is_refused() -> None:
     assert "no case 'nothing': there are routing forward" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["run_all", "capsules", "layers", "capsnet", "index_statements"])
+def test_optimisers_are_measured(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    script("optimisers", "--quick", "--case", "momentum many", "--json", str(file))
+    (row,) = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    assert set(row["groups"]) == {EAGER, LOMA}
+
+
+@pytest.mark.parametrize(
+    "name", ["run_all", "capsules", "layers", "capsnet", "index_statements", "optimisers"]
+)
 def test_scripts_explain_themselves(name: str) -> None:
     assert {"--rounds", "--threads", "--json", "--quick"} <= set(script(name, "--help").split())
