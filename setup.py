@@ -75,7 +75,7 @@ setup(
         "jinja2>=3.1,<4",
         "filelock>=3.12,<5",
         "psutil>=5.9,<8",
-        "click>=8.1,<9",
+        "click>=8.2,<9",
         "rich>=13,<16",
         "matplotlib>=3.8,<4",
         "scikit-learn>=1.4,<2",

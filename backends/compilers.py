@@ -257,4 +257,5 @@ def load_extension(path: Path, name: str) -> ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
+    module.__name__ = name  # with pybind11 2, as older torch has it, that of its PYBIND11_MODULE
     return module
