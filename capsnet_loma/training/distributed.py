@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -84,6 +84,9 @@ class Job:
             return network
         from torch.nn.parallel import DistributedDataParallel
 
+        for parameter in network.parameters():
+            if 1 in parameter.shape:
+                parameter.register_hook(_with_usual_strides)  # type: ignore[no-untyped-call]
         with self.reporting():
             return DistributedDataParallel(network, gradient_as_bucket_view=True)
 
@@ -97,6 +100,12 @@ class Job:
                 raise
             self._ending.begin()
             raise LostError(str(error).partition("\n")[0]) from error
+
+
+def _with_usual_strides(gradient: Tensor) -> Tensor:
+    """Some convolutions give dimensions of size 1 other strides, which DistributedDataParallel
+    warns of, though they mean the same."""
+    return gradient.flatten().view(gradient.shape)
 
 
 def _is_lost(error: RuntimeError) -> bool:
