@@ -35,7 +35,7 @@ def write_folder(
     for key, values in content.items():
         data = idx(values)
         if zipped:
-            (folder / f"{NAMES[key]}.gz").write_bytes(gzip.compress(data))
+            (folder / f"{NAMES[key]}.gz").write_bytes(gzip.compress(data, mtime=0))
         else:
             (folder / NAMES[key]).write_bytes(data)
     return content

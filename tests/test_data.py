@@ -113,7 +113,7 @@ def test_other_spellings(tmp_path: Path) -> None:
     for name in NAMES.values():
         (tmp_path / name).rename(tmp_path / name.replace("-idx", ".idx"))
     images = tmp_path / IMAGES.replace("-idx", ".idx")
-    images.write_bytes(gzip.compress(images.read_bytes()))
+    images.write_bytes(gzip.compress(images.read_bytes(), mtime=0))
     labels = tmp_path / LABELS.replace("-idx", ".idx")
     labels.rename(f"{labels}.gz")
     data = load(tmp_path)
@@ -167,10 +167,14 @@ def _images(*shape: int) -> bytes:
         (IMAGES, _images(12, 20, 20), "has images of 28x28 pixels, but"),
         (LABELS, idx(numpy.zeros(11, numpy.uint8)), "has 11 labels, but"),
         (LABELS, idx(numpy.arange(12, dtype=numpy.uint8)), "has the label 10 at position 10"),
-        (IMAGES, gzip.compress(_images(12, 28, 28))[:-9], "its gzip data ends early"),
-        (IMAGES, gzip.compress(_images(12, 28, 28))[:5], "its gzip data ends early"),
-        (IMAGES, gzip.compress(_images(12, 28, 28)) + b"xyz", "its gzip data is not intact"),
-        (IMAGES, gzip.compress(_images(12, 28, 28) + b"\0"), "more data follows"),
+        (IMAGES, gzip.compress(_images(12, 28, 28), mtime=0)[:-9], "its gzip data ends early"),
+        (IMAGES, gzip.compress(_images(12, 28, 28), mtime=0)[:5], "its gzip data ends early"),
+        (
+            IMAGES,
+            gzip.compress(_images(12, 28, 28), mtime=0) + b"xyz",
+            "its gzip data is not intact",
+        ),
+        (IMAGES, gzip.compress(_images(12, 28, 28) + b"\0", mtime=0), "more data follows"),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -186,7 +190,7 @@ def test_damaged_files(tmp_path: Path, name: str, content: bytes, message: str) 
 def test_every_flipped_bit_of_a_zipped_file_is_noticed_or_harmless(tmp_path: Path) -> None:
     """Harmless are bits that say how the file was made, and those that fill up its last byte."""
     values = numpy.random.default_rng(1).integers(0, 256, (2, 4, 4), numpy.uint8)
-    intact = gzip.compress(idx(values))
+    intact = gzip.compress(idx(values), mtime=0)
     file = tmp_path / IMAGES
     messages = []
     for position in range(8 * len(intact)):
@@ -208,7 +212,7 @@ def test_every_flipped_bit_of_a_zipped_file_is_noticed_or_harmless(tmp_path: Pat
 def test_a_header_cannot_ask_for_memory(tmp_path: Path, zipped: bool) -> None:
     file = tmp_path / IMAGES
     claim = struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**16, 2**16) + bytes(1000)
-    file.write_bytes(gzip.compress(claim) if zipped else claim)
+    file.write_bytes(gzip.compress(claim, mtime=0) if zipped else claim)
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match="ends after 1,000 values"):
