@@ -403,6 +403,36 @@ def test_a_loss_that_is_no_number(train: Train, tmp_path: Path) -> None:
     checkpoint.read(tmp_path / "last.pt")
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_weights_that_are_no_numbers_are_not_kept(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    """Gradients overflow in a step whose loss is finite; the checkpoint after it is not written."""
+    step, count = Trainer._step, [0]
+
+    def overflowing(trainer: Trainer, *rest: Any) -> bool:
+        count[0] += 1
+        if count[0] != 4:
+            return step(trainer, *rest)
+        if stopped:
+            signal.raise_signal(signal.SIGINT)
+        weight = trainer.model.network.get_parameter("fc1.weight")
+        hook = weight.register_hook(lambda gradient: gradient * torch.inf)
+        try:
+            return step(trainer, *rest)
+        finally:
+            hook.remove()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_step", overflowing)
+        result = train(tmp_path, "--engine", "pytorch")
+    _fails(result, "fc1.weight has values that are no finite numbers in epoch 1, step 4", "--lr")
+    found = checkpoint.read(tmp_path / "last.pt")
+    assert found.step == 2
+    assert all(weight.isfinite().all() for weight in found.model.values())
+    assert train(tmp_path, "--resume").exit_code == 0
+
+
 def test_a_board_that_cannot_be_written(train: Train, tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text("")
     result = train(tmp_path, "--engine", "pytorch")

@@ -139,9 +139,19 @@ class Trainer:
         )
 
     def save(self, run: Run) -> None:
-        """The main process writes it."""
+        """The main process writes it. Raises TrainingError instead where a weight is no number."""
         if self.job.is_main:
+            self._check_weights(run)
             checkpoint.write(run.last, self.checkpoint())
+
+    def _check_weights(self, run: Run) -> None:
+        """A loss is finite where the gradients overflow: what that leaves must not take the place
+        of the last checkpoint from which training can go on."""
+        for name, weight in self.model.network.state_dict().items():
+            if not bool(weight.isfinite().all()):
+                raise self._diverged(
+                    f"{name} has values that are no finite numbers", run, self.step
+                )
 
     # ------------------------------------------------------------------------------------- steps
 
@@ -183,7 +193,9 @@ class Trainer:
                     return
                 row = self._validated(update)
             if not math.isfinite(row.test_loss):
-                raise self._diverged(f"the test loss is {row.test_loss}", run)
+                raise self._diverged(f"the test loss is {row.test_loss}", run, self.step)
+            if self.job.is_main:
+                self._check_weights(run)
             self._end_epoch(row)
             if metrics is not None:
                 metrics.add(row)
@@ -218,7 +230,7 @@ class Trainer:
             [count, loss.item() * count, right, float(stop.number != 0)]
         )
         if not math.isfinite(total):
-            raise self._diverged(f"the loss is {total / images}", run)
+            raise self._diverged(f"the loss is {total / images}", run, self.step + 1)
         self.optimiser.step()
         s = self.sums
         s.images, s.loss, s.right = s.images + images, s.loss + total, s.right + right
@@ -226,10 +238,10 @@ class Trainer:
         self.step += 1
         return stopped > 0
 
-    def _diverged(self, what: str, run: Run) -> TrainingError:
+    def _diverged(self, what: str, run: Run, step: int) -> TrainingError:
         kept = f"{run.last} is from before" if run.last.exists() else "there is no checkpoint yet"
         return TrainingError(
-            f"{what} in epoch {self.epoch + 1}, step {self.step + 1}; {kept}. Train anew with a "
+            f"{what} in epoch {self.epoch + 1}, step {step}; {kept}. Train anew with a "
             "smaller --lr."
         )
 
