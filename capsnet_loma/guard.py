@@ -11,6 +11,15 @@ from capsnet_loma.console import Output
 
 def guarded(job: Callable[..., int], **options: Any) -> NoReturn:
     """Runs a job; an error of a program, a file, a compiler or a process is a message."""
+    try:
+        status = _status(job, **options)
+    except KeyboardInterrupt:  # while torch is imported, too
+        Output().warn("capsnet-loma: interrupted")
+        status = 130
+    sys.exit(status)
+
+
+def _status(job: Callable[..., int], **options: Any) -> int:
     from capsnet_loma.data import DataError
     from capsnet_loma.evaluation import EvaluationError
     from capsnet_loma.processes import ProfileError
@@ -23,11 +32,7 @@ def guarded(job: Callable[..., int], **options: Any) -> NoReturn:
         CheckpointError, OSError,
     )  # fmt: skip
     try:
-        status = job(**options)
+        return job(**options)
     except expected as error:
         Output().warn(f"capsnet-loma: {error}")
-        status = 1
-    except KeyboardInterrupt:
-        Output().warn("capsnet-loma: interrupted")
-        status = 130
-    sys.exit(status)
+        return 1

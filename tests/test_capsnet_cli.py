@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,18 @@ def test_help(command: list[str]) -> None:
     done = CliRunner().invoke(cli.main, [*command, "--help"])
     assert done.exit_code == 0
     assert "--json" in done.stdout
+
+
+def test_interrupted_while_modules_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading torch takes a second or two, in which Ctrl-C is no less likely than later."""
+
+    class Interrupting:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "capsnet_loma.data":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "capsnet_loma.data", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    done = CliRunner().invoke(cli.main, ["compare"])
+    assert done.exit_code == 130
+    assert done.stderr == "capsnet-loma: interrupted\n"
