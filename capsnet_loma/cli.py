@@ -140,7 +140,7 @@ def _main_job(
         }
         click.echo(json.dumps(result, indent=2))
     else:
-        _say_files(out, (*files, comparison_file))
+        out.files((*files, comparison_file))
         out.line(f"Done in {time.perf_counter() - start:.0f} s.")
     return 0 if report.ok else 1
 
@@ -175,7 +175,7 @@ def _profile_job(
     if as_json:
         click.echo(json.dumps(profile.to_json(), indent=2))
     else:
-        _say_files(out, files)
+        out.files(files)
     return 0
 
 
@@ -242,9 +242,3 @@ def _check_device(device: str) -> None:
 def _write_json(path: Path, content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _say_files(out: Output, files: tuple[Path, ...]) -> None:
-    out.line("Written:")
-    for file in files:
-        out.line(f"  {file}")

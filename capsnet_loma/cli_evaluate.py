@@ -129,7 +129,7 @@ def _evaluate_job(
         _print_json({**report, **result.to_json(), "files": [str(f) for f in files]})
     else:
         _show(out, result, f"{images.name}, {file}, computed by {model.engine}")
-        _say_files(out, files)
+        out.files(files)
     return 0
 
 
@@ -184,7 +184,7 @@ def _figures_job(
         _print_json({"accuracy": result.accuracy, "files": [str(file) for file in files]})
     else:
         out.line(f"{_right(result)}.")
-        _say_files(out, files)
+        out.files(files)
     return 0
 
 
@@ -256,13 +256,6 @@ def _right(result: Evaluation) -> str:
 
 def _percent(share: float | None) -> str:
     return "none" if share is None else f"{share:.1%}"
-
-
-def _say_files(out: Output, files: Sequence[Path]) -> None:
-    if files:
-        out.line("Written:")
-    for file in files:
-        out.line(f"  {file}")
 
 
 def _print_json(content: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -26,6 +27,13 @@ class Output:
     def line(self, text: str = "", style: str | None = None) -> None:
         if not self.quiet:
             self.out.print(text, style=style, markup=False)
+
+    def files(self, files: Sequence[Path]) -> None:
+        """Names the files that were written, if there are any."""
+        if files:
+            self.line("Written:")
+        for file in files:
+            self.line(f"  {file}")
 
     def warn(self, text: str) -> None:
         self.err.print(text, style="bold red", markup=False)
