@@ -1,8 +1,8 @@
 """Starts Python with a sanitizer in it, for kernels that are compiled with LOMA_SANITIZE.
 
-``python tests/sanitized.py address -m pytest tests/test_tiles.py`` runs tests, or any script, with
-AddressSanitizer and UndefinedBehaviorSanitizer in generated code and runtime; ``thread`` takes
-ThreadSanitizer. Reports are printed at the end, and the exit code is 1 when there are any.
+``python tests/sanitized.py address -m pytest --capture=sys tests/test_tiles.py`` runs tests, or any
+script, with AddressSanitizer and UndefinedBehaviorSanitizer in generated code and runtime;
+``thread`` takes ThreadSanitizer. Reports are printed at the end, and the exit code is 1 when there are any.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so"}
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=0:detect_stack_use_after_return=1:"
     "allocator_may_return_null=1:max_malloc_fill_size=1073741824:malloc_fill_byte=255",
-    "UBSAN_OPTIONS": "print_stacktrace=1",
+    # What a child of a test writes to its stderr may be seen by nobody: such a process ends.
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     # torch, OpenMP and Python are not compiled so: their own accesses are nobody's business
     "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:die_after_fork=0:report_signal_unsafe=0:"
-    "exitcode=0",
+    "allocator_may_return_null=1:exitcode=0",
 }
 
 

@@ -33,7 +33,8 @@ SUITES = (
 def reports(kind: str) -> list[str]:
     """What the sanitizer says of the sound calls and of those with a defect."""
     script = Path(__file__).with_name("sanitizer_calls.py")
-    environment = {"LOMA_OPT": "1", "LOMA_SPECIALISATIONS": "0", "LOMA_CXXFLAGS": ""}
+    environment = {"LOMA_OPT": "1", "LOMA_SPECIALISATIONS": "0", "LOMA_CXXFLAGS": "",
+                   "UBSAN_OPTIONS": "halt_on_error=0"}  # the defects follow each other  # fmt: skip
     try:
         sanitized.start(kind)
     except RuntimeError as reason:
@@ -78,7 +79,9 @@ def test_all(kind: str, suite: str, request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--sanitize-all"):
         pytest.skip("runs with --sanitize-all")
     path = ROOT / "tests" / suite
-    arguments = ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(path)]
+    # UndefinedBehaviorSanitizer writes to the process's stderr, which pytest would keep for itself.
+    options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--capture=sys"]
+    arguments = ["-m", "pytest", *options, str(path)]
     code, output, found = sanitized.run(kind, arguments, {})
     assert not found, f"{len(found)} reports, the first:\n{found[0][:5000]}"
     assert code == 0, output[-5000:]
