@@ -57,6 +57,12 @@ def _meeting(x: Tensor) -> Tensor:
     return torch.stack(rows).sum(0)
 
 
+def _reductions_twice(x: Tensor) -> Tensor:
+    y = torch.softmax(x, 1)
+    z = y.amax(1, keepdim=True) * y.amax(0) + y.amax(1, keepdim=True)
+    return (y + z).amax(1, keepdim=True) * z
+
+
 def _per_pixel(x: Tensor, k: Tensor) -> Tensor:
     h, w = x.shape[2:]
     padded = F.pad(x, (1, 1, 1, 1))
@@ -188,6 +194,17 @@ def softmax_(x : In[Tensor[N, M]]) -> Tensor[N, M]:
     y[i, j] = e[i, j] / s[i]
     return y
 """, lambda x: torch.softmax(x, 1), ((3, 4),)),
+    Case("reductions_twice", """
+def reductions_twice(x : In[Tensor[N, M]]) -> Tensor[N, M]:
+    y : Tensor[N, M]
+    y[i, j] = exp(x[i, j] - max(x[i, k] for k in M)) / sum(
+        exp(x[i, l] - max(x[i, k] for k in M)) for l in M)
+    z : Tensor[N, M]
+    z[i, j] = max(y[i, k] for k in M) * max(y[k, j] for k in N) + max(y[i, l] for l in M)
+    y[i, j] += z[i, j]
+    z[i, j] = max(y[i, k] for k in M) * z[i, j]
+    return z
+""", _reductions_twice, ((3, 4),)),
     Case("log_sum_exp", """
 def log_sum_exp(x : In[Tensor[N, M]]) -> Tensor[N]:
     y : Tensor[N]

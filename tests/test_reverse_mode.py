@@ -322,6 +322,19 @@ def test_a_relu_network_saves_the_relus_result_and_not_its_argument() -> None:
     assert len(forward.results) == 2
 
 
+def test_a_reduction_that_a_statement_names_twice_is_computed_once() -> None:
+    """Whatever its own index is called; those of different statements are two."""
+    text = """
+def f(x : In[Tensor[N, M]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = max(x[i, j] for j in M) + log(sum(exp(x[i, k] - max(x[i, l] for l in M)) for k in M))
+    return y
+"""
+    module, _ = split_pairs(parse(text))
+    forward = print_function(module.function("f__forward"))
+    assert forward.count(" max(") == forward.count(" argmax(") == forward.count("sum(") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -5,7 +5,8 @@ In normal form
 * every operator and every call of a tensor function is a statement of its own whose arguments are
   variables (or scalar expressions), so that each intermediate tensor has a name and an adjoint;
 * a reduction is the whole right side of an index statement: one that stands inside an expression is
-  computed into a temporary over just the indices that it depends on;
+  computed into a temporary over just the indices that it depends on, and only once where a
+  statement names it twice;
 * conditions and trip counts are int variables or expressions that cannot change;
 * what is returned is a variable; an ``In`` scalar that the body reassigns is a local copy;
 * the function is pure: an ``Out`` argument has become an ``In`` argument (its initial value), a
@@ -140,6 +141,8 @@ class _Normaliser:
         self._assigned = assigned
         self._out: list[Stmt] = []
         self._hoisted: list[Stmt] = []
+        # The reductions of the statement at hand that temporaries hold, by what they compute.
+        self._reductions: dict[tuple[Expr, tuple[Axis, ...]], Index] = {}
         self._depth = 0
 
     def block(self, body: tuple[Stmt, ...], depth: int) -> list[Stmt]:
@@ -158,7 +161,7 @@ class _Normaliser:
 
     def result(self, value: Expr, type_: Type, out: list[Stmt]) -> Var:
         """A variable that holds a returned value; appends its computation to ``out``."""
-        self._out = []
+        self._out, self._reductions = [], {}
         if isinstance(value, Var) and (value.type == type_ or isinstance(type_, TensorType)):
             return value
         if isinstance(type_, TensorType):
@@ -184,6 +187,7 @@ class _Normaliser:
         return var
 
     def _statement(self, stmt: Stmt) -> None:
+        self._reductions = {}
         match stmt:
             case Declare(target, value):
                 self._types[target.name] = target.type
@@ -326,12 +330,26 @@ class _Normaliser:
                     "another index: it has no derivative", expr.span,
                     hint="write the sum as a '+=' in 'for' statements: for k in range(n):",
                 )  # fmt: skip
+        key = (_with_numbered_axes(expr), axes)
+        if key in self._reductions:
+            return self._reductions[key]
         element = "int" if expr.kind in ("argmax", "argmin") or expr.type == INT else "float"
         type_ = TensorType(tuple(axis.extent for axis in axes), element)  # type: ignore[arg-type]
         var = self._temporary(type_, "_r", None)
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)
         self._out.append(IndexAssign(place, "=", expr, axes))
+        self._reductions[key] = place
         return place
+
+
+def _with_numbered_axes(reduce: Reduce) -> Reduce:
+    """Equal for two reductions that differ in the names of their own axes only."""
+    names = [f"${k}" for k in range(len(reduce.axes))]  # no name of a program
+    numbers: dict[str, Expr] = {
+        axis.name: Var(name, INT) for axis, name in zip(reduce.axes, names, strict=True)
+    }
+    axes = tuple(replace(axis, name=name) for axis, name in zip(reduce.axes, names, strict=True))
+    return replace(reduce, body=substitute(reduce.body, numbers), axes=axes)
 
 
 def _shadows(reduce: Reduce, scope: dict[str, Axis]) -> bool:
