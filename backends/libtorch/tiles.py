@@ -171,6 +171,9 @@ def write_reduction(
     type_ = INT if element == "int64_t" else FLOAT
     initial = INITIAL[kind].format(t=element)
     lanes = f"{result}in_"
+    if kind in ("max", "min") and type_ == FLOAT:
+        _write_extreme(writer, nest, "Extreme", kind, body, axes, result, element, bounds)
+        return
     writer.line(f"loma::Accumulators<{element}> {lanes}({initial});")
 
     def make() -> list[str]:
@@ -203,6 +206,32 @@ def _write_over(
     nest.loops(writer, axes[:-1], inside)
 
 
+def _write_extreme(
+    writer: Writer,
+    nest: Nest,
+    struct: str,
+    kind: str,
+    body: Expr,
+    axes: Sequence[Axis],
+    result: str,
+    element: str,
+    bounds: Bounds | None = None,
+) -> None:
+    """``struct`` of runtime/tiles.h: the largest or smallest float, or its position in a row."""
+    found, number = f"{result}in_", "int64_t" if struct == "ExtremePosition" else element
+    start = "tile_, " if struct == "ExtremePosition" else ""
+    writer.line(f"loma::{struct}<{element}> {found}({INITIAL[kind].format(t=element)});")
+
+    def make() -> list[str]:
+        return [f"sum_ = {strip(nest.value(body, FLOAT))};"]
+
+    def taken() -> list[str]:
+        return [f"{found}.take(vectors_, {start}{COMBINE[kind]});"]
+
+    _write_over(writer, nest, body, axes, element, f"{found}.next", make, bounds, taken)
+    writer.line(f"const {number} {result} = {found}.all({COMBINE[kind]});")
+
+
 def write_position(
     writer: Writer,
     nest: Nest,
@@ -213,6 +242,10 @@ def write_position(
     element: str,
 ) -> None:
     """The position of an extreme element, the last of the axes in lanes, as a constant."""
+    if len(axes) == 1 and element != "int64_t":
+        kind = kind.removeprefix("arg")
+        _write_extreme(writer, nest, "ExtremePosition", kind, body, axes, result, element)
+        return
     type_ = INT if element == "int64_t" else FLOAT
     best, better = f"{result}in_", f"loma::{kind.capitalize()}Lanes()"
     worst = INITIAL[kind.removeprefix("arg")].format(t=element)

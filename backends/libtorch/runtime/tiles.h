@@ -167,11 +167,19 @@ struct Prod {
 struct Max {  // NaN if either is
   template <typename value>
   LOMA_INLINE value operator()(value a, value b) const { return ((a >= b) | (a != a)) ? a : b; }
+  template <typename value>
+  LOMA_INLINE static auto is_better(value a, value b) { return a > b; }
+  template <typename value>
+  LOMA_INLINE static auto is_best(value a, value b) { return a >= b; }
 };
 
 struct Min {
   template <typename value>
   LOMA_INLINE value operator()(value a, value b) const { return ((a <= b) | (a != a)) ? a : b; }
+  template <typename value>
+  LOMA_INLINE static auto is_better(value a, value b) { return a < b; }
+  template <typename value>
+  LOMA_INLINE static auto is_best(value a, value b) { return a <= b; }
 };
 
 // Whether a value replaces the best one so far: the first of equal ones stays, and a NaN for good.
@@ -263,6 +271,76 @@ LOMA_INLINE inline number total(const Lanes<number> (&lanes)[kTile], Combine com
   const Lanes<number> first = combine(lanes[0], lanes[1]), second = combine(lanes[2], lanes[3]);
   return fold<number, kVectorBytes>(combine(first, second), combine);
 }
+
+// The extreme of one number's reduction. A processor compares and takes in one instruction where a NaN
+// need not stay, so the NaNs are kept apart.
+template <typename number>
+struct Extreme {
+  Lanes<number> next[kTile];  // what is to be compared; lanes that do not exist keep what they had
+  Lanes<number> values[kTile], nans[kTile] = {};
+
+  LOMA_INLINE explicit Extreme(number worst) {
+    for (int v = 0; v < kTile; ++v) next[v] = values[v] = Lanes<number>{} + worst;
+  }
+
+  template <int count, typename Combine>
+  LOMA_INLINE void take(Count<count>, Combine combine) {
+    each<count>([&](int v) LOMA_INLINE {
+      values[v] = combine.is_better(next[v], values[v]) ? next[v] : values[v];
+      nans[v] = next[v] != next[v] ? next[v] : nans[v];
+    });
+  }
+
+  template <typename Combine>
+  LOMA_INLINE number all(Combine combine) const {
+    const number nan = total<number>(nans, Sum());
+    const auto better = [&](auto a, auto b) LOMA_INLINE { return combine.is_better(b, a) ? b : a; };
+    return nan != nan ? nan : total<number>(values, better);
+  }
+};
+
+// The position of the extreme element of one row. ``numbers`` count vectors of the row, in as many
+// bytes as an element has: 2^31 vectors of 8 floats are more than there is memory for.
+template <typename number>
+struct ExtremePosition {
+  static constexpr int lanes = kLanes<number>;
+  using Integer = std::conditional_t<sizeof(number) == 4, int32_t, int64_t>;
+  using Numbers = Lanes<Integer>;
+  Lanes<number> next[kTile], values[kTile];
+  // Position 0 is right for as long as no other value is better than the worst one.
+  Numbers numbers[kTile] = {};
+
+  LOMA_INLINE explicit ExtremePosition(number worst) {
+    for (int v = 0; v < kTile; ++v) next[v] = values[v] = Lanes<number>{} + worst;
+  }
+
+  // Takes `next`, which begins at this position of the row, a multiple of `lanes`.
+  template <int count, typename Combine>
+  LOMA_INLINE void take(Count<count>, int64_t position, Combine combine) {
+    const Numbers first = Numbers{} + static_cast<Integer>(position / lanes);
+    each<count>([&](int v) LOMA_INLINE {
+      // A NaN is neither worse nor equal, and stays for good.
+      const Numbers replaces =
+          ~combine.is_best(values[v], next[v]) & (values[v] == values[v]);
+      values[v] = replaces ? next[v] : values[v];
+      numbers[v] = replaces ? first + static_cast<Integer>(v) : numbers[v];
+    });
+  }
+
+  template <typename Combine>
+  LOMA_INLINE int64_t all(Combine combine) const {
+    const number best = total<number>(values, combine);
+    int64_t first = std::numeric_limits<int64_t>::max();
+    each<kTile>([&](int v) LOMA_INLINE {
+      const Numbers equal = (values[v] == best) | (values[v] != values[v]);
+      for (int lane = 0; lane < lanes; ++lane) {
+        const int64_t position = static_cast<int64_t>(numbers[v][lane]) * lanes + lane;
+        first = equal[lane] != 0 && position < first ? position : first;
+      }
+    });
+    return first;
+  }
+};
 
 // Accumulators of one number's reduction, all at its initial value.
 template <typename number>
