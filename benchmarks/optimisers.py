@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from capsnet import TINY
 from forms import COMPILE, COMPILE_OPTIONS, EAGER, LOMA, Case, Form, Settings, Step
 from harness import main
 from torch import Tensor
@@ -22,10 +23,6 @@ from capsnet_loma.config import CapsNetConfig
 
 SMALL, COUNT = (5, 4), 1000
 BATCH = 2
-TINY = CapsNetConfig(
-    image_size=18, conv_channels=4, primary_types=2, primary_dim=2, classes=3, digit_dim=4,
-    decoder_hidden=(5, 6),
-)  # fmt: skip
 OPTIMISERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adam": ("Adam", {"lr": 1e-3}),
     "adamw": ("AdamW", {"lr": 1e-3}),
@@ -91,7 +88,9 @@ def cases(settings: Settings) -> Sequence[Case]:
             many(3 if settings.quick else COUNT),
         ),
     }
-    for name, (cls, arguments) in OPTIMISERS.items():
+    names = ("momentum",) if settings.quick else OPTIMISERS
+    for name in names:
+        cls, arguments = OPTIMISERS[name]
         for key, (title, parameters) in sets.items():
             found.append(_case(settings, name, cls, arguments, key, title, parameters))
     return found

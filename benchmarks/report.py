@@ -23,7 +23,8 @@ Record: TypeAlias = dict[str, Any]
 
 BLOCK = re.compile(r"(<!-- benchmarks -->\n).*?(<!-- /benchmarks -->)", re.DOTALL)
 PICTURE = "docs/images/performance.png"
-MANY = ("index_statements",)  # benchmarks of so many rows that the README gets their summary
+# Benchmarks of so many rows that the README gets their summary, and what a row of them is.
+MANY = {"optimisers": "steps of optimisers", "index_statements": "index statements"}
 _COLOURS = {EAGER: "#9aa5b1", COMPILE: "#4c6a92"}
 
 
@@ -145,7 +146,7 @@ def memory_table(rows: Sequence[Record]) -> str:
 def summaries(results: Record) -> list[tuple[str, str, str]]:
     """Benchmarks of many rows: (what, against eager, against torch.compile)."""
     out = []
-    for name in MANY:
+    for name, what in MANY.items():
         rows = results["benchmarks"].get(name, {}).get("rows", [])
         texts = []
         for group in (EAGER, COMPILE):
@@ -156,7 +157,7 @@ def summaries(results: Record) -> list[tuple[str, str, str]]:
             else:
                 texts.append("")
         if rows:
-            out.append((f"{len(rows)} {name.replace('_', ' ')}, one by one", texts[0], texts[1]))
+            out.append((f"{len(rows)} {what}, one by one", texts[0], texts[1]))
     return out
 
 

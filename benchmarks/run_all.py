@@ -25,7 +25,8 @@ from forms import Settings
 from harness import settings_parser
 
 FOLDER = Path(__file__).resolve().parent
-OF_FORMS = ("capsules", "layers", "capsnet")  # those that look for the fastest form of each peer
+# Those that look for the fastest form of each peer.
+OF_FORMS = ("capsules", "layers", "capsnet", "training", "optimisers")
 SCRIPTS = (*OF_FORMS, "convolution", "index_statements")
 
 

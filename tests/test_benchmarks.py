@@ -40,7 +40,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
 
 def rows(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {
-        row["key"]: row for name in ("capsules", "layers", "capsnet")
+        row["key"]: row for name in ("capsules", "layers", "capsnet", "training")
         for row in results["benchmarks"][name]["rows"]
     }  # fmt: skip
 
@@ -49,7 +49,7 @@ def test_every_figure_is_measured(measured: tuple[dict[str, Any], Path, str]) ->
     found = rows(measured[0])
     assert set(found) >= {
         "routing forward", "routing forward + backward", "per_pixel",
-        "capsnet forward + backward", "capsnet inference",
+        "capsnet forward + backward", "capsnet inference", "capsnet training step",
     }  # fmt: skip
     for key, row in found.items():
         peers = PEERS | ({NATIVE} if key == "capsnet forward + backward" else set())
@@ -114,15 +114,15 @@ def test_an_unknown_case_is_refused() -> None:
     assert "no case 'nothing': there are routing forward" in done.stderr
 
 
-def test_optimisers_are_measured(tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
-    script("optimisers", "--quick", "--case", "momentum many", "--json", str(file))
-    (row,) = json.loads(file.read_text(encoding="utf-8"))["rows"]
-    assert set(row["groups"]) == {EAGER, LOMA}
+def test_optimisers_are_measured(measured: tuple[dict[str, Any], Path, str]) -> None:
+    found = {row["key"]: row for row in measured[0]["benchmarks"]["optimisers"]["rows"]}
+    assert set(found["momentum capsnet"]["groups"]) == {EAGER, COMPILE, LOMA}
+    assert set(found["momentum many"]["groups"]) == {EAGER, LOMA}
 
 
 @pytest.mark.parametrize(
-    "name", ["run_all", "capsules", "layers", "capsnet", "index_statements", "optimisers"]
+    "name",
+    ["run_all", "capsules", "layers", "capsnet", "training", "optimisers", "index_statements"],
 )
 def test_scripts_explain_themselves(name: str) -> None:
     assert {"--rounds", "--threads", "--json", "--quick"} <= set(script(name, "--help").split())
