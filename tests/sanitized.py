@@ -2,7 +2,8 @@
 
 ``python tests/sanitized.py address -m pytest --capture=sys tests/test_tiles.py`` runs tests, or any
 script, with AddressSanitizer and UndefinedBehaviorSanitizer in generated code and runtime;
-``thread`` takes ThreadSanitizer. Reports are printed at the end, and the exit code is 1 when there are any.
+``thread`` takes ThreadSanitizer. Reports are printed at the end, and the exit code is 1 when there
+are any.
 """
 
 from __future__ import annotations

@@ -33,8 +33,12 @@ SUITES = (
 def reports(kind: str) -> list[str]:
     """What the sanitizer says of the sound calls and of those with a defect."""
     script = Path(__file__).with_name("sanitizer_calls.py")
-    environment = {"LOMA_OPT": "1", "LOMA_SPECIALISATIONS": "0", "LOMA_CXXFLAGS": "",
-                   "UBSAN_OPTIONS": "print_stacktrace=1"}  # all defects, one after the other  # fmt: skip
+    environment = {
+        "LOMA_OPT": "1",
+        "LOMA_SPECIALISATIONS": "0",
+        "LOMA_CXXFLAGS": "",
+        "UBSAN_OPTIONS": "print_stacktrace=1",  # all defects, one after the other
+    }
     try:
         sanitized.start(kind)
     except RuntimeError as reason:
