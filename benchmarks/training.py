@@ -86,9 +86,9 @@ def cases(settings: Settings) -> Sequence[Case]:
         for mode in settings.compile_modes
         for at in layouts
     ]
+    mode = settings.compile_modes[0]
     forms += [
         form(COMPILE, [mode, at, "optimiser compiled"], "foreach", compiled(mode, False), at, True)
-        for mode in settings.compile_modes
         for at in layouts
     ]
     forms.append(Form(LOMA, "from Python", lambda: training(config, batch, network, loma_adam)))
