@@ -33,8 +33,8 @@ class Settings:
     engine: Engine = "loma"
     network: str = "paper"
     data: str | None = None
-    epochs: int = 30
-    batch: int = 50
+    epochs: int = 40
+    batch: int = 100
     optimiser: Optimiser = "adam"
     learning_rate: float = 1e-3
     decay: float = 0.95
