@@ -120,9 +120,24 @@ def test_optimisers_are_measured(measured: tuple[dict[str, Any], Path, str]) -> 
     assert set(found["momentum many"]["groups"]) == {EAGER, LOMA}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["run_all", "capsules", "layers", "capsnet", "training", "optimisers", "index_statements"],
-)
-def test_scripts_explain_themselves(name: str) -> None:
-    assert {"--rounds", "--threads", "--json", "--quick"} <= set(script(name, "--help").split())
+def test_scripts_explain_themselves() -> None:
+    """All in one process, since each would import torch."""
+    names = ["run_all", "capsules", "layers", "capsnet", "training", "optimisers"]
+    names += ["convolution", "index_statements"]
+    program = f"""
+import runpy, sys
+sys.path.insert(0, {str(FOLDER)!r})
+for name in {names}:
+    sys.argv = [name, "--help"]
+    try:
+        runpy.run_path({str(FOLDER)!r} + f"/{{name}}.py", run_name="__main__")
+    except SystemExit as end:
+        print(f"<{{end.code}}>")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    pages = done.stdout.split("<0>\n")
+    assert len(pages) == len(names) + 1, done.stdout + done.stderr
+    for name, page in zip(names, pages, strict=False):
+        assert {"--rounds", "--threads", "--json", "--quick"} <= set(page.split()), name
