@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,7 +130,8 @@ def _branches(count: int) -> str:
         ("    return x" + " + x" * 5000, 4, "split a long expression"),
         ("    y = 1.0\n    return " + "-" * 5000 + "x", 5, "split a long expression"),
         (_branches(200), 296, "a chain of so many"),
-        (_branches(5000), 306, "a chain of so many"),
+        # Python 3.11 itself gives up, ten branches later than loma would.
+        (_branches(5000), 306 if sys.version_info < (3, 12) else 296, "a chain of so many"),
     ],
 )
 def test_what_is_nested_too_deeply_has_a_line(text: str, line: int, hint: str) -> None:
