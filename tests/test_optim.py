@@ -258,6 +258,27 @@ def test_an_optimiser_can_be_copied(setting: str, way: Callable[[Any], Any]) -> 
     assert repr(other) == repr(optimizer)
 
 
+@each_kind
+def test_a_step_may_be_compiled(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile leaves the update as it is, and does not look into it."""
+    params, own = parameters(), parameters()
+    optimizer = make(setting, params)
+    traced: list[bool] = []
+    update = type(optimizer).update
+
+    def seen(self: Any, group: dict[str, Any]) -> None:
+        traced.append(torch.compiler.is_compiling())
+        update(self, group)
+
+    monkeypatch.setattr(type(optimizer), "update", seen)
+    compiled = make(setting, own)
+    monkeypatch.setattr(compiled, "step", torch.compile(compiled.step, backend="eager"))
+    take_steps(compiled, own, 3)
+    assert traced == [False] * 3
+    take_steps(optimizer, params, 3)
+    assert all(torch.equal(a, b) for a, b in zip(params, own, strict=True))
+
+
 def test_steps_of_old_checkpoints_are_numbers() -> None:
     params = parameters()
     optimizer = make("adam", params)

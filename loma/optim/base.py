@@ -42,6 +42,9 @@ class Optimizer(torch.optim.Optimizer):
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
+        # torch.compile of a step must not trace into calls of compiled kernels, where it would find
+        # nothing to compile. (torch.optim has imported what this needs when it adds a group.)
+        self._untraced_update = torch.compiler.disable(self.update)
 
     def _check(self, param: Tensor, number: int) -> None:
         name = f"{type(self).__name__}: parameter {number} of group {len(self.param_groups) - 1}"
@@ -65,7 +68,8 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            self.update(group)
+            # An optimiser that was unpickled or copied has torch.optim's attributes only.
+            self.__dict__.get("_untraced_update", self.update)(group)
         return loss
 
     def update(self, group: dict[str, Any]) -> None:
