@@ -20,7 +20,7 @@ from loma.ir import Module
 from loma.saving import SAVES, Save
 from loma.verify import verify
 
-# One point of each of CapsNet's functions, whose texts are long; all of them for all passes together.
+# One point of each of CapsNet's functions, whose texts are long. All passes together get them all.
 LAYERS = list({point.function: point for point in reversed(LAYER_POINTS)}.values())
 POINTS = [*INDEX_POINTS, *TRAP_POINTS, *LAYERS]
 PASSES: Mapping[str, Change] = {
@@ -48,7 +48,9 @@ def test_each_pass(point: Point) -> None:
         compare(point, changed(point.text, name, "auto"))
 
 
-@pytest.mark.parametrize("point", [*INDEX_POINTS, *TRAP_POINTS, *LAYER_POINTS, *OPERATOR_POINTS], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "point", [*INDEX_POINTS, *TRAP_POINTS, *LAYER_POINTS, *OPERATOR_POINTS], ids=lambda p: p.name
+)
 def test_all_passes_for_each_way_to_save(point: Point) -> None:
     for save in SAVES:
         compare(point, changed(point.text, "optimise", save))

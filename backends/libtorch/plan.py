@@ -21,8 +21,8 @@ from loma.walk import used_as_value, walk
 
 STRIP = 512  # elements of the target that are one after the other before another axis has its turn
 
-# Elements of a row before the next row, where a tensor is read across its own rows: as many lines of
-# memory are in use at a time, which may share one set of a first-level cache (8 to 12 lines).
+# Elements of a row before the next row, where a tensor is read across its own rows: as many lines
+# of memory are in use at a time, which may share one set of a first-level cache (8 to 12 lines).
 ACROSS = 8
 
 
