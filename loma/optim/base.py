@@ -44,7 +44,8 @@ class Optimizer(torch.optim.Optimizer):
             raise
         # torch.compile of a step must not trace into calls of compiled kernels, where it would find
         # nothing to compile. (torch.optim has imported what this needs when it adds a group.)
-        self._untraced_update = torch.compiler.disable(self.update)
+        untraced = torch.compiler.disable(self.update)  # type: ignore[no-untyped-call]
+        self._untraced_update: Callable[[dict[str, Any]], None] = untraced
 
     def _check(self, param: Tensor, number: int) -> None:
         name = f"{type(self).__name__}: parameter {number} of group {len(self.param_groups) - 1}"
