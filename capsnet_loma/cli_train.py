@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import signal
 import sys
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 RUN = Path("capsnet-loma-training")
 POSITIVE, NOT_NEGATIVE = click.FloatRange(min=0, min_open=True), click.FloatRange(min=0)
 DEFAULTS = Settings()
+_CPU_ONLY = (
+    "loma generates code for the CPU only so far. Train with --device cpu, or the plain-PyTorch "
+    "twin with --engine pytorch."
+)
 # Options that are named otherwise than what they set.
 OPTIONS = {
     "learning_rate": "--lr", "routing_softmax": "--softmax", "routing_iterations": "--routing",
@@ -168,7 +173,7 @@ OPTIONS = {
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="Where the network runs.",
+    help="Where the network runs; cuda with --engine pytorch.",
 )
 @click.option(
     "--threads",
@@ -201,15 +206,28 @@ def train_command(context: click.Context, /, **options: Any) -> None:
             raise click.UsageError("--resume and --overwrite exclude each other")
         if own["nesterov"] and (own["optimiser"] != "sgd" or own["momentum"] == 0):
             raise click.UsageError("--nesterov needs --optimiser sgd and a --momentum above 0")
-        _check_device(options.pop("device"))
+        _check_device(options["device"], own["engine"], options["resume"])
     guarded(_train_job, settings=Settings(**own), given=given, **options)
 
 
-def _check_device(device: str) -> None:
-    if device != "cpu":
+def _check_device(device: str, engine: str, resume: bool) -> None:
+    """``resume``: the engine is that of the checkpoint, which is not known yet."""
+    if device == "cpu":
+        return
+    if engine == "loma" and not resume:
+        raise click.UsageError(f"--device {device}: {_CPU_ONLY}")
+    import torch
+
+    if not torch.cuda.is_available():
         raise click.UsageError(
-            f"--device {device}: loma generates code for the CPU only so far. Train with "
+            f"--device {device}: torch {torch.__version__} sees no GPU here. Train with "
             "--device cpu."
+        )
+    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if processes > gpus:
+        raise click.UsageError(
+            f"--device {device}: {processes} processes on a machine with {gpus} GPUs. Start one "
+            "for each GPU with torchrun --nproc-per-node."
         )
 
 
@@ -220,11 +238,13 @@ def _train_job(
     resume: bool,
     overwrite: bool,
     checkpoint_every: int,
+    device: str,
     as_json: bool,
 ) -> int:
     import torch
 
     from capsnet_loma.data import load
+    from capsnet_loma.training import TrainingError
     from capsnet_loma.training.distributed import job
     from capsnet_loma.training.metrics import Metrics
     from capsnet_loma.training.run import Run
@@ -233,13 +253,15 @@ def _train_job(
 
     run = Run(output)
     with contextlib.ExitStack() as stack:
-        own = stack.enter_context(job())
+        own = stack.enter_context(job(device))
         out = Output(quiet=as_json or not own.is_main)
         if own.is_main:
             stack.enter_context(run.held())
         source, found = own.from_main(lambda: _checkpoint(out, run)) if resume else (None, None)
         if found is not None:
             settings = _continued(found, given, run)
+            if device != "cpu" and settings.engine == "loma":
+                raise TrainingError(f"{run.folder} is a run of loma's engine. {_CPU_ONLY}")
         elif own.is_main and not (overwrite or resume):
             run.check_free()
         data = load(None if settings.data is None else Path(settings.data))

@@ -141,10 +141,22 @@ def test_the_others_name_the_process_that_was_killed() -> None:
 
 
 def test_wrong_options_are_reported_once() -> None:
-    code, output, errors = run(2, *TRAIN, "--device", "cuda")
+    code, output, errors = run(2, *TRAIN, "--engine", "loma", "--device", "cuda")
     assert (code, output) == (1, "")
     assert errors.count("--device cuda: loma generates code for the CPU only so far.") == 1
     assert errors.count("Usage:") == 1
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_gpus(tmp_path: Path) -> None:
+    """Over NCCL; the checkpoint goes on on the CPU."""
+    command = [*TRAIN, "--batch", "64", "--device", "cuda", "--output", str(tmp_path)]
+    code, _, errors = run(2, *command, "--epochs", "2")
+    assert code == 0, errors
+    code, _, errors = run(1, *TRAIN, "--output", str(tmp_path), "--resume", "--epochs", "3")
+    assert code == 0, errors
+    rows = (tmp_path / "metrics.csv").read_text("ascii").splitlines()
+    assert len(rows) == 4
 
 
 # ---------------------------------------------------------------------------------- the command

@@ -1,7 +1,8 @@
 """The processes that share a training: one by default, several under ``torchrun``.
 
-Each computes its share of every batch. Gradients are averaged by DistributedDataParallel, sums are
-added up here, and only the main process, rank 0, reads and writes the run's folder and prints.
+Each computes its share of every batch, on a GPU of its own where the device is "cuda". Gradients
+are averaged by DistributedDataParallel (over NCCL between GPUs), sums are added up here (over
+gloo), and only the main process, rank 0, reads and writes the run's folder and prints.
 :mod:`capsnet_loma.training.endings` says how they end when one of them fails.
 """
 
@@ -30,12 +31,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """This process among ``world`` ones, of which ``local_world`` are of this machine."""
+    """This process among ``world`` ones, of which ``local_world`` are of this machine. Its network
+    runs on ``device``."""
 
     rank: int = 0
     world: int = 1
     local_rank: int = 0
     local_world: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     _ending: Ending | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -88,7 +91,11 @@ class Job:
             if 1 in parameter.shape:
                 parameter.register_hook(_with_usual_strides)  # type: ignore[no-untyped-call]
         with self.reporting():
-            return DistributedDataParallel(network, gradient_as_bucket_view=True)
+            return DistributedDataParallel(
+                network,
+                device_ids=None if self.device.type == "cpu" else [self.device],
+                gradient_as_bucket_view=True,
+            )
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[None]:
@@ -110,30 +117,37 @@ def _with_usual_strides(gradient: Tensor) -> Tensor:
 
 def _is_lost(error: RuntimeError) -> bool:
     text = str(error).lower()
-    words = ("gloo", "connection", "broken pipe", "timed out", "timeout")
+    words = ("gloo", "nccl", "connection", "broken pipe", "timed out", "timeout")
     return isinstance(error, dist.DistError) or any(word in text for word in words)
 
 
 @contextlib.contextmanager
-def job() -> Iterator[Job]:
-    """The job that ``torchrun`` has started this process for, or one of its own.
+def job(kind: str = "cpu") -> Iterator[Job]:
+    """The job that ``torchrun`` has started this process for, or one of its own. ``kind`` of
+    device: "cpu", or "cuda" where each process of a machine has a GPU.
 
     An exception of the body ends all processes; one of them lets it out, as a TrainingError where
     another process was lost, and the others raise SystemExit.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        yield Job()
+        yield Job(device=torch.device(kind))
         return
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
+    device = torch.device("cpu") if kind == "cpu" else torch.device(kind, local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     if world == 1:
-        yield Job()
+        yield Job(device=device)
         return
     try:
         # The store outlives the processes: under torchrun, it is torchrun's.
         store, rank, world = next(iter(rendezvous("env://", timeout=TIMEOUT)))
         # So that what torchrun restarts does not find the addresses of those that have ended.
         store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+        backend = "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise TrainingError(
@@ -141,11 +155,9 @@ def job() -> Iterator[Job]:
             "torchrun."
         ) from error
     ending = Ending(store, rank, world)
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
     try:
         with ending.shared():
-            yield Job(rank, world, local_rank, local_world, ending)
+            yield Job(rank, world, local_rank, local_world, device, ending)
     finally:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()

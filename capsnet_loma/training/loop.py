@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,7 +80,7 @@ class Trainer:
         s = self.settings
         self._digest = self.data.digest
         torch.manual_seed(s.seed)
-        network = engines.network(s.engine, self.config)
+        network = engines.network(s.engine, self.config).to(self.job.device)
         self.model = Model(s.engine, network)
         self._network = network
         self.optimiser = engines.optimiser(s, network.parameters())
@@ -93,6 +93,7 @@ class Trainer:
             shift=s.shift,
             rank=self.job.rank,
             world=self.job.world,
+            device=self.job.device,
         )
 
     # ------------------------------------------------------------------------------- checkpoints
@@ -127,8 +128,8 @@ class Trainer:
             config=self.config,
             settings=self.settings.to_dict(),
             data=self._digest,
-            model=self.model.network.state_dict(),
-            optimiser=self.optimiser.state_dict(),
+            model=_on_cpu(self.model.network.state_dict()),
+            optimiser=_on_cpu(self.optimiser.state_dict()),
             scheduler=self.scheduler.state_dict(),
             epoch=self.epoch,
             step=self.step,
@@ -253,7 +254,14 @@ class Trainer:
 
     def _tested(self) -> Iterator[Batch]:
         j = self.job
-        return in_order(self.data.test, self.data.classes, EVALUATED, rank=j.rank, world=j.world)
+        return in_order(
+            self.data.test,
+            self.data.classes,
+            EVALUATED,
+            rank=j.rank,
+            world=j.world,
+            device=j.device,
+        )
 
     def _validated(self, update: Progress) -> Row:
         """The numbers of the epoch that has just been trained."""
@@ -296,6 +304,15 @@ class Trainer:
             checkpoint.link(run.best, run.last)
         else:
             self.save(run)
+
+
+def _on_cpu(state: Any) -> Any:
+    """The same state with its tensors on the CPU, so that a checkpoint loads on any machine."""
+    if isinstance(state, Tensor):
+        return state.cpu()
+    if isinstance(state, Mapping):
+        return {key: _on_cpu(value) for key, value in state.items()}
+    return state
 
 
 @contextmanager
