@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import itertools
 import os
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -277,6 +279,24 @@ def test_a_step_may_be_compiled(setting: str, monkeypatch: pytest.MonkeyPatch) -
     assert traced == [False] * 3
     take_steps(optimizer, params, 3)
     assert all(torch.equal(a, b) for a, b in zip(params, own, strict=True))
+    other = copy.deepcopy(optimizer)
+    traced.clear()
+    torch.compile(other.step, backend="eager")()
+    assert traced == [False]
+
+
+def test_an_optimiser_that_is_dropped_gives_its_state_back() -> None:
+    """At once, and not when garbage is collected: its state may be large."""
+    params = parameters()
+    optimizer = make("adam", params)
+    take_steps(optimizer, params, 1)
+    left = weakref.ref(optimizer), weakref.ref(optimizer.state[params[0]]["exp_avg"])
+    gc.disable()
+    try:
+        del optimizer
+        assert [ref() for ref in left] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_steps_of_old_checkpoints_are_numbers() -> None:

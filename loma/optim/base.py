@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,19 +33,25 @@ class Optimizer(torch.optim.Optimizer):
     ValueError.
     """
 
+    # _update, into which torch.compile does not trace: of calls of compiled kernels there is
+    # nothing to compile. Made with the first optimiser, since its import takes seconds.
+    _untraced: ClassVar[Callable[[Optimizer, dict[str, Any]], None]]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, or of what was unpickled, maybe by a process that has made no optimiser."""
+        super().__setstate__(state)
+        _make_untraced()
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch.optim's; the group is not added where a parameter is refused."""
         super().add_param_group(param_group)
+        _make_untraced()
         try:
             for number, param in enumerate(self.param_groups[-1]["params"]):
                 self._check(param, number)
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
-        # torch.compile of a step must not trace into calls of compiled kernels, where it would find
-        # nothing to compile. (torch.optim has imported what this needs when it adds a group.)
-        untraced = torch.compiler.disable(self.update)  # type: ignore[no-untyped-call]
-        self._untraced_update: Callable[[dict[str, Any]], None] = untraced
 
     def _check(self, param: Tensor, number: int) -> None:
         name = f"{type(self).__name__}: parameter {number} of group {len(self.param_groups) - 1}"
@@ -69,8 +75,7 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            # An optimiser that was unpickled or copied has torch.optim's attributes only.
-            self.__dict__.get("_untraced_update", self.update)(group)
+            Optimizer._untraced(self, group)
         return loss
 
     def update(self, group: dict[str, Any]) -> None:
@@ -83,6 +88,15 @@ class Optimizer(torch.optim.Optimizer):
             "sparse, and loma's optimisers take dense gradients: use an embedding with "
             "sparse=False, or torch.optim.SparseAdam"
         )
+
+
+def _update(optimizer: Optimizer, group: dict[str, Any]) -> None:
+    optimizer.update(group)
+
+
+def _make_untraced() -> None:
+    if not hasattr(Optimizer, "_untraced"):
+        Optimizer._untraced = staticmethod(torch.compiler.disable(_update))  # type: ignore[no-untyped-call]
 
 
 def zeros_like(param: Tensor, program: LomaModule) -> Tensor:
