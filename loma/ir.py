@@ -11,6 +11,7 @@ assignment) and tensor operators, whose meaning is a row in :mod:`loma.ops`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -115,10 +116,21 @@ class IntConst:
         return INT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FloatConst:
+    """Equal to another one of the same value and sign: 0.0 and -0.0 are two."""
+
     value: float
     span: Span = field(default=NOWHERE, compare=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FloatConst) and self._signed() == other._signed()
+
+    def __hash__(self) -> int:
+        return hash(self._signed())
+
+    def _signed(self) -> tuple[float, float]:
+        return self.value, math.copysign(1.0, self.value)
 
     @property
     def type(self) -> Type:

@@ -335,6 +335,21 @@ def f(x : In[Tensor[N, M]]) -> Tensor[N]:
     assert forward.count(" max(") == forward.count(" argmax(") == forward.count("sum(") == 1
 
 
+def test_zeros_of_both_signs_are_two_numbers() -> None:
+    """In reductions that are alike but for that, too."""
+    text = """
+def f(x : In[Tensor[N, M]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = sum(x[i, j] / 0.0 for j in M) + sum(x[i, j] / -0.0 for j in M)
+    return y
+"""
+    ones = torch.ones((2, 3), dtype=torch.float64)
+    program = oracle.Program([text])
+    assert torch.isnan(torch.as_tensor(program.value("f", (ones,))[0])).all()
+    module, _ = split_pairs(parse(text))
+    assert print_function(module.function("f__forward")).count("sum(") == 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
