@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from loma import sizes
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.frames import COMBINE, INITIAL, Frame, may_throw, update
 from loma.backends.writer import Writer
@@ -172,7 +173,9 @@ def write_reduction(
     initial = INITIAL[kind].format(t=element)
     lanes = f"{result}in_"
     if kind in ("max", "min") and type_ == FLOAT:
-        _write_extreme(writer, nest, "Extreme", kind, body, axes, result, element, bounds)
+        struct = f"Extreme<{element}>"
+        place = (element, result)
+        _write_extreme(writer, nest, struct, kind, body, axes, place, element, bounds=bounds)
         return
     writer.line(f"loma::Accumulators<{element}> {lanes}({initial});")
 
@@ -213,23 +216,23 @@ def _write_extreme(
     kind: str,
     body: Expr,
     axes: Sequence[Axis],
-    result: str,
+    result: tuple[str, str],
     element: str,
+    start: str = "",
     bounds: Bounds | None = None,
 ) -> None:
-    """``struct`` of runtime/tiles.h: the largest or smallest float, or its position in a row."""
-    found, number = f"{result}in_", "int64_t" if struct == "ExtremePosition" else element
-    start = "tile_, " if struct == "ExtremePosition" else ""
-    writer.line(f"loma::{struct}<{element}> {found}({INITIAL[kind].format(t=element)});")
+    """``struct`` of runtime/tiles.h: the largest or smallest float, or its position in a row, as
+    a constant; ``result`` is its type and name. ``start``: of a tile, where that matters."""
+    found = f"{result[1]}in_"
+    writer.line(f"loma::{struct} {found}({INITIAL[kind].format(t=element)});")
+    taken = ", ".join(filter(None, ["vectors_", start, COMBINE[kind]]))
 
     def make() -> list[str]:
         return [f"sum_ = {strip(nest.value(body, FLOAT))};"]
 
-    def taken() -> list[str]:
-        return [f"{found}.take(vectors_, {start}{COMBINE[kind]});"]
-
-    _write_over(writer, nest, body, axes, element, f"{found}.next", make, bounds, taken)
-    writer.line(f"const {number} {result} = {found}.all({COMBINE[kind]});")
+    then = lambda: [f"{found}.take({taken});"]  # noqa: E731
+    _write_over(writer, nest, body, axes, element, f"{found}.next", make, bounds, then)
+    writer.line(f"const {result[0]} {result[1]} = {found}.all({COMBINE[kind]});")
 
 
 def write_position(
@@ -243,8 +246,12 @@ def write_position(
 ) -> None:
     """The position of an extreme element, the last of the axes in lanes, as a constant."""
     if len(axes) == 1 and element != "int64_t":
+        # As many vectors as a row has, at two elements or more each.
+        length = sizes.constant(axes[0].extent)
+        number = "int64_t" if length is None or length >= 1 << 32 else "int32_t"
+        struct, place = f"ExtremePosition<{element}, {number}>", ("int64_t", result)
         kind = kind.removeprefix("arg")
-        _write_extreme(writer, nest, "ExtremePosition", kind, body, axes, result, element)
+        _write_extreme(writer, nest, struct, kind, body, axes, place, element, "tile_")
         return
     type_ = INT if element == "int64_t" else FLOAT
     best, better = f"{result}in_", f"loma::{kind.capitalize()}Lanes()"

@@ -299,13 +299,12 @@ struct Extreme {
   }
 };
 
-// The position of the extreme element of one row. ``numbers`` count vectors of the row, in as many
-// bytes as an element has: 2^31 vectors of 8 floats are more than there is memory for.
-template <typename number>
+// The position of the extreme element of one row. ``numbers`` count vectors of the row: as an Integer
+// that is long enough for it, and the shorter the faster.
+template <typename number, typename Integer>
 struct ExtremePosition {
   static constexpr int lanes = kLanes<number>;
-  using Integer = std::conditional_t<sizeof(number) == 4, int32_t, int64_t>;
-  using Numbers = Lanes<Integer>;
+  using Numbers = typename Vector<Integer, lanes * static_cast<int>(sizeof(Integer))>::type;
   Lanes<number> next[kTile], values[kTile];
   // Position 0 is right for as long as no other value is better than the worst one.
   Numbers numbers[kTile] = {};
@@ -320,10 +319,10 @@ struct ExtremePosition {
     const Numbers first = Numbers{} + static_cast<Integer>(position / lanes);
     each<count>([&](int v) LOMA_INLINE {
       // A NaN is neither worse nor equal, and stays for good.
-      const Numbers replaces =
-          ~combine.is_best(values[v], next[v]) & (values[v] == values[v]);
+      const auto replaces = ~combine.is_best(values[v], next[v]) & (values[v] == values[v]);
       values[v] = replaces ? next[v] : values[v];
-      numbers[v] = replaces ? first + static_cast<Integer>(v) : numbers[v];
+      const Numbers own = first + static_cast<Integer>(v);
+      numbers[v] = __builtin_convertvector(replaces, Numbers) ? own : numbers[v];
     });
   }
 
@@ -332,7 +331,7 @@ struct ExtremePosition {
     const number best = total<number>(values, combine);
     int64_t first = std::numeric_limits<int64_t>::max();
     each<kTile>([&](int v) LOMA_INLINE {
-      const Numbers equal = (values[v] == best) | (values[v] != values[v]);
+      const auto equal = (values[v] == best) | (values[v] != values[v]);
       for (int lane = 0; lane < lanes; ++lane) {
         const int64_t position = static_cast<int64_t>(numbers[v][lane]) * lanes + lane;
         first = equal[lane] != 0 && position < first ? position : first;
