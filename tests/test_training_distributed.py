@@ -150,10 +150,10 @@ def test_wrong_options_are_reported_once() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_gpus(tmp_path: Path) -> None:
     """Over NCCL; the checkpoint goes on on the CPU."""
-    command = [*TRAIN, "--batch", "64", "--device", "cuda", "--output", str(tmp_path)]
-    code, _, errors = run(2, *command, "--epochs", "2")
+    command = [*TRAIN, "--batch", "64", "--output", str(tmp_path)]
+    code, _, errors = run(2, *command, "--device", "cuda", "--epochs", "2")
     assert code == 0, errors
-    code, _, errors = run(1, *TRAIN, "--output", str(tmp_path), "--resume", "--epochs", "3")
+    code, _, errors = run(1, *command, "--resume", "--epochs", "3")
     assert code == 0, errors
     rows = (tmp_path / "metrics.csv").read_text("ascii").splitlines()
     assert len(rows) == 4
