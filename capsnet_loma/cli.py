@@ -219,10 +219,10 @@ def _profile(
     from capsnet_loma.profile import profile
     from capsnet_loma.tables import show_profile
 
-    with out.progress("building the C++ program"):
-        program = build(folder)
     with out.progress("profiling") as update:
-        result = profile(program, batch=batch, threads=threads, seconds=seconds, progress=update)
+        result = profile(
+            lambda: build(folder), batch=batch, threads=threads, seconds=seconds, progress=update
+        )
     show_profile(out, result)
     folder.mkdir(parents=True, exist_ok=True)
     picture, data = folder / "profile.png", folder / "profile.json"

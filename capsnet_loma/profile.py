@@ -111,7 +111,7 @@ def _to_json(m: Measurement, baseline: Measurement) -> dict[str, Any]:
 
 
 def profile(
-    program: Path | None,
+    program: Callable[[], Path] | None,
     config: CapsNetConfig | None = None,
     *,
     batch: int = 100,
@@ -121,8 +121,9 @@ def profile(
 ) -> Profile:
     """Measures all versions, each for about ``seconds`` seconds (slow ones take longer).
 
-    ``program`` is the C++ program of :func:`capsnet_loma.native_program.build`, None to leave it
-    out. Raises :class:`ProfileError` when a process fails or when results disagree.
+    ``program`` builds the C++ program (:func:`capsnet_loma.native_program.build`); None leaves it
+    out. It is called when loma has run from Python, and so made the kernels for these sizes, which
+    the program links. Raises :class:`ProfileError` when a process fails or when results disagree.
     """
     config = config or CapsNetConfig()
     threads = threads or available_cores()
@@ -130,12 +131,17 @@ def profile(
     with tempfile.TemporaryDirectory(prefix="capsnet-loma-") as folder:
         inputs = Path(folder) / "inputs.tensors"
         write_inputs(inputs, config, batch)
-        found = versions(inputs, config, threads, program)
+        found = versions(inputs, config, threads, None)
+        count = len(found) + (program is not None)
         with contextlib.ExitStack() as stack:
             processes = []
             for done, version in enumerate(found):
-                say(f"starting {version.label}", done, len(found))
+                say(f"starting {version.label}", done, count)
                 processes.append(stack.enter_context(Process(version, threads)))
+            if program is not None:
+                say("building the C++ program", len(found), count)
+                native = versions(inputs, config, threads, program())[-1]
+                processes.append(stack.enter_context(Process(native, threads)))
             check_agreement([(p.version.label, p.checksums) for p in processes])
             samples = _measure(processes, seconds, say)
             peaks = [process.end() for process in processes]

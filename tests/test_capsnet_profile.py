@@ -47,7 +47,7 @@ def test_plan_keeps_to_the_time(iteration_seconds: float) -> None:
 def test_all_versions(tmp_path: Path) -> None:
     from capsnet_loma.native_program import build
 
-    result = profile(build(tmp_path), SMALL_NETWORK, batch=4, threads=1, seconds=0.2)
+    result = profile(lambda: build(tmp_path), SMALL_NETWORK, batch=4, threads=1, seconds=0.2)
     keys = [m.version.key for m in result.measurements]
     assert keys[0] == "torch"
     assert keys[-2:] == ["loma", "native"]
