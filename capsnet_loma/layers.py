@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 FOLDER = Path(__file__).resolve().parent
@@ -66,7 +65,6 @@ def module(name: str) -> Any:
     return _modules[name]
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _make_layers() -> None:
     global _layers
     if _layers is None:
@@ -74,6 +72,11 @@ def _make_layers() -> None:
         _layers = Layers(
             **{item.name: getattr(module(file_of(item.name)), item.name) for item in fields(Layers)}
         )
+
+
+# What torch.compiler.assume_constant_result does, which would import the whole of torch.compile: 70
+# MiB and two seconds, for those who do not use it, too.
+_make_layers._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def layers() -> Layers:
