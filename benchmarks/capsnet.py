@@ -113,12 +113,11 @@ def native(config: CapsNetConfig, batch: int, threads: int) -> Callable[[Path], 
 
     def command(folder: Path) -> tuple[str, ...]:
         from capsnet_loma.native_program import build
-        from capsnet_loma.processes import versions
+        from capsnet_loma.processes import native_version
 
         inputs = folder / "inputs"
         write_inputs(inputs, config, batch)
-        found = versions(inputs, config, threads, build(folder))
-        return next(version.command for version in found if version.key == "native")
+        return native_version(inputs, config, threads, build(folder)).command
 
     return command
 

@@ -75,7 +75,7 @@ def _make_layers() -> None:
 
 
 # What torch.compiler.assume_constant_result does, which would import the whole of torch.compile: 70
-# MiB and two seconds, for those who do not use it, too.
+# MiB and a second, for those who do not use it, too.
 _make_layers._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -64,10 +64,8 @@ def allocators() -> dict[str, str]:
     return found
 
 
-def versions(
-    inputs: Path, config: CapsNetConfig, threads: int, program: Path | None
-) -> list[Version]:
-    """The versions to measure; ``program`` is the C++ program, None to leave it out."""
+def versions(inputs: Path, config: CapsNetConfig, threads: int) -> list[Version]:
+    """The versions that run in Python."""
     sizes = json.dumps(asdict(config))
 
     def python(kind: str) -> tuple[str, ...]:
@@ -78,17 +76,20 @@ def versions(
     for name, library in allocators().items():
         found.append(Version(f"torch-{name}", f"PyTorch + {name}", python("torch"), library))
     found.append(Version("loma", "loma from Python", python("loma")))
-    if program is not None:
-        numbers = (
-            threads,
-            config.primary_dim,
-            config.primary_stride,
-            config.routing_iterations,
-            int(config.over_inputs),
-        )
-        command = (str(program), str(inputs), *(str(number) for number in numbers))
-        found.append(Version("native", "loma, native C++", command))
     return found
+
+
+def native_version(inputs: Path, config: CapsNetConfig, threads: int, program: Path) -> Version:
+    """The C++ program's version."""
+    numbers = (
+        threads,
+        config.primary_dim,
+        config.primary_stride,
+        config.routing_iterations,
+        int(config.over_inputs),
+    )
+    command = (str(program), str(inputs), *(str(number) for number in numbers))
+    return Version("native", "loma, native C++", command)
 
 
 class Process:

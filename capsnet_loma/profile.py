@@ -22,7 +22,9 @@ from typing import Any
 import torch
 
 from capsnet_loma.config import CapsNetConfig
-from capsnet_loma.processes import Checksums, Process, ProfileError, Sample, Version, versions
+from capsnet_loma.processes import (
+    Checksums, Process, ProfileError, Sample, Version, native_version, versions,
+)  # fmt: skip
 from capsnet_loma.reference import CapsNet
 from capsnet_loma.tensor_file import write_tensors
 from loma.measure import Fit, linear_fit
@@ -131,7 +133,7 @@ def profile(
     with tempfile.TemporaryDirectory(prefix="capsnet-loma-") as folder:
         inputs = Path(folder) / "inputs.tensors"
         write_inputs(inputs, config, batch)
-        found = versions(inputs, config, threads, None)
+        found = versions(inputs, config, threads)
         count = len(found) + (program is not None)
         with contextlib.ExitStack() as stack:
             processes = []
@@ -140,7 +142,7 @@ def profile(
                 processes.append(stack.enter_context(Process(version, threads)))
             if program is not None:
                 say("building the C++ program", len(found), count)
-                native = versions(inputs, config, threads, program())[-1]
+                native = native_version(inputs, config, threads, program())
                 processes.append(stack.enter_context(Process(native, threads)))
             check_agreement([(p.version.label, p.checksums) for p in processes])
             samples = _measure(processes, seconds, say)

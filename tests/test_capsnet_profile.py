@@ -64,7 +64,7 @@ def test_all_versions(tmp_path: Path) -> None:
 def test_allocator_is_preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where jemalloc is installed, PyTorch runs with it too: here libm stands for it."""
     monkeypatch.setattr(processes, "allocators", lambda: {"jemalloc": "libm.so.6"})
-    found = processes.versions(tmp_path / "inputs", SMALL_NETWORK, 1, None)
+    found = processes.versions(tmp_path / "inputs", SMALL_NETWORK, 1)
     assert [v.label for v in found] == ["PyTorch", "PyTorch + jemalloc", "loma from Python"]
     write_inputs(tmp_path / "inputs", SMALL_NETWORK, 2)
     program = (
@@ -104,7 +104,7 @@ def test_a_process_that_fails_is_named() -> None:
 
 def test_torch_worker_measures(tmp_path: Path) -> None:
     write_inputs(tmp_path / "inputs", SMALL_NETWORK, 2)
-    (version, *_) = processes.versions(tmp_path / "inputs", SMALL_NETWORK, 1, None)
+    (version, *_) = processes.versions(tmp_path / "inputs", SMALL_NETWORK, 1)
     with Process(version, 1) as process:
         sample = process.run(3)
         peak = process.end()

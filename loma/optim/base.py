@@ -34,7 +34,8 @@ class Optimizer(torch.optim.Optimizer):
     """
 
     # _update, into which torch.compile does not trace: of calls of compiled kernels there is
-    # nothing to compile. Made with the first optimiser, since its import takes seconds.
+    # nothing to compile. Made with the first optimiser: it imports torch.compile, as torch.optim
+    # does then, too.
     _untraced: ClassVar[Callable[[Optimizer, dict[str, Any]], None]]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
