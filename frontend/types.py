@@ -10,7 +10,7 @@ from loma import errors, sizes
 from loma.differentials import differential, primal_name
 from loma.frontend.scope import Program, Scope, Symbol, span_of
 from loma.ir import (
-    FLOAT, INT, ArrayType, Binary, BinaryOp, Expr, IntConst, Span, StackType, StructType,
+    FLOAT, INT, ArrayType, Binary, BinaryOp, Builtin, Expr, IntConst, Span, StackType, StructType,
     TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.printer import print_expr, print_type
@@ -180,10 +180,13 @@ def _size(node: ast.expr, size_of: SizeOf) -> Expr:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _SIZE_OPS:
             a, b = _size(left, size_of), _size(right, size_of)
             return Binary(_SIZE_OPS[type(op)], a, b, INT, span_of(node))
+        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[first, second], keywords=[]):
+            args = _size(first, size_of), _size(second, size_of)
+            return Builtin(name, args, INT, span_of(node))
         case _:
             pass
     raise errors.UnknownType(
-        "a size is a name, a whole number, or + - * // % of sizes", span_of(node)
+        "a size is a name, a whole number, or + - * // % max min of sizes", span_of(node)
     )
 
 
@@ -262,7 +265,8 @@ def check_declarable(scope: Scope, name: str, type_: Type, span: Span) -> None:
     for dim in type_.dims or ():
         if not _is_size_arithmetic(dim):
             raise errors.UnknownSizeVariable(
-                f"a size of '{name}' is '{print_expr(dim)}', and sizes are made with + - * // %",
+                f"a size of '{name}' is '{print_expr(dim)}', and sizes are made with "
+                "+ - * // % max min",
                 span,
                 hint="whole division of sizes is '//'",
             )
@@ -286,6 +290,8 @@ def _is_size_arithmetic(expr: Expr) -> bool:
             return _is_size_arithmetic(operand)
         case Binary("+" | "-" | "*" | "//" | "%", left, right):
             return _is_size_arithmetic(left) and _is_size_arithmetic(right)
+        case Builtin("max" | "min", args):
+            return all(map(_is_size_arithmetic, args))
         case _:
             return False
 

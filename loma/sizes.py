@@ -7,10 +7,12 @@ are, provably different when they differ by a constant, else a call has to check
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeAlias
 
-from loma.ir import INT, Axis, Binary, Expr, Function, IntConst, TensorType, Unary, Var
+from loma.ir import (
+    INT, Axis, Binary, Builtin, Expr, Function, IntConst, TensorType, Unary, Var,
+)  # fmt: skip
 
 Monomial: TypeAlias = tuple[Expr, ...]
 Polynomial: TypeAlias = dict[Monomial, int]
@@ -198,34 +200,27 @@ def size_variables(function: Function) -> tuple[str, ...]:
 
 def is_nonnegative(expr: Expr, is_size: Callable[[str], bool]) -> bool:
     """Whether an int expression is provably not negative, as sizes are not."""
+
+    def atom(expr: Expr) -> bool:
+        match expr:
+            case Var(name):
+                return is_size(name)
+            case Builtin("max", args):
+                return any(is_nonnegative(arg, is_size) for arg in args)
+            case _:
+                return False
+
     return all(
-        coefficient >= 0 and all(isinstance(a, Var) and is_size(a.name) for a in atoms)
+        coefficient >= 0 and all(map(atom, atoms))
         for atoms, coefficient in polynomial(expr).items()
     )
 
 
-def stays_inside(
-    parts: tuple[dict[str, Expr], Expr],
-    size: Expr,
-    extents: Mapping[str, Expr],
-    is_size: Callable[[str], bool],
-) -> bool:
-    """Whether an :func:`affine` subscript provably stays in a dimension, when no axis is empty."""
-    coefficients, rest = parts
-    low, high = rest, rest
-    for name, coefficient in coefficients.items():
-        if name not in extents:
-            return False
-        last = Binary("-", extents[name], IntConst(1), INT)
-        span = Binary("*", coefficient, last, INT)
-        if is_nonnegative(coefficient, is_size):
-            high = Binary("+", high, span, INT)
-        elif is_nonnegative(Unary("-", coefficient, INT), is_size):
-            low = Binary("+", low, span, INT)
-        else:
-            return False
-    room = Binary("-", Binary("-", size, IntConst(1), INT), high, INT)
-    return is_nonnegative(low, is_size) and is_nonnegative(room, is_size)
+def count(extent: Expr, is_size: Callable[[str], bool]) -> Expr:
+    """How many values ``range(extent)`` has: a size, also where the extent may be negative."""
+    if is_nonnegative(extent, is_size):
+        return extent
+    return Builtin("max", (simplify(extent), IntConst(0)), INT)
 
 
 def mentions(expr: Expr, names: set[str]) -> bool:

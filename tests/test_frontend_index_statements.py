@@ -121,6 +121,7 @@ def test_rank_0_tensors_are_one_element() -> None:
         "Y[i, j] = X[i, j + 1] if j + 1 < M else 0.0",  # guarded: not evaluated outside
         "s += V[j - 1] * V[j] if j > 0 else 0.0",
         "Y[i, j] = X[i % 3, j]",  # a call has to check it
+        "Y[i, j] = F[i - i % 2, j % 3]",  # i is 0 at both places, or at neither
         "Y[i, j] = X[i, j + P]",
         "Y[i, j] = zero_pad(X[i + 99, j - 99])",
     ],

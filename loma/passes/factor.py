@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from loma import builder as b
-from loma import sizes
+from loma import bounds, sizes
 from loma.axes import ranged
 from loma.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, Function, Index, IndexAssign,
@@ -160,10 +160,7 @@ class _Factor:
     ) -> bool:
         if isinstance(subscript, Var) and subscript.name in bare:
             return sizes.equal(extents[subscript.name], dim) is True
-        parts = sizes.affine(subscript, tuple(Axis(n, extent) for n, extent in extents.items()))
-        if parts is None:
-            return False
-        return sizes.stays_inside(parts, dim, extents, self._sizes.__contains__)
+        return bounds.stays_inside(subscript, dim, extents, self._sizes.__contains__)
 
     def _is_size(self, extent: Expr) -> bool:
         """Whether a dimension may have that size: it is not negative in any call."""
