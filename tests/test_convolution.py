@@ -339,6 +339,27 @@ def test_small_problems_are_not_measured(module, forget, tmp_path):
     assert not files(tmp_path)
 
 
+def test_nothing_is_measured_under_deterministic_algorithms(module, forget, tmp_path, monkeypatch):
+    torch.use_deterministic_algorithms(True)
+    try:
+        first = call(module)
+        assert tuning.choices() == []
+        monkeypatch.setenv("LOMA_CONVOLUTION", "fft")
+        other = call(module)
+        monkeypatch.delenv("LOMA_CONVOLUTION")
+        torch.use_deterministic_algorithms(False)
+        call(module)
+        (path,) = files(tmp_path)
+        (choice,) = tuning.choices()
+        path.write_text(path.read_text().replace(f"choice {choice.form}", "choice fft"))
+        forget()
+        assert torch.equal(call(module), other)
+        torch.use_deterministic_algorithms(True)
+        assert torch.equal(call(module), first)  # whatever was measured before
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_meta_tensors_are_not_measured(module, forget):
     x, w, b = (v.to("meta") for v in operands(LARGE, torch.float32))
     assert module.conv(x, w, b, *attributes(LARGE)).shape == (4, 32, 16, 16)

@@ -100,6 +100,22 @@ def run(code: str, thresholds: tuple[int, float, float] = (2, 0.0, 0.0), **envir
     return output.strip()
 
 
+def test_no_kernels_under_deterministic_algorithms() -> None:
+    """Which calls have one depends on time, and it may round otherwise."""
+    run(
+        """
+torch.use_deterministic_algorithms(True)
+x = torch.randn(7, 5)
+for _ in range(5):
+    m.soft(x, 2, 1)
+    specialise.wait()
+assert not specialise.made()
+torch.use_deterministic_algorithms(False)
+reach(1, lambda: m.soft(x, 2, 1))
+"""
+    )
+
+
 def test_results_gradients_and_parts() -> None:
     run(
         """

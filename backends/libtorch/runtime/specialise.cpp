@@ -1,6 +1,8 @@
 // Kernels for known sizes; see specialise.h.
 #include "specialise.h"
 
+#include <ATen/Context.h>
+
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -135,6 +137,8 @@ void Specialisations::note(const SpecialisationPolicy& policy, const std::vector
 Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy,
                         const std::vector<int64_t>& slots, Kernel general, const Tensors& tensors,
                         const std::vector<int64_t>& ints) {
+  // A kernel is made for what took long, comes when it is ready, and may round otherwise.
+  if (at::globalContext().deterministicAlgorithms()) return general(tensors, ints, false);
   const bool wide = is_double(tensors);
   Kernel kernel = own.find(slots, wide);
   // A full operator takes part no more, and one without sizes and ints is as special as it can be.
