@@ -107,8 +107,8 @@ def neg_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
 
 
 def relu_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """relu(x): g where y > 0, else 0"""
-    return (op("where", op("gt", c.y, b.flt(0)), c.g, b.flt(0)),)
+    """relu(x): 0 where y <= 0, else g"""
+    return (op("where", op("le", c.y, b.flt(0)), b.flt(0), c.g),)
 
 
 def sigmoid_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:

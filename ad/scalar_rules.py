@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma import builder as b
-from loma.ir import FLOAT, Builtin, Expr, FloatConst, IntConst, Select
+from loma.ir import FLOAT, INT, BinaryOp, Builtin, Expr, FloatConst, IntConst, Select
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +142,25 @@ def _chosen(first: Expr) -> tuple[Partial, ...]:
     return b.select(first, b.flt(1), b.flt(0)), b.select(first, b.flt(0), b.flt(1))
 
 
+def _first_wins(reached: BinaryOp, missed: BinaryOp, x: Expr, y: Expr) -> Expr:
+    """Whether a maximum or minimum is x: where it reaches y, and where it is NaN. Of two operands
+    of which one is a constant only the other can be NaN."""
+    if isinstance(y, FloatConst | IntConst):
+        return b.unary("not", b.binary(missed, x, y))
+    wins = b.binary(reached, x, y)
+    if isinstance(x, FloatConst | IntConst) or x.type == INT:
+        return wins
+    return b.binary("or", wins, b.binary("!=", x, x))
+
+
 def max_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
-    """d max(x, y) = dx where x >= y, else dy"""
-    return _chosen(b.binary(">=", x, y))
+    """d max(x, y) = dx where x >= y or x is NaN, else dy"""
+    return _chosen(_first_wins(">=", "<", x, y))
 
 
 def min_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
-    """d min(x, y) = dx where x <= y, else dy"""
-    return _chosen(b.binary("<=", x, y))
+    """d min(x, y) = dx where x <= y or x is NaN, else dy"""
+    return _chosen(_first_wins("<=", ">", x, y))
 
 
 def mul_no_nan_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
