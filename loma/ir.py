@@ -449,7 +449,8 @@ class Function:
     the host says how many there are.
 
     ``primal`` names the function that this one is the reverse derivative of; such a function's
-    ``Out`` arguments are left out when Python calls it, and come back as a tuple.
+    ``Out`` arguments are left out when Python calls it, and come back as a tuple. ``half`` says
+    which part of ``primal`` under autograd the function is (:mod:`loma.ad.tensor.split`).
     """
 
     name: str
@@ -460,6 +461,7 @@ class Function:
     doc: str = field(default="", compare=False)
     span: Span = field(default=NOWHERE, compare=False)
     primal: str | None = field(default=None, compare=False)
+    half: Literal["", "forward", "backward"] = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,7 +356,8 @@ def print_module(module: Module) -> str:
     own = [struct for struct in module.structs if primal_name(struct.name, names) is None]
     parts = [_print_struct(struct) for struct in own]
     for function in module.functions:
-        note = f"# the adjoint of {function.primal}\n" if function.primal else ""
+        derived = function.primal is not None and not function.half
+        note = f"# the adjoint of {function.primal}\n" if derived else ""
         parts.append(note + print_function(function))
     # A derivative that is there already as a function needs no line that asks for it.
     made = {function.name for function in module.functions}

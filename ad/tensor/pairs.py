@@ -26,7 +26,8 @@ class SplitPair:
     ``forward`` takes the primal's arguments (``Out`` ones as their initial values) and returns the
     primal's results, the final values of its ``Out`` arguments, and the saved values.
     ``backward`` takes one argument for each of ``sources`` and returns the adjoints of the
-    arguments at the positions ``differentiable``, in order.
+    arguments at the positions ``differentiable``, in order. ``entries`` has for each saved value
+    the position of the ``Out`` argument whose value on entry it is, or -1.
     """
 
     primal: str
@@ -34,3 +35,4 @@ class SplitPair:
     backward: str
     sources: tuple[Source, ...]
     differentiable: tuple[int, ...]
+    entries: tuple[int, ...]

@@ -8,6 +8,7 @@ in its turn: derivatives of any order exist.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from loma import builder as b
@@ -68,7 +69,7 @@ def split(
     body, live = analysis.block(body, frozenset(v.name for v in adjoints))
     rerun = recomputed(joint, live, set(_size_sources(joint)), save)
     again, live = Liveness(functions).block(first_writes(rerun), live)
-    arguments, boxes, unboxes = _collect(joint, live)
+    arguments, boxes, unboxes = _collect(joint, live, primal)
     _add_grads(joint, arguments)
     _add_sizes(joint, arguments, live, adjoints)
     needs: dict[str, Var] = {}
@@ -84,6 +85,8 @@ def split(
         (*guarded, Return(tuple(adjoints))),
         doc=f"Adjoints of the arguments of {primal.name}.",
         span=primal.span,
+        primal=primal.name,
+        half="backward",
     )
     returned = (*joint.results, *arguments.saved)
     kept, _ = Liveness(functions).block(
@@ -96,8 +99,14 @@ def split(
         (*kept, Return(returned)),
         doc=f"{primal.name}, and what its backward part needs.",
         span=primal.span,
+        primal=primal.name,
+        half="forward",
     )
-    pair = SplitPair(primal.name, names[0], names[1], tuple(arguments.sources), positions)
+    entry = _entry_values(joint)
+    outs = {p.name: k for k, p in enumerate(primal.params) if p.mode == "Out"}
+    entries = tuple(outs.get(entry.get(v.name, ""), -1) for v in arguments.saved)
+    sources = tuple(arguments.sources)
+    pair = SplitPair(primal.name, names[0], names[1], sources, positions, entries)
     return forward, backward, pair
 
 
@@ -108,7 +117,7 @@ def _zero(adjoint: Var, param: Var) -> Stmt:
 
 
 def _collect(
-    joint: Joint, live: frozenset[str]
+    joint: Joint, live: frozenset[str], primal: Function
 ) -> tuple[_Arguments, tuple[Stmt, ...], tuple[Stmt, ...]]:
     """Arguments for all that the backward part reads, seeds and sizes aside.
 
@@ -122,6 +131,7 @@ def _collect(
     for k, var in enumerate(joint.results):
         results.setdefault(var.name, k)
     types = joint.normal.types
+    entry = _entry_values(joint)
     arguments = _Arguments([], [], [])
     boxes: list[Stmt] = []
     unboxes: list[Stmt] = []
@@ -129,6 +139,8 @@ def _collect(
     for name in sorted(live - seeds - sizes, key=lambda n: (params.get(n, len(params)), n)):
         if name in params:
             arguments.add(name, pure.params[params[name]].type, Source("arg", params[name]))
+        elif name in entry and primal.params[params[entry[name]]].mode == "In":
+            arguments.add(name, types[name], Source("arg", params[entry[name]]))
         elif isinstance(types[name], IntType):
             box = Var(joint.normal.names.fresh(f"_box_{name.lstrip('_')}"), TensorType((), "int"))
             arguments.save(box)
@@ -140,6 +152,18 @@ def _collect(
         else:
             arguments.save(Var(name, types[name]))
     return arguments, tuple(boxes), tuple(unboxes)
+
+
+def _entry_values(joint: Joint) -> dict[str, str]:
+    """Variables that hold a parameter's value on entry for good, with that parameter."""
+    params = {p.name for p in joint.normal.function.params}
+    writes = Counter(name for stmt in statements(joint.forward) for name in written(stmt))
+    return {
+        stmt.target.name: stmt.value.name
+        for stmt in joint.forward
+        if isinstance(stmt, Declare) and isinstance(stmt.value, Var)
+        if stmt.value.name in params and writes[stmt.target.name] == 1
+    }
 
 
 def _add_grads(joint: Joint, arguments: _Arguments) -> None:

@@ -40,7 +40,7 @@ class SplitRow:
     backward: str
     sources: tuple[str, ...]
     differentiable: tuple[str, ...]
-    saved: int
+    entries: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def function_rows(
             shown.get(function.name, function.name),
             frozenset(zeroed.get(function.name, ())),
             _needs(backwards.get(function.name)),
-            _split(module, pair) if pair else None,
+            _split(pair) if pair else None,
         )
         rows.append(row.print(len(rows)))
     return tuple(rows)
@@ -264,8 +264,7 @@ def _result(type_: Type, dims: str, need: int) -> str:
     return f"{{loma::Kind::{_kind(type_)}, {_rank(type_)}, {array}, {need}}}"
 
 
-def _split(module: Module, pair: SplitPair) -> SplitRow:
-    forward, primal = module.function(pair.forward), module.function(pair.primal)
+def _split(pair: SplitPair) -> SplitRow:
     return SplitRow(
         forward=cpp_name(pair.forward),
         backward=cpp_name(pair.backward),
@@ -274,9 +273,7 @@ def _split(module: Module, pair: SplitPair) -> SplitRow:
             for source in pair.sources
         ),
         differentiable=tuple(map(str, pair.differentiable)),
-        saved=len(forward.results)
-        - len(primal.results)
-        - sum(param.mode == "Out" for param in primal.params),
+        entries=tuple(map(str, pair.entries)),
     )
 
 

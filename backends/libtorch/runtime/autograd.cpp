@@ -26,6 +26,21 @@ namespace {
 namespace autograd = torch::autograd;
 using NodePtr = decltype(autograd::Edge::function);  // the smart pointer differs between versions
 
+// Hands gradients on as they are.
+struct PassNode final : autograd::Node {
+  explicit PassNode(autograd::edge_list edges) : Node(std::move(edges)) {}
+  autograd::variable_list apply(autograd::variable_list&& grads) override { return std::move(grads); }
+};
+
+template <class Kind, class... Arguments>
+NodePtr make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<autograd::Node>>) {
+    return std::make_shared<Kind>(std::forward<Arguments>(arguments)...);
+  } else {
+    return c10::make_intrusive<Kind>(std::forward<Arguments>(arguments)...);
+  }
+}
+
 struct SplitNode final : autograd::Node {
   SplitNode(Operator* op, autograd::edge_list edges) : Node(std::move(edges)), op(op) {}
 
@@ -57,6 +72,7 @@ struct SplitNode final : autograd::Node {
  private:
   c10::IValue source(const Source& from, const autograd::variable_list& grads,
                      const Tensors& recomputed);
+  at::Tensor entry(size_t value);
   Tensors recompute();
   at::Tensor grad(int result, const autograd::variable_list& grads) const;
   bool wanted(int parameter) const;
@@ -106,11 +122,29 @@ c10::IValue SplitNode::source(const Source& from, const autograd::variable_list&
   TORCH_INTERNAL_ASSERT(false);
 }
 
+// A saved value that is an Out argument's on entry, as a function of what that was computed from.
+at::Tensor SplitNode::entry(size_t value) {
+  at::Tensor result = saved[value].unpack().detach();
+  const auto& differentiable = op->function->split->differentiable;
+  for (size_t k = 0; k < differentiable.size(); ++k) {
+    if (differentiable[k] == op->function->split->saved[value] && next_edge(k).is_valid()) {
+      autograd::set_history(result, make_node<PassNode>(autograd::edge_list{next_edge(k)}));
+    }
+  }
+  return result;
+}
+
 // The saved values as functions of the arguments, for a derivative of the backward pass.
 Tensors SplitNode::recompute() {
   Stack stack;
+  const auto& entries = op->function->split->saved;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    stack.push_back(ints[i].isNone() ? c10::IValue(arguments[i].unpack()) : ints[i]);
+    const auto found = std::find(entries.begin(), entries.end(), op->parameter_of[i]);
+    if (found != entries.end()) {
+      stack.push_back(entry(found - entries.begin()));
+    } else {
+      stack.push_back(ints[i].isNone() ? c10::IValue(arguments[i].unpack()) : ints[i]);
+    }
   }
   op->forward->callBoxed(stack);
   Tensors values;
@@ -129,7 +163,7 @@ autograd::variable_list SplitNode::apply(autograd::variable_list&& grads) {
     return adjoints;
   }
   Tensors recomputed;
-  if (c10::GradMode::is_enabled() && split.saved > 0) {
+  if (c10::GradMode::is_enabled() && !split.saved.empty()) {
     recomputed = recompute();
   }
   Stack stack;
@@ -146,20 +180,12 @@ autograd::variable_list SplitNode::apply(autograd::variable_list&& grads) {
   return adjoints;
 }
 
-template <class Pointer>
-Pointer make_node(Operator* op, autograd::edge_list edges) {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<autograd::Node>>) {
-    return std::make_shared<SplitNode>(op, std::move(edges));
-  } else {
-    return c10::make_intrusive<SplitNode>(op, std::move(edges));
-  }
-}
-
 // What a node keeps of the arguments: those that the backward function reads and, where it reads
-// saved values, all of them, for `recompute`.
+// saved values, all of them, for `recompute`. An Out argument will hold another value, which the node
+// itself computes: the tensor is never kept, or both would hold each other for good.
 void keep_arguments(SplitNode& node, const Stack& arguments) {
   const SplitPair& split = *node.op->function->split;
-  std::vector<bool> keep(arguments.size(), split.saved > 0), measure(arguments.size(), false);
+  std::vector<bool> keep(arguments.size(), !split.saved.empty()), measure(arguments.size(), false);
   for (const Source& from : split.sources) {
     const bool argument = from.kind == Source::Kind::Argument;
     if (argument || from.kind == Source::Kind::Size) {
@@ -176,8 +202,13 @@ void keep_arguments(SplitNode& node, const Stack& arguments) {
       node.ints[i] = arguments[i];
       continue;
     }
-    if (keep[i]) {
-      node.arguments[i] = autograd::SavedVariable(arguments[i].toTensor(), /*is_output=*/false);
+    const int parameter = node.op->parameter_of[i];
+    const bool out = node.op->function->parameters[parameter].role == Role::Out;
+    const bool saved =
+        std::find(split.saved.begin(), split.saved.end(), parameter) != split.saved.end();
+    if (keep[i] && !(out && saved)) {
+      const at::Tensor& value = arguments[i].toTensor();
+      node.arguments[i] = autograd::SavedVariable(out ? value.clone() : value, /*is_output=*/false);
     }
     if (measure[i]) {
       node.sizes[i] = arguments[i].toTensor().sym_sizes().vec();
@@ -204,7 +235,7 @@ void keep_results(SplitNode& node, const NodePtr& pointer, const Tensors& result
       node.results[from.index] = autograd::SavedVariable(results[from.index], /*is_output=*/true);
     }
   }
-  for (int i = 0; i < f.split->saved; ++i) {
+  for (int i = 0; i < static_cast<int>(f.split->saved.size()); ++i) {
     const auto& value = forward[results.size() + i].toTensor();
     node.saved.emplace_back(value, /*is_output=*/false);
   }
@@ -222,7 +253,7 @@ void run_split(Operator& op, Stack* stack) {
                         ? autograd::impl::gradient_edge(value)
                         : autograd::Edge());
   }
-  const NodePtr pointer = make_node<NodePtr>(&op, std::move(edges));
+  const NodePtr pointer = make_node<SplitNode>(&op, std::move(edges));
   auto& node = static_cast<SplitNode&>(*pointer);
   keep_arguments(node, arguments);
 

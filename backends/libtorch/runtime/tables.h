@@ -90,7 +90,9 @@ struct SplitPair {
   const char* backward;
   c10::ArrayRef<Source> sources;
   c10::ArrayRef<int> differentiable;  // positions of the parameters with an adjoint
-  int saved;                          // how many values the forward function adds to the results
+  // For each value that the forward function adds to the results: the Out parameter whose value on
+  // entry it is, or -1.
+  c10::ArrayRef<int> saved;
 };
 
 struct Function {
