@@ -3,12 +3,14 @@
 The adjoint ``g`` of the expression's value goes down the tree; at every read of an active variable
 the product of ``g`` with the partial derivatives on the way is a contribution. What stands in a
 branch of a conditional expression contributes only where that branch is taken: the condition guards
-the whole product, so that not even a NaN gets through.
+the whole product, so that not even a NaN gets through. Elsewhere there may be no such element, as
+in ``x[i - d] if i >= d else 0.0``: then the condition is told beside the contribution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -16,23 +18,58 @@ from loma import builder as b
 from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
 from loma.ir import (
-    FLOAT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Index, IntConst, IntType, MakeStruct,
-    Member, NoDiff, Op, Place, Reduce, Select, Unary, Var, ZeroPad,
+    FLOAT, ArrayType, Binary, Builtin, Call, Expr, FloatConst, FloatType, Index, IntConst, IntType,
+    MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.walk import root
+from loma.walk import children, root, walk
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
     """``value`` is to be added to the adjoint of ``place``; ``padded`` when the read was inside
-    ``zero_pad``, so that what falls outside the tensor is dropped."""
+    ``zero_pad``, so that what falls outside the tensor is dropped. With a ``guard`` there is such a
+    place only where that holds."""
 
     place: Place
     padded: bool
     value: Expr
+    guard: Expr | None = None
+
+    @property
+    def selected(self) -> Expr:
+        """The value, zero where the guard does not hold."""
+        return self.value if self.guard is None else b.select(self.guard, self.value, b.flt(0))
 
 
 PartialName = Callable[[str, int], str]
+
+
+def always_exists(place: Place) -> bool:
+    """Whether a place is there for all values of ints: its subscripts are constants, below the
+    sizes that its type names."""
+    for node in walk(place):
+        if isinstance(node, Index):
+            bounded = isinstance(node.base.type, ArrayType) and node.base.type.size is not None
+            if not bounded or not isinstance(node.subscripts[0], IntConst):
+                return False
+    return True
+
+
+def _certain_reads(expr: Expr) -> Iterator[Expr]:
+    """The places that the expression reads under no condition."""
+    match expr:
+        case Select(cond):
+            yield from _certain_reads(cond)
+        case Binary("and" | "or", left):
+            yield from _certain_reads(left)
+        case ZeroPad(read):
+            for subscript in read.subscripts:
+                yield from _certain_reads(subscript)
+        case _:
+            if isinstance(expr, Index | Member):
+                yield expr
+            for child in children(expr):
+                yield from _certain_reads(child)
 
 
 def contributions(
@@ -41,19 +78,28 @@ def contributions(
     active: Callable[[str], bool],
     partial_name: PartialName,
     where: Expr | None = None,
+    exists: Callable[[Place], bool] = always_exists,
 ) -> list[Contribution]:
     """The contributions of ``expr`` with adjoint ``g``, one for each place that it reads; they
     count only where the condition ``where`` holds.
 
     ``partial_name(function, k)`` names the function that computes a scalar function's partial
-    derivative with respect to its argument k.
+    derivative with respect to its argument k. ``exists`` tells places that are there whatever the
+    conditions around their reads are: one contribution serves all of their reads. So are those that
+    another read has in any case, and constant subscripts of arrays of known size, which are checked
+    where the program is read.
     """
-    found: dict[tuple[Place, bool], Expr] = {}
+    found: dict[tuple[Place, bool, Expr | None], Expr] = {}
+    certain = set(_certain_reads(expr))
 
     def emit(place: Place, padded: bool, value: Expr, guards: tuple[Expr, ...]) -> None:
-        for guard in reversed(guards):
-            value = b.select(guard, value, b.flt(0))
-        key = (place, padded)
+        guard: Expr | None = None
+        if guards and place not in certain and not exists(place):
+            guard = functools.reduce(lambda a, c: b.binary("and", a, c), guards)
+            guards = ()
+        for condition in reversed(guards if where is None else (where, *guards)):
+            value = b.select(condition, value, b.flt(0))
+        key = (place, padded, guard)
         found[key] = b.add(found[key], value) if key in found else value
 
     def visit(expr: Expr, g: Expr, guards: tuple[Expr, ...]) -> None:
@@ -97,8 +143,10 @@ def contributions(
             if partial is not None and _reaches(arg, active):
                 visit(arg, times(g, partial), guards)
 
-    visit(expr, g, () if where is None else (where,))
-    return [Contribution(place, padded, value) for (place, padded), value in found.items()]
+    visit(expr, g, ())
+    return [
+        Contribution(place, padded, value, guard) for (place, padded, guard), value in found.items()
+    ]
 
 
 def negation(cond: Expr) -> Expr:

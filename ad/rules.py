@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from loma.ad import operator_rules as o
 from loma.ad import scalar_rules as s
+from loma.ir import Op, TensorType, Var
+from loma.walk import free_variables
 
 SCALAR_RULES: dict[str, s.ScalarRule] = {
     "+": s.add_rule,
@@ -91,3 +93,13 @@ OP_RULES: dict[str, o.OpRule] = {
     "zeros": o.constant_rule,
     "ones": o.constant_rule,
 }
+
+
+def reads_value(value: Op) -> bool:
+    """Whether an operator's rule uses the value of the operator, which has to have a name then."""
+    if value.name not in OP_RULES:
+        return False
+    assert isinstance(value.type, TensorType)
+    y, g = Var(" value", value.type), Var(" adjoint", value.type)  # no names of a program
+    adjoints = OP_RULES[value.name](o.OpAdjoint(value.name, value.args, dict(value.attrs), y, g))
+    return any(y.name in free_variables(adjoint) for adjoint in adjoints if adjoint is not None)

@@ -51,6 +51,15 @@ def _source_line(source: str, line: int) -> str:
     return printable(lines[line - 1]) if 0 < line <= len(lines) else ""
 
 
+def text_at(source: str, span: Span) -> str:
+    """The program's text in a span; "" if that is nowhere, or goes over several lines."""
+    if not span.line or span.line != span.end_line:
+        return ""
+    line = _source_line(source, span.line)
+    start, stop = _columns(line, span)
+    return line[start:stop]
+
+
 def _columns(text: str, span: Span) -> tuple[int, int]:
     """Start and end of the span within its first line, in characters."""
     data = text.encode()

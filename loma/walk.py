@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from loma.ir import (
-    ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
+    INT, ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
     FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member, NoDiff, Op,
     Place, Pop, Push, Reduce, Return, Select, Span, StackType, Stmt, StructType, TensorType,
     TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
@@ -79,6 +79,23 @@ def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
             assert_never(expr)
 
 
+def map_guarded(expr: Expr, function: Callable[[Expr, Expr | None], Expr]) -> Expr:
+    """:func:`map_children` with a function that is also given the condition under which ``expr``
+    evaluates the child; None: in any case."""
+    match expr:
+        case Select(cond, then, other):
+            cond = function(cond, None)
+            then = function(then, cond)
+            other = function(other, Unary("not", cond, INT))
+            return replace(expr, cond=cond, then=then, other=other)
+        case Binary("and" | "or" as op, left, right):
+            left = function(left, None)
+            guard = left if op == "and" else Unary("not", left, INT)
+            return replace(expr, left=left, right=function(right, guard))
+        case _:
+            return map_children(expr, lambda child: function(child, None))
+
+
 def walk(expr: Expr) -> Iterator[Expr]:
     """The expression and everything below it, parents first."""
     yield expr
@@ -122,12 +139,18 @@ def used_as_value(expr: Expr) -> set[str]:
 
 
 def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
-    """The expression with variables replaced by name; a reduction's own axes are left alone."""
+    """The expression with variables replaced by name; a reduction's own axes are left alone.
+
+    What stands for a variable keeps its place in the text, so that messages show what is written
+    there.
+    """
     if not values:
         return expr
     match expr:
-        case Var(name):
-            return values.get(name, expr)
+        case Var(name) if name in values:
+            new = values[name]
+            elsewhere = new.span.line and not isinstance(new, Var)
+            return new if elsewhere or not expr.span.line else replace(new, span=expr.span)
         case Reduce(_, _, axes):
             own = {axis.name for axis in axes}
             inner = {k: v for k, v in values.items() if k not in own}
@@ -189,6 +212,12 @@ def map_blocks(stmt: Stmt, function: Callable[[tuple[Stmt, ...]], tuple[Stmt, ..
             return replace(stmt, body=function(stmt.body))
         case _:
             return stmt
+
+
+def at(stmt: Stmt, span: Span) -> Stmt:
+    """The statement, and those inside it, at that place of the text where they have none."""
+    located = stmt if stmt.span.line else replace(stmt, span=span)
+    return map_blocks(located, lambda block: tuple(at(inner, span) for inner in block))
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

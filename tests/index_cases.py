@@ -33,6 +33,8 @@ class Case:
                     args.append(torch.randint(high, dims, generator=generator))
                 case Values(values):
                     args.append(torch.tensor(values, dtype=torch.float64))
+                case Indices(indices):
+                    args.append(torch.tensor(indices))
                 case _:
                     args.append(torch.randn(shape, generator=generator, dtype=torch.float64))
         return args
@@ -47,6 +49,11 @@ class Ints:
 @dataclass(frozen=True, slots=True)
 class Values:
     values: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Indices:
+    indices: list[int]
 
 
 FLOAT: tuple[int, ...] = ()

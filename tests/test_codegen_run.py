@@ -213,13 +213,13 @@ ERRORS: list[tuple[Callable[[Any], object], type[Exception], str]] = [
     (
         lambda m: m.strided(t(8), 2),
         ValueError,
-        "strided: line 57: subscript '2 * i + k' of 'x' runs from 2 to 8, outside dimension 0 of "
+        "strided: line 57: subscript '2*i + k' of 'x' runs from 2 to 8, outside dimension 0 of "
         "size 8; wrap the read in zero_pad(...) if zero is meant",
     ),
     (
         lambda m: m.strided(t(8), -1),
         ValueError,
-        "strided: line 57: subscript '2 * i + k' of 'x' runs from -1 to 5, outside dimension 0 of "
+        "strided: line 57: subscript '2*i + k' of 'x' runs from -1 to 5, outside dimension 0 of "
         "size 8; wrap the read in zero_pad(...) if zero is meant",
     ),
     (

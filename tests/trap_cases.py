@@ -53,6 +53,14 @@ def _overwritten(x: Tensor) -> Tensor:
     return z + y
 
 
+def _added_operators(x: Tensor, w: Tensor) -> Tensor:
+    y = x + torch.exp(x)
+    y = y + y / (x * x + 1.5)
+    y = y + torch.tanh(y)
+    y = y + torch.softmax(y, 1)
+    return y + y @ w
+
+
 def _operators_in_a_loop(x: Tensor, w: Tensor) -> Tensor:
     h = x
     for t in range(3):
@@ -134,6 +142,16 @@ def overwritten(x : In[Tensor[N]]) -> Tensor[N]:
     z[i] += y[i]
     return z
 """, _overwritten, ((4,),)),
+    Case("added_operators", """
+def added_operators(x : In[Tensor[N, M]], w : In[Tensor[M, M]]) -> Tensor[N, M]:
+    y : Tensor[N, M] = x
+    y += exp(x)
+    y += y / (x * x + 1.5)
+    y += tanh(y)
+    y += softmax(y, dim=1)
+    y += matmul(y, w)
+    return y
+""", _added_operators, ((2, 3), (3, 3))),
     Case("operators_in_a_loop", """
 def operators_in_a_loop(x : In[Tensor[N, M]], w : In[Tensor[M, M]]) -> Tensor[N, M]:
     h : Tensor[N, M] = x

@@ -14,7 +14,7 @@ from loma import builder as b
 from loma import errors
 from loma.aliases import meetings
 from loma.ad.activity import differentiable_reads
-from loma.ad.expressions import contributions
+from loma.ad.expressions import Contribution, contributions
 from loma.ad.scalar.context import Context, Variant, is_unbounded
 from loma.ad.scalar.paths import Path, is_place, overlap, path_of
 from loma.ad.scalar.single_writes import overwrites_untouched
@@ -91,11 +91,12 @@ class Leaves:
         own: dict[Place, Expr] = {}
         others: list[Stmt] = []
         for _, part, g in parts:
-            for read, amount in self._contributions(part, g):
+            for one in self._contributions(part, g):
+                read, amount = one.place, one.selected
                 if any(read == leaf for leaf, _, _ in parts):
                     own[read] = b.add(own[read], amount) if read in own else amount
                 else:
-                    others += self._add(read, amount)
+                    others += self._contribute(one)
         new: list[Stmt] = []
         for leaf, _, g in parts:
             amount = own.get(leaf, b.flt(0))
@@ -159,13 +160,16 @@ class Leaves:
             case Var() | Index() | Member() if not isinstance(value.type, FloatType | IntType):
                 return self._add(value, seed) if self._ctx.is_active(root(value)) else []
             case _:
-                for read, amount in self._contributions(value, seed):
-                    out += self._add(read, amount)
+                for one in self._contributions(value, seed):
+                    out += self._contribute(one)
                 return out
 
-    def _contributions(self, value: Expr, seed: Expr) -> list[tuple[Place, Expr]]:
-        found = contributions(value, seed, self._ctx.is_active, _no_calls)
-        return [(one.place, one.value) for one in found]
+    def _contributions(self, value: Expr, seed: Expr) -> list[Contribution]:
+        return contributions(value, seed, self._ctx.is_active, _no_calls)
+
+    def _contribute(self, one: Contribution) -> list[Stmt]:
+        added = self._add(one.place, one.value)
+        return added if one.guard is None else [If(one.guard, tuple(added), ())]
 
     def _add(self, read: Place, amount: Expr) -> list[Stmt]:
         return self._ctx.accumulate(self._ctx.adjoint(read), amount, self._ctx.is_shared(read))

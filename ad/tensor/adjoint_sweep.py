@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from loma import builder as b
 from loma.ad.activity import carries_derivative, differentiable_reads
-from loma.ad.expressions import contributions
+from loma.ad.expressions import Contribution, contributions
+from loma.ad.tensor.gather import both, inside_tests
 from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.index_statements import Adjoints, adjoint_statements
 from loma.ad.operator_rules import OpAdjoint
@@ -16,7 +18,7 @@ from loma.ir import (
     Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Place, Stmt, TensorType,
     TupleType, Unpack, Var, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.walk import map_expressions, root
+from loma.walk import at, map_expressions, root
 
 
 class AdjointSweep:
@@ -29,7 +31,10 @@ class AdjointSweep:
     def block(self, records: list[Record]) -> list[Stmt]:
         out: list[Stmt] = []
         for record in reversed(records):
-            out += self._statement(record)
+            made = self._statement(record)
+            if not isinstance(record.stmt, If | For):
+                made = [at(stmt, record.stmt.span) for stmt in made]
+            out += made
         return out
 
     def _statement(self, record: Record) -> list[Stmt]:
@@ -69,6 +74,7 @@ class AdjointSweep:
             self._ctx.partial_name,
             self._ctx.names,
             self._ctx.temporary,
+            self._ctx.is_size,
         )
 
     def _clear(self, name: str) -> list[Stmt]:
@@ -83,11 +89,11 @@ class AdjointSweep:
         renamed = self._ctx.rename(value, record.env)
         out: list[Stmt] = []
         own: Expr | None = None
-        for place, amount in self._amounts(renamed, g, record.result[0], out):
-            if place == g:
-                own = amount if own is None else b.binary("+", own, amount)
+        for one in self._amounts(renamed, g, record.result[0], out):
+            if one.place == g:
+                own = one.value if own is None else b.binary("+", own, one.value)
             else:
-                out.append(self._accumulate(place, amount))
+                out.append(self._accumulate(one))
         if own is not None:
             out.append(Assign(g, "=" if op == "=" else "+=", own))
         elif op == "=":
@@ -97,21 +103,19 @@ class AdjointSweep:
     def _scalar_functions(self) -> set[str]:
         return {f.name for f in self._ctx.functions if not is_tensor_function(f)}
 
-    def _amounts(
-        self, value: Expr, g: Var, result: Var, out: list[Stmt]
-    ) -> list[tuple[Place, Expr]]:
+    def _amounts(self, value: Expr, g: Var, result: Var, out: list[Stmt]) -> list[Contribution]:
         """What is to be added to which adjoint for a value with adjoint ``g``."""
         match value:
             case Op(name, args, attrs):
-                if not any(self._reaches(arg) for arg in args):
+                if not any(self._ctx.is_active(read) for read in differentiable_reads(value)):
                     return []
                 adjoints = OP_RULES[name](OpAdjoint(name, args, dict(attrs), result, g))
-                found: list[tuple[Place, Expr]] = []
+                found: list[Contribution] = []
                 for arg, adjoint in zip(args, adjoints, strict=True):
                     if adjoint is None or not self._reaches(arg):
                         continue
                     if isinstance(arg, Var):
-                        found.append((self._ctx.adjoint(arg.name), adjoint))
+                        found.append(Contribution(self._ctx.adjoint(arg.name), False, adjoint))
                     else:
                         seed = self._ctx.temporary(None, "_g")
                         out.append(Assign(seed, "=", adjoint))
@@ -120,26 +124,37 @@ class AdjointSweep:
             case NoDiff():
                 return []
             case Var(name) if isinstance(value.type, TensorType):
-                return [(self._ctx.adjoint(name), g)] if self._ctx.is_active(name) else []
+                if not self._ctx.is_active(name):
+                    return []
+                return [Contribution(self._ctx.adjoint(name), False, g)]
             case _:
                 return self._scalar_amounts(value, g)
 
-    def _scalar_amounts(self, value: Expr, g: Var) -> list[tuple[Place, Expr]]:
-        found: list[tuple[Place, Expr]] = []
+    def _scalar_amounts(self, value: Expr, g: Var) -> list[Contribution]:
+        found: list[Contribution] = []
         for one in contributions(value, g, self._ctx.is_active, self._ctx.partial_name):
             place: Place
             if isinstance(one.place, Var):
                 place = self._ctx.adjoint(one.place.name)
             else:
                 assert isinstance(one.place.base, Var)
-                place = replace(one.place, base=self._ctx.adjoint(one.place.base.name))
-            found.append((place, one.value))
+                base = one.place.base
+                place = replace(
+                    one.place, base=replace(self._ctx.adjoint(base.name), span=base.span)
+                )
+            found.append(replace(one, place=place))
         return found
 
-    def _accumulate(self, place: Place, amount: Expr) -> Stmt:
-        if isinstance(place, Index):
-            return IndexAssign(place, "+=", amount, ())
-        return Assign(place, "+=", amount)
+    def _accumulate(self, one: Contribution) -> Stmt:
+        added: Stmt
+        guard = one.guard
+        if isinstance(one.place, Index):
+            added = IndexAssign(one.place, "+=", one.value, ())
+            if one.padded:
+                guard = functools.reduce(both, inside_tests(one.place), guard)
+        else:
+            added = Assign(one.place, "+=", one.value)
+        return added if guard is None else If(guard, (added,), ())
 
     def _reaches(self, arg: Expr) -> bool:
         return any(self._ctx.is_active(name) for name in differentiable_reads(arg))
@@ -176,7 +191,7 @@ class AdjointSweep:
             if isinstance(arg, Var):
                 out.append(Assign(self._ctx.adjoint(arg.name), "+=", var))
             else:
-                out += [self._accumulate(p, a) for p, a in self._scalar_amounts(arg, var)]
+                out += [self._accumulate(one) for one in self._scalar_amounts(arg, var)]
         return out
 
     def _if(
@@ -185,10 +200,18 @@ class AdjointSweep:
         done: list[tuple[Stmt, ...]] = []
         self._ctx.depth += 1
         for branch in branches:
-            code, records = self._forward.block(branch, dict(env))
-            done.append((*code, *self.block(records)))
+            own = dict(env)
+            code, records = self._forward.block(branch, own)
+            done.append((*code, *self._nested(branch, own, records)))
         self._ctx.depth -= 1
         return [replace(stmt, cond=self._ctx.rename(cond, env), then=done[0], other=done[1])]
+
+    def _nested(self, body: tuple[Stmt, ...], env: Env, records: list[Record]) -> list[Stmt]:
+        block = self._ctx.block(body, env)
+        self._ctx.blocks.append(block)
+        adjoint = self.block(records)
+        self._ctx.blocks.pop()
+        return block.starts + adjoint
 
     def _loop(self, stmt: For, record: Record) -> list[Stmt]:
         env = dict(record.env)
@@ -202,7 +225,7 @@ class AdjointSweep:
             restores.append(self._forward.tape_access(var, tape, stmt, store=False))
             env[name] = var.name
         code, records = self._forward.block(stmt.body, env)
-        adjoint = self.block(records)
+        adjoint = self._nested(stmt.body, env, records)
         self._ctx.counters.pop()
         self._ctx.depth -= 1
         extent = self._ctx.rename(stmt.extent, record.env)

@@ -13,8 +13,8 @@ from loma.ad.tensor.sweep import Env, Record, SweepContext, modified
 from loma.axes import index_statement
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
-    IndexAssign, IntConst, IntType, Pop, Push, Return, Stmt, TensorType, TupleType, Unpack, Var,
-    While, Zero,
+    IndexAssign, IntConst, IntType, Pop, Push, Return, Span, Stmt, TensorType, TupleType, Unpack,
+    Var, While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness, covers
 from loma.walk import free_variables, map_expressions, root, substitute
@@ -26,7 +26,7 @@ class ForwardSweep:
     def __init__(self, context: SweepContext) -> None:
         self._ctx = context
 
-    def _write(self, name: str, env: Env, value: Expr | None, out: list[Stmt]) -> Var:
+    def _write(self, name: str, env: Env, value: Expr | None, out: list[Stmt], span: Span) -> Var:
         """Starts a new version of a variable with a value (None: zero); updates ``env``."""
         old = env.get(name, name)
         new = self._ctx.new(name, self._ctx.types[name])
@@ -36,9 +36,9 @@ class ForwardSweep:
             (out if self._ctx.depth == 0 else self._ctx.sweeps.declarations).append(
                 Declare(new, None)
             )
-            stmt = Zero(new) if value is None else Assign(new, "=", value)
+            stmt = Zero(new, span) if value is None else Assign(new, "=", value, span)
         else:
-            stmt = Declare(new, value)
+            stmt = Declare(new, value, span)
         self._ctx.sweeps.merges.append((old, new.name, stmt))
         out.append(stmt)
         env[name] = new.name
@@ -67,13 +67,15 @@ class ForwardSweep:
                 result = self._ctx.rename(value, env)
                 if op == "+=":
                     result = b.binary("+", self._ctx.version(target.name, env), result)
-                return Record(stmt, before, (self._write(target.name, env, result, code),))
+                return Record(
+                    stmt, before, (self._write(target.name, env, result, code, stmt.span),)
+                )
             case IndexAssign():
                 return self._index(stmt, env, code)
             case Unpack(targets, call):
                 return self._call(stmt, targets, call, env, code)
             case Zero(Var() as target):
-                return Record(stmt, before, (self._write(target.name, env, None, code),))
+                return Record(stmt, before, (self._write(target.name, env, None, code, stmt.span),))
             case If(cond):
                 self._copy_modified(stmt, env, code)
                 moved = self._in_place(stmt, env)
@@ -110,7 +112,7 @@ class ForwardSweep:
                 Declare(new, None)
             )
         else:
-            new = self._write(name, env, self._ctx.version(name, env), code)
+            new = self._write(name, env, self._ctx.version(name, env), code, stmt.span)
             done = replace(moved, target=on_version(moved.target, new))
         code.append(done)
         return Record(stmt, before, (new,), extreme=extreme)
@@ -139,7 +141,12 @@ class ForwardSweep:
         made: Stmt
         if len(new) + len(saved) == 1:
             call = replace(call, type=new[0].type)
-            made = Declare(new[0], call) if self._ctx.depth == 0 else Assign(new[0], "=", call)
+            outermost = self._ctx.depth == 0
+            made = (
+                Declare(new[0], call, stmt.span)
+                if outermost
+                else Assign(new[0], "=", call, stmt.span)
+            )
         else:
             call = replace(call, type=TupleType(tuple(v.type for v in (*new, *saved))))
             made = Unpack((*new, *saved), call, stmt.span)
@@ -154,7 +161,7 @@ class ForwardSweep:
         """New versions, started as copies, of all that the statement's blocks modify."""
         names = modified((stmt,))
         for name in names:
-            self._write(name, env, self._ctx.version(name, env), code)
+            self._write(name, env, self._ctx.version(name, env), code, stmt.span)
         return names
 
     def _in_place(self, stmt: Stmt, env: Env) -> Stmt:
@@ -192,7 +199,7 @@ class ForwardSweep:
         elif not isinstance(type_, FloatType | IntType):
             raise errors.NotDifferentiable(f"'{name}' cannot be kept for a derivative", stmt.span)
         is_int = isinstance(type_, IntType) or not carries_derivative(type_)
-        trips = self._trip_bound(stmt)
+        trips = sizes.count(self._trip_bound(stmt), self._ctx.is_size)
         tape = self._ctx.new(f"_tape_{name.lstrip('_')}",
                          TensorType((trips, *dims), "int" if is_int else "float"))  # fmt: skip
         self._ctx.sweeps.declarations.append(Declare(tape, None))

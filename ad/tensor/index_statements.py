@@ -6,25 +6,31 @@
 
 summed over the indices that ``s`` does not have. After ``T[l] = e`` the old values of ``T`` are
 gone, so ``dT`` is set to zero there. A read inside ``zero_pad`` is turned around into a gather over
-the tensor's own index, because what it would scatter may fall outside.
+the tensor's own index, because what it would scatter may fall outside. So is a read under a
+condition that keeps it inside, as in ``x[i - 1] if i > 0 else 0.0``. Where that is not proved, or
+nothing can be turned around, the condition goes into the subscript, which is checked:
+``dX[s if c else 0] += (...) if c else 0.0``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from loma import builder as b
 from loma import sizes
-from loma.axes import index_statement, standalone
+from loma.axes import IsSize, index_statement
+from loma.bounds import facts, stays_inside
 from loma.ad.expressions import Contribution, PartialName, contributions
+from loma.ad.tensor.gather import both, gather, inside_tests
 from loma.ir import (
-    FLOAT, INT, Axis, Binary, Expr, Index, IndexAssign, IntConst, Reduce, ReduceKind, Select, Stmt,
-    TensorType, Unary, Var, Zero, ZeroPad,
+    FLOAT, INT, Axis, Expr, If, Index, IndexAssign, IntConst, Place, Reduce, ReduceKind,
+    Select, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.names import Names
 from loma.passes.liveness import covers
-from loma.walk import free_variables, map_children, substitute, walk
+from loma.walk import free_variables, substitute, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,7 @@ class Adjoints:
     partial_name: PartialName
     names: Names
     temporary: Callable[[TensorType | None, str], Var]  # a declared tensor (or float) variable
+    is_size: IsSize
 
 
 def first_extreme(stmt: IndexAssign, temporary: Callable[[TensorType, str], Var]) -> Stmt | None:
@@ -64,6 +71,7 @@ def adjoint_statements(stmt: IndexAssign, extreme: Var | None, use: Adjoints) ->
     out: list[Stmt] = []
     g: Expr = _adjoint_place(target, use)
     value, axes = stmt.value, stmt.axes
+    ranged = {axis.name for axis in value.axes} if isinstance(value, Reduce) else set()
     summed = len(axes) > len({*_target_axes(target, axes)}) or isinstance(value, Reduce)
     reads_itself = any(isinstance(n, Var) and n.name == name for n in walk(value))
     if reads_itself and use.active(name) and summed:
@@ -71,11 +79,15 @@ def adjoint_statements(stmt: IndexAssign, extreme: Var | None, use: Adjoints) ->
     where: Expr | None = None
     if isinstance(value, Reduce):
         value, axes, g, where = _inside(value, stmt.axes, g, extreme)
-    found = contributions(value, g, use.active, use.partial_name, where)
+    point = _Point(axes, ranged, use)
+    found = contributions(
+        value, g, use.active, use.partial_name, where,
+        lambda place: place == target or point.exists(place),
+    )  # fmt: skip
     own = [c for c in found if c.place == target and not summed]
     for one in found:
         if one not in own:
-            out.append(_contribute(one, axes, use))
+            out.append(point.contribute(one))
     if own:
         # The target's own old element: read, then replaced, in one statement.
         place = _adjoint_place(target, use)
@@ -99,7 +111,7 @@ def _name(place: Index) -> str:
 def _adjoint_place(place: Index | Var, use: Adjoints) -> Index | Var:
     if isinstance(place, Var):
         return use.adjoint(place.name)
-    return replace(place, base=use.adjoint(_name(place)))
+    return replace(place, base=replace(use.adjoint(_name(place)), span=place.base.span))
 
 
 def _target_axes(target: Index | Var, axes: tuple[Axis, ...]) -> set[str]:
@@ -156,13 +168,83 @@ def _product_of_others(value: Reduce) -> Expr:
     return Reduce("prod", body, others, FLOAT)
 
 
-def _contribute(one: Contribution, axes: tuple[Axis, ...], use: Adjoints) -> Stmt:
-    assert isinstance(one.place, Var | Index)
-    place = _adjoint_place(one.place, use)
-    if not one.padded:
-        return index_statement(place, "+=", one.value, axes)
-    assert isinstance(place, Index)
-    return _gather(place, one.value, axes, use.names) or _guarded(place, one.value, axes)
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """Where contributions are made: at each point of axes, of which ``own`` have ranges of their
+    own."""
+
+    axes: tuple[Axis, ...]
+    own: Collection[str]
+    use: Adjoints
+
+    def exists(self, place: Place) -> bool:
+        """Whether there is such an element at every point."""
+        return isinstance(place, Var) or self._inside(place, ())
+
+    def _inside(self, place: Place, known: tuple[Expr, ...]) -> bool:
+        """The same for the points where the expressions ``known`` are not negative."""
+        assert isinstance(place, Index)
+        return all(self._is_inside(place, k, known) for k in range(len(place.subscripts)))
+
+    def _is_inside(self, place: Index, position: int, known: tuple[Expr, ...] = ()) -> bool:
+        subscript, dim = place.subscripts[position], _dims(place)[position]
+        extents = {axis.name: axis.extent for axis in self.axes}
+        if isinstance(subscript, Var) and subscript.name in extents.keys() - set(self.own):
+            return True  # it runs over the dimension
+        return stays_inside(subscript, dim, extents, self.use.is_size, known)
+
+    def contribute(self, one: Contribution) -> Stmt:
+        assert isinstance(one.place, Var | Index)
+        place = _adjoint_place(one.place, self.use)
+        if one.guard is None and not one.padded:
+            return self._statement(place, one.value, self.axes)
+        assert isinstance(place, Index)
+        found = None
+        if self._is_safe(one):
+            found = gather(place, one.selected, self.axes, self.use.names)
+        return self._where(place, one) if found is None else self._statement(*found)
+
+    def _statement(self, place: Index | Var, value: Expr, axes: tuple[Axis, ...]) -> Stmt:
+        return index_statement(place, "+=", value, axes, self.own, self.use.is_size)
+
+    def _is_safe(self, one: Contribution) -> bool:
+        """Whether what falls outside may be dropped: no mistake of the program is lost with it."""
+        assert isinstance(one.place, Index)
+        if one.guard is None:
+            return True
+        if one.padded:
+            return not any(
+                isinstance(node, Index) for s in one.place.subscripts for node in walk(s)
+            )
+        return self._inside(one.place, facts(one.guard))
+
+    def _where(self, place: Index, one: Contribution) -> Stmt:
+        """A scatter that adds zero to element 0 where there is no such place; nothing to a tensor
+        without elements."""
+        guard = one.guard
+        if one.padded:
+            tests = inside_tests(place, self.axes)
+            guard = functools.reduce(both, tests, guard)
+            outside = [test is not None for test in tests]
+        else:
+            outside = [not self._is_inside(place, k) for k in range(len(place.subscripts))]
+        if guard is None:
+            return self._statement(place, one.value, self.axes)
+        subscripts = list(place.subscripts)
+        some: Expr | None = None
+        for k, dim in enumerate(_dims(place)):
+            if outside[k]:
+                subscripts[k] = Select(guard, subscripts[k], IntConst(0), INT, subscripts[k].span)
+                if (sizes.constant(dim) or 0) <= 0:
+                    some = both(some, b.binary(">", dim, IntConst(0)))
+        value = b.select(guard, one.value, b.flt(0))
+        stmt = self._statement(replace(place, subscripts=tuple(subscripts)), value, self.axes)
+        return stmt if some is None else If(some, (stmt,), ())
+
+
+def _dims(place: Index) -> tuple[Expr, ...]:
+    assert isinstance(place.base.type, TensorType)
+    return place.base.type.dims or ()
 
 
 def _clear(stmt: IndexAssign, use: Adjoints) -> Stmt:
@@ -173,142 +255,3 @@ def _clear(stmt: IndexAssign, use: Adjoints) -> Stmt:
     if covers(stmt):
         return Zero(place.base)
     return index_statement(place, "=", b.flt(0), stmt.axes)
-
-
-# ---------------------------------------------------------------------------- reads in zero_pad
-
-
-def _gather(place: Index, value: Expr, axes: tuple[Axis, ...], names: Names) -> Stmt | None:
-    """``dX[h + p] += value`` as a statement over X's own index x, with ``h = x - p``.
-
-    For each subscript one axis with coefficient 1 or -1 is solved for; what is read at it turns
-    into a read inside ``zero_pad``, and the value counts only where the axis is inside its range.
-    None when a subscript has no such axis.
-    """
-    assert isinstance(place.base.type, TensorType)
-    assert place.base.type.dims is not None
-    extents = {axis.name: axis.extent for axis in axes}
-    if any(free_variables(extent) & set(extents) for extent in extents.values()):
-        return None
-    # axes that run over the whole dimension where they stand alone
-    whole = {
-        name
-        for name, size, _ in standalone(value)
-        if name in extents and sizes.equal(size, extents[name])
-    }
-    solved: dict[str, Expr] = {}
-    subscripts: list[Expr] = []
-    new_axes: list[Axis] = []
-    bare = {s.name for s in place.subscripts if isinstance(s, Var)}
-    counts = [free_variables(s) for s in place.subscripts]
-    for position, subscript in enumerate(place.subscripts):
-        own = counts[position] & set(extents)
-        if not own or (isinstance(subscript, Var) and subscript.name in extents):
-            subscripts.append(subscript)
-            if not own and sizes.constant(subscript) is None:
-                return None
-            continue
-        form = sizes.affine(subscript, axes)
-        if form is None:
-            return None
-        elsewhere = set().union(*(c for k, c in enumerate(counts) if k != position))
-        axis = _solvable(form[0], value, elsewhere | bare)
-        if axis is None:
-            return None
-        own_index = Var(names.fresh(_own_name(axis)), INT)
-        sign = sizes.constant(form[0][axis])
-        rest = sizes.simplify(Binary("-", subscript, _times(form[0][axis], Var(axis, INT)), INT))
-        solution: Expr = Binary("-", own_index, rest, INT)
-        if sign == -1:
-            solution = Unary("-", solution, INT)
-        solved[axis] = sizes.simplify(solution)
-        subscripts.append(own_index)
-        new_axes.append(Axis(own_index.name, place.base.type.dims[position]))
-    inside: Expr | None = None
-    for axis, solution in solved.items():
-        low = b.binary("<=", IntConst(0), solution)
-        high = b.binary("<", solution, extents[axis])
-        both = b.binary("and", low, high)
-        inside = both if inside is None else b.binary("and", inside, both)
-    moved = _padded(substitute(value, solved), {a.name for a in new_axes})
-    if inside is not None and not (_vanishes(value, set(solved)) and set(solved) <= whole):
-        moved = b.select(inside, moved, b.flt(0))
-    kept = tuple(axis for axis in axes if axis.name not in solved)
-    target = replace(place, subscripts=tuple(subscripts))
-    return index_statement(target, "+=", moved, (*new_axes, *kept))
-
-
-def _own_name(axis: str) -> str:
-    return f"{axis}_x"
-
-
-def _times(coefficient: Expr, axis: Expr) -> Expr:
-    return Binary("*", coefficient, axis, INT)
-
-
-def _solvable(coefficients: dict[str, Expr], value: Expr, excluded: set[str]) -> str | None:
-    """An axis with coefficient 1 or -1 that no other subscript uses; one that the value's reads
-    have as a bare subscript first, since those stay unit-stride reads."""
-    del value
-    units = [a for a, c in coefficients.items() if sizes.constant(c) in (1, -1)]
-    units = [a for a in units if a not in excluded]
-    if len(units) < len(coefficients) and len(coefficients) > 1:
-        # A strided axis would have to run over its whole range for every element: scatter instead.
-        return None
-    return units[0] if units else None
-
-
-def _vanishes(value: Expr, solved: set[str]) -> bool:
-    """Whether the value is a product with a read at a solved axis as a factor: such a read is zero
-    outside, so that no further test is needed."""
-    match value:
-        case Index(_, subscripts):
-            return solved <= {s.name for s in subscripts if isinstance(s, Var)}
-        case Binary("*", left, right):
-            return (_vanishes(left, solved) and _is_plain(right)) or (
-                _vanishes(right, solved) and _is_plain(left)
-            )
-        case Unary("-", operand):
-            return _vanishes(operand, solved)
-        case _:
-            return False
-
-
-def _is_plain(expr: Expr) -> bool:
-    return all(isinstance(n, Index | ZeroPad | Var | Binary | Unary | IntConst) or (n.type == FLOAT
-               and not isinstance(n, Select | Reduce)) for n in walk(expr)) and not any(
-        isinstance(n, Binary) and n.op in ("/", "**") and n.type == FLOAT for n in walk(expr)
-    )  # fmt: skip
-
-
-def _padded(expr: Expr, moved: set[str]) -> Expr:
-    """Reads whose subscripts were substituted are put inside ``zero_pad``."""
-    match expr:
-        case ZeroPad():
-            return expr
-        case Index(_, subscripts) if any(
-            free_variables(s) & moved and not isinstance(s, Var) for s in subscripts
-        ):
-            return ZeroPad(expr)
-        case _:
-            return map_children(expr, lambda child: _padded(child, moved))
-
-
-def _guarded(place: Index, value: Expr, axes: tuple[Axis, ...]) -> Stmt:
-    """A scatter that adds zero at the border for what falls outside the tensor."""
-    assert isinstance(place.base.type, TensorType)
-    assert place.base.type.dims is not None
-    inside: Expr | None = None
-    subscripts: list[Expr] = []
-    for subscript, dim in zip(place.subscripts, place.base.type.dims, strict=True):
-        extents = {axis.name: axis.extent for axis in axes}
-        if isinstance(subscript, Var) and sizes.equal(extents.get(subscript.name, subscript), dim):
-            subscripts.append(subscript)
-            continue
-        low, high = IntConst(0), b.binary("-", dim, IntConst(1))
-        subscripts.append(b.builtin("max", (low, b.builtin("min", (subscript, high)))))
-        both = b.binary("and", b.binary("<=", low, subscript), b.binary("<", subscript, dim))
-        inside = both if inside is None else b.binary("and", inside, both)
-    if inside is not None:
-        value = b.select(inside, value, b.flt(0))
-    return index_statement(replace(place, subscripts=tuple(subscripts)), "+=", value, axes)

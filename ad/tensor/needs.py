@@ -22,11 +22,17 @@ def guard_by_need(
     modes = CallModes(functions).of
     everything = frozenset(needs)
     serves: dict[str, frozenset[str]] = {name: frozenset({name}) for name in needs}
+    # What runs anywhere behind a declaration may write to its variable.
+    writers: dict[str, frozenset[str]] = {}
     done: list[tuple[frozenset[str], Stmt]] = []
     early: list[Stmt] = []
     for stmt in reversed(body):
         read, whole, part = _effects(stmt, modes)
         wanted = frozenset().union(*(serves.get(name, frozenset()) for name in whole | part))
+        if isinstance(stmt, Declare):
+            wanted |= writers.get(stmt.target.name, frozenset())
+        for name in whole | part:
+            writers[name] = writers.get(name, frozenset()) | wanted
         if not blocks(stmt):
             for name in whole:
                 serves.pop(name, None)

@@ -6,7 +6,7 @@ In normal form
   variables (or scalar expressions), so that each intermediate tensor has a name and an adjoint;
 * a reduction is the whole right side of an index statement: one that stands inside an expression is
   computed into a temporary over just the indices that it depends on, and only once where a
-  statement names it twice;
+  statement names it twice; what might fail there stays under the conditions around it;
 * conditions and trip counts are int variables or expressions that cannot change;
 * what is returned is a variable; an ``In`` scalar that the body reassigns is a local copy;
 * the function is pure: an ``Out`` argument has become an ``In`` argument (its initial value), a
@@ -15,20 +15,23 @@ In normal form
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from loma import builder as b
 from loma import errors
+from loma.ad.rules import reads_value
+from loma.ad.tensor.reductions import may_fail, shadows, where_holds, with_numbered_axes
 from loma.ir import (
-    FLOAT, INT, Assign, Axis, CallStmt, Call, Declare, Expr, FloatType, For, Function, If, Index,
-    IndexAssign, IntType, Module, NoDiff, Op, Reduce, Return, Stmt, TensorType,
-    Type, Unpack, Var, While, Zero, is_tensor_function,
+    FLOAT, INT, NOWHERE, Assign, Axis, CallStmt, Call, Declare, Expr, FloatType, For, Function, If,
+    Index, IndexAssign, IntType, Module, NoDiff, Op, Reduce, Return, Stmt,
+    TensorType, Type, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.names import Names, names_of
 from loma.printer import print_expr
-from loma.sizes import size_variables
+from loma.sizes import count, size_variables
 from loma.walk import (
-    free_variables, map_children, map_expressions, statements, substitute, substitute_type, walk,
+    free_variables, map_expressions, map_guarded, statements, substitute, substitute_type, walk,
 )  # fmt: skip
 
 
@@ -68,7 +71,8 @@ def normalise(function: Function, module: Module) -> Normal:
                 outs.append(local)
     body = tuple(map_expressions(stmt, lambda e: substitute(e, renamed)) for stmt in body)
     results = [substitute(value, renamed) for value in results]
-    worker = _Normaliser(module, names, types, written | {v.name for v in _assigned(body)})
+    changing = written | {v.name for v in _assigned(body)}
+    worker = _Normaliser(module, names, types, changing, set(size_variables(function)))
     out = start + worker.block(body, 0)
     returned: list[Expr] = []
     for value, type_ in zip(results + outs, pure_results(function), strict=True):
@@ -132,18 +136,26 @@ def _assigned(body: tuple[Stmt, ...]) -> list[Var]:
 
 class _Normaliser:
     def __init__(
-        self, module: Module, names: Names, types: dict[str, Type], assigned: set[str]
+        self,
+        module: Module,
+        names: Names,
+        types: dict[str, Type],
+        assigned: set[str],
+        sizes: set[str],
     ) -> None:
         self._module = module
         self._tensor_functions = {f.name for f in module.functions if is_tensor_function(f)}
         self._names = names
         self._types = types
         self._assigned = assigned
+        self._sizes = sizes
         self._out: list[Stmt] = []
         self._hoisted: list[Stmt] = []
         # The reductions of the statement at hand that temporaries hold, by what they compute.
         self._reductions: dict[tuple[Expr, tuple[Axis, ...]], Index] = {}
+        self._guard: Expr | None = None  # what holds where the expression at hand is evaluated
         self._depth = 0
+        self._span = NOWHERE  # of the statement at hand
 
     def block(self, body: tuple[Stmt, ...], depth: int) -> list[Stmt]:
         outer, self._out = self._out, []
@@ -161,7 +173,7 @@ class _Normaliser:
 
     def result(self, value: Expr, type_: Type, out: list[Stmt]) -> Var:
         """A variable that holds a returned value; appends its computation to ``out``."""
-        self._out, self._reductions = [], {}
+        self._out, self._reductions, self._span = [], {}, value.span
         if isinstance(value, Var) and (value.type == type_ or isinstance(type_, TensorType)):
             return value
         if isinstance(type_, TensorType):
@@ -179,15 +191,15 @@ class _Normaliser:
         var = Var(self._names.fresh(wish), type_)
         self._types[var.name] = type_
         if self._depth == 0:
-            self._out.append(Declare(var, value))
+            self._out.append(Declare(var, value, self._span))
         else:
-            self._hoisted.append(Declare(var, None))
+            self._hoisted.append(Declare(var, None, self._span))
             if value is not None:
-                self._out.append(Assign(var, "=", value))
+                self._out.append(Assign(var, "=", value, self._span))
         return var
 
     def _statement(self, stmt: Stmt) -> None:
-        self._reductions = {}
+        self._reductions, self._span = {}, stmt.span
         match stmt:
             case Declare(target, value):
                 self._types[target.name] = target.type
@@ -195,13 +207,15 @@ class _Normaliser:
                 self._out.append(replace(stmt, value=new))
             case Assign(Var(), op, value):
                 new = self._value(value)
-                if isinstance(new, Call) and op == "+=" and self._is_tensor_call(new):
-                    new = self._atom(new)
+                if op == "+=" and (
+                    self._is_tensor_call(new) or (isinstance(new, Op) and reads_value(new))
+                ):
+                    new = self._temporary(new.type, "_t", new)
                 self._out.append(replace(stmt, value=new))
             case IndexAssign(_, op, value, axes):
                 scope = {axis.name: axis for axis in axes}
                 whole = isinstance(value, Reduce) and (op == "=" or value.kind == "sum")
-                if isinstance(value, Reduce) and whole and not _shadows(value, scope):
+                if isinstance(value, Reduce) and whole and not shadows(value, scope):
                     inner = scope | {axis.name: axis for axis in value.axes}
                     new_value: Expr = replace(value, body=self._hoist(value.body, inner))
                 else:
@@ -259,7 +273,7 @@ class _Normaliser:
         )
         pure = self._call(replace(call, type=outs[0].type))
         if len(outs) == 1:
-            self._out.append(Assign(outs[0], "=", pure))
+            self._out.append(Assign(outs[0], "=", pure, stmt.span))
         else:
             self._out.append(Unpack(outs, pure, stmt.span))
 
@@ -304,7 +318,11 @@ class _Normaliser:
     def _scalar(self, expr: Expr) -> Expr:
         """A scalar expression outside an index statement."""
         if self._is_tensor_call(expr):
-            return self._temporary(expr.type, "_t", self._value(expr))
+            if self._guard is None:
+                return self._temporary(expr.type, "_t", self._value(expr))
+            var = self._temporary(expr.type, "_t", None)
+            self._only_where(self._guard, lambda: Assign(var, "=", self._value(expr), self._span))
+            return var
         match expr:
             case Index(base, subscripts) if not isinstance(base, Var):
                 new = tuple(self._scalar(s) for s in subscripts)
@@ -312,14 +330,45 @@ class _Normaliser:
             case Reduce():
                 return self._hoist(expr, {})
             case _:
-                return map_children(expr, self._scalar)
+                return self._map_children(expr, self._scalar)
+
+    def _map_children(self, expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
+        """``map_children``; ``visit`` runs with the condition under which a child is evaluated."""
+
+        def under(child: Expr, guard: Expr | None) -> Expr:
+            around = self._guard
+            if guard is not None:
+                self._guard = guard if around is None else b.binary("and", around, guard)
+            found = visit(child)
+            self._guard = around
+            return found
+
+        return map_guarded(expr, under)
+
+    def _only_where(self, guard: Expr, make: Callable[[], Stmt]) -> None:
+        """Emits a statement, with the temporaries that it needs, under a condition."""
+        cond = self._temporary(INT, "_taken", b.binary("!=", guard, b.flt(0)))
+        self._assigned.add(cond.name)
+        around, self._out, self._guard = self._out, [], None
+        self._depth += 1
+        self._out.append(make())
+        self._depth -= 1
+        self._out, body, self._guard = around, tuple(self._out), guard
+        self._out.append(If(cond, body, (), self._span))
 
     def _hoist(self, expr: Expr, scope: dict[str, Axis]) -> Expr:
         """The expression with each reduction in it read from a temporary."""
         if not isinstance(expr, Reduce):
-            return map_children(expr, lambda child: self._hoist(child, scope))
+            return self._map_children(expr, lambda child: self._hoist(child, scope))
         inner = scope | {axis.name: axis for axis in expr.axes}
         expr = replace(expr, body=self._hoist(expr.body, inner))
+        guard = (
+            self._guard
+            if self._guard is not None and may_fail(expr, scope, self._sizes.__contains__)
+            else None
+        )
+        if guard is not None and free_variables(guard) & set(scope):
+            expr, guard = where_holds(expr, guard, self._names), None
         used = free_variables(expr)
         axes = tuple(axis for axis in scope.values() if axis.name in used)
         for axis in axes:
@@ -330,27 +379,17 @@ class _Normaliser:
                     "another index: it has no derivative", expr.span,
                     hint="write the sum as a '+=' in 'for' statements: for k in range(n):",
                 )  # fmt: skip
-        key = (_with_numbered_axes(expr), axes)
+        key = (with_numbered_axes(expr), axes)
         if key in self._reductions:
             return self._reductions[key]
         element = "int" if expr.kind in ("argmax", "argmin") or expr.type == INT else "float"
-        type_ = TensorType(tuple(axis.extent for axis in axes), element)  # type: ignore[arg-type]
-        var = self._temporary(type_, "_r", None)
+        dims = tuple(count(axis.extent, self._sizes.__contains__) for axis in axes)
+        var = self._temporary(TensorType(dims, element), "_r", None)  # type: ignore[arg-type]
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)
-        self._out.append(IndexAssign(place, "=", expr, axes))
+        made = IndexAssign(place, "=", expr, axes, self._span)
+        if guard is not None:
+            self._only_where(guard, lambda: made)
+            return place
+        self._out.append(made)
         self._reductions[key] = place
         return place
-
-
-def _with_numbered_axes(reduce: Reduce) -> Reduce:
-    """Equal for two reductions that differ in the names of their own axes only."""
-    names = [f"${k}" for k in range(len(reduce.axes))]  # no name of a program
-    numbers: dict[str, Expr] = {
-        axis.name: Var(name, INT) for axis, name in zip(reduce.axes, names, strict=True)
-    }
-    axes = tuple(replace(axis, name=name) for axis, name in zip(reduce.axes, names, strict=True))
-    return replace(reduce, body=substitute(reduce.body, numbers), axes=axes)
-
-
-def _shadows(reduce: Reduce, scope: dict[str, Axis]) -> bool:
-    return any(axis.name in scope for axis in reduce.axes)

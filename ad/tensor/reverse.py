@@ -32,6 +32,7 @@ def reverse(normal: Normal, context: SweepContext, seeds: tuple[Var | None, ...]
     forward = ForwardSweep(context)
     sweeps = context.sweeps
     sweeps.forward, records = forward.block(tuple(body), env)
+    context.env = env
     returned = [value for value in last.values if isinstance(value, Var)]
     sweeps.results = tuple(context.version(value.name, env) for value in returned)
     for value, seed in zip(returned, seeds, strict=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from loma import builder as b
@@ -13,6 +14,7 @@ from loma.ir import (
     FLOAT, Assign, Declare, Expr, Function, IndexAssign, Stmt, TensorType, Type, Unpack,
     Var, Zero,
 )  # fmt: skip
+from loma.sizes import size_variables
 from loma.walk import root, statements, substitute
 
 Env = dict[str, str]  # primal variable -> the version that holds its value
@@ -45,6 +47,16 @@ class Sweeps:
     results: tuple[Var, ...] = ()
 
 
+@dataclass(slots=True)
+class Block:
+    """A block while its adjoint is made: the versions at its end, the variables that are assigned
+    in it alone, and statements to stand between its code and its adjoint."""
+
+    env: Env
+    own: frozenset[str]
+    starts: list[Stmt] = field(default_factory=list)
+
+
 class SweepContext:
     """Names, types and versions while the sweeps of one function in normal form are built."""
 
@@ -70,8 +82,17 @@ class SweepContext:
         }
         self.assigned = set(modified(normal.function.body))
         self.depth = 0  # of nested blocks: only at depth 0 can a variable be declared
+        self.is_size = set(size_variables(normal.function)).__contains__
         self.counters: list[tuple[str, Expr]] = []  # of the loops around, with their extents
         self.sweeps = Sweeps()
+        self.env: Env = {}  # the versions at the end of the forward sweep
+        self.blocks: list[Block] = []  # nested blocks whose adjoint is being made
+        self._writes = Counter(writes(normal.function.body))
+
+    def block(self, body: tuple[Stmt, ...], env: Env) -> Block:
+        """A nested block of the function; ``env`` are the versions at its end."""
+        inside = Counter(writes(body))
+        return Block(env, frozenset(n for n, count in inside.items() if count == self._writes[n]))
 
     def version(self, name: str, env: Env) -> Var:
         return Var(env.get(name, name), self.types[name])
@@ -92,16 +113,24 @@ class SweepContext:
         if name not in self.adjoints:
             type_ = self.types[name]
             var = Var(self.names.fresh(f"_d_{name.lstrip('_')}"), type_)
-            start: Expr | None = None
-            if isinstance(type_, TensorType) and type_.dims is None:
-                start = b.operator("zeros_like", (self.version(name, self.last_env()),))
-            self.sweeps.adjoint_declarations.append(Declare(var, start))
+            self._start(name, var)
             self.adjoints[name] = var
             self.types[var.name] = type_
         return self.adjoints[name]
 
-    def last_env(self) -> Env:
-        return {base: version for version, base in self.primal.items()}
+    def _start(self, name: str, adjoint: Var) -> None:
+        """Declares the adjoint of a variable; one of unknown rank is shaped like the variable,
+        where that has got its value."""
+        declarations = self.sweeps.adjoint_declarations
+        if not isinstance(adjoint.type, TensorType) or adjoint.type.dims is not None:
+            declarations.append(Declare(adjoint, None))
+            return
+        around = next((block for block in self.blocks if name in block.own), None)
+        value = self.version(name, self.env if around is None else around.env)
+        zeros = b.operator("zeros_like", (value,))
+        declarations.append(Declare(adjoint, zeros if around is None else None))
+        if around is not None:
+            around.starts.append(Assign(adjoint, "=", zeros))
 
     def new(self, wish: str, type_: Type) -> Var:
         var = Var(self.names.fresh(wish), type_)
@@ -117,15 +146,18 @@ class SweepContext:
 
 def modified(body: tuple[Stmt, ...]) -> list[str]:
     """Variables that are assigned, in order of first assignment; declarations aside."""
-    found: dict[str, None] = {}
+    return list(dict.fromkeys(writes(body)))
+
+
+def writes(body: tuple[Stmt, ...]) -> Iterator[str]:
+    """The variable of each assignment; declarations aside."""
     for inner in statements(body):
         match inner:
             case Assign(target) | IndexAssign(target):
-                found[root(target)] = None
+                yield root(target)
             case Unpack(targets):
-                found |= {target.name: None for target in targets}
+                yield from (target.name for target in targets)
             case Zero(target):
-                found[root(target)] = None
+                yield root(target)
             case _:
                 pass
-    return list(found)

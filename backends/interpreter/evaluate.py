@@ -8,7 +8,7 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from loma import errors, sizes
+from loma import errors
 from loma.backends.interpreter import arithmetic as arith
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR, Grid
@@ -256,14 +256,10 @@ def array_position(frame: Frame, expr: Index, size: int, position: Value) -> int
 def checked_subscripts(
     frame: Frame, expr: Index, shape: tuple[int, ...], places: list[Value], grid: Grid
 ) -> list[Value]:
-    """The subscripts, all inside the tensor: ValueError where one that counts is not.
-
-    A subscript that is affine in the axes counts at every point of the statement, also where a
-    conditional expression would not read; any other one only where it is read.
-    """
+    """The subscripts, all inside the tensor: ValueError where one that is read is not."""
     out: list[Value] = []
-    for dim, (sub, place, size) in enumerate(zip(expr.subscripts, places, shape, strict=True)):
-        low, high = _reach(sub, place, grid)
+    for dim, (place, size) in enumerate(zip(places, shape, strict=True)):
+        low, high = _reach(place, grid)
         if low < 0 or high >= size:
             raise ValueError(_outside(frame, expr, dim, low, high, size))
         if grid.shape and (np.min(place, initial=0) < 0 or np.max(place, initial=0) >= size):
@@ -272,13 +268,11 @@ def checked_subscripts(
     return out
 
 
-def _reach(sub: Expr, place: Value, grid: Grid) -> tuple[int, int]:
-    """The smallest and largest value of a subscript where it counts; (0, -1) if nowhere."""
+def _reach(place: Value, grid: Grid) -> tuple[int, int]:
+    """The smallest and largest value of a subscript where it is read; (0, -1) if nowhere."""
     if not grid.shape:
         return int(place), int(place)
     mask = grid.mask()
-    if grid.active is not None and sizes.affine(sub, grid.axes) is not None:
-        mask = grid.mask(every=True)
     if mask is not None:
         place = np.broadcast_to(place, grid.shape)[np.broadcast_to(mask, grid.shape)]
     if 0 in grid.shape or np.size(place) == 0:

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loma.backends.libtorch.expressions import Expressions, scalar_type
+from loma.backends.libtorch.guards import unmarked
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.writer import Writer
+from loma.excerpts import text_at
 from loma.ir import (
-    INT, Assign, CallStmt, Declare, Expr, For, Function, Index, IndexAssign, Module, Span,
+    INT, NOWHERE, Assign, CallStmt, Declare, Expr, For, Function, Index, IndexAssign, Module, Span,
     TensorType, Type, Unpack, Var, Zero,
 )  # fmt: skip
-from loma.printer import print_function
+from loma.printer import print_expr, print_function
 from loma.walk import expressions, statements, variables, walk
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class FunctionContext:
         self.names: dict[str, str] = {}  # temporaries of the generator: internal name -> C++ name
         self.nests: list[str] = []
         self.headers: set[str] = set()
-        self.current_line = 0
+        self.current = NOWHERE  # the statement at hand
         self.statement_text = ""
         self.mutated = _mutated(function)
         self.dense = _dense(function)
@@ -118,8 +120,18 @@ class FunctionContext:
         return text, text
 
     def show(self, var: Var) -> str:
-        """A tensor's name for messages."""
-        return "the value" if var.name.startswith("@") else var.name
+        """A tensor's name for messages: the one that the program has at that place."""
+        if var.name.startswith("@"):
+            return "the value"
+        text = text_at(self.module.source, var.span)
+        return text if text.isidentifier() else var.name
+
+    def shown(self, expr: Expr) -> str:
+        """An expression for messages, as the program has it; for one that the program has not, the
+        statement that it belongs to."""
+        source = self.module.source
+        made = "" if isinstance(expr, Var) else text_at(source, self.current)
+        return text_at(source, expr.span) or made or print_expr(unmarked(expr))
 
     def dims(self, base: Expr) -> tuple[Expr, ...]:
         """A tensor's dims as int expressions that are valid anywhere in the function."""
@@ -153,13 +165,15 @@ class FunctionContext:
         return self.host.value(expr, INT)
 
     def line(self, span: Span) -> int:
-        return span.line or self.current_line
+        return span.line or self.current.line
 
     def place(self, line: int) -> str:
         """The beginning of a message: function and line."""
+        function = self.function
+        backward = ", backward" if function.primal and function.half != "forward" else ""
         if not line:
-            return f"{self.function.name}: "
-        return f"{self._function_at(line)}: line {line}: "
+            return f"{function.primal or function.name}{backward}: "
+        return f"{self._function_at(line)}: line {line}{backward}: "
 
     def dimension(self, tensor: str, dim: int) -> int:
         """A dimension as the program counts it: private tensors may have one less."""
@@ -168,10 +182,11 @@ class FunctionContext:
 
     def _function_at(self, line: int) -> str:
         """The function whose text the line is in: another one where a call was inlined."""
-        starts = {f.span.line: f.name for f in reversed(self.module.functions)}
+        starts = {f.span.line: f.primal or f.name for f in reversed(self.module.functions)}
         start = max((own for own in starts if own <= line), default=0)
         own = self.function.span.line
-        return self.function.name if start in (0, own) or not own else starts[start]
+        name = self.function.primal or self.function.name
+        return name if start in (0, own) or not own else starts[start]
 
     def ctype(self, type_: Type, span: Span) -> str:
         return "at::Tensor" if isinstance(type_, TensorType) else scalar_type(type_, span)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import assert_never
 
 from loma import config, errors
+from loma.backends.libtorch import guards
 from loma.backends.libtorch.names import cpp_name
 from loma.ir import (
     FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IntConst,
@@ -98,9 +100,9 @@ class Expressions(ABC):
         """A struct of its members' values."""
         raise _no_structs(make.span)
 
-    def guarded(self, expr: Expr, type_: Type) -> str:
-        """An expression that is evaluated only if a condition in front of it holds."""
-        return self.value(expr, type_)
+    def conditional(self) -> AbstractContextManager[None]:
+        """Around expressions that are evaluated only if a condition in front of them holds."""
+        return nullcontext()
 
     # --------------------------------------------------------------------------- expressions
 
@@ -122,16 +124,13 @@ class Expressions(ABC):
                 type_ = FLOAT if FLOAT in (left.type, right.type) else INT
                 return f"({self.value(left, type_)} {op} {self.value(right, type_)})"
             case Binary("and" | "or" as op, left, right):
-                return f"({self.condition(left)} {_LOGICAL[op]} {self._guarded_condition(right)})"
+                first = self.condition(left)
+                with self.conditional():
+                    return f"({first} {_LOGICAL[op]} {self.condition(right)})"
             case Unary("not", operand):
                 return f"(!{self.condition(operand)})"
             case _:
                 return f"({self.value(expr)} != 0)"
-
-    def _guarded_condition(self, expr: Expr) -> str:
-        if isinstance(expr, Binary | Unary) and expr.type == INT:
-            return self.condition(expr)
-        return f"({self.guarded(expr, expr.type)} != 0)"
 
     def _value(self, expr: Expr) -> str:
         match expr:
@@ -150,7 +149,8 @@ class Expressions(ABC):
             case Binary():
                 return self._binary(expr)
             case Select(cond, then, other):
-                first, second = self.guarded(then, expr.type), self.guarded(other, expr.type)
+                with self.conditional():
+                    first, second = self.value(then, expr.type), self.value(other, expr.type)
                 return f"({self.condition(cond)} ? {first} : {second})"
             case Builtin():
                 return self._builtin(expr)
@@ -209,6 +209,8 @@ class Expressions(ABC):
         if name in _STD:
             return f"{_library(name)}({strip(self.value(expr.args[0], FLOAT))})"
         match name:
+            case guards.HELD | guards.CHECKED:
+                return self.value(expr.args[0], INT)
             case "int2float":
                 return self.value(expr.args[0], FLOAT)
             case "float2int":

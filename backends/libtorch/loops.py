@@ -21,6 +21,7 @@ from loma.backends.libtorch.contraction import Contraction
 from loma.backends.libtorch.convolution import Convolution
 from loma.backends.libtorch.expressions import element_type, scalar_type, strip
 from loma.backends.libtorch.frames import NEEDS_ELEMENTS, LooseCheck
+from loma.backends.libtorch.guards import marked
 from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.libtorch.nest import Nest
 from loma.backends.libtorch.packing import packed
@@ -43,7 +44,10 @@ def write_index_assign(
 ) -> None:
     """Writes the checks and the run of an index statement; ``fresh``: the target is all zero and
     everything in it may be overwritten."""
-    value = without_no_diff(stmt.value)
+    target = marked(stmt.target, stmt.axes, context)
+    assert isinstance(target, Index | Var)
+    stmt = replace(stmt, target=target)
+    value = marked(without_no_diff(stmt.value), stmt.axes, context)
     assign = stmt.op == "=" or fresh
     axes, kind, body = _normalised(stmt, value, assign)
     line = context.line(stmt.span)

@@ -7,8 +7,8 @@ Where a value does not change along the innermost loop it is computed in front o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,13 +21,13 @@ from loma.backends.libtorch.expressions import (
 from loma.backends.libtorch.frames import (
     INITIAL, NEEDS_ELEMENTS, POSITIONS, Frame, LooseCheck, update,
 )  # fmt: skip
+from loma.backends.libtorch.guards import CHECKED, mark_of
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.writer import Writer
 from loma.ir import (
-    FLOAT, INT, Axis, Call, Expr, Index, Reduce, TensorType, Type, Var,
+    FLOAT, INT, Axis, Call, Expr, Index, Reduce, TensorType, Var,
     ZeroPad,
 )  # fmt: skip
-from loma.printer import print_expr
 from loma.walk import children, free_variables
 
 if TYPE_CHECKING:
@@ -139,24 +139,37 @@ class Nest(Expressions):
         return " + ".join(parts) or "0"
 
     def loose(self, access: Access, subscript: Subscript) -> str:
-        """A subscript that is checked when it is used; a padded one is tested by its reader."""
+        """A subscript that is checked when it is used; one that is padded or stands under a
+        condition is tested by its reader."""
         text = strip(self.ints(subscript.expr))
-        if access.padded:
+        if access.padded or mark_of(subscript.expr) is not None:
             return f"({text})"
+        number = self._number_of(access, subscript)
+        return f"outside_.clamp({text}, {strip(self.ints(subscript.size))}, {number})"
+
+    def _number_of(self, access: Access, subscript: Subscript) -> int:
+        """The number of a subscript's check."""
         line = self.context.line(subscript.expr.span)
-        shown = print_expr(subscript.expr)
+        shown = self.context.shown(subscript.expr)
         number = len(self.checks) + 1
-        check = LooseCheck(number, subscript, access.base.name, shown, line)
+        check = LooseCheck(number, subscript, self.context.show(access.base), shown, line)
         known = next((c for c in self.checks if replace(check, number=c.number) == c), None)
         if known is None:
             self.checks.append(check)
-        number = (known or check).number
-        return f"outside_.clamp({text}, {strip(self.ints(subscript.size))}, {number})"
+        return (known or check).number
 
     def index(self, read: Index) -> str:
         if not read.subscripts and not isinstance(read.base, Var):
             raise AssertionError(read)
-        return self._load(read, self.access(read, False))
+        access = self.access(read, False)
+        text = self._load(read, access)
+        tests = [
+            f"outside_.inside({strip(self.ints(s.expr))}, {strip(self.ints(s.size))}, "
+            f"{self._number_of(access, s)})"
+            for s in access.loose
+            if mark_of(s.expr) == CHECKED
+        ]
+        return f"({' && '.join(tests)} ? {text} : {self.element(read)}(0))" if tests else text
 
     def _load(self, read: Index, access: Access) -> str:
         assert isinstance(read.base, Var)
@@ -193,11 +206,12 @@ class Nest(Expressions):
 
         return [s for s in access.subscripts if not provably_inside(s, self.scope, self.context)]
 
-    def guarded(self, expr: Expr, type_: Type) -> str:
-        self.frame.guards += 1
-        text = self.value(expr, type_)
-        self.frame.guards -= 1
-        return text
+    @contextmanager
+    def conditional(self) -> Iterator[None]:
+        frame = self.frame
+        frame.guards += 1
+        yield
+        frame.guards -= 1
 
     def tensor_call(self, call: Call) -> str:
         raise AssertionError("calls of tensor functions are evaluated before the nest")

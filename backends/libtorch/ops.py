@@ -262,7 +262,7 @@ def _expand(c: Lowered) -> str:
 
 
 def _sum_to(c: Lowered) -> str:
-    return f"loma::sum_to({c.args[0]}, {c.list('shape')})"
+    return f"loma::sum_to({c.args[0]}, {c.list('shape')}, {cpp_string(c.place)})"
 
 
 def _reshape_like(c: Lowered) -> str:
@@ -274,7 +274,7 @@ def _expand_like(c: Lowered) -> str:
 
 
 def _sum_to_like(c: Lowered) -> str:
-    return f"loma::sum_to({c.args[0]}, {c.args[1]}.sizes())"
+    return f"loma::sum_to({c.args[0]}, {c.args[1]}.sizes(), {cpp_string(c.place)})"
 
 
 def _unreduce_like(c: Lowered) -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from loma import sizes
+from loma import bounds, sizes
 from loma.backends.libtorch.access import Access, Subscript
 from loma.backends.libtorch.expressions import strip
+from loma.backends.libtorch.guards import mark_of
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
 from loma.ir import INT, Axis, IndexAssign, Var
-from loma.printer import print_expr
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.context import FunctionContext
@@ -27,7 +27,7 @@ def provably_inside(subscript: Subscript, axes: Sequence[Axis], context: Functio
     if subscript.parts is None:
         return False
     extents = {axis.name: axis.extent for axis in axes}
-    return sizes.stays_inside(subscript.parts, subscript.size, extents, context.is_size)
+    return bounds.stays_inside(subscript.expr, subscript.size, extents, context.is_size)
 
 
 def write_checks(
@@ -68,8 +68,10 @@ def _check(
     tensor = cpp_string(context.show(access.base))
     dim = context.dimension(access.base.name, subscript.dim)
     expr = subscript.expr
+    if mark_of(expr) is not None:
+        return None  # the element is tested where it is read
     if subscript.parts is None:  # each element is checked, but there must be one to read
-        shown = cpp_string(print_expr(expr))
+        shown = cpp_string(context.shown(expr))
         return (
             f"{size} <= 0) loma::range_error({place}, {shown}, {tensor}, {dim}, "
             f"{strip(size)}, loma::Interval(0));"
@@ -86,7 +88,7 @@ def _check(
             return None
         text = context.ints(extent)
         return (
-            f"{text} != {size}) loma::extent_error({place}, {cpp_string(expr.name)}, "
+            f"{text} != {size}) loma::extent_error({place}, {cpp_string(context.shown(expr))}, "
             f"{strip(text)}, {tensor}, {dim}, {strip(size)});"
         )
     if provably_inside(subscript, axes, context):
@@ -98,7 +100,7 @@ def _check(
         interval += f".over({strip(context.ints(coefficient))}, {strip(context.ints(extent))})"
     return (
         f"!{interval}.inside({strip(size)})) loma::range_error({place}, "
-        f"{cpp_string(print_expr(expr))}, {tensor}, {dim}, {strip(size)}, {interval});"
+        f"{cpp_string(context.shown(expr))}, {tensor}, {dim}, {strip(size)}, {interval});"
     )
 
 

@@ -181,7 +181,7 @@ class ScalarStatements(Statements):
     def block(self, steps: tuple[Step, ...], outermost: bool) -> None:
         for stmt in map(as_statement, steps):
             if stmt.span.line:
-                self.context.current_line = stmt.span.line
+                self.context.current = stmt.span
             self._comment(stmt)
             self._statement(stmt, False, outermost)
 

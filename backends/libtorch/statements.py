@@ -47,8 +47,11 @@ class Statements:
         self.touched: set[str] = set()
         self.private: set[str] = set()  # tensors that live inside kernels alone
         self.declared: set[str] = {param.name for param in context.function.params}
-        # In a backward function an adjoint that nobody wants stays undefined.
-        self.partial = any(p.name.startswith("_need_") for p in context.function.params)
+        # In a backward function an adjoint that nobody wants stays undefined: its last parameters
+        # say which results are wanted.
+        function = context.function
+        is_backward = function.half == "backward"
+        self.needs = function.params[-len(function.results) :] if is_backward else ()
 
     def block(self, steps: tuple[Step, ...], outermost: bool) -> None:
         fresh: set[int] = set()
@@ -73,7 +76,7 @@ class Statements:
                 self.touched |= mentioned_names((stmt,))
                 continue
             if stmt.span.line:
-                self.context.current_line = stmt.span.line
+                self.context.current = stmt.span
             self._comment(stmt)
             if isinstance(step, Nested):
                 self._steps(step, outermost)
@@ -120,7 +123,8 @@ class Statements:
         for name in sorted(storage.own_names(stmt)):
             if name not in self.lazy or name in self.ready:
                 continue
-            if isinstance(stmt, Return) and self.partial:
+            if isinstance(stmt, Return) and self.needs:
+                self._allocate_wanted(stmt, name)
                 continue
             unknown = not outermost or name in self.touched
             if storage.is_whole(stmt, name) and storage.overwrites(stmt, name):
@@ -149,6 +153,15 @@ class Statements:
         guard = f"if (!{variable}.defined()) " if unknown else ""
         self.writer.line(f"{guard}{variable} = {made};")
         self.ready.add(name)
+
+    def _allocate_wanted(self, stmt: Return, name: str) -> None:
+        """Allocates a result that no statement before has written to, if it is wanted."""
+        variable = cpp_name(name)
+        for value, need in zip(stmt.values, self.needs, strict=True):
+            if value == Var(name, value.type):
+                wanted = f"{cpp_name(need.name)} != 0 && !{variable}.defined()"
+                made = self.host.allocate(self.lazy[name], "zeros")
+                self.writer.line(f"if ({wanted}) {variable} = {made};")
 
     def _zero(self, target: Var) -> None:
         name = target.name
@@ -353,7 +366,7 @@ class Statements:
 
     def _while(self, stmt: While) -> None:
         count = self.context.temporary("count")
-        line = stmt.span.line or self.context.current_line
+        line = stmt.span.line or self.context.current.line
         name = cpp_string(self.context.function.name)
         self.writer.line(f"int64_t {count} = 0;")
         with self.writer.block(f"while ({strip(self.host.condition(stmt.cond))})"):

@@ -129,6 +129,9 @@ class Host(Expressions):
         )  # fmt: skip
         place = self.context.place(self.context.line(op.span))
         text = row.emit(ops.Lowered(op, args, lambda e: strip(self.value(e, INT)), place))
+        if _may_refuse(op):
+            where = cpp_string(f"{place}in '{self.context.shown(op)}': ")
+            text = f"loma::located({where}, [&] {{ return {text}; }})"
         if op.name in _BROADCASTING and not _provable(op):
             where = f"{place}the result of '{op.name}'"
             return self.shaped(text, op.type, where)
@@ -179,6 +182,19 @@ def alias_roots(expr: Expr) -> set[str]:
 def _may_be_own(expr: Expr) -> bool:
     """Whether the value can turn out to be nobody else's, so that a copy would be wasted."""
     return isinstance(expr, Call)
+
+
+def _may_refuse(op: Op) -> bool:
+    """Whether ATen may find that sizes disagree; what it says then knows nothing of the program."""
+    tensors = [arg.type for arg in op.args if isinstance(arg.type, TensorType)]
+    if len(tensors) < 2:
+        return op.name in ("reshape", "expand_like")
+    if op.name not in _BROADCASTING or not _provable(op):
+        return True
+    if op.name != "matmul":
+        return False
+    left, right = (type_.dims for type_ in tensors)
+    return not (left and right and sizes.equal(left[-1], right[-2]))
 
 
 def _provable(op: Op) -> bool:

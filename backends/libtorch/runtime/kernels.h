@@ -86,6 +86,21 @@ inline void check_shape(const at::Tensor& tensor, at::IntArrayRef sizes, const c
   if (tensor.defined() && tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
 }
 
+[[noreturn]] LOMA_COLD inline void refused(const char* place, c10::Error& error) {
+  if (typeid(error) == typeid(c10::Error)) TORCH_CHECK(false, place, error.what_without_backtrace());
+  throw;  // one with a type of its own is the runtime's, which knows the place, or no memory
+}
+
+// What an operator of ATen gives; its error says in which line of the program.
+template <class Call>
+auto located(const char* place, Call call) {
+  try {
+    return call();
+  } catch (c10::Error& error) {
+    refused(place, error);
+  }
+}
+
 // The tensor, whose sizes must be these. ``place`` reads "f: line 4: 'y'".
 inline const at::Tensor& shaped(const at::Tensor& tensor, at::IntArrayRef sizes, const char* place) {
   if (tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
@@ -120,13 +135,16 @@ number element(const at::Tensor& tensor, std::initializer_list<int64_t> subscrip
 // ------------------------------------------------- operators that ATen does not have as they are
 
 // Summed over what broadcasting from ``sizes`` added.
-inline at::Tensor sum_to(at::Tensor tensor, at::IntArrayRef sizes) {
+inline at::Tensor sum_to(at::Tensor tensor, at::IntArrayRef sizes, const char* place) {
   const int64_t extra = tensor.dim() - static_cast<int64_t>(sizes.size());
-  TORCH_CHECK_VALUE(extra >= 0, "cannot sum sizes ", tensor.sizes(), " to ", sizes);
+  bool expands = extra >= 0;
   std::vector<int64_t> dims;
-  for (int64_t k = 0; k < tensor.dim(); ++k) {
-    if (k < extra || (sizes[k - extra] == 1 && tensor.size(k) != 1)) dims.push_back(k);
+  for (int64_t k = 0; expands && k < tensor.dim(); ++k) {
+    const bool summed = k < extra || (sizes[k - extra] == 1 && tensor.size(k) != 1);
+    if (summed) dims.push_back(k);
+    expands = summed || tensor.size(k) == sizes[k - extra];
   }
+  TORCH_CHECK_VALUE(expands, place, "sizes ", tensor.sizes(), " do not come of broadcasting ", sizes);
   return dims.empty() ? tensor : tensor.sum(dims, /*keepdim=*/true).reshape(sizes);
 }
 
@@ -243,10 +261,15 @@ class Outside {
  public:
   // The subscript where it is inside, else 0, which the caller has made sure exists.
   int64_t clamp(int64_t subscript, int64_t size, int64_t which) {
-    if (subscript >= 0 && subscript < size) return subscript;
+    return inside(subscript, size, which) ? subscript : 0;
+  }
+
+  // Whether the subscript is inside; it need not be for the statement to go on.
+  bool inside(int64_t subscript, int64_t size, int64_t which) {
+    if (subscript >= 0 && subscript < size) return true;
     int64_t none = 0;
     if (which_.compare_exchange_strong(none, which)) value_.store(subscript);
-    return 0;
+    return false;
   }
 
   void check(int64_t which, const char* place, const char* subscript, const char* tensor, int64_t dim,

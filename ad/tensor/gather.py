@@ -1,0 +1,178 @@
+"""The adjoint of a read that may leave its tensor: what it would scatter may fall outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from loma import builder as b
+from loma import sizes
+from loma.axes import standalone
+from loma.bounds import stays_inside
+from loma.ir import (
+    FLOAT, INT, Axis, Binary, Expr, Index, IntConst, Reduce, Select, TensorType, Unary, Var,
+    ZeroPad,
+)  # fmt: skip
+from loma.names import Names
+from loma.walk import free_variables, map_children, substitute, walk
+
+
+def gather(
+    place: Index, value: Expr, axes: tuple[Axis, ...], names: Names
+) -> tuple[Index, Expr, tuple[Axis, ...]] | None:
+    """``dX[h + p] += value`` as a statement over X's own index x, with ``h = x - p``: its target,
+    value and axes.
+
+    For each subscript one axis with coefficient 1 or -1 is solved for; what is read at it turns
+    into a read inside ``zero_pad``, and the value counts only where the axis is inside its range.
+    None when a subscript has no such axis.
+    """
+    assert isinstance(place.base.type, TensorType)
+    assert place.base.type.dims is not None
+    extents = {axis.name: axis.extent for axis in axes}
+    if any(free_variables(extent) & set(extents) for extent in extents.values()):
+        return None
+    dims = place.base.type.dims
+    # axes that run over the whole dimension where they stand alone
+    whole = {
+        name
+        for name, size, _ in standalone(value)
+        if name in extents and sizes.equal(size, extents[name])
+    }
+    solved: dict[str, Expr] = {}
+    subscripts: list[Expr] = []
+    new_axes: list[Axis] = []
+    bare = {
+        s.name
+        for s, dim in zip(place.subscripts, dims, strict=True)
+        if isinstance(s, Var) and (s.name not in extents or sizes.equal(extents[s.name], dim))
+    }
+    counts = [free_variables(s) for s in place.subscripts]
+    for position, subscript in enumerate(place.subscripts):
+        own = counts[position] & set(extents)
+        if not own or (isinstance(subscript, Var) and subscript.name in bare):
+            subscripts.append(subscript)
+            if not own and not stays_inside(subscript, dims[position], {}, lambda name: False):
+                return None
+            continue
+        form = sizes.affine(subscript, axes)
+        if form is None:
+            return None
+        elsewhere = set().union(*(c for k, c in enumerate(counts) if k != position))
+        axis = _solvable(form[0], value, elsewhere | bare)
+        if axis is None:
+            return None
+        own_index = Var(names.fresh(_own_name(axis)), INT)
+        sign = sizes.constant(form[0][axis])
+        rest = sizes.simplify(Binary("-", subscript, _times(form[0][axis], Var(axis, INT)), INT))
+        solution: Expr = Binary("-", own_index, rest, INT)
+        if sign == -1:
+            solution = Unary("-", solution, INT)
+        solved[axis] = sizes.simplify(solution)
+        subscripts.append(own_index)
+        new_axes.append(Axis(own_index.name, dims[position]))
+    test: Expr | None = None
+    for axis, solution in solved.items():
+        test = both(test, _between(solution, extents[axis]))
+    moved = _padded(substitute(value, solved), {a.name: a.extent for a in new_axes})
+    vanishes = _vanishes(value, set(solved)) and not _looks_up(value, set(solved))
+    if test is not None and not (vanishes and set(solved) <= whole):
+        moved = b.select(test, moved, b.flt(0))
+    kept = tuple(axis for axis in axes if axis.name not in solved)
+    target = replace(place, subscripts=tuple(subscripts))
+    return target, moved, (*new_axes, *kept)
+
+
+def _own_name(axis: str) -> str:
+    return f"{axis}_x"
+
+
+def _times(coefficient: Expr, axis: Expr) -> Expr:
+    return Binary("*", coefficient, axis, INT)
+
+
+def _solvable(coefficients: dict[str, Expr], value: Expr, excluded: set[str]) -> str | None:
+    """An axis with coefficient 1 or -1 that no other subscript uses; one that the value's reads
+    have as a bare subscript first, since those stay unit-stride reads."""
+    del value
+    units = [a for a, c in coefficients.items() if sizes.constant(c) in (1, -1)]
+    units = [a for a in units if a not in excluded]
+    if len(units) < len(coefficients) and len(coefficients) > 1:
+        # A strided axis would have to run over its whole range for every element: scatter instead.
+        return None
+    return units[0] if units else None
+
+
+def _vanishes(value: Expr, solved: set[str]) -> bool:
+    """Whether the value is a product with a read at a solved axis as a factor: such a read is zero
+    outside, so that no further test is needed."""
+    match value:
+        case Index(_, subscripts):
+            return solved <= {s.name for s in subscripts if isinstance(s, Var)}
+        case Binary("*", left, right):
+            return (_vanishes(left, solved) and _is_plain(right)) or (
+                _vanishes(right, solved) and _is_plain(left)
+            )
+        case Unary("-", operand):
+            return _vanishes(operand, solved)
+        case _:
+            return False
+
+
+def _is_plain(expr: Expr) -> bool:
+    return all(isinstance(n, Index | ZeroPad | Var | Binary | Unary | IntConst) or (n.type == FLOAT
+               and not isinstance(n, Select | Reduce)) for n in walk(expr)) and not any(
+        isinstance(n, Binary) and n.op in ("/", "**") and n.type == FLOAT for n in walk(expr)
+    )  # fmt: skip
+
+
+def _looks_up(expr: Expr, axes: set[str]) -> bool:
+    """Whether a subscript reads a tensor at one of these axes: outside of them it has no value."""
+    return any(
+        isinstance(inner, Index) and free_variables(inner) & axes
+        for node in walk(expr)
+        if isinstance(node, Index)
+        for subscript in node.subscripts
+        for inner in walk(subscript)
+    )
+
+
+def _padded(expr: Expr, moved: Mapping[str, Expr]) -> Expr:
+    """Reads whose subscripts were substituted are put inside ``zero_pad``, but where an index runs
+    over the dimension. Those that look their subscripts up are not: they stand under a
+    condition."""
+    match expr:
+        case ZeroPad():
+            return expr
+        case Index(base, subscripts) if isinstance(base.type, TensorType) and any(
+            free_variables(s) & set(moved)
+            and not (isinstance(s, Var) and sizes.equal(moved[s.name], dim))
+            for s, dim in zip(subscripts, base.type.dims or (), strict=True)
+        ):
+            return expr if _looks_up(expr, set(moved)) else ZeroPad(expr)
+        case _:
+            return map_children(expr, lambda child: _padded(child, moved))
+
+
+def inside_tests(place: Index, axes: tuple[Axis, ...] = ()) -> list[Expr | None]:
+    """For each subscript the condition that it is inside its dimension; None where it surely is."""
+    assert isinstance(place.base.type, TensorType)
+    extents = {axis.name: axis.extent for axis in axes}
+    tests: list[Expr | None] = []
+    for subscript, dim in zip(place.subscripts, place.base.type.dims or (), strict=True):
+        if isinstance(subscript, Var) and sizes.equal(extents.get(subscript.name, subscript), dim):
+            tests.append(None)
+        else:
+            tests.append(_between(subscript, dim))
+    return tests
+
+
+def _between(value: Expr, end: Expr) -> Expr:
+    return b.binary("and", b.binary("<=", IntConst(0), value), b.binary("<", value, end))
+
+
+def both(first: Expr | None, second: Expr | None) -> Expr | None:
+    """The condition that both hold; None always holds."""
+    if first is None or second is None:
+        return second if first is None else first
+    return b.binary("and", first, second)

@@ -1,0 +1,164 @@
+"""What a condition, ``zero_pad`` or an empty range leaves out is not read, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from guard_cases import CASES
+from oracle import Program, check, differentiable, entry
+
+BY_NAME = {case.name: case for case in CASES}
+# One case of each program.
+COMPILED = list({entry(case.text): case for case in reversed(CASES)}.values())[::-1]
+COMPILED_TWICE = ("delayed", "any_rank", "causal")
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return Program([case.text for case in COMPILED], COMPILED_TWICE, first=COMPILED_TWICE)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_guarded(program: Program, name: str) -> None:
+    case = BY_NAME[name]
+    check(program, entry(case.text), case.arguments(), case.reference, smooth=case.smooth)
+
+
+@pytest.mark.parametrize("name", ["any_rank", "any_rank_in_a_branch"])
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_second_derivatives_of_any_rank(program: Program, name: str, wanted: int) -> None:
+    """Autograd differentiates the backward part, also in one argument only."""
+    case = BY_NAME[name]
+    args = case.arguments()
+    found: list[torch.Tensor] = []
+    for function in (program.compiled(name), case.reference):
+        leaves = [args[0].clone().requires_grad_(), args[1].clone().requires_grad_()]
+        y = function(*leaves, *args[2:])
+        first = torch.autograd.grad(y.sin().sum(), leaves, create_graph=True)
+        found += torch.autograd.grad(first[0].sum() + first[1].cos().sum(), leaves[wanted])
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize(
+    "name", ["a_negative_count", "one_less_than_nothing", "sums_of_negative_counts", "nothing_of_w"]
+)
+def test_gradients_of_an_empty_range_are_zeros(program: Program, name: str) -> None:
+    """Not None, as for what a function does not depend on: it does, over an empty range."""
+    case = BY_NAME[name]
+    args = case.arguments()
+    leaves = [args[k].requires_grad_() for k in differentiable(args)]
+    y = program.compiled(name)(*args)
+    first = torch.autograd.grad(y.sum(), leaves, create_graph=True, allow_unused=True)
+    assert [g is not None for g in first] == [True] * len(leaves)
+    second = torch.autograd.grad(sum(g.sum() for g in first), leaves, allow_unused=True)
+    for leaf, gradient in zip(leaves, second, strict=True):
+        assert gradient is not None
+        torch.testing.assert_close(gradient, torch.zeros_like(leaf))
+
+
+# ---------------------------------------------------------------------------- what is refused
+
+D = torch.float64
+FAILING = """
+def far(x : In[Tensor[N]], d : In[int]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = x[i - d] if i >= d else 0.0
+    return y
+
+def beyond(x : In[Tensor[N]], t : In[IntTensor[M]]) -> Tensor[M]:
+    y : Tensor[M]
+    y[i] = x[t[i]] if t[i] >= 0 else 1.0
+    return y
+
+def beside(z : In[Tensor[N]], x : In[Tensor[M]], t : In[IntTensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = zero_pad(z[i - 1]) * x[t[i]]
+    return y
+
+def shifted(x : In[Tensor[N]], s : In[int]) -> float:
+    return sum(x[i + s]*x[i] for i in range(3))
+
+def operators(z : In[Tensor[N]], x : In[Tensor[M]]) -> Tensor[N]:
+    w : Tensor[N] = exp(z) * x
+    return w
+
+def product(z : In[Tensor[N, K]], x : In[Tensor[J, M]]) -> Tensor[N, M]:
+    w : Tensor[N, M] = matmul(z, x)
+    return w
+
+d_far = rev_diff(far)
+d_beyond = rev_diff(beyond)
+d_beside = rev_diff(beside)
+d_shifted = rev_diff(shifted)
+d_operators = rev_diff(operators)
+d_product = rev_diff(product)
+"""
+X = torch.ones(3, dtype=D)
+PADDING = "; wrap the read in zero_pad(...) if zero is meant"
+SIZES = "The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 0"
+ERRORS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "far": ((X, -2), "far: line 4: subscript 'i - d' of 'x' is 3, outside dimension 0 of size 3"),
+    "d_far": (
+        (X, -2, X),
+        "far: line 4, backward: subscript 'i - d' of 'x' is 3, outside dimension 0 of size 3",
+    ),
+    "beyond": (
+        (X, torch.tensor([-1, 3])),
+        "beyond: line 9: subscript 't[i]' of 'x' is 3, outside dimension 0 of size 3",
+    ),
+    "d_beyond": (
+        (X, torch.tensor([-1, 3]), X[:2]),
+        "beyond: line 9, backward: subscript 't[i]' of 'x' is 3, outside dimension 0 of size 3",
+    ),
+    "d_beside": (
+        (X, X, torch.tensor([0, 1, 3]), X),
+        "beside: line 14, backward: subscript 't[i]' of 'x' is 3, outside dimension 0 of size 3",
+    ),
+    "d_shifted": (
+        (torch.ones(4, dtype=D), 2, 1.0),
+        "shifted: line 18, backward: subscript 'i + s' of 'x' runs from 4 to 4, outside dimension "
+        f"0 of size 4{PADDING}",
+    ),
+    "operators": ((X, torch.ones(4, dtype=D)), f"operators: line 21: in 'exp(z) * x': {SIZES}"),
+    "d_operators": (
+        (X, torch.ones(4, dtype=D), X),
+        f"operators: line 21, backward: in 'w : Tensor[N] = exp(z) * x': {SIZES}",
+    ),
+    "product": (
+        (torch.ones(3, 4, dtype=D), torch.ones(5, 6, dtype=D)),
+        "product: line 25: in 'matmul(z, x)': mat1 and mat2 shapes cannot be multiplied (3x4 and "
+        "5x6)",
+    ),
+    "d_product": (
+        (torch.ones(3, 4, dtype=D), torch.ones(5, 6, dtype=D), torch.ones(3, 6, dtype=D)),
+        "product: line 25, backward: sizes [3, 5] do not come of broadcasting [3, 4]",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def failing() -> Program:
+    return Program([FAILING], derivatives=False)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_messages_have_the_names_and_the_line_of_the_program(failing: Program, name: str) -> None:
+    """In derivatives too, where an element is checked when its adjoint is written."""
+    args, message = ERRORS[name]
+    with pytest.raises((ValueError, RuntimeError)) as caught:
+        failing.compiled(name)(*args)
+    assert str(caught.value) == message
+    if not name.startswith("d_"):  # the same with autograd
+        leaf = args[0].clone().requires_grad_()
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            failing.compiled(name)(leaf, *args[1:])
+        assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("name", ["far", "beyond"])
+def test_a_guard_that_lets_too_much_through(failing: Program, name: str) -> None:
+    args, _ = ERRORS[name]
+    with pytest.raises(ValueError, match="line"):
+        failing.value(name, args)
