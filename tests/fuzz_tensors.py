@@ -1,8 +1,9 @@
 """Random tensor programs: statements that may run in common loops, and such that must not.
 
 Few sizes and few index names, so that statements share them by chance, and tensors are read as they
-are written, transposed, shifted, at one place, or summed over; zeros, loops, branches on ints,
-operators on whole tensors, and calls come in between.
+are written, transposed, shifted, at one place, looked up, summed over, or under conditions that
+leave elements out; zeros, loops (some without iterations), branches on ints, operators on whole
+tensors, calls, and Out tensors come in between.
 """
 
 from __future__ import annotations
@@ -36,21 +37,27 @@ class Generator:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
-    def program(self) -> Program:
-        """Two functions, of which the second one, ``f``, may call the first one."""
+    def program(self, outs: bool = True) -> Program:
+        """Two functions, of which the second one, ``f``, may call the first one and, with ``outs``,
+        has an Out tensor now and then, which it reads."""
         rng = self._rng
         helper = _Function(rng, "g", (("A", "B"), ("B",)), None)
         text = helper.text()
         dims = tuple(self._dims() for _ in range(3))
-        text += "\n\n" + _Function(rng, "f", dims, helper).text()
+        out = Tensor("m", rng.choice(dims)) if outs and rng.random() < 0.3 else None
+        function = _Function(rng, "f", dims, helper, out)
+        text += "\n\n" + function.text()
         sizes = {size: rng.choice((1, 2, 3, 3, 4, 5)) for size in SIZES}
         seed = torch.Generator().manual_seed(rng.randrange(1 << 30))
-        given = [*dims, SIZES]
+        given = [*dims, SIZES, *(t.dims for t in function.outs)]
         tensors = [
             torch.randn([sizes[d] for d in own], generator=seed, dtype=torch.float64)
             for own in given
         ]
-        return Program(text, (*tensors, rng.choice((0, 1, 2, 3))))
+        inside = torch.randint(sizes["B"], (sizes["A"],), generator=seed)
+        around = torch.randint(-1, sizes["B"] + 1, (sizes["A"],), generator=seed)
+        count = rng.choice((-2, 0, 1, 2, 3))
+        return Program(text, (*tensors, inside, around, count))
 
     def _dims(self) -> tuple[str, ...]:
         return tuple(self._rng.choice(SIZES) for _ in range(self._rng.choice((1, 2, 2, 3))))
@@ -63,14 +70,16 @@ class _Function:
         name: str,
         dims: tuple[tuple[str, ...], ...],
         helper: _Function | None,
+        out: Tensor | None = None,
     ) -> None:
         self._rng = rng
         self._name = name
         self._helper = helper
         self._params = [Tensor(f"x{k}", own) for k, own in enumerate(dims)]
         # binds every size; read like the others
-        self._params.append(Tensor("z", SIZES if helper else ("A", "B", "C")))
-        self._local: list[Tensor] = []
+        self._params.append(Tensor("z", SIZES))
+        self.outs = [out] if out else []
+        self._local: list[Tensor] = [*self.outs]
         self._ints = ["n"]
         self._own_ints: list[str] = []
         self._floats: list[str] = []
@@ -88,7 +97,11 @@ class _Function:
         results = rng.sample(own, min(len(own), 2 if self._helper else 1)) or [self._declared()]
         if not self._helper:
             self._result = results[0]
-        params = ", ".join(f"{t.name} : In[{t.type}]" for t in self._params)
+        listed = [f"{t.name} : In[{t.type}]" for t in self._params]
+        listed += [f"{t.name} : Out[{t.type}]" for t in self.outs]
+        if self._helper:  # positions inside dimension B, and such that may be outside
+            listed += ["inside : In[IntTensor[A]]", "around : In[IntTensor[A]]"]
+        params = ", ".join(listed)
         types = ", ".join(t.type for t in results)
         types = types if len(results) == 1 else f"tuple[{types}]"
         body = "\n".join(f"    {line}" for line in self._lines)
@@ -319,12 +332,18 @@ class _Function:
             return self._target[1]  # a statement reads no other element of what it writes
         subscripts: list[str] = []
         padded = False
+        guards: list[str] = []
         used: set[str] = set()
         for size in tensor.dims:
             names = [name for name, own in axes.items() if own == size]
             fresh = [name for name in names if name not in used] or names
+            looked = [name for name, own in axes.items() if own == "A"] if self._helper else []
             roll = rng.random()
-            if names and roll < 0.85:
+            if rng.random() < 0.12:
+                subscript, guard = self._guarded(names, looked, size)
+                subscripts.append(subscript)
+                guards += [guard] if guard else []
+            elif names and roll < 0.85:
                 name = fresh[0] if rng.random() < 0.8 else rng.choice(names)
                 used.add(name)
                 subscripts.append(name)
@@ -343,4 +362,27 @@ class _Function:
             else:
                 subscripts.append(rng.choice(("0", f"{size} - 1")))
         read = f"{tensor.name}[{', '.join(subscripts)}]"
-        return f"zero_pad({read})" if padded else read
+        if padded or (guards and rng.random() < 0.3):
+            return f"zero_pad({read})"
+        return f"({read} if {' and '.join(guards)} else 0.3)" if guards else read
+
+    def _guarded(self, names: list[str], looked: list[str], size: str) -> tuple[str, str]:
+        """A subscript that may leave a dimension, with the condition that it does not."""
+        rng = self._rng
+        if looked and size == "B" and rng.random() < 0.3:
+            return f"inside[{rng.choice(looked)}]", ""
+        if looked and rng.random() < 0.4:
+            subscript = f"around[{rng.choice(looked)}]"
+            return subscript, f"0 <= {subscript} and {subscript} < {size}"
+        if not names:
+            return "n", f"0 <= n and n < {size}"
+        name = rng.choice(names)
+        match rng.randrange(4):
+            case 0:
+                return f"{name} - 1", f"{name} > 0"
+            case 1:
+                return f"{name} + 1", f"not {name} + 1 >= {size}"
+            case 2:
+                return f"2 * {name} - n", f"2 * {name} >= n and 2 * {name} - n < {size}"
+            case _:
+                return f"{name} - n", f"{name} >= n and n >= 0"

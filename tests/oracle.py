@@ -94,10 +94,11 @@ class Program:
     ) -> tuple[list[Any], list[bool]]:
         """Arguments of a derivative, adjoints to add to being zero, and which of those are floats.
 
-        ``weights`` are the adjoints of what the function writes: Out arguments, then results.
+        ``weights`` are the adjoints of the results, then of the Out arguments' final values.
         """
         primal, adjoint = self.function(name), self.function(prefix + name)
-        values, left = iter(args), list(weights)
+        values = iter(args)
+        results, outs = weights[: len(primal.results)], iter(weights[len(primal.results) :])
         given: list[Any] = []
         kept: list[bool] = []
         params = list(adjoint.params)
@@ -106,15 +107,15 @@ class Program:
             own = params.pop(0)
             if param.mode == "Out":
                 assert own.mode == "In"
-                given.append(left.pop(0))
+                given.append(next(outs))
                 continue
             given.append(value)
             if params and params[0].mode == "Out":
                 given.append(zero(value))
                 kept.append(is_float(params.pop(0).type))
         assert all(own.mode == "In" for own in params)
-        assert len(params) == len(left)
-        return [*given, *left], kept
+        assert len(params) == len(results)
+        return [*given, *results], kept
 
     def adjoint(
         self, name: str, args: Sequence[Any], weights: Sequence[Any], prefix: str = "d_"
@@ -146,7 +147,8 @@ class Program:
         interpreter, pairs = self._split
         pair = pairs[name]
         given = [plain(arg) for arg in args]
-        results = len(self.function(name).results)
+        primal = self.function(name)
+        results = len(primal.results) + sum(param.mode == "Out" for param in primal.params)
         outs = interpreter.call(pair.forward, *given)
         values: list[Any] = []
         for source in pair.sources:

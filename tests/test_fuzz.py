@@ -7,11 +7,15 @@ and always the same.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hypothesis
 import pytest
+import fuzz_tensors
+import numpy as np
+import oracle
+import torch
 from fuzz_programs import Generator, Program
 from hypothesis import Phase
 from hypothesis import strategies as st
@@ -25,7 +29,7 @@ from loma.printer import print_module
 from loma.verify import verify
 
 FORWARD = "fwd_f = fwd_diff(f)\n"
-Check = Callable[[Program], None]
+Check = Callable[[Any], None]
 
 
 @pytest.fixture
@@ -33,7 +37,7 @@ def fuzz(request: pytest.FixtureRequest) -> Callable[..., None]:
     """``fuzz(check, examples, **options)``: checks programs that a Generator makes."""
     wanted = request.config.getoption("--fuzz-examples")
 
-    def run(check: Check, examples: int, **options: bool) -> None:
+    def run(check: Check, examples: int, generator: Any = Generator, **options: bool) -> None:
         @hypothesis.settings(
             max_examples=wanted or examples,
             derandomize=wanted is None,
@@ -45,7 +49,7 @@ def fuzz(request: pytest.FixtureRequest) -> Callable[..., None]:
         )
         @hypothesis.given(st.randoms(use_true_random=False))
         def explore(rng: random.Random) -> None:
-            program = Generator(rng).program(**options)
+            program = generator(rng).program(**options)
             hypothesis.note(f"{program.text}\nargs = {program.args}")
             check(program)
 
@@ -116,3 +120,52 @@ def test_derivatives_of_derivatives(fuzz: Any, simd: bool) -> None:
         )
 
     fuzz(check, 3 if simd else 8, simd=simd, reads_outs=False)
+
+
+# --------------------------------------------------------------------------------------- tensors
+
+
+def _dot(left: Sequence[Any], right: Sequence[Any]) -> float:
+    pairs = zip(left, right, strict=True)
+    return sum(float(np.sum(oracle.plain(a) * oracle.plain(b))) for a, b in pairs)
+
+
+def _size(values: Sequence[Any]) -> float:
+    return max((float(np.max(np.abs(oracle.plain(v)), initial=1.0)) for v in values), default=1.0)
+
+
+def test_tensor_derivatives(fuzz: Any) -> None:
+    """Of first and second order, against central differences on the interpreter."""
+
+    def check(made: fuzz_tensors.Program) -> None:
+        program, args = oracle.Program([made.text]), list(made.args)
+        generator = torch.Generator().manual_seed(1)
+        values = program.value("f", args)
+        where = oracle.differentiable(args)
+        weights = oracle.random_weights(values, generator)
+        along = oracle.random_weights([args[k] for k in where], generator)
+        found = program.split_adjoint("f", args, weights, where)
+        first = [found[k] for k in where]
+        if not _size([*values, *first]) < 1e6 or "no_diff" in made.text:
+            return
+        ahead = _dot(weights, oracle.difference(program, "f", args, along))
+        assert abs(ahead - _dot(along, first)) <= 1e-5 * max(abs(ahead), _size(first))
+        if " : Out" in made.text:  # rev_diff starts those at zero
+            return
+        for k, right in zip(where, program.adjoint("f", args, weights), strict=True):
+            oracle.close(found[k], right, 1e-9, f"argument {k}")
+        directions = oracle.random_weights(weights, generator)
+
+        def slope(step: float) -> float:
+            moved = list(args)
+            for k, v in zip(where, along, strict=True):
+                moved[k] = args[k] + step * v
+            turned = [w + step * v for w, v in zip(weights, directions, strict=True)]
+            return _dot(along, program.adjoint("f", moved, turned))
+
+        twice = program.second_adjoint("f", args, weights, along)
+        ahead = (slope(1e-6) - slope(-1e-6)) / 2e-6
+        behind = _dot([*along, *directions], twice)
+        assert abs(ahead - behind) <= 1e-4 * max(abs(ahead), _size(twice))
+
+    fuzz(check, 12, fuzz_tensors.Generator)
