@@ -43,6 +43,7 @@ _PARTS = {
         "each.cpp",
     ),
     "library": (
+        "cache_roots.cpp",
         "tuning.cpp",
         "convolution.cpp",
         "convolution_statements.cpp",
@@ -204,11 +205,12 @@ def build_specialisation(source: GeneratedSource, module: Path) -> Path:
     """The folder with a kernel for known sizes, as a library and as an object to be linked.
 
     ``module`` is the folder of the module that it belongs to; loading the library needs that
-    module in the process, whose runtime it uses.
+    module in the process, whose runtime it uses. CacheError where that folder is damaged.
     """
     toolchain = detect()
 
     def compile_into(folder: Path) -> None:
+        cache.check(module)
         name, text = source.files[0]
         (folder / name).write_text(text, encoding="utf-8")
         made = _compile_generated(
@@ -231,9 +233,13 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
 
     A kernel for known sizes (:func:`build_specialisation`) that is among them takes part in calls
     with those sizes.
-    Headers are looked for in the folders of all the sources. Returns ``output``.
+    Headers are looked for in the folders of all the sources. Returns ``output``. CacheError where
+    a folder of the cache that is among them is damaged.
     """
     toolchain = detect()
+    for source in sources:
+        if cache.is_object(source.parent):
+            cache.check(source.parent)
     texts = [path.read_bytes() for path in sources]
     folders = sorted({path.resolve().parent for path in sources})
     headers = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.h"))]
@@ -242,7 +248,7 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
     def compile_into(folder: Path) -> None:
         def object_of(number: int, source: Path) -> Callable[[], Path]:
             known = source.parent / OBJECT_FILE
-            if known.is_file():  # a module's own file: compiled with the module
+            if cache.is_object(source.parent) and known.is_file():  # compiled with the module
                 return lambda: known
             made = folder / f"{number}.o"
             return lambda: _compile_generated(toolchain, source, made, folders)

@@ -1,28 +1,38 @@
 """The cache on disk: folders named by the hash of what they were made from.
 
 ``objects/KEY/`` holds files that a compiler made, ``index/KEY.json`` what a program's text led to,
-``notes/KEY/`` what was added to that later.
+``notes/KEY/`` what was added to that later. :mod:`loma.cache_roots` says where they are.
 An entry appears by one rename, complete or not at all, so a process that is killed half way leaves
 only a temporary folder, and readers need no lock. A lock per key makes a second process wait for
 the first instead of compiling the same again.
+
+Disks and copies fail: a library that was cut short would end the process that loads it. So every
+file has its hash beside it, and what does not agree with it counts as missing and is made again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import os
+import re
 import shutil
-import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from loma import config
+from loma import cache_roots, config
+from loma.errors import CacheError
 
 _ABANDONED_SECONDS = 24 * 3600.0
+_MANIFEST = "manifest.json"  # of an object: the sizes and hashes of its files
+_HASH = "hash"  # of a record in JSON: that of its other members
+_OTHERS_WRITE = 0o022
 
 
 def digest(parts: Iterable[str | bytes]) -> str:
@@ -49,115 +59,303 @@ def package_fingerprint() -> str:
     return digest(parts)
 
 
-def folder(key: str) -> Path:
-    """Where the object of that key is, or would be."""
-    return config.cache_dir() / "objects" / key
+# -------------------------------------------------------------------------------------- objects
+
+
+def find(key: object) -> Path | None:
+    """The object of that key, if there is one and it is what was put there."""
+    if not _is_key(key):
+        return None
+    for root in cache_roots.roots().read:
+        if _is_whole(folder := root / "objects" / str(key)):
+            return folder
+    return None
+
+
+def check(folder: Path) -> None:
+    """CacheError where the folder of an object is not what it was when it was made."""
+    if not _is_whole(folder):
+        raise CacheError(
+            f"{folder} in the cache is damaged or gone: compile the program again, in a new process"
+        )
+
+
+def is_object(folder: Path) -> bool:
+    """Whether a folder is one of the cache, by its name."""
+    return folder.parent.name == "objects" and re.fullmatch("[0-9a-f]{32}", folder.name) is not None
 
 
 def obtain(key: str, build: Callable[[Path], None]) -> Path:
-    """The folder ``objects/KEY``; where there is none yet, ``build`` fills a temporary one."""
-    target = folder(key)
-    if target.is_dir():
-        return target
+    """The folder ``objects/KEY``; where there is none, or a damaged one, ``build`` fills one."""
+    found = find(key)
+    if found is not None:
+        return found
     from filelock import FileLock
 
-    root = config.cache_dir()
-    for name in ("objects", "locks", "temporary"):
-        (root / name).mkdir(parents=True, exist_ok=True)
-    with FileLock(root / "locks" / f"{key}.lock"):
-        if target.is_dir():
-            return target
-        _remove_abandoned(root / "temporary")
-        draft = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=root / "temporary"))
-        try:
-            build(draft)
-            draft.chmod(0o755)
-            _rename(draft, target)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-    return target
+    with _storing() as root:
+        # A lock that others may open, they could keep.
+        with FileLock(root / "locks" / f"{key}.lock", mode=0o600):
+            found = find(key)
+            if found is not None:
+                return found
+            _remove_abandoned(root)
+            draft = root / "temporary" / _fresh(key)
+            try:
+                draft.mkdir(0o755)
+                build(draft)
+                _seal(draft, key)
+                _put(draft, root / "objects" / key)
+            finally:
+                _delete(draft)
+        return root / "objects" / key
 
 
-def _rename(draft: Path, target: Path) -> None:
+def _seal(draft: Path, key: str) -> None:
+    """Writes down what the files are, once they are on the disk."""
+    files = {}
+    for path in sorted(draft.iterdir()):
+        path.chmod(path.stat().st_mode & ~_OTHERS_WRITE)
+        _sync(path)
+        files[path.name] = [path.stat().st_size, _hash_of(path)]
+    _write(draft / _MANIFEST, key, {"files": files})
+    _sync(draft)
+
+
+def _put(draft: Path, target: Path) -> None:
+    """Renames; what is at the place goes, whatever it is. A reader finds all of one, or nothing."""
     try:
-        draft.rename(target)
+        os.replace(draft, target)
     except OSError:
-        if not target.is_dir():  # else a process with another lock, as on some network file systems
+        if not os.path.lexists(target):
             raise
+        if _is_whole(target):  # of a process with another lock, as on some network file systems
+            return
+        # Not written over: another process may have loaded it, and keeps it as it was.
+        away = target.with_name(f"{_fresh(target.name)}.tmp")
+        os.rename(target, away)
+        _delete(away)
+        os.replace(draft, target)
+    _sync(target.parent)
 
 
-def _remove_abandoned(temporary: Path) -> None:
+_verified: dict[Path, tuple[object, ...]] = {}
+_verifying = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    """The thread that holds the lock may not exist there."""
+    global _verifying
+    _verifying = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the files are what the manifest says; read once, unless they change."""
+    with _verifying:
+        state = _state(folder)
+        if state is None:
+            return False
+        if _verified.get(folder) != state:
+            if not _agrees(folder):
+                return False
+            _verified[folder] = state
+        return True
+
+
+def _state(folder: Path) -> tuple[object, ...] | None:
+    """What changes when a file does."""
+    try:
+        with os.scandir(folder) as entries:
+            files = sorted((entry.name, entry.stat()) for entry in entries)
+    except OSError:
+        return None
+    return tuple((name, f.st_ino, f.st_size, f.st_mtime_ns, f.st_ctime_ns) for name, f in files)
+
+
+def _agrees(folder: Path) -> bool:
+    manifest = _read(folder / _MANIFEST, folder.name)
+    if manifest is None:
+        return False
+    try:
+        return all(
+            (folder / name).stat().st_size == size and _hash_of(folder / name) == hash_
+            for name, (size, hash_) in manifest["files"].items()
+        )
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        return False
+
+
+def _hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remove_abandoned(root: Path) -> None:
     """Deletes what killed processes left behind."""
-    for entry in temporary.iterdir():
+    found = [(root / name).glob("*.tmp") for name in ("objects", "index")]
+    for path in itertools.chain((root / "temporary").iterdir(), *found):
         try:
-            if time.time() - entry.stat().st_mtime > _ABANDONED_SECONDS:
-                shutil.rmtree(entry, ignore_errors=True)
+            if time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS:
+                _delete(path)
         except OSError:
             continue
 
 
+# -------------------------------------------------------------------------------------- records
+
+
+def recall(
+    key: str, fields: Iterable[str], make: Callable[[], tuple[Path, dict[str, Any]]]
+) -> tuple[Path, dict[str, Any]]:
+    """What the index has under the key: an object, and a record that has these fields.
+
+    Where there is no such thing, ``make`` gives both.
+    """
+    record = read_index(key)
+    if record is not None and record.keys() >= {*fields, "object"}:
+        folder = find(record["object"])
+        if folder is not None:
+            return folder, record
+    folder, record = make()
+    record = {**record, "object": folder.name}
+    write_index(key, record)
+    return folder, record
+
+
 def read_index(key: str) -> dict[str, Any] | None:
     """What was kept under the key; None when there is nothing, or nothing readable."""
-    return _read(config.cache_dir() / "index" / f"{key}.json")
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        record = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) else None
+    found = (_read(root / "index" / f"{key}.json", key) for root in cache_roots.roots().read)
+    return next((record for record in found if record is not None), None)
 
 
 def write_index(key: str, record: dict[str, Any]) -> None:
-    _write(config.cache_dir() / "index", key, record)
+    with _storing() as root:
+        _replace(root / "index" / f"{key}.json", key, record)
 
 
-def _write(place: Path, key: str, record: dict[str, Any]) -> None:
-    place.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f"{key}.", suffix=".tmp", dir=place)
+def add_note(key: str, name: str, record: dict[str, Any]) -> None:
+    """Adds to what is noted under the key; what has that name there goes."""
+    with _storing() as root:
+        place = root / "notes" / key
+        place.mkdir(0o755, exist_ok=True)
+        _replace(place / f"{name}.json", key, record)
+
+
+def notes(key: str, fields: Iterable[str]) -> list[dict[str, Any]]:
+    """What was noted under the key and has these fields, in an order that stays."""
+    paths = {
+        path.name: path
+        for root in reversed(cache_roots.roots().read)
+        for path in (root / "notes" / key).glob("*.json")
+    }
+    found = (_read(paths[name], key) for name in sorted(paths))
+    return [record for record in found if record is not None and record.keys() >= set(fields)]
+
+
+def _read(path: Path, key: str) -> dict[str, Any] | None:
+    """The record in a file; None where there is none, or not the one that was written there."""
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(record, file)
-        os.replace(name, place / f"{key}.json")
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or record.pop(_HASH, None) != _hash(record, key):
+        return None
+    return record
 
 
-def add_note(key: str, record: dict[str, Any]) -> None:
-    """Adds to what is noted under the key; the same record twice is one."""
-    name = digest([json.dumps(record, sort_keys=True)])
-    _write(config.cache_dir() / "notes" / key, name, record)
+def _replace(path: Path, key: str, record: dict[str, Any]) -> None:
+    draft = path.with_name(f"{_fresh(path.name)}.tmp")
+    try:
+        _write(draft, key, record)
+        _put(draft, path)
+    finally:
+        _delete(draft)
 
 
-def notes(key: str) -> list[dict[str, Any]]:
-    """What was noted under the key, in an order that stays."""
-    place = config.cache_dir() / "notes" / key
-    paths = sorted(place.glob("*.json")) if place.is_dir() else []
-    return [record for path in paths if (record := _read(path)) is not None]
+def _write(path: Path, key: str, record: dict[str, Any]) -> None:
+    text = json.dumps({**record, _HASH: _hash(record, key)})
+    with open(path, "x", encoding="utf-8", opener=_opened) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o644)  # less what the umask takes
+
+
+def _hash(record: dict[str, Any], key: str) -> str:
+    return digest([key, json.dumps(record, sort_keys=True)])
+
+
+# ---------------------------------------------------------------------------------------- files
+
+
+@contextlib.contextmanager
+def _storing() -> Iterator[Path]:
+    """The folder that new entries go to; a failure of the system there is a CacheError."""
+    root = cache_roots.writable()
+    try:
+        yield root
+    except OSError as error:
+        raise cache_roots.failure(root, error) from error
+
+
+def _is_key(key: object) -> bool:
+    """Whether it names an entry, and nothing elsewhere."""
+    return isinstance(key, str) and re.fullmatch(r"\w+", key, re.ASCII) is not None
+
+
+def _fresh(name: str) -> str:
+    return f"{name}.{os.urandom(8).hex()}"
+
+
+def _sync(path: Path) -> None:
+    """Waits until the disk has it: a rename may get there before what is renamed."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+# ------------------------------------------------------------------------------------ the whole
 
 
 def info() -> dict[str, object]:
-    """Where the cache is, how many programs and compiled folders it holds, and their bytes."""
-    root = config.cache_dir()
-    files = [path for path in root.rglob("*") if path.is_file()] if root.is_dir() else []
+    """Where the cache is, where new entries go, how many programs and compiled folders there are,
+    and their bytes."""
+    roots = cache_roots.roots()
+    files = [path for root in roots.read for path in root.rglob("*") if path.is_file()]
     return {
-        "path": str(root),
-        "entries": len(_names(root / "index")),
-        "objects": len(_names(root / "objects")),
+        "path": str(config.cache_dir()),
+        "writes": None if roots.write is None else str(roots.write),
+        "entries": sum(len(_names(root / "index")) for root in roots.read),
+        "objects": sum(len(_names(root / "objects")) for root in roots.read),
         "bytes": sum(path.stat().st_size for path in files),
     }
 
 
 def clear() -> int:
-    """Deletes everything in the cache; returns how many programs were in it.
+    """Deletes everything in the cache that is the user's; returns how many programs were in it.
 
     Modules that running processes have loaded stay usable there.
     """
-    root = config.cache_dir()
+    root = cache_roots.roots().write
+    if root is None:
+        return 0
     count = len(_names(root / "index"))
-    for name in ("index", "notes", "objects", "temporary", "locks", "tuning"):
+    for name in cache_roots.FOLDERS:
         shutil.rmtree(root / name, ignore_errors=True)
     return count
 

@@ -354,7 +354,7 @@ def cache_info(as_json: bool) -> None:
         _emit(info)
         return
     for key, value in info.items():
-        click.echo(f"{key:<8} {value}")
+        click.echo(f"{key:<8} {'nowhere' if value is None else value}")
 
 
 @cache.command("clear")

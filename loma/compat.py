@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from loma import cache, runtime_errors
+from loma.backends.compilers import LIBRARY_FILE
 from loma.differentials import with_differentials
 from loma.errors import UserError, suggest
 from loma.ir import FLOAT, Module, StructType
@@ -165,7 +166,7 @@ def compile(
     structs = _structures(record["structs"])
     # Loaded from the cache, where no other program ever has this path: a process that loads a path
     # for the second time gets what it loaded first.
-    return structs, Library(folder / record["library"], record["functions"], structs)
+    return structs, Library(folder / LIBRARY_FILE, record["functions"], structs)
 
 
 # ------------------------------------------------------------------------------------- building
@@ -176,26 +177,19 @@ def _obtain(code: str) -> tuple[Path, dict[str, Any]]:
     from loma.backends.c import build
 
     key = cache.digest([cache.package_fingerprint(), build.detect().digest, "compat", code])
-    record = cache.read_index(key)
-    if record is None or not (cache.folder(record["object"]) / record["library"]).is_file():
-        record = _build(code)
-        cache.write_index(key, record)
-    return cache.folder(record["object"]), record
+    return cache.recall(key, _FIELDS, lambda: _build(code))
 
 
-def _build(code: str) -> dict[str, Any]:
+_FIELDS = ("source", "functions", "structs")
+
+
+def _build(code: str) -> tuple[Path, dict[str, Any]]:
     from loma import pipeline
     from loma.backends.c import build
-    from loma.backends.compilers import LIBRARY_FILE
 
     module = pipeline.adjoint(pipeline.parsed(code))
     source = pipeline.generated_c(_with_differentials(module))
-    return {
-        "object": build.build(source).name,
-        "library": LIBRARY_FILE,
-        "source": source.files[0][0],
-        **source.metadata,
-    }
+    return build.build(source), {"source": source.files[0][0], **source.metadata}
 
 
 def _with_differentials(module: Module) -> Module:
@@ -212,7 +206,7 @@ def _keep(folder: Path, record: Mapping[str, Any], output: Path) -> None:
         output = output.with_name(f"{output.name}.so")
     output.parent.mkdir(parents=True, exist_ok=True)
     for name, target in (
-        (record["library"], output),
+        (LIBRARY_FILE, output),
         (record["source"], output.with_suffix(".c")),
     ):
         handle, draft = tempfile.mkstemp(prefix=f"{target.name}.", dir=output.parent)

@@ -127,8 +127,7 @@ def _read(program: str | Path, save: Save = "auto") -> Program:
 
 
 def _obtain(program: Program, key: str) -> LomaModule:
-    kept = _kept(key, lambda: _build(program))
-    folder = cache.folder(kept["object"])
+    folder, kept = cache.recall(key, _FIELDS, lambda: _build(program))
     native = None if kept["operators"] is None else _native(program, kept, folder)
 
     def scalar_functions(module: LomaModule) -> Functions:
@@ -140,21 +139,15 @@ def _obtain(program: Program, key: str) -> LomaModule:
     return module
 
 
-def _kept(key: str, build: Callable[[], Record]) -> Record:
-    """What the index has under the key, if its object is still there; else built now."""
-    kept = cache.read_index(key)
-    if kept is None or not cache.folder(kept["object"]).is_dir():
-        kept = build()
-        cache.write_index(key, kept)
-    return kept
+_FIELDS = ("name", "namespace", "operators", "functions", "structs")  # of what _build returns
 
 
-def _build(program: Program) -> Record:
+def _build(program: Program) -> tuple[Path, Record]:
     """Compiles the tensor functions; where there are none, the scalar functions.
 
-    What is returned is kept in the index: ``functions`` and ``structs`` are what Python sees,
-    ``object`` is a folder in the cache, ``operators`` leads from operators to tensor functions and
-    is None where the object has scalar functions.
+    The record is kept in the index: ``functions`` and ``structs`` are what Python sees,
+    ``operators`` leads from operators to tensor functions and is None where the folder has scalar
+    functions.
     """
     from loma import pipeline
     from loma.backends import scalar, toolchain
@@ -166,10 +159,9 @@ def _build(program: Program) -> Record:
     else:
         source = pipeline.generated_scalars(stage)
         folder, operators = scalar.build(source), None
-    return {
+    return folder, {
         "name": stage.module.name,
         "namespace": source.name,
-        "object": folder.name,
         "operators": operators,
         "functions": pipeline.function_records(stage),
         "structs": scalar.struct_records(stage.module),
@@ -181,15 +173,16 @@ def _scalar_functions(program: Program, kept: Record, module: LomaModule) -> Fun
     from loma import pipeline
     from loma.backends import scalar
 
-    def build() -> Record:
+    def build() -> tuple[Path, Record]:
         stage = pipeline.program(program.source, program.path, program.name)
-        return {"object": scalar.build(pipeline.generated_scalars(stage)).name}
+        return scalar.build(pipeline.generated_scalars(stage)), {}
 
     key = program.key("scalar functions")
     with _lock_of(key):
         if key not in _loaded_scalars:
-            part = kept if kept["operators"] is None else _kept(key, build)
-            _loaded_scalars[key] = scalar.load(module, kept, cache.folder(part["object"]))
+            own = kept["operators"] is None
+            folder = module.__folder__ if own else cache.recall(key, (), build)[0]
+            _loaded_scalars[key] = scalar.load(module, kept, folder)
         return _loaded_scalars[key]
 
 

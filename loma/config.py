@@ -2,7 +2,8 @@
 
 =========================  =========================================================================
 ``LOMA_CACHE_DIR``         where compiled modules are kept; default ``$XDG_CACHE_HOME/loma`` or
-                           ``~/.cache/loma``
+                           ``~/.cache/loma``. Where that cannot be written, the default, and then
+                           ``loma-UID`` in ``$TMPDIR`` or ``/tmp``, take what is new.
 ``LOMA_CXX``               the C++ compiler; default ``$CXX``, then the first of g++, clang++, c++
 ``LOMA_CXXFLAGS``          further flags of the compiler, behind loma's own
 ``LOMA_CC``                the C compiler; default ``$CC``, then the first of gcc, clang, cc
@@ -27,6 +28,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -34,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from loma.errors import SettingError
 
 # Every optimisation that can be left out, by name.
 OPTIMISATIONS = {
@@ -52,10 +55,30 @@ OPTIMISATIONS = {
 
 
 def cache_dir() -> Path:
+    """The folder of the cache."""
+    return cache_dirs()[0]
+
+
+def cache_dirs() -> tuple[Path, ...]:
+    """The folder of the cache, and those that stand in for it, in turn, where it takes nothing."""
+    found = []
     if given := os.environ.get("LOMA_CACHE_DIR"):
+        found.append(_folder(given, "LOMA_CACHE_DIR"))
+    with contextlib.suppress(SettingError):  # a user without a home
+        found.append(_folder(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "HOME") / "loma")
+    return tuple(dict.fromkeys((*found, private_cache_dir())))
+
+
+def private_cache_dir() -> Path:
+    """The last of :func:`cache_dirs`: the user's own among temporary files."""
+    return Path(os.environ.get("TMPDIR") or "/tmp", f"loma-{os.geteuid()}").absolute()
+
+
+def _folder(given: str, variable: str) -> Path:
+    try:
         return Path(given).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "loma"
+    except RuntimeError as error:
+        raise SettingError(f"{variable}: there is no home folder for {given!r}") from error
 
 
 def compiler_candidates() -> tuple[str, ...]:

@@ -368,5 +368,13 @@ class CompilerNotFound(ToolchainError):
     """There is no C++ compiler to run."""
 
 
+class SettingError(ToolchainError, ValueError):
+    """An environment variable says something that cannot be followed; the message names it."""
+
+
+class CacheError(ToolchainError):
+    """The cache on disk cannot be used: its folder is not safe, is full, or cannot be written."""
+
+
 class CompilationFailed(ToolchainError):
     """The C++ compiler refused the generated code: a defect of loma, or of the installation."""

@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from loma import cache, config
+from loma.errors import ToolchainError
 
 if TYPE_CHECKING:
     import ctypes
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from loma.pipeline import Optimised
 
 Note = dict[str, Any]  # what the cache has about a kernel; see _make
+_FIELDS = ("operator", "function", "sizes", "dtype", "object", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +102,11 @@ def sources(module: LomaModule) -> list[Path]:
     :func:`loma.backends.toolchain.build_executable` links them, beside the module's own file, to
     a program that then runs them for calls of their sizes.
     """
-    from loma.backends.toolchain import OBJECT_FILE
-
     found: list[Path] = []
     counts: dict[str, int] = {}
-    for note in cache.notes(_notes_key(module.__folder__)):
-        folder = cache.folder(note["object"])
+    for note, folder in _known(module.__folder__):
         counts[note["operator"]] = counts.get(note["operator"], 0) + 1
-        if (folder / OBJECT_FILE).is_file() and counts[
-            note["operator"]
-        ] <= config.specialisations():
+        if counts[note["operator"]] <= config.specialisations():
             found += sorted(folder.glob("*.cpp"))
     return found
 
@@ -133,11 +130,18 @@ def attach(
         round(THRESHOLDS.total_ms * 1e6),
         [
             (f"{native.namespace}::{note['operator']}", list(note["sizes"].values()), is_double)
-            for note in cache.notes(_notes_key(module.folder))
+            for note, _ in _known(module.folder)
             for is_double in [note["dtype"] == "double"]
-            if cache.folder(note["object"]).is_dir()
         ],
     )
+
+
+def _known(folder: Path) -> Iterator[tuple[Note, Path]]:
+    """The kernels that the cache has for the module of that folder, and where each is."""
+    for note in cache.notes(_notes_key(folder), _FIELDS):
+        kernel = cache.find(note["object"])
+        if kernel is not None:
+            yield note, kernel
 
 
 def _notes_key(folder: Path) -> str:
@@ -166,8 +170,10 @@ class _Module:
             return
         operator = name.removeprefix(f"{self.namespace}::")
         request = _Request(self, operator, tuple(slots), "double" if is_double else "float")
-        if not (now and _load_known(request)):
-            _worker.put(request)
+        with contextlib.suppress(OSError, ToolchainError):  # the worker meets it, too, and tells
+            if now and _load_known(request):
+                return
+        _worker.put(request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +186,11 @@ class _Request:
 
 def _load_known(request: _Request) -> bool:
     """Loads the kernel if the cache has it."""
-    for note in cache.notes(_notes_key(request.module.folder)):
+    for note, folder in _known(request.module.folder):
         same = note["operator"] == request.operator and note["dtype"] == request.dtype
         if same and tuple(note["sizes"].values()) == request.slots:
-            folder = cache.folder(note["object"])
-            if folder.is_dir():
-                _load(folder, note)
-                return True
+            _load(folder, note)
+            return True
     return False
 
 
@@ -212,7 +216,7 @@ def _make(request: _Request, stage: Optimised) -> None:
         "object": folder.name,
         "seconds": time.perf_counter() - start,
     }
-    cache.add_note(_notes_key(module.folder), note)
+    cache.add_note(_notes_key(module.folder), folder.name, note)
     _load(folder, note)
 
 

@@ -7,12 +7,14 @@ is known only in that process.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from loma import config
+from loma import cache_roots
+from loma.errors import CacheError
 
 _FIRST_LINE = "loma tuning 1"
 
@@ -50,11 +52,15 @@ def choices() -> list[Choice]:
 
 
 def clear() -> int:
-    """Forgets every choice, on disk and in this process; returns how many files there were."""
+    """Forgets every choice, on disk and in this process; returns how many files there were.
+
+    Those in a folder that is only read stay.
+    """
     count = 0
     for path in _files():
-        path.unlink(missing_ok=True)
-        count += 1
+        with contextlib.suppress(OSError):
+            path.unlink()
+            count += 1
     for module in _modules():
         module.forget_tuning()
     return count
@@ -101,8 +107,11 @@ def _read(path: Path) -> Choice | None:
 
 
 def _files() -> Iterator[Path]:
-    folder = config.cache_dir() / "tuning"
-    return iter(sorted(folder.glob("*.txt"))) if folder.is_dir() else iter(())
+    try:
+        roots = cache_roots.roots().read
+    except CacheError:  # the runtime does not use it either
+        roots = ()
+    return (path for root in roots for path in sorted((root / "tuning").glob("*.txt")))
 
 
 def _modules() -> list[ModuleType]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -331,6 +332,98 @@ def test_a_folder_that_cannot_be_written(module, forget, tmp_path):
     assert torch.equal(call(module), first)
     (choice,) = tuning.choices()
     assert choice.path is None
+
+
+@pytest.mark.parametrize("place", ["cache", "cache/tuning"])
+def test_a_folder_that_others_may_write_to_is_not_used(module, forget, tmp_path, place):
+    call(module)
+    (path,) = files(tmp_path)
+    path.write_text(path.read_text().replace("choice ", "choice no_such_form_"))
+    known = path.read_text()
+    (tmp_path / place).chmod(0o777)
+    forget()
+    call(module)
+    (choice,) = tuning.choices()
+    assert choice.path is None
+    assert path.read_text() == known
+    (tmp_path / place).chmod(0o755)
+    forget()
+    call(module)
+    assert path.read_text() != known
+    assert {choice.path for choice in tuning.choices()} == {path}
+
+
+def test_a_folder_in_place_of_a_file(module, forget, tmp_path):
+    call(module)
+    (path,) = files(tmp_path)
+    path.unlink()
+    (path / "something").mkdir(parents=True)
+    assert tuning.clear() == 0
+    call(module)
+    assert path.is_file()
+    assert [choice.path for choice in tuning.choices()] == [path]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_files_follow_the_umask(module, forget, tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        call(module)
+    finally:
+        os.umask(before)
+    (path,) = files(tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o644 & ~mask
+    for folder in (path.parent, path.parent.parent):
+        assert folder.stat().st_mode & 0o777 == 0o755 & ~mask
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a user who may become another one")
+def test_what_root_chose_another_user_reads(module, forget, tmp_path):
+    """What is not known yet goes to a folder of that user's."""
+    code = f"""
+import os, sys, torch, loma
+from loma import tuning
+torch.set_num_threads(1)
+module = loma.compile(sys.argv[1])
+os.environ.update(LOMA_CACHE_DIR=sys.argv[2], TMPDIR=sys.argv[3], HOME="/nonexistent")
+os.environ.pop("XDG_CACHE_HOME", None)
+def call(*case):
+    images, weights, stride, padding, dilation, groups = case
+    x, w, b = torch.randn(images), torch.randn(weights), torch.randn(weights[0])
+    module.conv(x, w, b, *stride, *padding, *dilation, groups)
+os.umask(0o022)
+call(*{LARGE!r})
+(known,) = tuning.choices()
+for native in loma.compiler.natives():
+    native.forget_tuning()
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+call(*{LARGE!r})
+assert tuning.choices() == [known]
+call((5, *{LARGE!r}[0][1:]), *{LARGE!r}[1:])
+(other,) = [choice for choice in tuning.choices() if choice != known]
+assert str(other.path).startswith(f"{{sys.argv[3]}}/loma-65534/tuning/"), other
+assert tuning.clear() == 1
+assert tuning.choices() == [known]
+"""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        Path(place).chmod(0o1777)
+        cache_dir, private = f"{place}/cache", f"{place}/private"
+        Path(private).mkdir()
+        Path(private).chmod(0o1777)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "LOMA_CACHE_DIR": COMPILED}
+        command = [sys.executable, "-W", "ignore", "-c", code, PROGRAM, cache_dir, private]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_form_that_is_none_is_named(module, forget, monkeypatch):
+    monkeypatch.setenv("LOMA_CONVOLUTION", "fastest")
+    with pytest.raises(
+        ValueError, match=r"LOMA_CONVOLUTION: there is no form 'fastest'.*library, ch"
+    ):
+        call(module)
 
 
 def test_small_problems_are_not_measured(module, forget, tmp_path):

@@ -126,7 +126,10 @@ const Form* asked_for(const Problem& problem) {
   for (const Form& form : forms()) {
     if (form.name == std::string(name)) return form.applies(problem) ? &form : &forms()[0];
   }
-  TORCH_CHECK_VALUE(false, "LOMA_CONVOLUTION: there is no form '", name, "' of convolutions");
+  std::string known;
+  for (const Form& form : forms()) known += (known.empty() ? "" : ", ") + std::string(form.name);
+  TORCH_CHECK_VALUE(false, "LOMA_CONVOLUTION: there is no form '", name,
+                    "' of convolutions; there are ", known);
 }
 
 const Form& chosen(const Problem& problem, const at::Tensor& a, const at::Tensor& b) {

@@ -13,6 +13,7 @@
 //   end
 #include "tuning.h"
 
+#include "cache_roots.h"
 #include "pool.h"
 
 #include <ATen/Parallel.h>
@@ -65,20 +66,6 @@ Table& table() {
 // would not run these handlers, but its child could have the locks as they are held.
 [[maybe_unused]] const Table& made_when_loaded = table();
 
-// As loma/config.py has it.
-fs::path cache_directory() {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  const auto expanded = [&](const std::string& path) {
-    return path.rfind("~/", 0) == 0 ? fs::path(variable("HOME")) / path.substr(2) : fs::path(path);
-  };
-  if (const auto given = variable("LOMA_CACHE_DIR"); !given.empty()) return expanded(given);
-  const auto base = variable("XDG_CACHE_HOME");
-  return expanded(base.empty() ? "~/.cache" : base) / "loma";
-}
-
 const std::string& header() {
   static const std::string text = [] {
     std::string processor, line;
@@ -97,7 +84,7 @@ const std::string& header() {
   return text;
 }
 
-fs::path file_of(const std::string& problem) {
+std::string file_name(const std::string& problem) {
   // FNV-1a, twice, with two starting points. The text inside the file is what counts.
   std::string name;
   for (uint64_t hash : {0xcbf29ce484222325ull, 0x84222325cbf29ce4ull}) {
@@ -108,7 +95,7 @@ fs::path file_of(const std::string& problem) {
     std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
     name += digits;
   }
-  return cache_directory() / "tuning" / (name + ".txt");
+  return name + ".txt";
 }
 
 // The choice that a record states for the problem; empty when it is not whole, or another one's.
@@ -137,7 +124,7 @@ std::string read_file(const fs::path& path) {
 void write_file(const fs::path& path, const std::string& record, bool replace) {
   static std::atomic<int> count{0};
   std::error_code error;
-  fs::create_directories(path.parent_path(), error);
+  make_cache_folder(path.parent_path());
   const fs::path draft = path.string() + "." + std::to_string(getpid()) + "." +
                          std::to_string(count++) + ".tmp";
   bool written = false;
@@ -147,7 +134,10 @@ void write_file(const fs::path& path, const std::string& record, bool replace) {
     file.close();
     written = !file.fail();
   }
+  constexpr auto others = fs::perms::group_write | fs::perms::others_write;
+  fs::permissions(draft, others, fs::perm_options::remove, error);
   if (written) {
+    if (replace && fs::is_directory(path, error)) fs::remove_all(path, error);
     if (!replace) {
       fs::create_hard_link(draft, path, error);  // fails where there is a file already
       replace = error && !fs::exists(path);      // else a file system without links
@@ -209,12 +199,14 @@ size_t choose(const std::string& problem, const std::vector<std::string>& candid
   const std::lock_guard<std::mutex> alone(known.measuring);
   if (const size_t i = position(known_choice(problem)); i < candidates.size()) return i;
 
-  const fs::path path = file_of(problem);
-  std::string record = read_file(path);
-  std::string name = choice_in(record, problem, candidates);
+  const auto folders = cache_folders("tuning");
+  std::string record, name;
+  for (const fs::path& folder : folders.read) {
+    record = read_file(folder / file_name(problem));
+    name = choice_in(record, problem, candidates);
+    if (!name.empty()) break;
+  }
   if (name.empty()) {
-    std::error_code error;
-    const bool broken = fs::exists(path, error);
     const auto seconds = measure(candidates.size(), run);
     loma_pool_release();  // what was only tried is no measure of what calls will need
     constexpr double kClearly = 0.97;
@@ -230,11 +222,17 @@ size_t choose(const std::string& problem, const std::vector<std::string>& candid
     text << "choice " << candidates[best] << "\nend\n";
     record = text.str();
     name = candidates[best];
-    write_file(path, record, broken);
-    const std::string kept = read_file(path);
-    if (const auto other = choice_in(kept, problem, candidates); !other.empty()) {
-      record = kept;
-      name = other;
+    if (!folders.write.empty()) {
+      const fs::path path = folders.write / file_name(problem);
+      std::error_code error;
+      const bool broken =
+          fs::exists(path, error) && choice_in(read_file(path), problem, candidates).empty();
+      write_file(path, record, broken);
+      const std::string kept = read_file(path);
+      if (const auto other = choice_in(kept, problem, candidates); !other.empty()) {
+        record = kept;
+        name = other;
+      }
     }
   }
   const std::lock_guard<std::mutex> lock(known.mutex);
