@@ -15,16 +15,17 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, Self
 
 from loma import cache, config
-from loma.errors import CompilationFailed, CompilerNotFound
+from loma.errors import CacheError, CompilationFailed, CompilerNotFound, SettingError
 
 MODULE_FILE = "module.so"  # an extension of Python
 LIBRARY_FILE = "library.so"  # plain C
@@ -35,24 +36,40 @@ _T = TypeVar("_T")
 # ------------------------------------------------------------------------------------ detection
 
 
-def find_compiler(
-    candidates: tuple[str, ...],
-    language: str = "C++",
-    package: str = "g++",
-    variable: str = "LOMA_CXX",
-) -> str:
-    """The first candidate that exists; CompilerNotFound, which says what to do, if none does."""
-    for candidate in candidates:
+def find_compiler(language: config.Language) -> tuple[str, ...]:
+    """The compiler, with the arguments that the environment gives it (``ccache g++``).
+
+    CompilerNotFound, which says what to do, if there is none.
+    """
+    asked = language.asked_for()
+    for candidate in (asked[1],) if asked else language.known:
         if found := shutil.which(candidate):
-            return found
+            return (found,)
+    if asked:
+        first, *arguments = config.words(*asked)
+        if found := shutil.which(first):
+            return (found, *arguments)
+    looked = f"{asked[1]}, as {asked[0]} says" if asked else ", ".join(language.known)
     raise CompilerNotFound(
-        f"no {language} compiler: looked for {', '.join(candidates)}. Install one (on Debian or "
-        f"Ubuntu: apt-get install {package}), or name one in {variable}."
+        f"no {language.name} compiler: looked for {looked}. Install one (on Debian or Ubuntu: "
+        f"apt-get install {language.package}), or name one in {language.variables[0]}."
     )
 
 
-def compiler_version(compiler: str) -> str:
-    return run((compiler, "--version"), "asking the C++ compiler for its version").stdout
+def compiler_version(compiler: tuple[str, ...], language: config.Language) -> str:
+    """What it says; CompilerNotFound where it is no compiler."""
+    try:
+        version = run((*compiler, "--version"), "asking for its version").stdout
+    except CompilationFailed:
+        version = ""
+    if not version.strip():
+        asked = language.asked_for()
+        where = f"{asked[0]}: " if asked else ""
+        raise CompilerNotFound(
+            f"{where}{' '.join(compiler)} is no {language.name} compiler: it does not tell its "
+            "version"
+        )
+    return version
 
 
 def native_flags() -> tuple[str, ...]:
@@ -104,22 +121,23 @@ def identity() -> str:
     """A hash of the compiler, its flags, the processor, Python and torch: what is compiled depends
     on nothing else but its source. CompilerNotFound when there is no compiler."""
     settings = (
-        *config.extra_flags(), "", *config.c_compiler_candidates(), *config.extra_c_flags(),
+        *config.CXX.extra_flags(), "", str(config.C.asked_for()), *config.C.extra_flags(),
         str(config.sanitizer()),
     )  # fmt: skip
-    return _identity(find_compiler(config.compiler_candidates()), settings)
+    return _identity(find_compiler(config.CXX), settings)
 
 
 @functools.cache
-def _identity(compiler: str, settings: tuple[str, ...]) -> str:
+def _identity(compiler: tuple[str, ...], settings: tuple[str, ...]) -> str:
     torch = importlib.util.find_spec("torch")
     version = Path(torch.origin).with_name("version.py") if torch and torch.origin else None
     return cache.digest(
         [
-            compiler,
+            *compiler,
+            "",
             *settings,
             "",
-            compiler_version(compiler),
+            compiler_version(compiler, config.CXX),
             processor(),
             sys.implementation.cache_tag or "",
             str(version),
@@ -187,6 +205,7 @@ class Background:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                errors="replace",
                 env=environment,
                 start_new_session=True,
             )
@@ -202,14 +221,81 @@ class Background:
 _of_thread = threading.local()  # background: the thread's Background, while it is inside one
 
 
-def compile_files(command: tuple[str, ...], what: str) -> None:
+def compile_files(
+    compiler: tuple[str, ...],
+    arguments: Sequence[str],
+    made: Path,
+    what: str,
+    language: config.Language = config.CXX,
+) -> None:
     """Runs a compiler or linker, once there are few enough at work; one in the background beside
-    them."""
-    if getattr(_of_thread, "background", None) is not None:
-        run(command, what)
+    them. CompilationFailed when it does not make its file; its first line is about a variable of
+    the environment where that is to blame. SettingError where the variable has flags, which are
+    seldom worth more than a line."""
+    command = (*compiler, *arguments, "-o", str(made))
+    background = getattr(_of_thread, "background", None) is not None
+    try:
+        with contextlib.nullcontext() if background else _compiler_slots(config.jobs()):
+            run(command, what)
+        if not _is_made(made):
+            raise CompilationFailed(f"{what} failed: {command[0]} made no {made.name}")
+    except CompilationFailed as error:
+        _blame(language, arguments, error)
+        raise
+
+
+def _blame(language: config.Language, arguments: Sequence[str], error: CompilationFailed) -> None:
+    """Raises what says more about a run of the compiler that failed, if a variable is the cause."""
+    asked, flags = language.asked_for(), language.extra_flags()
+    compiler, kind = find_compiler(language), language.name.lower()
+    said = _refusal((*compiler, "-shared", "-fPIC", "-x", kind, os.devnull))
+    if said is not None:  # an empty program is refused, too
+        if asked:
+            head = f"{asked[0]}: {asked[1]} compiles no {language.name}: {said}"
+            raise CompilationFailed(f"{head}\n{error}") from error
         return
-    with _compiler_slots(config.jobs()):
-        run(command, what)
+    without = [(language.flags, flags, _without((*compiler, *arguments), flags))]
+    if asked:
+        without.append((asked[0], compiler[1:], (compiler[0], *arguments)))
+    for variable, words, command in without:
+        if words and command and _refusal((*command, "-fsyntax-only")) is None:
+            raise SettingError(
+                f"{variable}: the {language.name} compiler takes the code without "
+                f"'{' '.join(words)}', and says with it: {_said(error)}"
+            ) from error
+
+
+def _is_made(path: Path) -> bool:
+    """Whether the file is there, and a shared library (ELF's type 3) where it is called so."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return path.suffix != ".so" or file.read(18)[16:17] == b"\x03"
+
+
+def _without(arguments: tuple[str, ...], part: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The arguments but for those that follow each other in ``part``; None if they do not."""
+    for at in range(len(arguments) if part else 0):
+        if arguments[at : at + len(part)] == part:
+            return arguments[:at] + arguments[at + len(part) :]
+    return None
+
+
+def _refusal(command: tuple[str, ...]) -> str | None:
+    """Why a compiler fails; None where it does not."""
+    with tempfile.TemporaryDirectory(prefix="loma-") as folder:
+        made = Path(folder, "made.so")
+        try:
+            run((*command, "-o", str(made)), "compiling it once more")
+        except CompilationFailed as error:
+            return _said(error)
+        return None if _is_made(made) or "-fsyntax-only" in command else "it makes no library"
+
+
+def _said(error: CompilationFailed) -> str:
+    """The first message of the compiler, or how it ended."""
+    first, *lines = str(error).splitlines()
+    return lines[0].strip() if lines and lines[0].startswith(" ") else first
 
 
 def run(command: tuple[str, ...], what: str) -> subprocess.CompletedProcess[str]:
@@ -224,7 +310,12 @@ def run(command: tuple[str, ...], what: str) -> subprocess.CompletedProcess[str]
             done = background.run(command, environment)
         else:
             done = subprocess.run(
-                command, capture_output=True, text=True, env=environment, check=False
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=environment,
+                check=False,
             )
     except OSError as error:
         raise CompilerNotFound(f"{what}: cannot run {command[0]}: {error.strerror}") from error
@@ -232,13 +323,19 @@ def run(command: tuple[str, ...], what: str) -> subprocess.CompletedProcess[str]
         seconds = time.perf_counter() - start
         print(f"loma: {seconds:.2f} s: {' '.join(command)}", file=sys.stderr)
     if done.returncode != 0:
+        if "No space left on device" in done.stderr:
+            raise CacheError(
+                f"{what} failed: there is no room in {Path(command[-1]).parent.parent} or in "
+                f"{tempfile.gettempdir()}. LOMA_CACHE_DIR names another folder for what is "
+                "compiled, TMPDIR one for the compiler's own files."
+            )
         raise CompilationFailed(_failure(command, done, what))
     return done
 
 
 def _failure(command: tuple[str, ...], done: subprocess.CompletedProcess[str], what: str) -> str:
     lines = (done.stderr or done.stdout).splitlines()
-    first = next((i for i, line in enumerate(lines) if "error" in line), 0)
+    first = next((i for i, line in enumerate(lines) if "error" in line or "ld: " in line), 0)
     excerpt = "\n".join(f"  {line}" for line in lines[first : first + _OUTPUT_LINES])
     how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
     return (

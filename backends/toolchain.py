@@ -79,7 +79,7 @@ class Toolchain:
     another one.
     """
 
-    compiler: str
+    compiler: tuple[str, ...]
     flags: tuple[str, ...]
     python_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
@@ -90,7 +90,7 @@ class Toolchain:
 
     @property
     def digest(self) -> str:
-        compiling = (self.compiler, *self.flags, "", *self.python_flags)
+        compiling = (*self.compiler, "", *self.flags, "", *self.python_flags)
         linking = (*self.link_flags, "", *self.python_link_flags)
         return cache.digest([*compiling, "", *linking, "", *self.identity])
 
@@ -100,13 +100,13 @@ class Toolchain:
 
 def detect() -> Toolchain:
     """The toolchain that the environment asks for. CompilerNotFound when there is no compiler."""
-    compiler = compilers.find_compiler(config.compiler_candidates())
-    return _detect(compiler, config.extra_flags(), config.sanitizer())
+    compiler = compilers.find_compiler(config.CXX)
+    return _detect(compiler, config.CXX.extra_flags(), config.sanitizer())
 
 
 @functools.cache
 def _detect(
-    compiler: str, extra_flags: tuple[str, ...], sanitizer: config.Sanitizer | None
+    compiler: tuple[str, ...], extra_flags: tuple[str, ...], sanitizer: config.Sanitizer | None
 ) -> Toolchain:
     import torch
 
@@ -136,7 +136,7 @@ def _detect(
         python_link_flags=("-ltorch_python",),
         identity=(
             torch.__version__,
-            compilers.compiler_version(compiler),
+            compilers.compiler_version(compiler, config.CXX),
             compilers.processor(),
             sys.implementation.cache_tag or "",
         ),
@@ -348,8 +348,8 @@ def _compile_generated(
 
 
 def _compile(toolchain: Toolchain, arguments: tuple[str, ...], made: Path) -> None:
-    command = (toolchain.compiler, *toolchain.flags, *arguments, "-o", str(made))
-    compilers.compile_files(command, "compiling generated C++")
+    flags = (*toolchain.flags, *arguments)
+    compilers.compile_files(toolchain.compiler, flags, made, "compiling generated C++")
 
 
 def _link(
@@ -359,8 +359,8 @@ def _link(
     made: Path,
     mode: tuple[str, ...],
 ) -> None:
-    command = (toolchain.compiler, *mode, *map(str, objects), *flags, "-o", str(made))
-    compilers.compile_files(command, "linking generated C++")
+    arguments = (*mode, *map(str, objects), *flags)
+    compilers.compile_files(toolchain.compiler, arguments, made, "linking generated C++")
 
 
 def load(folder: Path, name: str) -> ModuleType:

@@ -16,7 +16,7 @@ from forms import COMPILE, EAGER, LOMA
 
 from capsnet_loma.processes import allocators
 from loma.backends import compilers
-from loma.config import compiler_candidates
+from loma.config import CXX
 from loma.measure import machine
 
 Record: TypeAlias = dict[str, Any]
@@ -34,7 +34,7 @@ _COLOURS = {EAGER: "#9aa5b1", COMPILE: "#4c6a92"}
 def environment() -> Record:
     """Machine, versions and date."""
     found = machine()
-    compiler = compilers.compiler_version(compilers.find_compiler(compiler_candidates()))
+    compiler = compilers.compiler_version(compilers.find_compiler(CXX), CXX)
     pages = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     huge = re.search(r"\[(\w+)\]", pages.read_text("ascii")) if pages.exists() else None
     return {

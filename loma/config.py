@@ -4,9 +4,11 @@
 ``LOMA_CACHE_DIR``         where compiled modules are kept; default ``$XDG_CACHE_HOME/loma`` or
                            ``~/.cache/loma``. Where that cannot be written, the default, and then
                            ``loma-UID`` in ``$TMPDIR`` or ``/tmp``, take what is new.
-``LOMA_CXX``               the C++ compiler; default ``$CXX``, then the first of g++, clang++, c++
+``LOMA_CXX``               the C++ compiler, with arguments if need be (``ccache g++``); default
+                           ``$CXX``, then the first of g++, clang++, c++
 ``LOMA_CXXFLAGS``          further flags of the compiler, behind loma's own
-``LOMA_CC``                the C compiler; default ``$CC``, then the first of gcc, clang, cc
+``LOMA_CC``                the C compiler, likewise; default ``$CC``, then the first of gcc, clang,
+                           cc
 ``LOMA_CFLAGS``            further flags of the C compiler, behind loma's own
 ``LOMA_JOBS``              how many compilers run at once; default: the CPUs that this process may
                            use
@@ -81,38 +83,50 @@ def _folder(given: str, variable: str) -> Path:
         raise SettingError(f"{variable}: there is no home folder for {given!r}") from error
 
 
-def compiler_candidates() -> tuple[str, ...]:
-    """C++ compilers to look for. One that is asked for by name is the only candidate."""
-    return _candidates(("LOMA_CXX", "CXX"), ("g++", "clang++", "c++"))
+@dataclass(frozen=True, slots=True)
+class Language:
+    """What the environment says about the compiler of a language.
+
+    ``variables`` may name one, ``known`` are those to look for if none does, ``package`` is where
+    the first comes from; ``flags`` is the variable with further flags.
+    """
+
+    name: str
+    variables: tuple[str, ...]
+    known: tuple[str, ...]
+    package: str
+    flags: str
+
+    def asked_for(self) -> tuple[str, str] | None:
+        """The variable that names a compiler, and what it says."""
+        for variable in self.variables:
+            if given := os.environ.get(variable, "").strip():
+                return variable, given
+        return None
+
+    def extra_flags(self) -> tuple[str, ...]:
+        return words(self.flags, os.environ.get(self.flags, ""))
 
 
-def extra_flags() -> tuple[str, ...]:
-    return tuple(shlex.split(os.environ.get("LOMA_CXXFLAGS", "")))
+CXX = Language("C++", ("LOMA_CXX", "CXX"), ("g++", "clang++", "c++"), "g++", "LOMA_CXXFLAGS")
+C = Language("C", ("LOMA_CC", "CC"), ("gcc", "clang", "cc"), "gcc", "LOMA_CFLAGS")
 
 
-def c_compiler_candidates() -> tuple[str, ...]:
-    """C compilers to look for. One that is asked for by name is the only candidate."""
-    return _candidates(("LOMA_CC", "CC"), ("gcc", "clang", "cc"))
-
-
-def extra_c_flags() -> tuple[str, ...]:
-    return tuple(shlex.split(os.environ.get("LOMA_CFLAGS", "")))
-
-
-def _candidates(variables: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    for variable in variables:
-        if given := os.environ.get(variable):
-            return (given,)
-    return known
+def words(variable: str, text: str) -> tuple[str, ...]:
+    """What the variable says, taken apart as a shell does; SettingError where it cannot be."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise SettingError(f"{variable}: {str(error).lower()} in {text!r}") from error
 
 
 def jobs() -> int:
-    """At least 1; ValueError when LOMA_JOBS is no number."""
+    """At least 1; SettingError when LOMA_JOBS is no number."""
     if given := os.environ.get("LOMA_JOBS"):
         try:
             return max(1, int(given))
         except ValueError:
-            raise ValueError(f"LOMA_JOBS must be a number, got {given!r}") from None
+            raise SettingError(f"LOMA_JOBS must be a number, got {given!r}") from None
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -124,7 +138,9 @@ def parse_size(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if found is None:
         raise ValueError(f"a size is a number of bytes or ends in K, M, G or T, got {text!r}")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    from fractions import Fraction  # seldom needed, and a millisecond or two to import
+
+    return int(Fraction(found[1]) * _UNITS[found[2].upper()])
 
 
 def pool_limit() -> int | None:
@@ -135,16 +151,16 @@ def pool_limit() -> int | None:
     try:
         return parse_size(given)
     except ValueError as error:
-        raise ValueError(f"LOMA_POOL_LIMIT: {error}") from None
+        raise SettingError(f"LOMA_POOL_LIMIT: {error}") from None
 
 
 def specialisations() -> int:
-    """At least 0; ValueError when LOMA_SPECIALISATIONS is no number."""
+    """At least 0; SettingError when LOMA_SPECIALISATIONS is no number."""
     given = os.environ.get("LOMA_SPECIALISATIONS", "").strip() or "8"
     try:
-        return max(0, int(given))
+        return min(max(0, int(given)), 2**31 - 1)  # what the runtime counts with
     except ValueError:
-        raise ValueError(f"LOMA_SPECIALISATIONS must be a number, got {given!r}") from None
+        raise SettingError(f"LOMA_SPECIALISATIONS must be a number, got {given!r}") from None
 
 
 def verbose() -> bool:
@@ -165,7 +181,7 @@ class Sanitizer:
 
 
 def sanitizer() -> Sanitizer | None:
-    """None where LOMA_SANITIZE is not set; ValueError when it names no sanitizer."""
+    """None where LOMA_SANITIZE is not set; SettingError when it names no sanitizer."""
     match [word.strip() for word in os.environ.get("LOMA_SANITIZE", "").split(",")]:
         case [""]:
             return None
@@ -174,14 +190,14 @@ def sanitizer() -> Sanitizer | None:
         case [("address" | "thread") as kind, "generated"]:
             return Sanitizer(kind, runtime=False)
         case _:
-            raise ValueError(
+            raise SettingError(
                 "LOMA_SANITIZE must be address or thread, or one of them with ,generated, got "
                 f"{os.environ['LOMA_SANITIZE']!r}"
             )
 
 
 def optimisations() -> frozenset[str]:
-    """The optimisations that run; ValueError when LOMA_OPT names one that does not exist."""
+    """The optimisations that run; SettingError when LOMA_OPT names one that does not exist."""
     given = os.environ.get("LOMA_OPT", "1").strip()
     if given in ("", "1"):
         return frozenset(OPTIMISATIONS)
@@ -191,7 +207,7 @@ def optimisations() -> frozenset[str]:
     for word in left_out:
         if not word.startswith("-") or word[1:] not in OPTIMISATIONS:
             known = ", ".join(f"-{name}" for name in OPTIMISATIONS)
-            raise ValueError(
+            raise SettingError(
                 f"LOMA_OPT must be 0, 1, or names to leave out ({known}), got {word!r}"
             )
     return frozenset(OPTIMISATIONS) - {word[1:] for word in left_out}

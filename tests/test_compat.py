@@ -428,11 +428,11 @@ def test_a_compiler_without_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     compiler = tmp_path / "cc"
     compiler.write_text(
         "#!/bin/sh\nfor a in \"$@\"; do [ \"$a\" = -fopenmp ] && exit 1; done\n"
-        f"exec {build.detect().command} \"$@\"\n"
+        f"exec {' '.join(build.detect().command)} \"$@\"\n"
     )  # fmt: skip
     compiler.chmod(0o755)
     monkeypatch.setenv("LOMA_CC", str(compiler))
-    assert build._openmp(str(compiler)) == ()
+    assert build._openmp((str(compiler),)) == ()
     _, lib = compat.compile(ABI)
     x, y, total = (ctypes.c_float * 2)(1, 2), (ctypes.c_float * 2)(), ctypes.c_float()
     lib.each(x, y, total, 2)

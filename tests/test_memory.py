@@ -372,8 +372,8 @@ def test_workspaces_and_tensors_from_cpp(tmp_path: Path) -> None:
 def stress(folder: Path, sources: list[Path], flags: list[str], *args: str) -> tuple[int, str]:
     """Compiles and runs a program; its status and what it said."""
     made = folder / "program"
-    compiler = compilers.find_compiler(config.compiler_candidates())
-    command = [compiler, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    compiler = compilers.find_compiler(config.CXX)
+    command = [*compiler, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
     command += [*flags, "-I", str(RUNTIME), *map(str, sources), "-o", str(made)]
     # what another library preloads must not come before the sanitizer's own
     environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}

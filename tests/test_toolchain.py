@@ -134,9 +134,9 @@ def test_the_environment(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert config.cache_dir() == Path("/somewhere/loma")
     monkeypatch.setenv("CXX", "mine")
-    assert config.compiler_candidates() == ("mine",)
+    assert config.CXX.asked_for() == ("CXX", "mine")
     monkeypatch.setenv("LOMA_CXX", "other")
-    assert config.compiler_candidates() == ("other",)
+    assert config.CXX.asked_for() == ("LOMA_CXX", "other")
     monkeypatch.setenv("LOMA_JOBS", "many")
     with pytest.raises(ValueError, match="LOMA_JOBS must be a number, got 'many'"):
         config.jobs()

@@ -43,7 +43,7 @@ def call(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     (folder / "functions.cpp").write_text(SOURCE)
     made = folder / "functions.so"
     command = (
-        toolchain.detect().compiler, "-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math",
+        *toolchain.detect().compiler, "-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math",
         "-shared", "-fPIC", *FLAGS[request.param], "-I", str(toolchain.RUNTIME),
         str(folder / "functions.cpp"), "-o", str(made),
     )  # fmt: skip

@@ -26,34 +26,31 @@ _LONG_FUNCTION = 3000  # lines: one that is longer takes gcc longer than anybody
 class Compiler:
     """A C compiler and what it has to be told. ``identity`` is what no flag shows."""
 
-    command: str
+    command: tuple[str, ...]
     flags: tuple[str, ...]
     identity: tuple[str, ...]
 
     @property
     def digest(self) -> str:
-        return cache.digest([self.command, *self.flags, "", *self.identity])
+        return cache.digest([*self.command, "", *self.flags, "", *self.identity])
 
 
 def detect() -> Compiler:
     """The C compiler that the environment asks for. CompilerNotFound when there is none."""
-    command = compilers.find_compiler(
-        config.c_compiler_candidates(), language="C", package="gcc", variable="LOMA_CC"
-    )
-    return _detect(command, config.extra_c_flags())
+    return _detect(compilers.find_compiler(config.C), config.C.extra_flags())
 
 
 @functools.cache
-def _detect(command: str, extra_flags: tuple[str, ...]) -> Compiler:
+def _detect(command: tuple[str, ...], extra_flags: tuple[str, ...]) -> Compiler:
     return Compiler(
         command,
         (*FLAGS, *compilers.native_flags(), *extra_flags),
-        (compilers.compiler_version(command), compilers.processor()),
+        (compilers.compiler_version(command, config.C), compilers.processor()),
     )
 
 
 @functools.cache
-def _openmp(command: str) -> tuple[str, ...]:
+def _openmp(command: tuple[str, ...]) -> tuple[str, ...]:
     """Flags for OpenMP, if a program that uses it compiles and links."""
     with tempfile.TemporaryDirectory(prefix="loma-") as folder:
         source, made = Path(folder, "openmp.c"), Path(folder, "openmp.so")
@@ -62,7 +59,7 @@ def _openmp(command: str) -> tuple[str, ...]:
         openmp = ("-fopenmp", "-Wl,--as-needed", *compilers.openmp_flags())
         flags = (*openmp, "-fPIC", "-shared", str(source), "-o", str(made))
         try:
-            compilers.run((command, *flags), "asking the C compiler for OpenMP")
+            compilers.run((*command, *flags), "asking the C compiler for OpenMP")
         except CompilationFailed:
             return ()
     return openmp
@@ -81,8 +78,8 @@ def build(source: GeneratedSource) -> Path:
         for name, text in source.files:
             (folder / name).write_text(text, encoding="utf-8")
         file, made = folder / source.files[0][0], folder / LIBRARY_FILE
-        flags = (level, *compiler.flags, "-shared", str(file), *openmp, "-lm", "-o", str(made))
-        compilers.compile_files((compiler.command, *flags), "compiling generated C")
+        flags = (level, *compiler.flags, "-shared", str(file), *openmp, "-lm")
+        compilers.compile_files(compiler.command, flags, made, "compiling generated C", config.C)
 
     parts = [part for file in source.files for part in file]
     return cache.obtain(cache.digest([compiler.digest, level, *openmp, *parts]), compile_into)

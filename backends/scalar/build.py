@@ -52,12 +52,12 @@ def _extension_folder() -> Path:
     def compile_into(folder: Path) -> None:
         unit = folder / "runtime.cpp"  # one translation unit: pybind11 is read once
         unit.write_text("".join(f'#include "{path}"\n' for path in _sources()), "utf-8")
-        command = (
-            compilers.find_compiler(config.compiler_candidates()), *_FLAGS,
-            *compilers.python_flags(), *config.extra_flags(),
-            "-shared", str(unit), "-o", str(folder / MODULE_FILE),
-        )  # fmt: skip
-        compilers.compile_files(command, "compiling the calls of scalar functions")
+        compilers.compile_files(
+            compilers.find_compiler(config.CXX),
+            (*_FLAGS, *compilers.python_flags(), *config.CXX.extra_flags(), "-shared", str(unit)),
+            folder / MODULE_FILE,
+            "compiling the calls of scalar functions",
+        )
 
     key = cache.digest([compilers.identity(), *_FLAGS, _runtime_digest()])
     return cache.obtain(key, compile_into)
