@@ -26,11 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 from forms import LOMA, Case, Form, Settings
 
 from capsnet_loma.processes import ProfileError, Process, Version
 from capsnet_loma.profile import check_agreement
 from loma import specialise
+from loma.cli_numbers import THREADS, Whole
 from loma.measure import Timings, page_faults, peak_memory, reset_peak_memory
 
 SAMPLE_SECONDS = 0.1  # a sample repeats the work until it takes this long
@@ -286,13 +288,28 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def whole(kind: Whole) -> Callable[[str], int]:
+    """The type of an option of argparse that is an integer in a range."""
+
+    def read(text: str) -> int:
+        try:
+            return kind.convert(text, None, None)
+        except click.BadParameter as error:
+            raise argparse.ArgumentTypeError(error.message) from None
+
+    return read
+
+
+ROUNDS = whole(Whole(1, 10_000))
+
+
 def settings_parser(description: str) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of interleaved samples")
-    parser.add_argument("--threads", type=int, default=2, help="threads of each peer")
+    parser.add_argument("--rounds", type=ROUNDS, default=9, help="rounds of interleaved samples")
+    parser.add_argument("--threads", type=whole(THREADS), default=2, help="threads of each peer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
     parser.add_argument(
         "--quick", action="store_true", help="tiny sizes and one round: only to see that all runs"

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from harness import ROUNDS, whole
 
 import loma
 from capsnet_loma.layers import path
+from loma.cli_numbers import THREADS
 from loma.measure import interleaved_medians
 
 # A second function makes another module of it, whose kernels stay the general ones.
@@ -103,8 +105,8 @@ def compare(layer: str, rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("layers", nargs="*", metavar="layer", help=", ".join(LAYERS))
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--rounds", type=ROUNDS, default=15)
+    parser.add_argument("--threads", type=whole(THREADS), default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)

@@ -12,9 +12,10 @@ import click
 from click.core import ParameterSource
 
 from capsnet_loma.cli_evaluate import evaluate_command, figures_command
-from capsnet_loma.cli_train import train_command
+from capsnet_loma.cli_train import BATCH, train_command
 from capsnet_loma.console import Output
 from capsnet_loma.guard import guarded
+from loma.cli_numbers import THREADS, Real
 
 RESULTS = Path("capsnet-loma-results")
 MAIN_BATCH, MAIN_SECONDS = 32, 14.0
@@ -27,15 +28,15 @@ def _profile_options(batch: int, seconds: float) -> Option:
     """The options that the main job and ``profile`` share; they differ in the defaults."""
     options = (
         click.option(
-            "--batch", type=click.IntRange(min=1), default=batch, show_default=True,
+            "--batch", type=BATCH, default=batch, show_default=True,
             help="Images in a batch.",
         ),
         click.option(
-            "--threads", type=click.IntRange(min=1), default=None,
+            "--threads", type=THREADS, default=None,
             help="Threads of each version.  [default: all processors]",
         ),
         click.option(
-            "--seconds", type=click.FloatRange(min=0.0), default=seconds, show_default=True,
+            "--seconds", type=Real(0, 24 * 3600), default=seconds, show_default=True,
             help="About how long each version is measured.",
         ),
         click.option(

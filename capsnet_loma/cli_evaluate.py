@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from capsnet_loma.cli_train import RUN
+from capsnet_loma.cli_train import BATCH, RUN
 from capsnet_loma.console import Output
 from capsnet_loma.guard import guarded
+from loma.cli_numbers import THREADS, Whole
 
 if TYPE_CHECKING:
     from capsnet_loma.data import Dataset
@@ -37,11 +38,11 @@ def _network_options(engine: str | None) -> Callable[[Command], Command]:
             + ("" if engine else "  [default: what it was trained on]"),
         ),
         click.option(
-            "--threads", type=click.IntRange(min=1), default=None,
+            "--threads", type=THREADS, default=None,
             help="Threads.  [default: all processors]",
         ),
         click.option(
-            "--batch", type=click.IntRange(min=1), default=100, show_default=True,
+            "--batch", type=BATCH, default=100, show_default=True,
             help="Images that are computed at a time.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON only."),
@@ -75,7 +76,7 @@ def evaluate_command(**options: Any) -> None:
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN]...")
 @_network_options(engine="loma")
 @click.option(
-    "--digit", "digits", type=click.IntRange(min=0), multiple=True, metavar="CLASS",
+    "--digit", "digits", type=Whole(0, 2**31 - 1), multiple=True, metavar="CLASS",
     help="Draw the perturbed capsules of this class only, larger. May be given several times.",
 )  # fmt: skip
 @click.option(

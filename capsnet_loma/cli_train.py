@@ -20,6 +20,7 @@ from capsnet_loma.console import Output
 from capsnet_loma.one_of_several import OneOfSeveral, said_once
 from capsnet_loma.guard import guarded
 from capsnet_loma.training.settings import CHANGEABLE, NAMES, NETWORKS, Settings, resumed
+from loma.cli_numbers import SEED, THREADS, Real, Whole
 
 if TYPE_CHECKING:
     from capsnet_loma.data import Dataset
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from capsnet_loma.training.run import Run
 
 RUN = Path("capsnet-loma-training")
-POSITIVE, NOT_NEGATIVE = click.FloatRange(min=0, min_open=True), click.FloatRange(min=0)
+BATCH = Whole(1, 1_000_000)
+LARGEST = 1e38  # what float32 holds; training says itself when it diverges
 DEFAULTS = Settings()
 _CPU_ONLY = (
     "loma generates code for the CPU only so far. Train with --device cpu, or the plain-PyTorch "
@@ -68,14 +70,14 @@ OPTIONS = {
 )
 @click.option(
     "--epochs",
-    type=click.IntRange(min=1),
+    type=Whole(1, 1_000_000),
     default=DEFAULTS.epochs,
     show_default=True,
     help="How often every image is seen.",
 )
 @click.option(
     "--batch",
-    type=click.IntRange(min=1),
+    type=BATCH,
     default=DEFAULTS.batch,
     show_default=True,
     help="Images in a step, of all processes together.",
@@ -92,21 +94,21 @@ OPTIONS = {
 @click.option(
     "--lr",
     "learning_rate",
-    type=POSITIVE,
+    type=Real(0, LARGEST, min_open=True),
     default=DEFAULTS.learning_rate,
     show_default=True,
     help="Learning rate of the first epoch.",
 )
 @click.option(
     "--decay",
-    type=click.FloatRange(min=0, max=1, min_open=True),
+    type=Real(0, 1, min_open=True),
     default=DEFAULTS.decay,
     show_default=True,
     help="What the learning rate is multiplied by after each epoch.",
 )
 @click.option(
     "--momentum",
-    type=click.FloatRange(min=0, max=1, max_open=True),
+    type=Real(0, 1, max_open=True),
     default=DEFAULTS.momentum,
     show_default=True,
     help="Of sgd.",
@@ -114,14 +116,14 @@ OPTIONS = {
 @click.option("--nesterov", is_flag=True, help="Nesterov's momentum, of sgd.")
 @click.option(
     "--weight-decay",
-    type=NOT_NEGATIVE,
+    type=Real(0, LARGEST),
     default=DEFAULTS.weight_decay,
     show_default=True,
     help="Of the optimiser: L2, decoupled with adamw.",
 )
 @click.option(
     "--shift",
-    type=click.IntRange(min=0),
+    type=Whole(0, 1_000_000),
     default=DEFAULTS.shift,
     show_default=True,
     help="Images are shifted by up to so many pixels in each direction.",
@@ -129,7 +131,7 @@ OPTIONS = {
 @click.option(
     "--routing",
     "routing_iterations",
-    type=click.IntRange(min=1),
+    type=Whole(1, 1000),
     default=DEFAULTS.routing_iterations,
     show_default=True,
     help="Iterations of the routing.",
@@ -144,7 +146,7 @@ OPTIONS = {
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0, max=2**63 - 1),
+    type=SEED,
     default=DEFAULTS.seed,
     show_default=True,
     help="Of first weights, order and shifts of the images.",
@@ -162,7 +164,7 @@ OPTIONS = {
 @click.option("--overwrite", is_flag=True, help="Replace the run that the folder has.")
 @click.option(
     "--checkpoint-every",
-    type=click.IntRange(min=1),
+    type=Whole(1, 10**9),
     default=100,
     show_default=True,
     metavar="STEPS",
@@ -177,7 +179,7 @@ OPTIONS = {
 )
 @click.option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=THREADS,
     default=None,
     help="Threads of each process; as many as before with --resume, for other numbers round "
     "otherwise.  [default: all processors; OMP_NUM_THREADS]",

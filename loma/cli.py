@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from loma.saving import SAVES, Save
-from loma.cli_point import FILE, point_arguments, point_options
+from loma.cli_numbers import THREADS, Real, Whole
+from loma.cli_point import FILE, named_size, point_arguments, point_options
 from loma.errors import ToolchainError, UserError
 from loma.ir import Function, Module, is_tensor_function
 
@@ -65,6 +66,17 @@ def _drop_unwritten() -> None:
 
 class _Refused(Exception):
     """A command cannot do what it was asked; the message says why."""
+
+
+# What a call of a compiled function may raise: wrong arguments, a failure of the program (such as a
+# loop that passes its max_iter), no memory.
+_OF_CALLS = (TypeError, ValueError, RuntimeError, IndexError, ZeroDivisionError, MemoryError)
+
+
+def _refused(error: Exception) -> _Refused:
+    text = str(error) or type(error).__name__
+    # torch's have its own stack below
+    return _Refused(text.splitlines()[0] if isinstance(error, RuntimeError) else text)
 
 
 def _fail(ctx: click.Context, error: Exception, text: str) -> NoReturn:
@@ -224,12 +236,7 @@ def _show_saved(
 
     if function is None:
         raise click.UsageError("--saved needs a FUNCTION")
-    values: dict[str, int] = {}
-    for text in sizes:
-        name, _, number = text.partition("=")
-        if not number.isdecimal():
-            raise click.UsageError(f"--size takes N=4, got {text!r}")
-        values[name] = int(number)
+    values = dict(map(named_size, sizes))
     try:
         stage = pipeline.program(_read(file), file, save=save, every=True)
         rows = kept.kept(stage, function, values)
@@ -243,8 +250,20 @@ def _show_saved(
 
 @main.command()
 @point_options
-@click.option("--tolerance", default=1e-6, show_default=True, help="Largest relative error.")
-@click.option("--max-elements", default=200, show_default=True, help="Elements per argument.")
+@click.option(
+    "--tolerance",
+    type=Real(0, 1, min_open=True),
+    default=1e-6,
+    show_default=True,
+    help="Largest relative error.",
+)
+@click.option(
+    "--max-elements",
+    type=Whole(1, 10**9),
+    default=200,
+    show_default=True,
+    help="Elements per argument.",
+)
 @_json_option
 def check(
     file: str,
@@ -276,8 +295,10 @@ def check(
             seed=point["seed"],
             raise_on_error=False,
         )
-    except (TypeError, ValueError, AttributeError) as error:
-        raise _Refused(str(error)) from error
+    except ToolchainError:
+        raise
+    except (*_OF_CALLS, AttributeError) as error:
+        raise _refused(error) from error
     if as_json:
         record = dataclasses.asdict(report)
         click.echo(json.dumps({"ok": report.ok, "path": file, **record}))
@@ -297,7 +318,7 @@ def check(
 )
 @click.option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=THREADS,
     default=None,
     help="Threads of a call.  [default: torch's, as a rule all processors]",
 )
@@ -329,8 +350,10 @@ def bench(
         record, text = bench_report.measure(
             Path(file), function, arguments, dtype, backward, threads, explain
         )
-    except (TypeError, ValueError) as error:
-        raise _Refused(str(error)) from error
+    except ToolchainError:
+        raise
+    except _OF_CALLS as error:
+        raise _refused(error) from error
     if as_json:
         _emit({"path": file, **record})
     else:

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import click
 
+from loma.cli_numbers import SEED, SIZE, finite, shown
 from loma.ir import Function
 
 FILE = click.Path(exists=True, dir_okay=False, readable=True)
 
-_Number = TypeVar("_Number", int, float)
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
@@ -21,7 +21,9 @@ def point_options(command: _Command) -> _Command:
         click.option(
             "--positive", is_flag=True, help="Draw values from [0.5, 1.5] (for log, sqrt, ...)."
         ),
-        click.option("--seed", default=0, show_default=True, help="Seed of the random values."),
+        click.option(
+            "--seed", type=SEED, default=0, show_default=True, help="Seed of the random values."
+        ),
         click.option(
             "--arg", "scalars", multiple=True, metavar="n=3", help="An int or float argument."
         ),
@@ -50,8 +52,8 @@ def point_arguments(
     up. A usage error where it does not fit."""
     given = (
         dict(_shape(item) for item in shapes.split()),
-        dict(_number(item, int, "--size") for item in sizes),
-        dict(_number(item, float, "--arg") for item in scalars),
+        dict(map(named_size, sizes)),
+        dict(map(_named_number, scalars)),
     )
 
     from loma.samples import Given, SampleError, sample_arguments
@@ -64,20 +66,37 @@ def point_arguments(
         raise click.UsageError(str(error)) from error
 
 
+def named_size(item: str) -> tuple[str, int]:
+    """What ``--size N=4`` says; a usage error where it says nothing of the kind."""
+    name, _, text = item.partition("=")
+    size = _size(text)
+    if not name or size is None:
+        raise _bad(item, f"name=an integer in the range {SIZE.range}", "--size")
+    return name, size
+
+
 def _shape(item: str) -> tuple[str, tuple[int, ...]]:
     name, equals, text = item.partition("=")
-    parts = [part for part in text.strip("()[]").split(",") if part]
-    if not name or not equals or not all(part.isdecimal() for part in parts):
-        raise click.BadParameter(
-            f"'{item}' is not of the form name=2,3 (no blanks inside)", param_hint="--shapes"
-        )
-    return name, tuple(map(int, parts))
+    sizes = [_size(part) for part in text.strip("()[]").split(",") if part]
+    shape = tuple(size for size in sizes if size is not None)
+    if not name or not equals or len(shape) < len(sizes):
+        form = f"of the form name=2,3 with integers in the range {SIZE.range} (no blanks inside)"
+        raise _bad(item, form, "--shapes")
+    return name, shape
 
 
-def _number(item: str, kind: Callable[[str], _Number], option: str) -> tuple[str, _Number]:
+def _size(text: str) -> int | None:
+    found = finite(text) if text.isdecimal() else None
+    return found if isinstance(found, int) and found <= SIZE.high else None
+
+
+def _named_number(item: str) -> tuple[str, float]:
     name, _, text = item.partition("=")
-    try:
-        return name, kind(text)
-    except ValueError:
-        what = "an integer" if kind is int else "a number"
-        raise click.BadParameter(f"'{item}' is not name={what}", param_hint=option) from None
+    number = finite(text)
+    if not name or number is None:
+        raise _bad(item, "name=a number, which must be finite", "--arg")
+    return name, number
+
+
+def _bad(item: str, form: str, option: str) -> click.BadParameter:
+    return click.BadParameter(f"'{shown(item)}' is not {form}", param_hint=option)

@@ -7,6 +7,8 @@ dimensions never agree by accident.
 from __future__ import annotations
 
 import itertools
+import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -70,6 +72,7 @@ def sample_arguments(
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     arguments: dict[str, object] = {}
+    total = 0
     for param in params:
         match param.type:
             case IntType():
@@ -79,6 +82,8 @@ def sample_arguments(
                 arguments[param.name] = float(draw(())) if value is None else float(value)
             case TensorType() as tensor:
                 shape = _shape(function, param, tensor, given, sizes | ints)
+                total += 8 * math.prod(shape)  # bytes, in float64
+                _refuse_huge(function, param, shape, total)
                 if tensor.element == "int":
                     arguments[param.name] = torch.randint(0, 2, shape, generator=generator)
                 else:
@@ -162,6 +167,18 @@ def _shape(
     return declared
 
 
+def _refuse_huge(function: Function, param: Param, shape: Sequence[int], total: int) -> None:
+    """SampleError where the tensors so far take more than half of the memory: the system would
+    end the process that calls a function with them."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if total > memory // 2:
+        raise SampleError(
+            f"{function.name}: with '{param.name}' of shape {_joined(shape)} the arguments take "
+            f"{total >> 30:,} GiB, and a call needs room in the {memory >> 30:,} GiB of this "
+            "machine, too: give smaller sizes"
+        )
+
+
 def _evaluate(function: Function, expr: Expr, env: Mapping[str, int]) -> int:
     """The value of a dimension."""
     match expr:
@@ -195,7 +212,7 @@ def _evaluate(function: Function, expr: Expr, env: Mapping[str, int]) -> int:
 
 def _int_value(function: Function, param: Param, given: Given) -> int:
     value = given.scalars.get(param.name, 2)
-    if value != int(value):
+    if not math.isfinite(value) or value != int(value):
         raise SampleError(f"{function.name}: '{param.name}' is an int, got {value}")
     return int(value)
 

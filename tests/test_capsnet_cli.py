@@ -97,7 +97,7 @@ def test_wrong_gradient_ends_with_1(results: list[Comparison], tmp_path: Path) -
         (["profile", "--device", "cuda"], "loma generates code for the CPU only so far"),
         (["--device", "cuda"], "Run it with --device cpu."),
         (["compare", "--function", "squish"], "there is no such layer; there are convolution,"),
-        (["profile", "--batch", "0"], "0 is not in the range x>=1"),
+        (["profile", "--batch", "0"], "0 is not in the range 1<=x<=1000000"),
     ],
 )
 def test_wrong_use_ends_with_2(arguments: list[str], message: str) -> None:
