@@ -163,8 +163,10 @@ def _bytes(owner: Statements, var: Var, count: str | None) -> str:
 
 
 def _lines(source: tuple[Stmt, ...]) -> str:
-    lines = [stmt.span.line for stmt in statements(source) if stmt.span.line]
-    return f", lines {min(lines)} to {max(lines)}" if lines else ""
+    lines = {stmt.span.line for stmt in statements(source) if stmt.span.line}
+    if len(lines) < 2:
+        return "".join(f", line {line}" for line in lines)
+    return f", lines {min(lines)} to {max(lines)}"
 
 
 def write_zero(owner: Statements, target: Var) -> None:

@@ -14,6 +14,7 @@ from loma.backends.libtorch.expressions import (
 )  # fmt: skip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
+from loma.ops import OPS
 from loma.ir import (
     INT, Call, Expr, Index, IndexAssign, IntConst, NoDiff, Op, Reduce, TensorType,
     Var, ZeroPad,
@@ -186,15 +187,23 @@ def _may_be_own(expr: Expr) -> bool:
 
 def _may_refuse(op: Op) -> bool:
     """Whether ATen may find that sizes disagree; what it says then knows nothing of the program."""
-    tensors = [arg.type for arg in op.args if isinstance(arg.type, TensorType)]
-    if len(tensors) < 2:
-        return op.name in ("reshape", "expand_like")
-    if op.name not in _BROADCASTING or not _provable(op):
-        return True
-    if op.name != "matmul":
-        return False
-    left, right = (type_.dims for type_ in tensors)
-    return not (left and right and sizes.equal(left[-1], right[-2]))
+    tensors = [arg.type.dims for arg in op.args if isinstance(arg.type, TensorType)]
+    match op.name, tensors:
+        case "reshape", [None]:
+            return True
+        case "reshape", [dims]:
+            assert isinstance(op.type, TensorType)
+            return not sizes.equal(sizes.product(dims or ()), sizes.product(op.type.dims or ()))
+        case "matmul", [left, right]:
+            if not (left and right and _provable(op)):
+                return True
+            return not sizes.equal(left[-1], right[-2])
+        case "linear", [left, right, *_]:
+            return not (left and right and sizes.equal(left[-1], right[-1]))
+        case name, [_, _, *_] if not OPS[name].internal:
+            return name not in _BROADCASTING or not _provable(op)
+        case _:
+            return op.name == "expand_like"
 
 
 def _provable(op: Op) -> bool:
