@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from loma.ir import (
-    INT, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, TensorType, Unpack, Var,
+    INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, TensorType, Unpack,
+    Var,
 )  # fmt: skip
 from loma.walk import (
-    expressions, map_blocks, map_expressions, statements, substitute, variables, walk,
+    expressions, map_blocks, map_children, map_expressions, statements, substitute, variables, walk,
+    written_names,
 )  # fmt: skip
 
 
@@ -90,6 +92,53 @@ def without_locals(function: Function, taken: Iterable[str]) -> Function:
         return map_blocks(stmt, lambda block: tuple(map(renamed, block)))
 
     body = (map_expressions(stmt, lambda e: substitute(e, new)) for stmt in function.body)
+    return replace(function, body=tuple(map(renamed, body)))
+
+
+def with_own_indices(function: Function, taken: Iterable[str] = ()) -> Function:
+    """The function with other names for the indices and counters that have one of those, or that of
+    a variable that is declared behind them: a derivative comes back to their statements later."""
+    declared = {
+        name
+        for stmt in statements(function.body)
+        if isinstance(stmt, Declare | Unpack)
+        for name in written_names((stmt,))
+    }
+    counters = {stmt.counter for stmt in statements(function.body) if isinstance(stmt, For)}
+    names = Names({*names_of(function), *taken})
+    shared = sorted(declared.union(taken) & (axis_names(function) | counters))
+    new = {name: names.fresh(name) for name in shared}
+    if not new:
+        return function
+
+    def values(own: Iterable[str]) -> dict[str, Expr]:
+        return {name: Var(new[name], INT) for name in own if name in new}
+
+    def axes(old: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(new.get(axis.name, axis.name), axis.extent) for axis in old)
+
+    def reductions(expr: Expr) -> Expr:
+        expr = map_children(expr, reductions)
+        if not isinstance(expr, Reduce):
+            return expr
+        body = substitute(expr.body, values(axis.name for axis in expr.axes))
+        return replace(expr, body=body, axes=axes(expr.axes))
+
+    def renamed(stmt: Stmt) -> Stmt:
+        own: dict[str, Expr] = {}
+        match stmt:
+            case For(counter):
+                own = values([counter])
+                stmt = replace(stmt, counter=new.get(counter, counter))
+            case IndexAssign(_, _, _, old):
+                own = values(axis.name for axis in old)
+                stmt = replace(stmt, axes=axes(old))
+            case _:
+                pass
+        stmt = map_expressions(stmt, lambda expr: substitute(expr, own)) if own else stmt
+        return map_blocks(stmt, lambda block: tuple(map(renamed, block)))
+
+    body = (map_expressions(stmt, reductions) for stmt in function.body)
     return replace(function, body=tuple(map(renamed, body)))
 
 

@@ -30,7 +30,7 @@ from loma.ir import (
     Assign, CallStmt, Declare, Expr, For, Function, If, Param, Push, Return, Stmt, Struct, Type,
     Var, While,
 )  # fmt: skip
-from loma.names import Names, without_locals
+from loma.names import Names, with_own_indices, without_locals
 from loma.passes.liveness import CallModes, Liveness, Mode
 from loma.walk import (
     expressions, map_blocks, mentioned_names, root, statements,
@@ -89,7 +89,7 @@ class _Reversal:
         self._called = variant is not None
         self._params = _call_signature(primal) if self._called else reverse_signature(primal)
         new = {p.name for p in self._params} - {p.name for p in primal.params}
-        self._primal = primal = without_locals(primal, new)
+        self._primal = primal = without_locals(with_own_indices(primal), new)
         self._structs = structs
         self._functions = functions  # in time also the derivatives that this one calls
         self._modes = CallModes(functions())

@@ -27,7 +27,7 @@ from loma.ir import (
     Index, IndexAssign, IntType, Module, NoDiff, Op, Reduce, Return, Stmt,
     TensorType, Type, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.names import Names, names_of
+from loma.names import Names, names_of, with_own_indices
 from loma.printer import print_expr
 from loma.sizes import count, size_variables
 from loma.walk import (
@@ -51,6 +51,7 @@ def pure_results(function: Function) -> tuple[Type, ...]:
 
 def normalise(function: Function, module: Module) -> Normal:
     """The pure function in normal form."""
+    function = with_own_indices(function)
     names = Names(names_of(function))
     types: dict[str, Type] = {param.name: param.type for param in function.params}
     types |= dict.fromkeys(size_variables(function), INT)

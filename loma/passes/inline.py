@@ -12,13 +12,14 @@ from dataclasses import replace
 
 from loma import sizes
 from loma.ir import (
-    INT, Assign, Call, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Module,
-    Param, Return, Stmt, TensorType, Type, Unpack, Var, While, is_tensor_function,
+    INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType,
+    Module, Param, Return, Stmt, TensorType, Type, Unpack, Var, While, is_tensor_function,
 )  # fmt: skip
-from loma.names import Names, axes_of, axis_names, names_of
+from loma.names import Names, axes_of, axis_names, names_of, with_own_indices
+from loma.sizes import size_variables
 from loma.walk import (
-    aggregates, expressions, free_variables, map_expressions, statements, substitute_type,
-    substitute_typed, variables,
+    aggregates, expressions, free_variables, map_expressions, root, statements, substitute_type,
+    substitute_typed, variables, written_names,
 )  # fmt: skip
 
 LARGEST = 400  # statements of a caller beyond which nothing more is put into it
@@ -39,11 +40,9 @@ class _Inlining:
         self._caller = caller
         self._functions = functions
         self._names = Names(names_of(caller))
-        self._changed = {
-            stmt.target.name
-            for stmt in statements(caller.body)
-            if isinstance(stmt, Assign) and isinstance(stmt.target, Var)
-        }
+        self._known = {param.name for param in caller.params}  # declared so far
+        self._taken = {*self._known, *size_variables(caller), *written_names(caller.body)}
+        self._changed = _changed(caller, functions)
         self._size = sum(1 for _ in statements(caller.body))
 
     def run(self) -> Function:
@@ -57,14 +56,30 @@ class _Inlining:
             case Declare(target, Call() as call):
                 body = self._body(call, (target,))
             case Unpack(targets, call):
-                body = self._body(call, targets)
+                body = self._unpacked(targets, call)
             case Return((Call() as call,)):
                 result = Var(self._names.fresh(self._result_name(call)), call.type)
                 body = self._body(call, (result,))
                 return [stmt] if body is None else [*body, replace(stmt, values=(result,))]
             case _:
                 body = None
-        return [stmt] if body is None else body
+        body = [stmt] if body is None else body
+        self._known |= written_names(tuple(body))
+        return body
+
+    def _unpacked(self, targets: tuple[Var, ...], call: Call) -> list[Stmt] | None:
+        """Variables that exist already take their results when all are there."""
+        new = tuple(
+            replace(target, name=self._names.fresh(target.name))
+            if target.name in self._known
+            else target
+            for target in targets
+        )
+        body = self._body(call, new)
+        if body is None:
+            return None
+        pairs = zip(targets, new, strict=True)
+        return [*body, *(Assign(old, "=", own) for old, own in pairs if own != old)]
 
     def _result_name(self, call: Call) -> str:
         callee = self._functions.get(call.function)
@@ -87,6 +102,7 @@ class _Inlining:
         count = sum(1 for _ in statements(callee.body))
         if self._size + count > LARGEST:
             return None
+        callee = with_own_indices(callee, self._taken)
         early, args = self._plain_arguments(call, [param.name for param in callee.params])
         values = self._values(callee, args)
         if values is None:
@@ -186,6 +202,26 @@ class _Inlining:
                     type_ = substitute_type(var.type, values)
                     renaming[var.name] = Var(self._names.fresh(var.name), type_)
         return renaming
+
+
+def _changed(caller: Function, functions: dict[str, Function]) -> set[str]:
+    """Variables that get a value again."""
+    found: set[str] = set()
+    known = {param.name for param in caller.params}
+    for stmt in statements(caller.body):
+        match stmt:
+            case Assign(Var(name)) | IndexAssign(Var(name)):
+                found.add(name)
+            case Unpack(targets):
+                found |= {target.name for target in targets} & known
+            case CallStmt(call):
+                modes = [param.mode for param in functions[call.function].params]
+                pairs = zip(modes, call.args, strict=True)
+                found |= {root(arg) for mode, arg in pairs if mode == "Out"}
+            case _:
+                pass
+        known |= written_names((stmt,))
+    return found
 
 
 def _simple(callee: Function) -> bool:
