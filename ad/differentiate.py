@@ -9,6 +9,7 @@ from loma.ad.activity import carries_derivative
 from loma.ad.growing import GrowingModule
 from loma.ad.scalar.derivatives import ScalarDerivatives, in_call_order
 from loma.ad.tensor.derivatives import TensorDerivatives
+from loma.ad.tensor.normalise import pure_results
 from loma.ad.tensor.pairs import SplitPair
 from loma.saving import Save
 from loma.ir import Derivative, Function, Module, is_tensor_function
@@ -62,6 +63,7 @@ def split_pairs(
     wanted = [
         name for name in chosen
         if any(carries_derivative(p.type) for p in module.function(name).params)
+        and pure_results(module.function(name))
     ]  # fmt: skip
     pairs = tuple(worker.tensor.pair(name) for name in wanted)
     return worker.growing.module, pairs

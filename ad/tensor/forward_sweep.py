@@ -17,7 +17,7 @@ from loma.ir import (
     Var, While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness, covers
-from loma.walk import free_variables, map_expressions, root, substitute
+from loma.walk import free_variables, map_blocks, map_expressions, root, substitute
 
 
 class ForwardSweep:
@@ -121,9 +121,16 @@ class ForwardSweep:
         self, stmt: Stmt, targets: tuple[Var, ...], call: Call, env: Env, code: list[Stmt]
     ) -> Record:
         before = dict(env)
+        active = any(self._ctx.is_active(target.name) for target in targets)
+        if not active and self._has_outs(call):
+            for target in targets:
+                version = self._ctx.version(target.name, env)
+                self._write(target.name, env, version, code, stmt.span)
+            code.append(self._in_place(stmt, env))
+            return Record(stmt, before, tuple(self._ctx.version(t.name, env) for t in targets))
         call = replace(call, args=tuple(self._ctx.rename(arg, before) for arg in call.args))
         saved: tuple[Var, ...] = ()
-        if any(self._ctx.is_active(target.name) for target in targets):
+        if active:
             plan = self._ctx.plan(call.function)
             saved = tuple(self._ctx.new("_saved", type_) for type_ in plan.saved_types(call.args))
             call = replace(call, function=plan.forward)
@@ -165,7 +172,20 @@ class ForwardSweep:
         return names
 
     def _in_place(self, stmt: Stmt, env: Env) -> Stmt:
-        return map_expressions(stmt, lambda e: self._ctx.rename(e, env))
+        return self._with_outs(map_expressions(stmt, lambda e: self._ctx.rename(e, env)))
+
+    def _with_outs(self, stmt: Stmt) -> Stmt:
+        """The statement with calls of functions that write to ``Out`` arguments as the program has
+        them; the normal form has pure calls, which stand for forward functions."""
+        match stmt:
+            case Assign(_, _, Call() as call) | Unpack(_, call) if self._has_outs(call):
+                return CallStmt(replace(call, type=TupleType(())), stmt.span)
+            case _:
+                return map_blocks(stmt, lambda body: tuple(map(self._with_outs, body)))
+
+    def _has_outs(self, call: Call) -> bool:
+        callee = next(f for f in self._ctx.functions if f.name == call.function)
+        return any(param.mode == "Out" for param in callee.params)
 
     def _loop(self, stmt: For, env: Env, code: list[Stmt]) -> Record:
         before = dict(env)

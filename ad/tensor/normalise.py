@@ -61,7 +61,7 @@ def normalise(function: Function, module: Module) -> Normal:
     start: list[Stmt] = []
     renamed: dict[str, Expr] = {}
     outs: list[Expr] = []
-    written = {root.name for root in _assigned(body)}
+    written = {root.name for root in _assigned(body, module)}
     for param in function.params:
         if param.mode == "Out" or param.name in written:
             local = Var(names.fresh(f"{param.name}_local"), param.type)
@@ -72,8 +72,8 @@ def normalise(function: Function, module: Module) -> Normal:
                 outs.append(local)
     body = tuple(map_expressions(stmt, lambda e: substitute(e, renamed)) for stmt in body)
     results = [substitute(value, renamed) for value in results]
-    changing = written | {v.name for v in _assigned(body)}
-    worker = _Normaliser(module, names, types, changing, set(size_variables(function)))
+    written |= {v.name for v in _assigned(body, module)}
+    worker = _Normaliser(module, names, types, written, set(size_variables(function)))
     out = start + worker.block(body, 0)
     returned: list[Expr] = []
     for value, type_ in zip(results + outs, pure_results(function), strict=True):
@@ -113,7 +113,7 @@ def call_types(callee: Function, args: tuple[Expr, ...], results: tuple[Type, ..
     return out
 
 
-def _assigned(body: tuple[Stmt, ...]) -> list[Var]:
+def _assigned(body: tuple[Stmt, ...], module: Module) -> list[Var]:
     """Variables that are assigned as wholes or in part, declarations aside."""
     found: list[Var] = []
     for stmt in statements(body):
@@ -129,10 +129,19 @@ def _assigned(body: tuple[Stmt, ...]) -> list[Var]:
             case Zero(Var() as target):
                 found.append(target)
             case CallStmt(call):
-                found.extend(arg for arg in call.args if isinstance(arg, Var))
+                found.extend(out_arguments(call, module.function(call.function)))
             case _:
                 pass
     return found
+
+
+def out_arguments(call: Call, callee: Function) -> tuple[Var, ...]:
+    """The variables that a call gives to the callee's ``Out`` arguments."""
+    return tuple(
+        arg
+        for param, arg in zip(callee.params, call.args, strict=True)
+        if param.mode == "Out" and isinstance(arg, Var)
+    )
 
 
 class _Normaliser:
@@ -263,15 +272,14 @@ class _Normaliser:
 
     def _call_statement(self, stmt: CallStmt, call: Call) -> None:
         callee = self._module.function(call.function)
+        if not any(param.mode == "Out" for param in callee.params):
+            return  # what it computes goes nowhere
         if call.function not in self._tensor_functions or callee.results:
             raise errors.NotDifferentiable(
-                f"the call of '{call.function}' as a statement has no derivative here", stmt.span
-            )
-        outs = tuple(
-            arg
-            for param, arg in zip(callee.params, call.args, strict=True)
-            if param.mode == "Out" and isinstance(arg, Var)
-        )
+                f"the call of '{call.function}' as a statement has no derivative here", stmt.span,
+                hint="give it results instead of Out arguments, and assign them",
+            )  # fmt: skip
+        outs = out_arguments(call, callee)
         pure = self._call(replace(call, type=outs[0].type))
         if len(outs) == 1:
             self._out.append(Assign(outs[0], "=", pure, stmt.span))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma.ir import (
-    Assign, Binary, Declare, Expr, For, Function, If, IndexAssign, Op, Stmt, Unpack,
+    Assign, Binary, CallStmt, Declare, Expr, For, Function, If, IndexAssign, Op, Stmt, Unpack,
     Var, While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
@@ -68,6 +68,8 @@ def written(stmt: Stmt) -> list[str]:
             return [root(target)]
         case Unpack(targets):
             return [target.name for target in targets]
+        case CallStmt(call):
+            return [arg.name for arg in call.args if isinstance(arg, Var)]
         case _:
             return []
 

@@ -8,7 +8,8 @@ from loma.backends.kernels.sharing import (
     NOTHING, Library, Shared, Sharing, mentions, reads_tensors,
 )  # fmt: skip
 from loma.ir import (
-    Assign, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero,
+    Assign, CallStmt, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var,
+    Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
 from loma.walk import blocks, mentioned_names, root, statements
@@ -139,6 +140,8 @@ class Runs:
         return self._closed[id(stmt)]
 
     def _keeps_scalars(self, stmt: Stmt, inside: dict[str, int]) -> bool:
+        if any(isinstance(inner, CallStmt) for inner in statements((stmt,))):
+            return False  # who knows what the function writes
         changed = {
             inner.target.name
             for inner in statements((stmt,))
