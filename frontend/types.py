@@ -263,7 +263,7 @@ def check_declarable(scope: Scope, name: str, type_: Type, span: Span) -> None:
     if not isinstance(type_, TensorType):
         return
     for dim in type_.dims or ():
-        if not _is_size_arithmetic(dim):
+        if not sizes.is_arithmetic(dim):
             raise errors.UnknownSizeVariable(
                 f"a size of '{name}' is '{print_expr(dim)}', and sizes are made with "
                 "+ - * // % max min",
@@ -282,26 +282,12 @@ def check_declarable(scope: Scope, name: str, type_: Type, span: Span) -> None:
                 )
 
 
-def _is_size_arithmetic(expr: Expr) -> bool:
-    match expr:
-        case Var() | IntConst():
-            return True
-        case Unary("-", operand):
-            return _is_size_arithmetic(operand)
-        case Binary("+" | "-" | "*" | "//" | "%", left, right):
-            return _is_size_arithmetic(left) and _is_size_arithmetic(right)
-        case Builtin("max" | "min", args):
-            return all(map(_is_size_arithmetic, args))
-        case _:
-            return False
-
-
 def size_definition(scope: Scope, name: str, type_: Type, value: Expr) -> Expr | None:
     """The value of an int variable that may stand in a tensor's sizes: assigned once, of sizes."""
     if type_ != INT or value.type != INT or name in scope.reassigned:
         return None
     value = fixed_sizes(scope, value)
-    if not _is_size_arithmetic(value):
+    if not sizes.is_arithmetic(value):
         return None
     for used in free_variables(value):
         if scope.symbols[used].kind not in ("size", "In") or used in scope.reassigned:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from loma.ir import (
-    INT, Axis, Binary, Builtin, Expr, Function, IntConst, TensorType, Unary, Var,
+    INT, Axis, Binary, Builtin, Expr, Function, Index, IntConst, TensorType, Unary, Var,
 )  # fmt: skip
 
 Monomial: TypeAlias = tuple[Expr, ...]
@@ -198,6 +198,21 @@ def size_variables(function: Function) -> tuple[str, ...]:
     return tuple(name for name in found if name not in {p.name for p in function.params})
 
 
+def is_arithmetic(expr: Expr) -> bool:
+    """Whether an int expression is made as the sizes in types are."""
+    match expr:
+        case Var() | IntConst():
+            return True
+        case Unary("-", operand):
+            return is_arithmetic(operand)
+        case Binary("+" | "-" | "*" | "//" | "%", left, right) | Builtin(
+            "max" | "min", (left, right)
+        ):
+            return is_arithmetic(left) and is_arithmetic(right)
+        case _:
+            return False
+
+
 def is_nonnegative(expr: Expr, is_size: Callable[[str], bool]) -> bool:
     """Whether an int expression is provably not negative, as sizes are not."""
 
@@ -228,3 +243,11 @@ def mentions(expr: Expr, names: set[str]) -> bool:
     from loma.walk import variables
 
     return any(name in names for name in variables(expr))
+
+
+def varies(extent: Expr, names: set[str]) -> bool:
+    """Whether a range may differ from place to place: it mentions one of the variables, or it reads
+    an element of a tensor, which is looked at where the range begins."""
+    from loma.walk import walk
+
+    return mentions(extent, names) or any(isinstance(node, Index) for node in walk(extent))

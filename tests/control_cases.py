@@ -3,8 +3,35 @@
 from __future__ import annotations
 
 import torch
-from index_cases import FLOAT, Case
+from index_cases import FLOAT, Case, Indices, Values
 from torch import Tensor
+
+
+def _squared(x: Tensor, times: int) -> Tensor:
+    y = x
+    for _ in range(times):
+        y = y * y + x
+    return y
+
+
+def _summed(x: Tensor, times: int) -> Tensor:
+    s = torch.zeros((), dtype=x.dtype)
+    for t in range(times):
+        s = s * s + x[t]
+    return x * s
+
+
+def _triangle(x: Tensor, n: Tensor) -> Tensor:
+    rows = [(x[: int(k)] ** 2).sum() for k in n]
+    return x * torch.stack(rows)
+
+
+def _nested(x: Tensor, k: int) -> Tensor:
+    y = x
+    for _ in range(2):
+        for _ in range(k):
+            y = y * y * 0.5 + x
+    return y
 
 
 def _accumulated(x: Tensor, times: int) -> Tensor:
@@ -19,6 +46,18 @@ def _positions(x: Tensor, times: int) -> Tensor:
     for _ in range(times):
         y = y * x[[2, 1, 0]]
     return y
+
+
+def _sums(x: Tensor, n: Tensor, m: int) -> Tensor:
+    y = x * x[: n[1]].sum()
+    for _ in range(int(n[0])):
+        y = y + y * x[: m // 2].sum()
+    return y * (x[: n[0] + 1].amax() + x)
+
+
+def _total(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    s = x[: n[0]].sum() * x[: n[1]].sum() + x[: n[1]].amax()
+    return s, x * s
 
 
 def _advanced(x: Tensor) -> Tensor:
@@ -36,6 +75,89 @@ def _named_alike(x: Tensor) -> Tensor:
 
 
 CONTROL = [
+    Case("count_from_data", """
+def count_from_data(x : In[Tensor[N]], n : In[IntTensor[K]]) -> Tensor[N]:
+    y : Tensor[N] = x
+    for t in range(n[1]):
+        y[i] = y[i] * y[i] + x[i]
+    return y
+""", lambda x, n: _squared(x, int(n[1])), ((3,), Indices([7, 3]))),
+    Case("count_in_a_variable", """
+def count_in_a_variable(x : In[Tensor[N]], n : In[IntTensor[K]]) -> Tensor[N]:
+    y : Tensor[N] = x
+    k : int = n[0] + n[1]
+    k = k // 2
+    for t in range(k):
+        k = k - 1
+        y = y * y + x
+    return y
+""", lambda x, n: _squared(x, int(n[0] + n[1]) // 2), ((3,), Indices([4, 3]))),
+    Case("count_from_a_float", """
+def count_from_a_float(x : In[Tensor[N]]) -> Tensor[N]:
+    s : float
+    for t in range(float2int(x[0])):
+        s = s * s + x[t]
+    return x * s
+""", lambda x: _summed(x, int(x[0])), (Values([3.5, 0.5, -0.25, 2.0]),), smooth=False),
+    Case("count_from_a_function", """
+def twice(n : In[int]) -> int:
+    return 2 * n
+
+def count_from_a_function(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:
+    y : Tensor[N] = x
+    for t in range(twice(n)):
+        y = y * y + x
+    return y
+""", lambda x, n: _squared(x, 2 * n), ((3,), 2)),
+    Case("count_from_a_built_in", """
+def count_from_a_built_in(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:
+    y : Tensor[N] = x
+    for t in range(abs(n)):
+        y = y * y + x
+    return y
+""", lambda x, n: _squared(x, abs(n)), ((3,), -2)),
+    Case("count_below_zero", """
+def count_below_zero(x : In[Tensor[N]], n : In[IntTensor[1]], m : In[int]) -> Tensor[N]:
+    y : Tensor[N] = x
+    for t in range(n[0]):
+        y = y * y + x
+    for u in range(m - 5):
+        y = y * y + x
+    return y
+""", lambda x, n, m: x * 1, ((3,), Indices([-2]), 2)),
+    Case("count_of_an_inner_loop", """
+def count_of_an_inner_loop(x : In[Tensor[N]], n : In[IntTensor[1]]) -> Tensor[N]:
+    y : Tensor[N] = x
+    k : int = n[0]
+    for t in range(2):
+        for u in range(k):
+            y = y * y * 0.5 + x
+    return y
+""", lambda x, n: _nested(x, int(n[0])), ((3,), Indices([3]))),
+    Case("reduction_counted_by_data", """
+def reduction_counted_by_data(x : In[Tensor[N]], n : In[IntTensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = x[i] * sum(x[k] * x[k] for k in range(n[i]))
+    return y
+""", _triangle, ((4,), Indices([2, 0, 4, 1]))),
+    Case("sum_counted_by_data", """
+def half(n : In[int]) -> int:
+    return n // 2
+
+def sum_counted_by_data(x : In[Tensor[N]], n : In[IntTensor[K]], m : In[int]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = sum(x[i] * x[k] for k in range(n[1]))
+    for t in range(n[0]):
+        y[i] += sum(y[i] * x[k] for k in range(half(m)))
+    y[i] = y[i] * max(x[k] + x[i] for k in range(n[0] + 1))
+    return y
+""", lambda x, n, m: _sums(x, n, m), ((4,), Indices([2, 3]), 5)),
+    Case("total_counted_by_data", """
+def total_counted_by_data(x : In[Tensor[N]], n : In[IntTensor[K]]) -> tuple[float, Tensor[N]]:
+    s : float = sum(x[i] * x[k] for i in range(n[0]) for k in range(n[1]))
+    s += max(x[i] for i in range(n[1]))
+    return s, x * s
+""", lambda x, n: _total(x, n), ((4,), Indices([2, 3]))),
     Case("out_call_in_a_loop", """
 def add_square(x : In[Tensor[N]], y : Out[Tensor[N]]):
     y[i] = y[i] * x[i] + x[i] * x[i]

@@ -11,6 +11,7 @@ from control_cases import CONTROL
 from oracle import Program, check, entry
 
 import loma
+from loma import errors, pipeline
 
 BY_NAME = {case.name: case for case in CONTROL}
 
@@ -24,6 +25,43 @@ def program() -> Program:
 def test_control_flow(program: Program, name: str) -> None:
     case = BY_NAME[name]
     check(program, name, case.arguments(), case.reference, smooth=case.smooth, second=case.second)
+
+
+# ---------------------------------------------------------------------- what data make is not saved
+
+
+def test_a_tape_whose_length_data_say_is_made_again() -> None:
+    """No operator has a result whose shape depends on data, for meta and fake tensors know none."""
+    stage = pipeline.program(BY_NAME["count_from_data"].text)
+    (pair,) = stage.pairs
+    assert [source.kind for source in pair.sources] == ["arg", "arg", "grad", "need"]
+    assert "_tape_y : Tensor[" in pipeline.stage_text(
+        stage.module.source, "optimised", pair.backward
+    )
+
+
+UNKNOWN_COUNT = """
+def f(x : In[Tensor[N]], n : In[IntTensor[N]]) -> Tensor[N]:
+    y : Tensor[N] = x
+    for t in range(N):
+        for u in range(n[t]):
+            y[i] = y[i] * y[i]
+    return y
+"""
+
+
+def test_a_count_that_is_not_known_in_time_is_refused_with_its_line() -> None:
+    with pytest.raises(errors.NotDifferentiable) as caught:
+        pipeline.program(UNKNOWN_COUNT, "f.loma")
+    assert str(caught.value).startswith(
+        "f.loma:5:9: error: the number of iterations of a loop inside another one or inside 'if' "
+    )
+    assert caught.value.hint is not None
+
+
+def test_a_sum_in_such_a_loop_needs_no_tape() -> None:
+    text = UNKNOWN_COUNT.replace("y[i] * y[i]", "y[i] + x[i]")
+    assert "_tape" not in pipeline.stage_text(text + "d_f = rev_diff(f)\n", "adjoint", "d_f")
 
 
 # ------------------------------------------------------------------------ functions without results

@@ -13,7 +13,7 @@ from loma.ad.tensor.pairs import SplitPair
 from loma.ad.tensor.partials import has_only_numbers, partial_derivative, partial_from_forward
 from loma.saving import Save
 from loma.ad.tensor.split import split
-from loma.ir import Declare, Function, Param, Stmt, Var
+from loma.ir import NOWHERE, Declare, Function, Param, Stmt, Var
 from loma.passes.liveness import Liveness
 from loma.printer import print_type
 from loma.walk import aggregates
@@ -87,7 +87,12 @@ class TensorDerivatives:
                 hint="put what needs it into a scalar function, and call that in an index "
                 "statement",
             )
-        return joint_sweeps(primal, lambda: self._growing.module, self.partial, self.plan)
+        try:
+            return joint_sweeps(primal, lambda: self._growing.module, self.partial, self.plan)
+        except errors.UserError as error:
+            if error.span == NOWHERE:  # of a statement that a derivative has made
+                error.span = primal.span
+            raise
 
 
 def _signature(primal: Function, joint: Joint) -> tuple[tuple[Param, ...], tuple[Stmt, ...]]:

@@ -219,14 +219,18 @@ class ForwardSweep:
         elif not isinstance(type_, FloatType | IntType):
             raise errors.NotDifferentiable(f"'{name}' cannot be kept for a derivative", stmt.span)
         is_int = isinstance(type_, IntType) or not carries_derivative(type_)
-        trips = sizes.count(self._trip_bound(stmt), self._ctx.is_size)
+        trips, is_known = self._trip_bound(stmt)
+        trips = sizes.count(trips, self._ctx.is_size)
         tape = self._ctx.new(f"_tape_{name.lstrip('_')}",
                          TensorType((trips, *dims), "int" if is_int else "float"))  # fmt: skip
+        if not is_known:
+            self._ctx.sweeps.unsized[tape.name] = stmt.span
         self._ctx.sweeps.declarations.append(Declare(tape, None))
         return tape
 
-    def _trip_bound(self, stmt: For) -> Expr:
-        """The most iterations that the loop can make, from sizes and int arguments alone."""
+    def _trip_bound(self, stmt: For) -> tuple[Expr, bool]:
+        """The most iterations that the loop can make, and whether that is known before the
+        outermost statement around it."""
         bound = stmt.extent
         for counter, extent in reversed(self._ctx.counters):
             form = sizes.affine(bound, (Axis(counter, extent),))
@@ -241,13 +245,7 @@ class ForwardSweep:
         bound = sizes.simplify(bound)
         changing = free_variables(bound) & self._ctx.assigned if self._ctx.depth > 0 else set()
         counters = {counter for counter, _ in self._ctx.counters}
-        if changing or free_variables(bound) & counters:
-            raise errors.NotDifferentiable(
-                "the number of iterations of an inner loop must follow from sizes, int arguments "
-                "and outer counters",
-                stmt.span,
-            )
-        return bound
+        return bound, not (changing or free_variables(bound) & counters)
 
     def tape_access(self, var: Var, tape: Var, stmt: For, *, store: bool) -> Stmt:
         assert isinstance(tape.type, TensorType)

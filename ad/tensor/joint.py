@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from loma import errors
 from loma.ad.activity import active_variables, carries_derivative
 from loma.ad.tensor.calls import CallPlan
 from loma.ad.expressions import PartialName
@@ -12,9 +13,10 @@ from loma.ad.tensor.normalise import Normal, normalise
 from loma.ad.tensor.reverse import reverse
 from loma.ad.tensor.sweep import SweepContext, Sweeps
 from loma.ad.tensor.versions import merged_names, rename
-from loma.ir import Declare, Function, Module, Return, Stmt, Var
+from loma.ir import Declare, Function, Module, Return, Span, Stmt, Var
 from loma.passes.first_write import first_writes
-from loma.passes.liveness import Liveness
+from loma.passes.liveness import Liveness, reads_of_type
+from loma.sizes import size_variables
 from loma.walk import mentioned_names
 
 
@@ -68,6 +70,28 @@ def _seeds(primal: Function, normal: Normal) -> tuple[Var, ...]:
     return tuple(Var(normal.names.fresh(w), t) for w, t in zip(wishes, types, strict=True))
 
 
+def _declaring(late: list[Declare], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The body with declarations of tensors that have computed sizes before their first use."""
+    out: list[Stmt] = []
+    for stmt in body:
+        mentioned = mentioned_names((stmt,))
+        out += [s for s in late if s.target.name in mentioned and s not in out]
+        out.append(stmt)
+    return tuple(out)
+
+
+def _check_tapes(unsized: dict[str, Span], used: set[str]) -> None:
+    for tape, span in unsized.items():
+        if tape in used:
+            raise errors.NotDifferentiable(
+                "the number of iterations of a loop inside another one or inside 'if' must follow "
+                "from sizes, int arguments and counters around it, or the function has no "
+                "derivative",
+                span,
+                hint="compute it before the outer statement: n : int = ..., once, and range(n)",
+            )
+
+
 def _merged(
     normal: Normal,
     sweeps: Sweeps,
@@ -81,6 +105,7 @@ def _merged(
     adjoint, needed = analysis.block((*sweeps.adjoint_declarations, *sweeps.adjoint), outputs)
     results = frozenset(v.name for v in sweeps.results)
     forward, _ = analysis.block(tuple(sweeps.forward), needed | results)
+    _check_tapes(sweeps.unsized, mentioned_names((*forward, *adjoint)))
     fixed = frozenset(p.name for p in normal.function.params)
     # The results count as read at the very end: whoever runs the sweeps returns them.
     names = merged_names(forward, adjoint, outputs | results, sweeps.merges, fixed, functions)
@@ -92,11 +117,16 @@ def _merged(
     whole = rename((*declarations, cut, *forward, cut, *adjoint), names)
     first = whole.index(cut)
     second = whole.index(cut, first + 1)
+    known = fixed | set(size_variables(normal.function))
+    early = [s for s in whole[:first] if isinstance(s, Declare)]
+    late = [s for s in early if not reads_of_type(s.target.type) <= known]
+    forward = _declaring(late, tuple(whole[first + 1 : second]))
+    late = [s for s in late if s not in forward]
     return Joint(
         normal,
-        tuple(whole[:first]),
-        tuple(whole[first + 1 : second]),
-        first_writes(tuple(whole[second + 1 :])),
+        tuple(s for s in early if reads_of_type(s.target.type) <= known),
+        forward,
+        first_writes(_declaring(late, tuple(whole[second + 1 :]))),
         tuple(Var(names.get(v.name, v.name), v.type) for v in sweeps.results),
         seeds,
         adjoints,

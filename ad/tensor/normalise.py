@@ -29,9 +29,9 @@ from loma.ir import (
 )  # fmt: skip
 from loma.names import Names, names_of, with_own_indices
 from loma.printer import print_expr
-from loma.sizes import count, size_variables
+from loma.sizes import count, is_arithmetic, size_variables
 from loma.walk import (
-    free_variables, map_expressions, map_guarded, statements, substitute, substitute_type, walk,
+    free_variables, map_expressions, map_guarded, statements, substitute, substitute_type,
 )  # fmt: skip
 
 
@@ -266,9 +266,8 @@ class _Normaliser:
                 )
 
     def _is_stable(self, expr: Expr) -> bool:
-        """Whether an int expression keeps its value for the whole call."""
-        simple = all(not isinstance(e, Index | Call | Reduce | Op) for e in walk(expr))
-        return simple and not (free_variables(expr) & self._assigned)
+        """Whether an int expression is made of sizes and keeps its value for the whole call."""
+        return is_arithmetic(expr) and not (free_variables(expr) & self._assigned)
 
     def _call_statement(self, stmt: CallStmt, call: Call) -> None:
         callee = self._module.function(call.function)

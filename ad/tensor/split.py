@@ -67,7 +67,10 @@ def split(
     )
     body = first_writes((*starts, *own, *joint.adjoint))
     body, live = analysis.block(body, frozenset(v.name for v in adjoints))
-    rerun = recomputed(joint, live, set(_size_sources(joint)), save)
+    sizes = set(_size_sources(joint))
+    if _depends_on_data(live, joint, sizes):
+        save = "inputs"
+    rerun = recomputed(joint, live, sizes, save)
     again, live = Liveness(functions).block(first_writes(rerun), live)
     arguments, boxes, unboxes = _collect(joint, live, primal)
     _add_grads(joint, arguments)
@@ -108,6 +111,14 @@ def split(
     sources = tuple(arguments.sources)
     pair = SplitPair(primal.name, names[0], names[1], sources, positions, entries)
     return forward, backward, pair
+
+
+def _depends_on_data(live: frozenset[str], joint: Joint, sizes: set[str]) -> bool:
+    """Whether a tensor has a size that no argument tells, as the tape of a loop that runs
+    ``range(n[0])``. No result of an operator has such a shape, so it is made again."""
+    known = sizes | {p.name for p in joint.normal.function.params}
+    types = joint.normal.types
+    return any(name in types and not reads_of_type(types[name]) <= known for name in live)
 
 
 def _zero(adjoint: Var, param: Var) -> Stmt:

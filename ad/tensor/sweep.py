@@ -11,7 +11,7 @@ from loma.ad.tensor.calls import CallPlan
 from loma.ad.expressions import PartialName
 from loma.ad.tensor.normalise import Normal
 from loma.ir import (
-    FLOAT, Assign, Declare, Expr, Function, IndexAssign, Stmt, TensorType, Type, Unpack,
+    FLOAT, Assign, Declare, Expr, Function, IndexAssign, Span, Stmt, TensorType, Type, Unpack,
     Var, Zero,
 )  # fmt: skip
 from loma.sizes import size_variables
@@ -36,7 +36,9 @@ class Record:
 class Sweeps:
     """The two sweeps of one function, still with separate versions.
 
-    ``merges`` are (old version, new version, statement that starts the new one).
+    ``merges`` are (old version, new version, statement that starts the new one). ``unsized`` leads
+    from tapes whose length is not known where they are declared to their loops: all is well as long
+    as no adjoint reads them.
     """
 
     declarations: list[Stmt] = field(default_factory=list)
@@ -45,6 +47,7 @@ class Sweeps:
     adjoint_declarations: list[Stmt] = field(default_factory=list)
     merges: list[tuple[str, str, Stmt]] = field(default_factory=list)
     results: tuple[Var, ...] = ()
+    unsized: dict[str, Span] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -258,7 +258,7 @@ def opened(stmt: IndexAssign) -> IndexAssign:
     if stmt.op == "=" and isinstance(value, Reduce) and value.kind == "sum":
         taken = {axis.name for axis in stmt.axes}
         if all(
-            axis.name not in taken and not sizes.mentions(axis.extent, taken) for axis in value.axes
+            axis.name not in taken and not sizes.varies(axis.extent, taken) for axis in value.axes
         ):
             return replace(stmt, op="+=", value=value.body, axes=(*stmt.axes, *value.axes))
     return stmt

@@ -245,6 +245,8 @@ def _assigned_scalars(function: Function) -> set[str]:
     found: set[str] = set()
     for stmt in statements(function.body):
         match stmt:
+            case Declare(_, value) if value is not None:
+                continue  # what it starts as, it stays, if nothing else is found
             case Assign(Var(name)) | Declare(Var(name)) | Zero(Var(name)):
                 found.add(name)
             case IndexAssign(Var(name)):

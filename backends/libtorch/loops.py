@@ -82,7 +82,7 @@ def _normalised(stmt: IndexAssign, value: Expr, assign: bool) -> tuple[tuple[Axi
     summed = len(target_axes(stmt)) < len(stmt.axes)
     taken = {axis.name for axis in stmt.axes}
     if isinstance(value, Reduce) and not any(
-        sizes.mentions(axis.extent, taken | {a.name for a in value.axes}) for axis in value.axes
+        sizes.varies(axis.extent, taken | {a.name for a in value.axes}) for axis in value.axes
     ):
         inner = rename_axes(value, taken)
         if inner.kind == "sum" or (assign and not summed and isinstance(stmt.target, Index)):

@@ -70,7 +70,7 @@ class Host(Expressions):
         context, writer = self.context, Writer(1)
         type_ = "int64_t" if reduce.type == INT else "real"
         names = {axis.name for axis in reduce.axes}
-        ragged = any(sizes.mentions(axis.extent, names) for axis in reduce.axes)
+        ragged = any(sizes.varies(axis.extent, names) for axis in reduce.axes)
         if reduce.kind == "sum" and not ragged:
             result = context.temporary("sum")
             context.names[f"@{result}"] = result
