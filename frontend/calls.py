@@ -14,6 +14,7 @@ from loma.builtins import BUILTINS
 from loma.differentials import primal_name
 from loma.frontend import expressions as ex
 from loma.frontend import stacks
+from loma.frontend.foreign import instead, is_foreign
 from loma.frontend.operators import argument_of, operator
 from loma.frontend.places import argument_place
 from loma.frontend.reductions import REDUCTIONS, reduction
@@ -27,17 +28,6 @@ from loma.ir import (
 from loma.ops import OPS
 from loma.walk import free_variables, substitute_type
 
-_PYTHON_HINTS = {
-    "int": "convert with float2int(x)",
-    "float": "convert with int2float(x)",
-    "round": "write floor(x + 0.5)",
-    "range": "a range stands only in 'for i in range(n)'",
-    "reversed": "it stands only in 'for i in reversed(range(n))'",
-    "len": "sizes are the names in the tensor's type",
-    "split": "take its results apart: a, b = split(x, [m, n], dim)",
-    "zero": "it is a statement of its own: zero(x)",
-    "einsum": "write an index statement: C[i, j] += A[i, k] * B[k, j]",
-}
 _SCALAR_HINTS = {
     "relu": "on scalars write max(x, 0.0)",
     "sigmoid": "on scalars write 1.0 / (1.0 + exp(-x))",
@@ -279,12 +269,26 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
         raise errors.SyntaxNotSupported(
             "'atomic_add' is a statement of its own and has no value", span
         )
-    known = {*BUILTINS, *scope.program.functions, "no_diff", "atomic_add"}
+    raise _unknown(scope, node, name)
+
+
+def _unknown(scope: Scope, node: ast.Call, name: str) -> errors.UserError:
+    """The error for a name that nothing has, with what it may have been meant for."""
+    own = list(scope.program.functions)
+    operators = [op.name for op in OPS.values() if not op.internal and op.infix is None]
+    known = [*BUILTINS, *own, "no_diff", "atomic_add"]
     if scope.has_tensors():
-        known |= {*OPS, *REDUCTIONS, "zero_pad"}
-    raise errors.CallIDNotFound(
-        f"there is no function '{name}'", span_of(node.func),
-        hint=_PYTHON_HINTS.get(name) or errors.suggest(name, known), var=name,
+        known += [*operators, *REDUCTIONS, "zero_pad"]
+    names = {arg.id for arg in node.args if isinstance(arg, ast.Name)}
+    whole = any(isinstance(s.type, TensorType) and s.type.dims != () for s in scope.symbols.values()
+                if s.name in names)  # fmt: skip
+    hint = errors.suggest(name, own) if is_foreign(name) else errors.suggest(name, known)
+    there = f"the operators are {', '.join(operators)}"
+    if not whole:
+        there = f"the functions are {', '.join([*own, *BUILTINS])}"
+    return errors.CallIDNotFound(
+        f"there is no {'operator' if whole else 'function'} '{name}'", span_of(node.func),
+        hint=hint or instead(name, whole) or there, var=name,
     )  # fmt: skip
 
 

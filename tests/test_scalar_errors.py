@@ -140,7 +140,7 @@ MISTAKES = (
            "has no member 'rest'"),
     inside("no such member of a differential", "b : _dfloat; x = b.value #!",
            E.StructMemberNotFound, "struct '_dfloat' has no member 'value'",
-           "did you mean 'val'?"),
+           "its members are val, dval"),
     whole("two functions of one name",
           "def f():\n    pass\n\ndef f(): #!\n    pass\n", E.DuplicateFunction,
           "'f' is already defined"),

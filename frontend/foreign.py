@@ -1,0 +1,224 @@
+"""Functions of PyTorch, NumPy and Python that loma has not, and what to write instead.
+
+A name that stands here is no misspelling of one of loma's: ``gelu`` does not mean ``relu``.
+"""
+
+from __future__ import annotations
+
+# For numbers x and y, and for tensors.
+EVERYWHERE = {
+    "acosh": "log(x + sqrt(x * x - 1.0))",
+    "arccosh": "log(x + sqrt(x * x - 1.0))",
+    "arcsinh": "log(x + sqrt(x * x + 1.0))",
+    "arctanh": "0.5 * log((1.0 + x) / (1.0 - x))",
+    "asinh": "log(x + sqrt(x * x + 1.0))",
+    "atanh": "0.5 * log((1.0 + x) / (1.0 - x))",
+    "cosh": "0.5 * (exp(x) + exp(-x))",
+    "deg2rad": "0.017453292519943295 * x",
+    "divide": "x / y",
+    "exp2": "exp(0.6931471805599453 * x)",
+    "expm1": "exp(x) - 1.0",
+    "hypot": "sqrt(x * x + y * y)",
+    "isnan": "x != x",
+    "log10": "log(x) / 2.302585092994046",
+    "log1p": "log(1.0 + x)",
+    "log2": "log(x) / 0.6931471805599453",
+    "logaddexp": "log(exp(x) + exp(y))",
+    "logit": "log(x / (1.0 - x))",
+    "logsigmoid": "-log(1.0 + exp(-x))",
+    "mish": "x * tanh(log(1.0 + exp(x)))",
+    "multiply": "x * y",
+    "negative": "-x",
+    "rad2deg": "57.29577951308232 * x",
+    "reciprocal": "1.0 / x",
+    "rsqrt": "1.0 / sqrt(x)",
+    "silu": "x / (1.0 + exp(-x))",
+    "sinh": "0.5 * (exp(x) - exp(-x))",
+    "softplus": "log(1.0 + exp(x))",
+    "softsign": "x / (1.0 + abs(x))",
+    "square": "x * x",
+    "subtract": "x - y",
+    "swish": "x / (1.0 + exp(-x))",
+    "true_divide": "x / y",
+    "xlogy": "x * log(y)",
+}
+# For numbers, and so on the right of an index statement: y[i] = ...
+ON_ELEMENTS = {
+    "around": "floor(x + 0.5)",
+    "ceil": "-floor(-x)",
+    "celu": "x if x > 0.0 else exp(x) - 1.0",
+    "elu": "x if x > 0.0 else exp(x) - 1.0",
+    "float_power": "pow(x, y)",
+    "floor_divide": "x // y",
+    "fmax": "max(x, y)",
+    "fmin": "min(x, y)",
+    "fmod": "x - y * int2float(float2int(x / y))",
+    "frac": "x - int2float(float2int(x))",
+    "hardsigmoid": "min(max(x / 6.0 + 0.5, 0.0), 1.0)",
+    "hardswish": "x * min(max(x + 3.0, 0.0), 6.0) / 6.0",
+    "hardtanh": "min(max(x, -1.0), 1.0)",
+    "leaky_relu": "x if x > 0.0 else 0.01 * x",
+    "logical_and": "x and y",
+    "logical_not": "not x",
+    "logical_or": "x or y",
+    "maximum": "max(x, y)",
+    "minimum": "min(x, y)",
+    "power": "pow(x, y)",
+    "relu6": "min(max(x, 0.0), 6.0)",
+    "remainder": "x % y",
+    "round": "floor(x + 0.5)",
+    "selu": "1.0507009873554805 * (x if x > 0.0 else 1.6732632423543772 * (exp(x) - 1.0))",
+    "trunc": "int2float(float2int(x))",
+}
+
+_IN_PYTORCH = "do it in PyTorch, before or after the call"
+_STATEMENT = "write an index statement: "
+_HINTS = {
+    "a mean is sum(x[i] for i in N) / N, or mean(x, dims) of a tensor": ("average", "nanmean"),
+    "conversions are float2int(x) and int2float(n)": ("astype", "item", "long", "to"),
+    "int tensors are IntTensor[...], which index statements fill; x != 0 is 0 or 1": ("bool",),
+    "join with cat([x, y], dim)": ("concat", "concatenate", "hstack", "vstack", "dstack"),
+    "give each a new dimension with reshape(x, [1, N]), and join them with cat([x, y], 0)":
+        ("stack", "column_stack"),
+    "take its results apart: a, b = split(x, [m, n], dim)": ("chunk", "split", "unbind"),
+    "reshape(x, [N, -1]) has any shape of as many elements": (
+        "expand_dims", "flatten", "ravel", "reshape_as", "resize", "squeeze", "unflatten",
+        "unsqueeze", "view",
+    ),
+    "permute(x, [0, 2, 1]) and transpose(x, 0, 1) move dimensions": (
+        "moveaxis", "movedim", "permute_dims", "swapaxes", "t",
+    ),
+    "expand(x, [B, N]) repeats along new dimensions and those of size 1": (
+        "broadcast_to", "expand_as",
+    ),
+    "slice(x, dim, start, end) is a part of a tensor": ("narrow",),
+    f"{_STATEMENT}y[i] = x[i % N]": ("repeat", "tile"),
+    f"{_STATEMENT}y[i] = x[i // 2]": ("repeat_interleave",),
+    f"{_STATEMENT}y[i] = x[N - 1 - i]": ("flip", "fliplr", "flipud"),
+    f"{_STATEMENT}y[i, j] = x[j, N - 1 - i]": ("rot90",),
+    f"{_STATEMENT}y[(i + 1) % N] = x[i]": ("roll",),
+    f"{_STATEMENT}y[i] = x[i, i], or s += x[i, i]": ("diag", "diagonal", "trace"),
+    f"{_STATEMENT}y[i, j] = x[i, j] if j <= i else 0.0": ("tril", "triu"),
+    f"{_STATEMENT}y[i, j] = 1.0 if i == j else 0.0": ("eye", "identity"),
+    f"{_STATEMENT}y[i] = i": ("arange",),
+    f"{_STATEMENT}y[i] = a + (b - a) * i / (N - 1)": ("linspace",),
+    f"{_STATEMENT}y[i, d] = x[t[i], d]": (
+        "embedding", "index_select", "select", "take", "take_along_axis", "take_along_dim",
+    ),
+    f"{_STATEMENT}y[t[i]] += x[i]": (
+        "bincount", "histc", "histogram", "index_add", "scatter",
+    ),
+    f"{_STATEMENT}C[i, j] += A[i, k] * B[k, j]": ("einsum", "tensordot", "kron"),
+    f"{_STATEMENT}C[i, j] = a[i] * b[j]": ("ger", "outer"),
+    f"{_STATEMENT}s += a[i] * b[i]": ("dot", "inner", "vdot"),
+    f"{_STATEMENT}y[i] += a[i, j] * b[j]": ("mv",),
+    f"{_STATEMENT}y[n, o, t] += x[n, c, t + k] * w[o, c, k]": (
+        "conv1d", "conv3d", "convolve", "correlate", "unfold",
+    ),
+    f"{_STATEMENT}y[n, o, t + k] += x[n, c, t] * w[c, o, k]": (
+        "conv_transpose1d", "conv_transpose3d",
+    ),
+    f"{_STATEMENT}y[n, c, t] = max(x[n, c, 2 * t + k] for k in range(2))": (
+        "adaptive_max_pool2d", "max_pool1d", "max_pool3d",
+    ),
+    f"{_STATEMENT}y[n, c, t] = sum(x[n, c, 2 * t + k] for k in range(2)) / 2": (
+        "adaptive_avg_pool2d", "avg_pool1d", "avg_pool3d",
+    ),
+    "read zero outside in an index statement: y[i] += zero_pad(x[i + k - 1]) * w[k]": (
+        "pad", "constant_pad",
+    ),
+    "matmul(a, b) takes matrices and stacks of them": ("bmm", "mm", "multi_dot"),
+    "write matmul(a, b) + c": ("addmm", "baddbmm"),
+    "on elements write min(max(x, low), high)": ("clamp", "clamp_max", "clamp_min", "clip"),
+    "write x + w * (y - x)": ("lerp",),
+    "amax(x, dims) is of a tensor, max(x, y) of numbers": ("nanmax", "ptp"),
+    "write -amax(-x, dims) of a tensor, min(x[i, j] for j in M) of elements": ("amin", "nanmin"),
+    "write sum(x, dims), with where(x == x, x, 0.0) for x": ("nansum",),
+    "carry a running value through a loop: for t in range(N): s += x[t], and then y[t] = s": (
+        "cumprod", "cumsum", "cummax", "cummin", "logcumsumexp",
+    ),
+    "write m + log(sum(exp(x - m), dims)) with m = amax(x, dims, True)": ("logsumexp",),
+    "write sqrt(mean(d * d, dims)) with d = x - mean(x, dims, True)": ("std",),
+    "write mean(d * d, dims) with d = x - mean(x, dims, True)": ("var",),
+    "write prod(x[i] for i in N)": ("nanprod", "product"),
+    "write sqrt(sum(x * x, dims))": ("norm", "vector_norm"),
+    "write sqrt(sum(d * d)) with d = x - y": ("dist",),
+    "write x / sqrt(sum(x * x, dims, True))": ("normalize",),
+    "write d / sqrt(mean(d * d, dims, True) + 1e-5) with d = x - mean(x, dims, True)": (
+        "batch_norm", "group_norm", "instance_norm", "layer_norm",
+    ),
+    "write x / sqrt(mean(x * x, dims, True) + 1e-6)": ("rms_norm",),
+    "write softmax(-x, dim)": ("softmin",),
+    "write mean((x - y) * (x - y))": ("mse_loss",),
+    "write mean(abs(x - y))": ("l1_loss",),
+    "write -mean(gather(log_softmax(x, 1), reshape(t, [N, 1]), 1))": ("cross_entropy", "nll_loss"),
+    "write softmax(matmul(q, transpose(k, 1, 2)) / sqrt(d), 2), and matmul(..., v)": (
+        "multi_head_attention_forward", "scaled_dot_product_attention",
+    ),
+    "write 0.5 * x * (1.0 + tanh(0.7978845608 * (x + 0.044715 * x * x * x)))": ("gelu",),
+    "where(cond, a, b) chooses, or a if cond else b on elements": (
+        "copysign", "heaviside", "masked_fill", "nan_to_num", "threshold",
+    ),
+    "write abs(x) < 3.4e38": ("isfinite",),
+    "write abs(x) > 3.4e38": ("isinf",),
+    "of elements write max(x[i] != 0.0 for i in N)": ("any",),
+    "of elements write min(x[i] != 0.0 for i in N)": ("all", "allclose", "array_equal"),
+    "write sum(x[i] != 0.0 for i in N)": ("count_nonzero",),
+    "write x == y, x < y and their like": (
+        "equal", "greater", "greater_equal", "isclose", "less", "less_equal", "not_equal",
+    ),
+    "write a product: c * ones([N, M])": ("full", "full_like"),
+    "a declared tensor starts at zero: y : Tensor[N, M]": ("empty", "empty_like", "new_zeros"),
+    "no_diff(x) stops derivatives": ("detach", "stop_gradient"),
+    "an assignment copies: y : Tensor[N] = x": ("clone", "contiguous", "copy", "deepcopy"),
+    "sizes are the names in the tensor's type": ("dim", "len", "ndim", "numel", "shape", "size"),
+    "random numbers come from PyTorch: pass a tensor of them": (
+        "bernoulli", "dropout", "multinomial", "normal", "rand", "randint", "randn", "random",
+        "randperm", "uniform",
+    ),
+    f"loma does not sort: {_IN_PYTORCH}": (
+        "argsort", "kthvalue", "median", "mode", "msort", "percentile", "quantile",
+        "searchsorted", "sort", "sorted", "topk", "unique",
+    ),
+    f"loma does not solve or decompose: {_IN_PYTORCH}": (
+        "cholesky", "det", "eig", "eigh", "inv", "inverse", "lstsq", "lu", "matrix_exp",
+        "matrix_power", "pinv", "pinverse", "qr", "slogdet", "solve", "svd",
+    ),
+    _IN_PYTORCH: (
+        "argwhere", "bucketize", "cdist", "corrcoef", "cosine_similarity", "cov", "cross", "diff",
+        "fft", "ifft", "interp", "interpolate", "irfft", "masked_select", "meshgrid", "nonzero",
+        "rfft", "upsample",
+    ),
+    "convert with float2int(x)": ("int",),
+    "convert with int2float(x)": ("double", "float", "half"),
+    "a range stands only in 'for i in range(n)'": ("range",),
+    "it stands only in 'for i in reversed(range(n))'": ("reversed",),
+    "it is a statement of its own: zero(x)": ("zero", "zero_"),
+    "write abs(x)": ("absolute", "fabs"),
+    "write sign(x) of a tensor": ("sgn",),
+    "nothing is printed while a function runs: return the value": ("print",),
+}  # fmt: skip
+# There is nothing like them.
+_NOTHING = (
+    "acos", "angle", "arccos", "arcsin", "arctan", "arctan2", "asin", "atan", "atan2", "bilinear",
+    "bin", "cbrt", "cond", "digamma", "dict", "enumerate", "erf", "erfc", "erfinv", "filter", "gcd",
+    "glu", "input", "isin", "isqrt", "lgamma", "list", "map", "max_unpool1d", "max_unpool2d",
+    "max_unpool3d", "open", "perm", "polygamma", "prelu", "rrelu", "set", "signbit", "sinc", "smm",
+    "str", "tuple", "zip",
+)  # fmt: skip
+_BY_NAME = {name: hint for hint, names in _HINTS.items() for name in names}
+
+
+def is_foreign(name: str) -> bool:
+    name = name.rstrip("_")  # of what works in place
+    return name in EVERYWHERE or name in ON_ELEMENTS or name in _BY_NAME or name in _NOTHING
+
+
+def instead(name: str, of_tensor: bool) -> str | None:
+    """A hint for a foreign function, where there is something to write instead."""
+    name = name.rstrip("_")
+    if name in EVERYWHERE:
+        return f"write {EVERYWHERE[name]}"
+    if name in ON_ELEMENTS:
+        return f"{'on elements ' if of_tensor else ''}write {ON_ELEMENTS[name]}"
+    return _BY_NAME.get(name)
