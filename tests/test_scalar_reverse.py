@@ -315,6 +315,26 @@ d_f = rev_diff(f)
         program.interpreter.call("d_f", 0.3, 0.0, 6, 0, 1.0)
 
 
+@pytest.mark.parametrize(("count", "stack"), [("0", "1"), ("70000", "")])
+def test_a_tape_has_a_capacity_that_a_program_can_name(count: str, stack: str) -> None:
+    """One, where the loops never run; none, where there may be more values than an int counts."""
+    module = differentiate(
+        parse(f"""
+def f(x : In[float]) -> float:
+    for i in range({count}):
+        for j in range(70000):
+            x = x * x
+    return x
+d_f = rev_diff(f)
+dd_f = rev_diff(d_f)
+""")
+    )
+    verify(module)
+    text = print_module(module)
+    assert parse(text) == module
+    assert f"_tape_x_local : Stack[float{', ' if stack else ''}{stack}]" in text
+
+
 def test_arguments_that_turn_out_to_be_one_place_are_an_error() -> None:
     text, (a, i, _) = CASES["places that only subscripts tell apart"]
     program = Scalars(text + "\nd_f = rev_diff(f)\n")

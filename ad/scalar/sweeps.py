@@ -36,6 +36,14 @@ class Tape:
         both = self.capacity is not None and count is not None
         self.capacity = self.capacity + count if both else None  # type: ignore[operator]
 
+    @property
+    def type(self) -> StackType:
+        """With the capacity known by now. Where no loop runs it is one; more than an int can count
+        is no bound."""
+        if self.capacity is None or self.capacity >= 2**31:
+            return StackType(_element(self), None)
+        return StackType(_element(self), max(1, self.capacity))
+
 
 @dataclass(slots=True)
 class Sweeps:
@@ -62,12 +70,8 @@ class SweepBuilder:
         body = self._ctx.normal.function.body
         self._recording.run(body, restored)
         forward, reverse = self._block(body)
-        tapes = [
-            Declare(replace(tape.var, type=StackType(_element(tape), tape.capacity)), None)
-            for tape in self._tapes.values()
-        ]
-        sized = {tape.var.name: StackType(_element(tape), tape.capacity) for tape in
-                 self._tapes.values()}  # fmt: skip
+        tapes = [Declare(replace(t.var, type=t.type), None) for t in self._tapes.values()]
+        sized = {tape.var.name: tape.type for tape in self._tapes.values()}
         resize = _Resize(sized)
         return Sweeps(
             [resize.statement(stmt) for stmt in forward],
