@@ -73,7 +73,7 @@ def _element(call: OpCall) -> Element:
     return "int"
 
 
-def _rank(call: OpCall, position: int, rank: int) -> Dims | None:
+def rank_of(call: OpCall, position: int, rank: int) -> Dims | None:
     """The dims of an argument that must have this rank; None where its rank is not known."""
     dims = call.tensor(position).dims
     if dims is not None and len(dims) != rank:
@@ -85,7 +85,7 @@ def _rank(call: OpCall, position: int, rank: int) -> Dims | None:
     return dims
 
 
-def _agree(call: OpCall, left: Expr, right: Expr, what: str) -> None:
+def agree(call: OpCall, left: Expr, right: Expr, what: str) -> None:
     if sizes.equal(left, right) is False:
         raise errors.ShapeMismatch(
             f"'{call.name}' needs {what} to be equal, found {show((left,))[7:-1]} and "
@@ -128,6 +128,19 @@ def _broadcast_dims(call: OpCall, start: int = 0) -> Dims | None:
     return dims
 
 
+def check_expands(call: OpCall, small: Dims | None, large: Dims | None) -> None:
+    """Refuses a shape that does not broadcast to another."""
+    if small is None or large is None:
+        return
+    pairs = zip(reversed(small), reversed(large), strict=False)
+    if len(small) > len(large) or any(
+        sizes.constant(a) != 1 and sizes.equal(a, b) is False for a, b in pairs
+    ):
+        raise errors.ShapeMismatch(
+            f"'{call.name}': {show(small)} does not broadcast to {show(large)}", call.span
+        )
+
+
 def same(call: OpCall) -> TensorType:
     return call.tensor(0)
 
@@ -162,13 +175,15 @@ def where(call: OpCall) -> TensorType:
 
 def reduce(call: OpCall) -> TensorType:
     x = call.tensor(0)
-    if x.dims is None:
-        return TensorType(() if not call.ints("dims") and not call.const("keepdim") else None,
-                          x.element)  # fmt: skip
-    dims = call.consts("dims") or tuple(range(len(x.dims)))
+    return TensorType(reduced(call, x.dims), x.element)
+
+
+def reduced(call: OpCall, of: Dims | None) -> Dims | None:
     keep = call.const("keepdim")
-    out = [IntConst(1) if k in dims else d for k, d in enumerate(x.dims) if keep or k not in dims]
-    return TensorType(tuple(out), x.element)
+    if of is None:
+        return () if not call.ints("dims") and not keep else None
+    dims = call.consts("dims") or tuple(range(len(of)))
+    return tuple(IntConst(1) if k in dims else d for k, d in enumerate(of) if keep or k not in dims)
 
 
 def argmax(call: OpCall) -> TensorType:
@@ -191,21 +206,21 @@ def matmul(call: OpCall) -> TensorType:
                 call.args[position].span,
                 hint="reshape a vector to a matrix, or write an index statement",
             )
-    _agree(call, a[-1], b[-2], "the columns of the first and the rows of the second matrix")
+    agree(call, a[-1], b[-2], "the columns of the first and the rows of the second matrix")
     return TensorType((*_joined(call, a[:-2], b[:-2]), a[-2], b[-1]), _element(call))
 
 
 def linear(call: OpCall) -> TensorType:
-    x, w = call.tensor(0).dims, _rank(call, 1, 2)
+    x, w = call.tensor(0).dims, rank_of(call, 1, 2)
     if len(call.args) == 3:
-        bias = _rank(call, 2, 1)
+        bias = rank_of(call, 2, 1)
         if bias is not None and w is not None:
-            _agree(call, bias[0], w[0], "the size of the bias and the rows of the weight")
+            agree(call, bias[0], w[0], "the size of the bias and the rows of the weight")
     if x is None or w is None:
         return TensorType(None, _element(call))
     if not x:
         raise errors.RankMismatch("argument 1 of 'linear' has rank 0", call.args[0].span)
-    _agree(call, x[-1], w[1], "the last size of x and the columns of the weight")
+    agree(call, x[-1], w[1], "the last size of x and the columns of the weight")
     return TensorType((*x[:-1], w[0]), _element(call))
 
 
@@ -217,29 +232,33 @@ def _window(size: Expr, kernel: Expr, stride: Expr, padding: Expr, dilation: Exp
 
 def _check_bias(call: OpCall, channels: Expr | None) -> None:
     if len(call.args) == 3:
-        bias = _rank(call, 2, 1)
+        bias = rank_of(call, 2, 1)
         if bias is not None and channels is not None:
-            _agree(call, bias[0], channels, "the size of the bias and the output channels")
+            agree(call, bias[0], channels, "the size of the bias and the output channels")
 
 
 def conv2d(call: OpCall) -> TensorType:
-    x, w = _rank(call, 0, 4), _rank(call, 1, 4)
+    x, w = rank_of(call, 0, 4), rank_of(call, 1, 4)
     _check_bias(call, w[0] if w is not None else None)
+    return TensorType(convolved(call, x, w), _element(call))
+
+
+def convolved(call: OpCall, x: Dims | None, w: Dims | None) -> Dims | None:
     if x is None or w is None:
-        return TensorType(None, _element(call))
-    _agree(call, x[1], _arith("*", w[1], call.one("groups")), "the channels of x and of the weight")
+        return None
+    agree(call, x[1], _arith("*", w[1], call.one("groups")), "the channels of x and of the weight")
     attrs = zip(call.ints("stride"), call.ints("padding"), call.ints("dilation"), strict=True)
     out = [_window(x[2 + k], w[2 + k], s, p, d) for k, (s, p, d) in enumerate(attrs)]
-    return TensorType((x[0], w[0], *out), _element(call))
+    return (x[0], w[0], *out)
 
 
 def conv_transpose2d(call: OpCall) -> TensorType:
-    x, w = _rank(call, 0, 4), _rank(call, 1, 4)
+    x, w = rank_of(call, 0, 4), rank_of(call, 1, 4)
     channels = None if w is None else _arith("*", w[1], call.one("groups"))
     _check_bias(call, channels)
     if x is None or w is None or channels is None:
         return TensorType(None, _element(call))
-    _agree(call, x[1], w[0], "the channels of x and the first size of the weight")
+    agree(call, x[1], w[0], "the channels of x and the first size of the weight")
     out = []
     for k in range(2):
         s, p, d = (call.ints(a)[k] for a in ("stride", "padding", "dilation"))
@@ -252,13 +271,16 @@ def conv_transpose2d(call: OpCall) -> TensorType:
 
 
 def pool2d(call: OpCall) -> TensorType:
-    x = _rank(call, 0, 4)
+    return TensorType(pooled(call, rank_of(call, 0, 4)), call.tensor(0).element)
+
+
+def pooled(call: OpCall, x: Dims | None) -> Dims | None:
     if x is None:
-        return TensorType(None, call.tensor(0).element)
+        return None
     attrs = zip(call.ints("kernel_size"), call.ints("stride"), call.ints("padding"), strict=True)
     one = IntConst(1)
     out = [_window(x[2 + k], size, s, p, one) for k, (size, s, p) in enumerate(attrs)]
-    return TensorType((x[0], x[1], *out), call.tensor(0).element)
+    return (x[0], x[1], *out)
 
 
 def pool2d_index(call: OpCall) -> TensorType:
@@ -267,6 +289,11 @@ def pool2d_index(call: OpCall) -> TensorType:
 
 def from_shape(call: OpCall) -> TensorType:
     return TensorType(tuple(map(sizes.simplify, call.ints("shape"))), _element(call))
+
+
+def expand(call: OpCall) -> TensorType:
+    check_expands(call, call.tensor(0).dims, call.ints("shape"))
+    return from_shape(call)
 
 
 def constant(call: OpCall) -> TensorType:
@@ -339,7 +366,7 @@ def cat(call: OpCall) -> TensorType:
             )
         for k, (a, b) in enumerate(zip(first, dims, strict=True)):
             if k != dim:
-                _agree(call, a, b, f"the sizes of dimension {k}")
+                agree(call, a, b, f"the sizes of dimension {k}")
         total = _arith("+", total, dims[dim])
     assert first is not None
     return TensorType((*first[:dim], total, *first[dim + 1 :]), _element(call))
@@ -347,20 +374,24 @@ def cat(call: OpCall) -> TensorType:
 
 def slice_(call: OpCall) -> TensorType:
     x = call.tensor(0)
-    if x.dims is None:
-        return x
+    return TensorType(sliced(call, x.dims), x.element)
+
+
+def sliced(call: OpCall, x: Dims | None) -> Dims | None:
+    if x is None:
+        return None
     dim = call.const("dim")
     start, end, step = (call.one(name) for name in ("start", "end", "step"))
     room = _arith("+", _arith("-", end, start), _arith("-", step, IntConst(1)))
     for bound in (start, end):
-        value, size = sizes.constant(bound), sizes.constant(x.dims[dim])
+        value, size = sizes.constant(bound), sizes.constant(x[dim])
         if value is not None and (value < 0 or (size is not None and value > size)):
             raise errors.SubscriptOutOfRange(
                 f"'slice' from {show((start,))[7:-1]} to {show((end,))[7:-1]} leaves dimension "
-                f"{dim} of {show(x.dims)}",
+                f"{dim} of {show(x)}",
                 call.span,
             )
-    return TensorType((*x.dims[:dim], _arith("//", room, step), *x.dims[dim + 1 :]), x.element)
+    return (*x[:dim], _arith("//", room, step), *x[dim + 1 :])
 
 
 def one_hot(call: OpCall) -> TensorType:

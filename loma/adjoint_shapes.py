@@ -1,0 +1,107 @@
+"""Shape rules of the operators that derivatives are made of: such an adjoint carries the shape that
+it makes, or is given a tensor of it.
+
+What cannot fit is refused, as in :mod:`loma.shapes`: programs may use these operators, too.
+"""
+
+from __future__ import annotations
+
+from loma import errors, sizes
+from loma.ir import TensorType
+from loma.shapes import (
+    Dims, OpCall, agree, check_expands, convolved, from_shape, like, pooled, rank_of, reduced,
+    show, sliced,
+)  # fmt: skip
+
+
+def _check_same(call: OpCall, found: Dims | None, wanted: Dims | None, what: str) -> None:
+    """Refuses shapes that are known to differ."""
+    if found is None or wanted is None:
+        return
+    if len(found) != len(wanted) or any(
+        sizes.equal(a, b) is False for a, b in zip(found, wanted, strict=True)
+    ):
+        raise errors.ShapeMismatch(
+            f"'{call.name}' needs {what} to be {show(wanted)}, found {show(found)}", call.span
+        )
+
+
+def reshape_like(call: OpCall) -> TensorType:
+    x, wanted = call.tensor(0).dims, call.tensor(1).dims
+    if x is not None and wanted is not None:
+        agree(call, sizes.product(x), sizes.product(wanted), "the numbers of elements")
+    return like(call)
+
+
+def expand_like(call: OpCall) -> TensorType:
+    check_expands(call, call.tensor(0).dims, call.tensor(1).dims)
+    return like(call)
+
+
+def sum_to_like(call: OpCall) -> TensorType:
+    check_expands(call, call.tensor(1).dims, call.tensor(0).dims)
+    return like(call)
+
+
+def unreduce_like(call: OpCall) -> TensorType:
+    wanted = reduced(call, call.tensor(1).dims)
+    _check_same(call, call.tensor(0).dims, wanted, "the sum's adjoint")
+    return like(call)
+
+
+def conv2d_adjoint(call: OpCall) -> TensorType:
+    """The adjoint of ``conv2d`` in x or in w, from that of its result and the other one."""
+    made = _four(call, "shape")
+    g, other = rank_of(call, 0, 4), rank_of(call, 1, 4)
+    pair = (made, other) if call.name == "conv2d_input" else (other, made)
+    _check_same(call, g, convolved(call, *pair), "the convolution's adjoint")
+    return from_shape(call)
+
+
+def _four(call: OpCall, attr: str) -> Dims:
+    dims = call.ints(attr)
+    if len(dims) != 4:
+        raise errors.RankMismatch(
+            f"'{call.name}' makes a tensor of rank 4, found the {attr} {show(dims)}", call.span
+        )
+    return dims
+
+
+def pool2d_adjoint(call: OpCall) -> TensorType:
+    wanted = pooled(call, _four(call, "shape"))
+    _check_same(call, rank_of(call, 0, 4), wanted, "the pooling's adjoint")
+    return from_shape(call)
+
+
+def slice_into(call: OpCall) -> TensorType:
+    _check_dim(call)
+    part = sliced(call, call.ints("shape"))
+    _check_same(call, call.tensor(0).dims, part, "the slice's adjoint")
+    return from_shape(call)
+
+
+def sum_to(call: OpCall) -> TensorType:
+    check_expands(call, call.ints("shape"), call.tensor(0).dims)
+    return from_shape(call)
+
+
+def scatter_add(call: OpCall) -> TensorType:
+    _check_dim(call)
+    g, index = call.tensor(0).dims, call.tensor(1).dims
+    _check_same(call, g, index, "the adjoint and the index")
+    if g is not None and len(g) != len(call.ints("shape")):
+        raise errors.RankMismatch(
+            f"'{call.name}' adds {show(g)} to {show(call.ints('shape'))}: the ranks differ",
+            call.span,
+        )
+    return from_shape(call)
+
+
+def _check_dim(call: OpCall) -> None:
+    """Of what is made, of which the operator has the shape alone."""
+    rank = len(call.ints("shape"))
+    if not 0 <= call.const("dim") < rank:
+        raise errors.OperatorArguments(
+            f"'{call.name}' has no dimension {call.const('dim')}: its shape has rank {rank}",
+            call.span,
+        )
