@@ -20,7 +20,11 @@ from loma.frontend.scope import Program, Scope, span_of, span_of_def
 from loma.frontend.signatures import derivative_header, function_header, function_scope
 from loma.frontend.structs import read_struct
 from loma.frontend.unsupported import unsupported
-from loma.ir import Derivative, Function, Module, Span
+from loma.ir import (
+    Derivative, Function, Module, Span, Stmt, TensorType, is_tensor_function,
+)  # fmt: skip
+from loma.walk import expressions, walk
+from loma.walk import statements as ir_statements
 
 # Deeper text would exhaust Python's stack in one of the stages that follow.
 MAX_DEPTH = 150
@@ -103,6 +107,7 @@ def _function(scope: Scope, node: ast.FunctionDef) -> Function:
             f"'{header.name}' is nested too deeply", header.span
         ) from None
     doc = ast.get_docstring(node) or ""
+    _check_layer(header, body)
     if printable(doc) != doc:
         raise errors.SyntaxNotSupported(
             f"the docstring of '{header.name}' has a character that no text can have", header.span,
@@ -112,6 +117,22 @@ def _function(scope: Scope, node: ast.FunctionDef) -> Function:
 
 
 # ---------------------------------------------------------------------------------------- syntax
+def _check_layer(header: Function, body: tuple[Stmt, ...]) -> None:
+    """Refuses a tensor inside a function that has none among its arguments and results."""
+    if is_tensor_function(header):
+        return
+    nodes = (n for s in ir_statements(body) for e in expressions(s) for n in walk(e))
+    for node in nodes:
+        if isinstance(node.type, TensorType):
+            raise errors.TypeMismatch(
+                f"'{header.name}' has no tensor among its arguments and results, so there can be "
+                "none inside",
+                node.span,
+                hint="make a tensor an argument or a result, or use an array: Array[float, 3]",
+                related=((header.span, "defined here"),),
+            )
+
+
 
 
 def _syntax(source: str) -> ast.Module:
