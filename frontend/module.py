@@ -16,6 +16,7 @@ from loma.excerpts import printable
 from loma.frontend import statements
 from loma.frontend.python_syntax import parse_python
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
+from loma.frontend.results import check_results
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
 from loma.frontend.signatures import derivative_header, function_header, function_scope
 from loma.frontend.structs import read_struct
@@ -106,8 +107,9 @@ def _function(scope: Scope, node: ast.FunctionDef) -> Function:
         raise errors.SyntaxNotSupported(
             f"'{header.name}' is nested too deeply", header.span
         ) from None
-    doc = ast.get_docstring(node) or ""
     _check_layer(header, body)
+    check_results(header, body)
+    doc = ast.get_docstring(node) or ""
     if printable(doc) != doc:
         raise errors.SyntaxNotSupported(
             f"the docstring of '{header.name}' has a character that no text can have", header.span,
@@ -116,7 +118,6 @@ def _function(scope: Scope, node: ast.FunctionDef) -> Function:
     return replace(header, body=body, doc=doc)
 
 
-# ---------------------------------------------------------------------------------------- syntax
 def _check_layer(header: Function, body: tuple[Stmt, ...]) -> None:
     """Refuses a tensor inside a function that has none among its arguments and results."""
     if is_tensor_function(header):
@@ -133,6 +134,7 @@ def _check_layer(header: Function, body: tuple[Stmt, ...]) -> None:
             )
 
 
+# ---------------------------------------------------------------------------------------- syntax
 
 
 def _syntax(source: str) -> ast.Module:

@@ -213,3 +213,31 @@ def test_escape(subscript: str, size: Expr, low: str, high: str) -> None:
 
 def test_empty_loops_leave_nothing() -> None:
     assert escape(i, IntConst(0), {"i": IntConst(0)}, frozenset()) is None
+
+
+# ----------------------------------------------------------------------- sizes of what is returned
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    y : Tensor[N]\n    y[i] = x[i] * w[i]\n    return y\n",
+        "    y : Tensor[N]\n    for t in range(2):\n        y[i] += x[i] * w[i]\n    return y\n",
+        "    s : float = sum(x[i] * w[i] for i in N)\n    return x * s\n",
+        "    return x + w\n",
+        "    y : Tensor[M] = x\n    return x\n",
+        "    y : Tensor[M]\n    y = x\n    return x * 2.0\n",
+        "    y : float = same(x, w)\n    return x\n",
+        "    y : Tensor[M] = reshape(x, [M])\n    return x\n",
+    ],
+)
+def test_a_result_may_have_a_size_that_must_equal_the_declared_one(body: str) -> None:
+    """Whether it does is found out when the function is called."""
+    same = (
+        "def same(x : In[Tensor[K]], w : In[Tensor[K]]) -> float:\n"
+        "    s : float\n    s += x[i] * w[i]\n    return s\n"
+    )
+    head = "def f(x : In[Tensor[N]], w : In[Tensor[M]]) -> Tensor[M]:\n"
+    assert parse(same + head + body)
+    with pytest.raises(errors.ReturnTypeMismatch, match="nothing says that the sizes M and N are"):
+        parse(head + "    s : float\n    s += x[i] * w[j]\n    return x * s\n")

@@ -228,6 +228,11 @@ def wrong_result(x : In[Tensor[N]], n : In[int]) -> Tensor[n]:
     y[i] = x[i]
     return y
 
+def doubled_result(x : In[Tensor[N]], w : In[Tensor[M]]) -> Tensor[2 * M]:
+    y : Tensor[N]
+    y[i] = x[i]
+    return y
+
 def endless(v : In[float]) -> float:
     r : float = v
     while (r < 100.0, max_iter := 5):
@@ -252,8 +257,19 @@ ERRORS: dict[str, tuple[list[Any], type[Exception], str]] = {
         "'k'",
     ),
     "largest": ([torch.zeros(3, 0, dtype=D)], ValueError, "line 34"),
-    "wrong_result": ([torch.zeros(3, dtype=D), 4], ValueError, "wrong_result"),
-    "counts_on": ([torch.zeros(3, dtype=D)], RuntimeError, "line 44"),
+    "wrong_result": (
+        [torch.zeros(3, dtype=D), 4],
+        ValueError,
+        r"wrong_result: line 40: the result must be Tensor\[n\], found Tensor\[N\], which has "
+        r"sizes \[3\], expected \[4\]",
+    ),
+    "doubled_result": (
+        [torch.zeros(3, dtype=D), torch.zeros(2, dtype=D)],
+        ValueError,
+        r"doubled_result: line 45: the result must be Tensor\[2 \* M\], found Tensor\[N\], "
+        r"which has sizes \[3\], expected \[4\]",
+    ),
+    "counts_on": ([torch.zeros(3, dtype=D)], RuntimeError, "line 49"),
 }
 
 
@@ -269,6 +285,11 @@ def test_refused_at_the_call(failing: Program, name: str) -> None:
         failing.value(name, args)
     with pytest.raises(kind, match=message):
         failing.compiled(name)(*args)
+    if differentiable(args) and kind is ValueError:
+        args[0].requires_grad_()
+        with pytest.raises(kind, match=message):
+            failing.compiled(name)(*args)
+        args[0].requires_grad_(False)
 
 
 def test_guarded_reads(failing: Program) -> None:

@@ -227,8 +227,8 @@ def test_messages_of_subscripts_and_shapes() -> None:
         run(text, np.zeros(3), -1)
     text = "def f(x : In[Tensor], n : In[int]) -> Tensor[n]:\n    return x * x\n"
     np.testing.assert_array_equal(run(text, np.full(2, 3.0), 2)[0], [9.0, 9.0])
-    with pytest.raises(ValueError, match=r"f: line 2: the result is Tensor\[n\] = \[3\], "
-                                         r"found the shape \[2\]"):  # fmt: skip
+    with pytest.raises(ValueError, match=r"f: line 2: the result must be Tensor\[n\], found "
+                              r"Tensor, which has sizes \[2\], expected \[3\]"):  # fmt: skip
         run(text, np.zeros(2), 3)
 
 

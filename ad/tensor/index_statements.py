@@ -54,7 +54,7 @@ def first_extreme(stmt: IndexAssign, temporary: Callable[[TensorType, str], Var]
     place = temporary(TensorType(tuple(a.extent for a in stmt.axes), "int"), "_at")
     kind: ReduceKind = "argmax" if value.kind == "max" else "argmin"
     where = Reduce(kind, value.body, value.axes, INT)
-    return IndexAssign(Index(place, _counters(stmt.axes), INT), "=", where, stmt.axes)
+    return IndexAssign(Index(place, _counters(stmt.axes), INT), "=", where, stmt.axes, stmt.span)
 
 
 def _counters(axes: tuple[Axis, ...]) -> tuple[Expr, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loma import errors
 from loma.ad.activity import active_variables, carries_derivative
@@ -127,7 +127,7 @@ def _merged(
         tuple(s for s in early if reads_of_type(s.target.type) <= known),
         forward,
         first_writes(_declaring(late, tuple(whole[second + 1 :]))),
-        tuple(Var(names.get(v.name, v.name), v.type) for v in sweeps.results),
+        tuple(replace(v, name=names.get(v.name, v.name)) for v in sweeps.results),
         seeds,
         adjoints,
     )

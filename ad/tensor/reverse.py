@@ -14,6 +14,8 @@ adjoints of what was read, and sets it to zero, in this order.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loma.ad.tensor.adjoint_sweep import AdjointSweep
 from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.normalise import Normal
@@ -34,7 +36,9 @@ def reverse(normal: Normal, context: SweepContext, seeds: tuple[Var | None, ...]
     sweeps.forward, records = forward.block(tuple(body), env)
     context.env = env
     returned = [value for value in last.values if isinstance(value, Var)]
-    sweeps.results = tuple(context.version(value.name, env) for value in returned)
+    sweeps.results = tuple(
+        replace(context.version(value.name, env), span=value.span) for value in returned
+    )
     for value, seed in zip(returned, seeds, strict=True):
         if seed is not None and context.is_active(value.name):
             sweeps.adjoint.append(Assign(context.adjoint(value.name), "+=", seed))

@@ -72,13 +72,15 @@ def _check_sizes(frame: Frame, param: Param) -> None:
             )
 
 
-def check_shape(frame: Frame, type_: Type, value: Value, label: str, span: Span) -> None:
-    """ValueError when a tensor has not the shape that its type says."""
+def check_shape(
+    frame: Frame, type_: Type, value: Value, label: str, span: Span, found: str = "a value"
+) -> None:
+    """ValueError when a tensor has not the shape that its type says; ``found``: what to call it."""
     if not isinstance(type_, TensorType) or type_.dims is None:
         return
     expected = tuple(int(evaluate(frame, dim)) for dim in type_.dims)
     if value.shape != expected:
         raise ValueError(
-            f"{frame.place(span)}: {label} is {print_type(type_)} = {list(expected)}, "
-            f"found the shape {list(value.shape)}"
+            f"{frame.place(span)}: {label} must be {print_type(type_)}, found {found}, which has "
+            f"sizes {list(value.shape)}, expected {list(expected)}"
         )

@@ -23,6 +23,7 @@ from loma.ir import (
     Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.aliases import meetings
+from loma.printer import print_type
 from loma.runtime_errors import Kind
 from loma.walk import children, free_variables
 
@@ -96,9 +97,9 @@ class Interpreter:
             values.convert(evaluate(frame, e), t, frame.bits)
             for e, t in zip(stmt.values, types, strict=True)
         ]
-        for k, (value, type_) in enumerate(zip(found, types, strict=True)):
+        for k, (value, type_, expr) in enumerate(zip(found, types, stmt.values, strict=True)):
             label = "the result" if len(types) == 1 else f"result {k + 1}"
-            check_shape(frame, type_, value, label, stmt.span)
+            check_shape(frame, type_, value, label, stmt.span, print_type(expr.type))
         return tuple(found)
 
     # ------------------------------------------------------------------------------- statements

@@ -25,7 +25,7 @@ from loma.ir import (
     NoDiff, Pop, Push, Reduce, Return, Stmt, TensorType, Type, Unpack, Var, While, Zero,
     is_tensor_function,
 )  # fmt: skip
-from loma.printer import print_stmt
+from loma.printer import print_stmt, print_type
 from loma.walk import blocks, free_variables, map_children, mentioned_names, root
 
 _COMMENT_LINES = 12
@@ -270,8 +270,12 @@ class Statements:
         text = self.host.stored(target.name, value)
         if _same_dims(target.type, value.type):
             return text
-        place = f"{self.context.place(self.context.line(target.span))}'{target.name}'"
-        return self.host.shaped(text, target.type, place)
+        return self._shaped(text, target, value)
+
+    def _shaped(self, text: str, target: Var, value: Expr) -> str:
+        place = self.context.place(self.context.line(target.span))
+        what = f"{place}'{target.name}' must be {_must_be(target.type, value.type)}"
+        return self.host.shaped(text, target.type, what)
 
     def _assign(self, stmt: Assign) -> None:
         target, value = stmt.target, stmt.value
@@ -289,8 +293,7 @@ class Statements:
         else:
             text = self.host.tensor(value)
             if not _same_dims(target.type, value.type):
-                place = f"{self.context.place(self.context.line(target.span))}'{target.name}'"
-                text = self.host.shaped(text, target.type, place)
+                text = self._shaped(text, target, value)
             self.writer.line(f"{name}.add_({text});")
 
     def _index_assign(self, stmt: IndexAssign, fresh: bool) -> None:
@@ -394,8 +397,10 @@ class Statements:
                 continue
             text = self.host.tensor(value)
             if not _same_dims(type_, value.type):
-                place = f"{self.context.place(self.context.line(value.span))}result {k + 1}"
-                text = self.host.shaped(text, type_, place)
+                place = self.context.place(self.context.line(value.span))
+                label = "the result" if len(results) == 1 else f"result {k + 1}"
+                what = f"{place}{label} must be {_must_be(type_, value.type)}"
+                text = self.host.shaped(text, type_, what)
             texts.append(text)
         if len(texts) == 1:
             self.writer.line(f"return {texts[0]};")
@@ -438,6 +443,10 @@ def hoisted(stmt: IndexAssign, context: FunctionContext, host: Host, writer: Wri
                 return map_children(expr, lambda child: visit(child, bound))
 
     return replace(stmt, value=visit(without_no_diff(stmt.value), axes))
+
+
+def _must_be(wanted: Type, found: Type) -> str:
+    return f"{print_type(wanted)}, found {print_type(found)}, which"  # has sizes ...
 
 
 def _same_dims(target: Type, value: Type) -> bool:
