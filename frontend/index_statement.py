@@ -17,6 +17,7 @@ from loma import errors, sizes
 from loma.frontend import expressions as ex
 from loma.frontend.ranges import injective
 from loma.frontend.scope import Scope, int_symbol, span_of
+from loma.frontend.sums import doubtful
 from loma.ir import (
     Assign, Axis, Expr, Index, IndexAssign, Reduce, Span, Stmt, TensorType, Var,
 )  # fmt: skip
@@ -170,6 +171,10 @@ def index_statement(
         expr = b.binary(op[0], place, expr, span)
     elif op == "-=":
         expr = b.unary("-", expr, expr.span)
+    summed = tuple(axis for axis in axes if axis.name not in own)
+    if summed:
+        first = [name for name in indices if name.id in own]
+        scope.program.warnings += doubtful(expr, summed, first, indices, value)
     kind: Literal["=", "+="] = "+=" if op in ("+=", "-=") else "="
     return _checked(place, kind, expr, axes, own, span)
 

@@ -93,7 +93,8 @@ def _module(source: str, path: str) -> Module:
         calls[node.name] = scope.calls
     in_order, requests = sort_calls(functions, calls, ordered)
     structs = tuple(program.structs.values())
-    return Module(module_name(path), structs, in_order, requests, source, path)
+    warnings = tuple(warning.locate(source, path) for warning in program.warnings)
+    return Module(module_name(path), structs, in_order, requests, source, path, warnings)
 
 
 def _function(scope: Scope, node: ast.FunctionDef) -> Function:

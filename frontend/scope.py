@@ -60,11 +60,13 @@ class Symbol:
 class Program:
     """What the functions of a module know of each other: structs and signatures.
 
-    ``functions`` holds headers, bodies left empty, those of derivatives included.
+    ``functions`` holds headers, bodies left empty, those of derivatives included; ``warnings``
+    what was found that may not be meant.
     """
 
     structs: dict[str, Struct] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
+    warnings: list[errors.UserWarning] = field(default_factory=list)
 
     def struct(self, name: str) -> Struct | None:
         """The struct of that name; a differential one exists as soon as it is asked for."""

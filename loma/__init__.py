@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from loma.compiler import compile_many as compile_many
     from loma.embedded import module as module
     from loma.errors import UserError as UserError
+    from loma.errors import UserWarning as UserWarning
     from loma.functions import LomaModule as LomaModule
 
 _PUBLIC = {  # name: the module that has it, or that it is
     "LomaModule": "loma.functions",
     "UserError": "loma.errors",
+    "UserWarning": "loma.errors",
     "check_gradients": "loma.check",
     "compile": "loma.compiler",
     "compile_many": "loma.compiler",
@@ -38,6 +40,7 @@ _PUBLIC = {  # name: the module that has it, or that it is
 __all__ = [
     "LomaModule",
     "UserError",
+    "UserWarning",
     "check_gradients",
     "compile",
     "compile_many",

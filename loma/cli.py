@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +24,7 @@ from rich.syntax import Syntax
 from loma.saving import SAVES, Save
 from loma.cli_numbers import THREADS, Real, Whole
 from loma.cli_point import FILE, named_size, point_arguments, point_options
-from loma.errors import ToolchainError, UserError
+from loma.errors import ToolchainError, UserError, UserWarning
 from loma.ir import Function, Module, is_tensor_function
 
 STAGES = ("parsed", "adjoint", "optimised", "kernels", "cpp", "c")
@@ -39,7 +40,10 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            # Commands show those of programs themselves; nobody's line has called the compiler.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                return super().invoke(ctx)
         except UserError as error:
             _fail(ctx, error, error.render(color=_in_colour(stderr=True)))
         except (ToolchainError, _Refused) as error:
@@ -91,15 +95,26 @@ def _fail(ctx: click.Context, error: Exception, text: str) -> NoReturn:
 def _error_record(error: Exception) -> dict[str, object]:
     if not isinstance(error, UserError):
         return {"kind": type(error).__name__.lstrip("_"), "message": str(error)}
+    return _report_record(error)
+
+
+def _report_record(report: UserError | UserWarning) -> dict[str, object]:
     return {
-        "kind": type(error).__name__,
-        "message": error.message,
-        "path": error.path,
-        "line": error.span.line,
-        "column": error.span.col + 1,
-        "hint": error.hint,
-        "text": error.to_string(),
+        "kind": type(report).__name__,
+        "message": report.message,
+        "path": report.path,
+        "line": report.span.line,
+        "column": report.span.col + 1,
+        "hint": report.hint,
+        "text": report.to_string(),
     }
+
+
+def _show_warnings(programs: list[Module], as_json: bool) -> None:
+    """On standard error; with ``--json`` they stand in the result."""
+    for program in () if as_json else programs:
+        for warning in program.warnings:
+            click.echo(warning.render(color=_in_colour(stderr=True)), err=True)
 
 
 def _in_colour(stderr: bool = False) -> bool:
@@ -147,11 +162,17 @@ def build(files: tuple[str, ...], as_json: bool) -> None:
     from loma import compiler
 
     programs = [_parse(file) for file in files]
+    _show_warnings(programs, as_json)
     start = time.perf_counter()
     compiler.compile_many([Path(file) for file in files])
     seconds = time.perf_counter() - start
     records: list[dict[str, Any]] = [
-        {"path": program.path, "functions": _signatures(program)} for program in programs
+        {
+            "path": program.path,
+            "functions": _signatures(program),
+            "warnings": list(map(_report_record, program.warnings)),
+        }
+        for program in programs
     ]
     if as_json:
         _emit({"modules": records, "seconds": round(seconds, 3)})
@@ -213,15 +234,18 @@ def show(
     from loma import pipeline
 
     _prepare(as_json)
+    program = _parse(file)
+    _show_warnings([program], as_json)
     if saved:
-        _show_saved(file, function, save, sizes, as_json)
+        _show_saved(program, function, save, sizes, as_json)
         return
     try:
-        text = pipeline.stage_text(_read(file), stage, function, path=file, save=save)
+        text = pipeline.stage_text(program.source, stage, function, path=file, save=save)
     except ValueError as error:  # there is no such function
         raise click.UsageError(str(error)) from error
     if as_json:
-        _emit({"path": file, "stage": stage, "function": function, "text": text})
+        found = list(map(_report_record, program.warnings))
+        _emit({"path": file, "stage": stage, "function": function, "text": text, "warnings": found})
     elif _in_colour():
         lexer = stage if stage in ("cpp", "c") else "python"
         Console().print(Syntax(text, lexer, theme="ansi_dark", background_color="default"))
@@ -230,7 +254,7 @@ def show(
 
 
 def _show_saved(
-    file: str, function: str | None, save: Save, sizes: tuple[str, ...], as_json: bool
+    program: Module, function: str | None, save: Save, sizes: tuple[str, ...], as_json: bool
 ) -> None:
     from loma import kept, pipeline
 
@@ -238,12 +262,13 @@ def _show_saved(
         raise click.UsageError("--saved needs a FUNCTION")
     values = dict(map(named_size, sizes))
     try:
-        stage = pipeline.program(_read(file), file, save=save, every=True)
+        stage = pipeline.program(program.source, program.path, save=save, every=True)
         rows = kept.kept(stage, function, values)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if as_json:
-        _emit({"path": file, "function": function, "kept": list(map(dataclasses.asdict, rows))})
+        kept_rows = list(map(dataclasses.asdict, rows))
+        _emit({"path": program.path, "function": function, "kept": kept_rows})
     else:
         click.echo(kept.table(rows), nl=False)
 
@@ -280,7 +305,9 @@ def check(
     different.
     """
     _prepare(as_json)
-    arguments = point_arguments(_function(_parse(file), function), **point)
+    program = _parse(file)
+    _show_warnings([program], as_json)
+    arguments = point_arguments(_function(program, function), **point)
 
     from loma import compiler
     from loma.check import check_gradients
@@ -342,7 +369,9 @@ def bench(
     docs/performance.md reads such a table.
     """
     _prepare(as_json)
-    arguments = point_arguments(_function(_parse(file), function), **point, complete=True)
+    program = _parse(file)
+    _show_warnings([program], as_json)
+    arguments = point_arguments(_function(program, function), **point, complete=True)
 
     from loma import bench_report
 

@@ -16,6 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from loma import cache, config
+from loma.errors import UserWarning
+from loma.reports import show_warnings
 from loma.saving import SAVES, Save
 from loma.functions import Functions, LomaModule, Record
 
@@ -79,9 +81,11 @@ def compile(
     function gives then depends on nothing but the numbers. ``timed``: the tensor functions measure
     their statements, for :mod:`loma.bench`. Raises :class:`loma.errors.UserError` for a wrong
     program, ``FileNotFoundError``, and :class:`loma.errors.ToolchainError` when C++ cannot be
-    compiled.
+    compiled; warns with :class:`loma.errors.UserWarning` of what a program may not mean.
     """
-    return load(replace(_read(program, save), contract=contract, timed=timed))
+    module = load(replace(_read(program, save), contract=contract, timed=timed))
+    show_warnings(warnings_of(module))
+    return module
 
 
 def compile_many(
@@ -90,7 +94,7 @@ def compile_many(
     """Compiles several programs, as many at once as there are CPUs; ``done`` hears of each."""
 
     def one(program: str | Path) -> LomaModule:
-        module = compile(program)
+        module = load(_read(program))
         if done is not None:
             done(program)
         return module
@@ -100,7 +104,16 @@ def compile_many(
     order = sorted(range(len(programs)), key=lambda k: -len(_read(programs[k]).source))
     with ThreadPoolExecutor(max_workers=config.jobs() + 1) as pool:
         modules = dict(zip(order, pool.map(lambda k: one(programs[k]), order), strict=True))
-    return [modules[k] for k in range(len(programs))]
+    found = [modules[k] for k in range(len(programs))]
+    for module in found:
+        show_warnings(warnings_of(module))
+    return found
+
+
+def warnings_of(module: LomaModule) -> list[UserWarning]:
+    """What the compiler found that the program may not mean, also when it came from the cache."""
+    records = module.__record__["warnings"]
+    return [UserWarning.of(record, module.__source__, module.__file__) for record in records]
 
 
 def load(program: Program) -> LomaModule:
@@ -165,6 +178,7 @@ def _build(program: Program) -> tuple[Path, Record]:
         "operators": operators,
         "functions": pipeline.function_records(stage),
         "structs": scalar.struct_records(stage.module),
+        "warnings": [warning.record() for warning in stage.module.warnings],
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from loma.frontend.python_syntax import parse_python
 from loma.functions import LomaModule
+from loma.reports import show_warnings
 
 
 def module(decorated: type | Callable[..., Any]) -> LomaModule:
@@ -27,7 +28,7 @@ def module(decorated: type | Callable[..., Any]) -> LomaModule:
     of a class body's functions, and of such a function, unless the file starts with
     ``from __future__ import annotations``. Lines in error messages are those of the Python file.
     """
-    from loma.compiler import Program, load
+    from loma.compiler import Program, load, warnings_of
 
     try:
         lines, first = inspect.getsourcelines(decorated)
@@ -36,7 +37,9 @@ def module(decorated: type | Callable[..., Any]) -> LomaModule:
             f"loma.module: the source text of {decorated!r} is not available"
         ) from error
     path = inspect.getsourcefile(decorated) or "<text>"
-    return load(Program(_program_text(lines, first), path, decorated.__name__))
+    loaded = load(Program(_program_text(lines, first), path, decorated.__name__))
+    show_warnings(warnings_of(loaded))
+    return loaded
 
 
 def _program_text(lines: list[str], first: int) -> str:

@@ -21,62 +21,15 @@ script written for it can catch and read them here. A wrong *call* of a compiled
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Self, TypeAlias
+import builtins
+from dataclasses import astuple, dataclass
+from typing import Any, Self, TypeAlias
 
 from loma.excerpts import ansi, excerpt, place, plain, text_under
 from loma.ir import NOWHERE, Span
+from loma.spelling import suggest as suggest
 
 Related: TypeAlias = tuple[tuple[Span, str], ...]
-
-
-def suggest(name: str, candidates: Iterable[str]) -> str | None:
-    """A hint that names the candidate that a name is a misspelling of; None when there is none."""
-    near = nearest(name, candidates)
-    return None if near is None else f"did you mean '{near}'?"
-
-
-def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that a name is a misspelling of: other letters at few places, the same ones in
-    another order, or the beginning of a longer name. Case and underscores do not count. A name of
-    one letter is no misspelling: k is an index, K a size."""
-    wrong = _letters(name)
-    found: list[tuple[int, bool, int, str]] = []
-    for candidate in set(candidates) - {name}:
-        right = _letters(candidate)
-        begins = len(wrong) >= 4 and right.startswith(wrong)
-        distance = 1 if begins else _distance(wrong, right)
-        reordered = sorted(wrong) == sorted(right)
-        longest = max(len(wrong), len(right))
-        allowed = 1 if longest < 6 else 2 if longest < 10 else 3
-        if longest < 2 or (longest == 2 == len(wrong) == len(right) and not reordered):
-            continue
-        if distance <= allowed or (reordered and distance <= 2):
-            found.append((distance, not reordered, abs(len(wrong) - len(right)), candidate))
-    if not found:
-        return None
-    return min(found, key=lambda item: (item[1], item[0], item[2], item[3]))[3]
-
-
-def _letters(name: str) -> str:
-    return name.casefold().replace("_", "")
-
-
-def _distance(left: str, right: str) -> int:
-    """How many letters to insert, to leave out, to replace, or pairs to swap, from one word to the
-    other; no letter twice."""
-    before: list[int] = []
-    above = list(range(len(right) + 1))
-    for i, a in enumerate(left, 1):
-        row = [i]
-        for j, b in enumerate(right, 1):
-            cost = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (a != b))
-            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
-                cost = min(cost, before[j - 2] + 1)
-            row.append(cost)
-        before, above = above, row
-    return above[-1]
 
 
 # ------------------------------------------------------------------------------- user errors
@@ -117,7 +70,52 @@ class Name(str):
     arg = id
 
 
-class UserError(Exception):
+class _Report(Exception):
+    """What is to be said of a place in a program's text."""
+
+    _word = "error"
+
+    def __init__(
+        self, message: str, span: Span = NOWHERE, *, hint: str | None = None, related: Related = ()
+    ) -> None:
+        super().__init__(message, span)
+        self.message = message
+        self.span = span
+        self.hint = hint
+        self.related = related
+        self.source = ""
+        self.path = "<text>"
+
+    def locate(self, source: str, path: str) -> Self:
+        """Says which text the spans point into, unless that is known; returns the report."""
+        if not self.source:
+            self.source, self.path = source, path
+        return self
+
+    def to_string(self) -> str:
+        return self.render(color=False)
+
+    def render(self, color: bool = False) -> str:
+        """The report: head line, source line, carets, hint, related places."""
+        paint = ansi if color else plain
+        lines = [
+            paint("bold", f"{place(self.path, self.span)}: ")
+            + paint(self._word, f"{self._word}: ")
+            + paint("bold", self.message),
+            *excerpt(self.source, self.span, paint, "caret"),
+        ]
+        for span, note in self.related:
+            lines.append(f"  {place(self.path, span)}: {paint('note', 'note: ')}{note}")
+            lines += excerpt(self.source, span, paint, "note")
+        if self.hint:
+            lines.append(f"  {paint('hint', 'hint: ')}{self.hint}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.to_string()
+
+
+class UserError(_Report):
     """A mistake in a loma program.
 
     ``related`` are further places with a note each ("declared here"). ``var`` is the name that the
@@ -133,47 +131,13 @@ class UserError(Exception):
         related: Related = (),
         var: str | None = None,
     ) -> None:
-        super().__init__(message, span)
-        self.message = message
-        self.span = span
-        self.hint = hint
-        self.related = related
-        self.source = ""
-        self.path = "<text>"
+        super().__init__(message, span, hint=hint, related=related)
         self._var = var
         self._stmt: Span | None = None
-
-    def locate(self, source: str, path: str) -> UserError:
-        """Says which text the spans point into, unless that is known; returns the error."""
-        if not self.source:
-            self.source, self.path = source, path
-        return self
 
     def inside(self, stmt: Span) -> None:
         """Says which statement the error is in; the innermost says it first."""
         self._stmt = self._stmt or stmt
-
-    def to_string(self) -> str:
-        return self.render(color=False)
-
-    def render(self, color: bool = False) -> str:
-        """The report: head line, source line, carets, hint, related places."""
-        paint = ansi if color else plain
-        lines = [
-            paint("bold", f"{place(self.path, self.span)}: ")
-            + paint("error", "error: ")
-            + paint("bold", self.message),
-            *excerpt(self.source, self.span, paint, "caret"),
-        ]
-        for span, note in self.related:
-            lines.append(f"  {place(self.path, span)}: {paint('note', 'note: ')}{note}")
-            lines += excerpt(self.source, span, paint, "note")
-        if self.hint:
-            lines.append(f"  {paint('hint', 'hint: ')}{self.hint}")
-        return "\n".join(lines)
-
-    def __str__(self) -> str:
-        return self.to_string()
 
     @property
     def var(self) -> Name:
@@ -201,6 +165,27 @@ class UserError(Exception):
     @property
     def first_declare_stmt(self) -> Node:
         return Node(self.related[0][0] if self.related else self.span)
+
+
+class UserWarning(_Report, builtins.UserWarning):
+    """What a loma program says and may not mean. Python's filters of warnings apply to it."""
+
+    _word = "warning"
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values; see :meth:`of`."""
+        related = [[astuple(span), note] for span, note in self.related]
+        return {"message": self.message, "span": astuple(self.span), "hint": self.hint,
+                "related": related}  # fmt: skip
+
+    @classmethod
+    def of(cls, record: dict[str, Any], source: str, path: str) -> Self:
+        """The warning of a record, in a text."""
+        related = tuple((Span(*span), note) for span, note in record["related"])
+        span = Span(*record["span"])
+        return cls(record["message"], span, hint=record["hint"], related=related).locate(
+            source, path
+        )
 
 
 # ------------------------------------------------- shared with the teaching language's compiler

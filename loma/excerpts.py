@@ -20,6 +20,7 @@ _CUT = "..."
 _STYLES = {
     "bold": "\x1b[1m",
     "error": "\x1b[1;31m",
+    "warning": "\x1b[1;33m",
     "caret": "\x1b[1;31m",
     "note": "\x1b[1;36m",
     "hint": "\x1b[1;32m",

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from loma.errors import UserWarning
 
 # ------------------------------------------------------------------------------------- positions
 
@@ -491,6 +494,7 @@ class Module:
     derivatives: tuple[Derivative, ...] = ()
     source: str = field(default="", compare=False)
     path: str = field(default="<text>", compare=False)
+    warnings: tuple[UserWarning, ...] = field(default=(), compare=False)
 
     def function(self, name: str) -> Function:
         """The function of that name; KeyError when there is none."""

@@ -132,7 +132,9 @@ def first(x : In[Tensor[N]], like : In[Tensor[K]]) -> Tensor[K]:
 
 @pytest.fixture(scope="module")
 def modules() -> SimpleNamespace:
-    return SimpleNamespace(fast=loma.compile(PROGRAM), slow=Interpreter(parse(PROGRAM)))
+    with pytest.warns(loma.UserWarning, match="is added once for each 'p'"):
+        fast = loma.compile(PROGRAM)
+    return SimpleNamespace(fast=fast, slow=Interpreter(parse(PROGRAM)))
 
 
 def r(*shape: int) -> np.ndarray[Any, Any]:

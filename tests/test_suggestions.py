@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from loma import errors
 from loma.backends.interpreter import Interpreter
 from loma.builtins import BUILTINS
-from loma.errors import nearest
 from loma.frontend import foreign, parse
 from loma.ops import OPS
+from loma.spelling import nearest
 
 PROGRAM = """
 def f(x : In[Tensor[N, M]], n : In[IntTensor[N]]) -> Tensor[N, M]:
