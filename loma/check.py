@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from loma.reports import public
+
 
 class GradientError(AssertionError):
     """A gradient is wrong; ``report`` has the numbers."""
@@ -94,6 +96,7 @@ class GradientReport:
         return "\n".join(lines)
 
 
+@public
 def check_gradients(
     function: Callable[..., object],
     args: Sequence[object] | Mapping[str, object],

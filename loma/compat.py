@@ -26,6 +26,7 @@ from loma.backends.compilers import LIBRARY_FILE
 from loma.differentials import with_differentials
 from loma.errors import UserError, suggest
 from loma.ir import FLOAT, Module, StructType
+from loma.reports import public
 
 # What the teaching compiler has other compilers for is C with OpenMP here.
 TARGETS = ("c", "ispc")
@@ -135,6 +136,7 @@ class Error(ctypes.Structure):
     )
 
 
+@public
 def compile(
     code: str,
     target: str = "c",

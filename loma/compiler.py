@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from loma import cache, config
 from loma.errors import UserWarning
-from loma.reports import show_warnings
+from loma.reports import public, show_warnings
 from loma.saving import SAVES, Save
 from loma.functions import Functions, LomaModule, Record
 
@@ -68,6 +68,7 @@ _loaded_scalars: dict[str, Functions] = {}
 _natives: dict[str, ModuleType] = {}  # by namespace of the operators
 
 
+@public
 def compile(
     program: str | Path, *, save: Save = "auto", contract: bool = True, timed: bool = False
 ) -> LomaModule:
@@ -88,6 +89,7 @@ def compile(
     return module
 
 
+@public
 def compile_many(
     programs: Sequence[str | Path], done: Callable[[str | Path], None] | None = None
 ) -> list[LomaModule]:
@@ -143,6 +145,7 @@ def _obtain(program: Program, key: str) -> LomaModule:
     folder, kept = cache.recall(key, _FIELDS, lambda: _build(program))
     native = None if kept["operators"] is None else _native(program, kept, folder)
 
+    @public
     def scalar_functions(module: LomaModule) -> Functions:
         return _scalar_functions(program, kept, module)
 
@@ -228,6 +231,7 @@ def _derivative_hook(program: Program, functions: Mapping[str, str]) -> Callable
     ``functions``: names by operator. The hook returns the namespace of the operators that have it.
     """
 
+    @public
     def hook(operator: str) -> str:
         return load(replace(program, derived=(*program.derived, functions[operator]))).__name__
 

@@ -24,6 +24,7 @@
                            0 for none. Read when a module is loaded.
 ``LOMA_SANITIZE``          for work on loma itself: C++ for libtorch is compiled with sanitizers
                            (:class:`Sanitizer`); ``tests/sanitized.py`` starts processes for it
+``LOMA_TRACEBACK``         1: the traceback of a mistake in a program has the compiler's frames, too
 ``LOMA_VERBOSE``           1: print each compiler command and what it took to standard error
 =========================  =========================================================================
 """
@@ -165,6 +166,10 @@ def specialisations() -> int:
 
 def verbose() -> bool:
     return os.environ.get("LOMA_VERBOSE", "0") not in ("", "0")
+
+
+def full_tracebacks() -> bool:
+    return os.environ.get("LOMA_TRACEBACK", "0") not in ("", "0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from typing import Any
 
 from loma.frontend.python_syntax import parse_python
 from loma.functions import LomaModule
-from loma.reports import show_warnings
+from loma.reports import public, show_warnings
 
 
+@public
 def module(decorated: type | Callable[..., Any]) -> LomaModule:
     """Compiles the program that stands in a Python file under this decorator.
 

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from loma.errors import suggest
+from loma.reports import public
 from loma.structs import struct_classes
 
 Record = dict[str, Any]  # of a module; see loma.compiler
@@ -52,6 +53,7 @@ class LomaModule:
                 if item["layer"] == "tensor":
                     self.__dict__[item["name"]] = tensor_function(item, native)
 
+    @public
     def show(self, stage: str = "parsed", function: str | None = None) -> str:
         """The program, or one function, as text after a stage: see :mod:`loma.pipeline`."""
         from loma import pipeline

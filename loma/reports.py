@@ -1,17 +1,44 @@
-"""How reports reach the caller of loma: warnings, in the caller's name."""
+"""How reports reach those who call loma: at their line, without the inside of the compiler."""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
+from typing import ParamSpec, TypeVar
 
-from loma.errors import UserWarning
+from loma import config
+from loma.errors import CompilerNotFound, UserError, UserWarning
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _HERE = str(Path(__file__).parent) + os.sep
+
+
+# What is not a defect of the compiler: how it came to find it out concerns nobody.
+_OF_USERS = (UserError, UserWarning, CompilerNotFound)
+
+
+def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A function that programs call. The traceback of a mistake of theirs ends here; that of any
+    other exception, and with ``LOMA_TRACEBACK=1`` every one, goes on to where it was raised."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        __tracebackhide__ = True  # for pytest, which then ends at the line before
+        try:
+            return function(*args, **kwargs)
+        except _OF_USERS as error:
+            if config.full_tracebacks():
+                raise
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 def show_warnings(found: Iterable[UserWarning]) -> None:
