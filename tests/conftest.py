@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fuzz-examples",
         type=int,
         metavar="N",
-        help="how many random programs each test of test_fuzz.py tries, other ones each time",
+        help="how many random programs each test of test_fuzz*.py tries, other ones each time",
     )
     parser.addoption(
         "--kills",

@@ -13,13 +13,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from control_cases import CONTROL
-from index_cases import CASES as INDEX_CASES
-from operator_cases import CASES as OPERATOR_CASES
-from reverse_cases import CASES as REVERSE_CASES
-from teaching_programs import PROGRAMS as TEACHING
-from test_docs import PAGES, programs
-from trap_cases import TRAPS
+from corpus import scalar_programs, tensor_programs
 
 import loma
 from conftest import GOLDEN, ROOT
@@ -60,19 +54,8 @@ def test_every_warning(request: pytest.FixtureRequest) -> None:
         assert "\n".join(blocks) == text
 
 
-def _corpus() -> list[tuple[str, str]]:
-    found = [(c.name, c.text) for c in (*INDEX_CASES, *TRAPS, *CONTROL)]
-    found += [(case.name, case.text) for case in OPERATOR_CASES]
-    found += [(name, text) for name, (text, _) in REVERSE_CASES.items()]
-    found += [(program.name, program.source) for program in TEACHING]
-    found += [(page, text) for page in (*PAGES, "README.md") for text in programs(page)]
-    for folder in ("capsnet_loma", "loma/optim", "examples"):
-        found += [(path.name, path.read_text("utf-8")) for path in (ROOT / folder).rglob("*.loma")]
-    return found
-
-
 def test_no_program_of_the_project_warns() -> None:
-    corpus = _corpus()
+    corpus = tensor_programs() + scalar_programs()
     assert len(corpus) > 250
     for name, text in corpus:
         assert not parse(text).warnings, name
