@@ -222,6 +222,16 @@ def results_into_old_variables(x : In[Tensor[N]]) -> Tensor[N]:
     z, y = both(z)
     return y * z
 """, lambda x: x**15, ((3,),)),
+    Case("sums_that_broadcast", """
+def sums_that_broadcast(x : In[Tensor[N, M]], w : In[Tensor[M]], u : In[Tensor]) -> Tensor:
+    y = x * x
+    y += 1.0
+    y = y + w
+    z = u * u
+    z = z + y * w
+    z += 2.0
+    return z * z
+""", lambda x, w, u: (u * u + (x * x + 1 + w) * w + 2) ** 2, ((2, 3), (3,), (3,))),
     Case("indices_named_like_variables", """
 def pair_of(x : In[Tensor[N]]) -> tuple[Tensor[N], float]:
     k : Tensor[N]

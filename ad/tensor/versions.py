@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from loma import sizes
 from loma.ir import (
-    Assign, Binary, CallStmt, Declare, Expr, For, Function, If, IndexAssign, Op, Stmt, Unpack,
-    Var, While, Zero,
+    Assign, Binary, CallStmt, Declare, Expr, For, Function, If, IndexAssign, Op, Stmt, TensorType,
+    Type, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
 from loma.walk import map_children, map_expressions, root, statements
@@ -114,9 +115,17 @@ def _clean(body: tuple[Stmt, ...], declared: set[str]) -> tuple[Stmt, ...]:
 
 
 def _assignment(target: Var, value: Expr) -> Assign:
-    """``x = x + e`` is written ``x += e``."""
+    """``x = x + e`` is written ``x += e``, where e does not broadcast."""
     match value:
-        case Binary("+", left, right) | Op("add", (left, right)) if left == target:
+        case Binary("+", left, right) if left == target:
+            return Assign(target, "+=", right)
+        case Op("add", (left, right)) if left == target and _same_sizes(target.type, right.type):
             return Assign(target, "+=", right)
         case _:
             return Assign(target, "=", value)
+
+
+def _same_sizes(left: Type, right: Type) -> bool:
+    if not (isinstance(left, TensorType) and isinstance(right, TensorType)):
+        return False
+    return sizes.same(left.dims, right.dims)
