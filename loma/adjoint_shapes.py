@@ -87,14 +87,23 @@ def sum_to(call: OpCall) -> TensorType:
 
 def scatter_add(call: OpCall) -> TensorType:
     _check_dim(call)
-    g, index = call.tensor(0).dims, call.tensor(1).dims
-    _check_same(call, g, index, "the adjoint and the index")
-    if g is not None and len(g) != len(call.ints("shape")):
-        raise errors.RankMismatch(
-            f"'{call.name}' adds {show(g)} to {show(call.ints('shape'))}: the ranks differ",
-            call.span,
-        )
+    _check_scattered(call, call.ints("shape"))
     return from_shape(call)
+
+
+def scatter_add_like(call: OpCall) -> TensorType:
+    wanted = call.tensor(2).dims
+    _check_scattered(call, wanted)
+    return TensorType(wanted, call.tensor(0).element)
+
+
+def _check_scattered(call: OpCall, made: Dims | None) -> None:
+    g, index = call.tensor(0).dims, call.tensor(1).dims
+    _check_same(call, g, index, "gather's adjoint")
+    if g is not None and made is not None and len(g) != len(made):
+        raise errors.RankMismatch(
+            f"'{call.name}' adds {show(g)} to {show(made)}: the ranks differ", call.span
+        )
 
 
 def _check_dim(call: OpCall) -> None:

@@ -329,7 +329,7 @@ _ROWS: tuple[OpInfo, ...] = (
         "scatter_add_like",
         ("g", "index", "like"),
         (_a("dim", "dim"),),
-        shapes.scatter_like,
+        adjoint_shapes.scatter_add_like,
         "scatter_add into zeros shaped as like",
         internal=True,
         ints=("index",),

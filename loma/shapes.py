@@ -300,10 +300,6 @@ def constant(call: OpCall) -> TensorType:
     return TensorType(tuple(map(sizes.simplify, call.ints("shape"))), "float")
 
 
-def scatter_like(call: OpCall) -> TensorType:
-    return TensorType(call.tensor(2).dims, call.tensor(0).element)
-
-
 def reshape(call: OpCall) -> TensorType:
     x = call.tensor(0)
     shape = tuple(map(sizes.simplify, call.ints("shape")))
