@@ -205,7 +205,7 @@ class _Inlining:
 
 
 def _changed(caller: Function, functions: dict[str, Function]) -> set[str]:
-    """Variables that get a value again."""
+    """Variables that get a value again; of those that calls give one, the ints, as sizes may be."""
     found: set[str] = set()
     known = {param.name for param in caller.params}
     for stmt in statements(caller.body):
@@ -213,11 +213,10 @@ def _changed(caller: Function, functions: dict[str, Function]) -> set[str]:
             case Assign(Var(name)) | IndexAssign(Var(name)):
                 found.add(name)
             case Unpack(targets):
-                found |= {target.name for target in targets} & known
+                found |= {t.name for t in targets if t.type == INT and t.name in known}
             case CallStmt(call):
-                modes = [param.mode for param in functions[call.function].params]
-                pairs = zip(modes, call.args, strict=True)
-                found |= {root(arg) for mode, arg in pairs if mode == "Out"}
+                pairs = zip(functions[call.function].params, call.args, strict=True)
+                found |= {root(a) for param, a in pairs if param.mode == "Out" and a.type == INT}
             case _:
                 pass
         known |= written_names((stmt,))
