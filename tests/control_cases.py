@@ -214,7 +214,8 @@ def calls_without_effect(x : In[Tensor[N]], a : In[float]) -> Tensor[N]:
     Case("results_into_old_variables", """
 def both(x : In[Tensor[N]]) -> tuple[Tensor[N], Tensor[N]]:
     y = x * x
-    return y, y * x
+    z = y * x
+    return y, z
 
 def results_into_old_variables(x : In[Tensor[N]]) -> Tensor[N]:
     y : Tensor[N]
@@ -232,6 +233,14 @@ def sums_that_broadcast(x : In[Tensor[N, M]], w : In[Tensor[M]], u : In[Tensor])
     z += 2.0
     return z * z
 """, lambda x, w, u: (u * u + (x * x + 1 + w) * w + 2) ** 2, ((2, 3), (3,), (3,))),
+    Case("an_adjoint_cleared_between_others", """
+def an_adjoint_cleared_between_others(x : In[Tensor[N]]) -> Tensor[N]:
+    z : Tensor[N] = x * x
+    a : Tensor[N] = z * z
+    b : Tensor[N] = a * z
+    z = a
+    return b * z
+""", lambda x: x**10, ((3,),)),
     Case("indices_named_like_variables", """
 def pair_of(x : In[Tensor[N]]) -> tuple[Tensor[N], float]:
     k : Tensor[N]

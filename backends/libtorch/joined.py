@@ -115,8 +115,13 @@ class _Loop(Nest):
         return self.scalars.get(read.base.name) or super().index(read)
 
 
-def write_joined(writer: Writer, context: FunctionContext, found: Joined) -> None:
-    """Writes the loop as a function of its own, and its call."""
+def write_joined(writer: Writer, context: FunctionContext, found: Joined, blank: set[int]) -> None:
+    """Writes the loop as a function of its own, and its call. Statements at the positions ``blank``
+    add to a tensor that should be all zero, and has not been cleared: they assign."""
+    assigning = tuple(
+        replace(stmt, op="=") if k in blank else stmt for k, stmt in enumerate(found.statements)
+    )
+    found = replace(found, statements=assigning)
     nest = _Loop(context, found)
     nest.writable |= {_base(stmt).name for stmt in found.statements}
     inside = Writer(1)

@@ -62,7 +62,8 @@ class Statements:
                 continue
             if self.context.kernel is not None and id(stmt) in self.context.kernel.joined:
                 found = self.context.kernel.joined[id(stmt)]
-                write_joined(self.writer, self.context, found)
+                blank = {k - position for k in fresh}
+                write_joined(self.writer, self.context, found, blank)
                 done = position + len(found.statements)
                 continue
             if isinstance(step, Kernel):
