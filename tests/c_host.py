@@ -47,7 +47,7 @@ def compiled(text: str, *flags: str, name: str = "program") -> Path:
     _folders.append(folder)
     source, made = Path(folder.name, f"{name}.c"), Path(folder.name, f"{name}.so")
     source.write_text(text, encoding="utf-8")
-    command = [build.detect().command, *flags, "-shared", "-fPIC", str(source), "-o", str(made)]
+    command = [*build.detect().command, *flags, "-shared", "-fPIC", str(source), "-o", str(made)]
     done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stderr}\n{text}"
     return made

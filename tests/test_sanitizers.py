@@ -108,7 +108,7 @@ def _sanitizers_work(folder: Path) -> str:
     """Why they do not; empty where they do."""
     source, made = folder / "empty.c", folder / "empty"
     source.write_text("int main(void) { return 0; }\n")
-    done = _run([build.detect().command, *FLAGS, str(source), "-o", str(made)])
+    done = _run([*build.detect().command, *FLAGS, str(source), "-o", str(made)])
     if done.returncode:
         return f"the C compiler has no sanitizers: {done.stderr.splitlines()[:1]}"
     done = _run([str(made)])
@@ -126,7 +126,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 def check(driver: Driver, folder: Path, *flags: str) -> None:
     source, made = folder / "driver.c", folder / "driver"
     source.write_text(driver.program(), encoding="utf-8")
-    command = [build.detect().command, *FLAGS, *flags, str(source), "-o", str(made), "-lm"]
+    command = [*build.detect().command, *FLAGS, *flags, str(source), "-o", str(made), "-lm"]
     done = _run(command)
     assert done.returncode == 0, done.stderr[-4000:]
     done = _run([str(made)])
