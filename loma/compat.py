@@ -16,21 +16,21 @@ import ctypes
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loma import cache, runtime_errors
+from loma import cache, foreign
 from loma.backends.compilers import LIBRARY_FILE
 from loma.differentials import with_differentials
 from loma.errors import UserError, suggest
+from loma.foreign import Structs
 from loma.ir import FLOAT, Module, StructType
 from loma.reports import public
 
 # What the teaching compiler has other compilers for is C with OpenMP here.
 TARGETS = ("c", "ispc")
-Structs = dict[str, type[ctypes.Structure]]
 _STATE = " state"  # no program has a function of this name
 
 
@@ -93,47 +93,7 @@ class _Functions:
 
     def make(self, name: str) -> Any:
         """A new object for the function."""
-        record = self.records[name]
-        function = self.library[record["symbol"]]
-        function.__name__ = name
-        function.argtypes = [_argument(param, self.structs) for param in record["all_params"]]
-        results = [_ctype(type_, self.structs) for type_ in record["results"]]
-        function.restype = results[0] if len(results) == 1 else None
-        if len(results) > 1:
-            members = [(f"value_{k}", type_) for k, type_ in enumerate(results)]
-            function.restype = type(f"{name}_results", (ctypes.Structure,), {"_fields_": members})
-        if record["fallible"] or len(results) > 1:
-            function.errcheck = self._check(record["fallible"], len(results))
-        return function
-
-    def _check(self, fallible: bool, results: int) -> Callable[[Any, Any, Any], Any]:
-        """What ctypes asks to look at the result of each call."""
-        take = self.library["loma_error_take"] if fallible else None
-
-        def check(result: Any, function: Any, arguments: Any) -> Any:
-            error = Error()
-            if take is not None and take(ctypes.byref(error)):
-                name = error.function.decode()
-                raise runtime_errors.exception(
-                    error.kind, name, error.line, error.first, error.second
-                )
-            if results > 1:
-                return tuple(getattr(result, f"value_{k}") for k in range(results))
-            return result
-
-        return check
-
-
-class Error(ctypes.Structure):
-    """``loma_error`` of the generated file."""
-
-    _fields_ = (
-        ("kind", ctypes.c_int),
-        ("function", ctypes.c_char_p),
-        ("line", ctypes.c_int),
-        ("first", ctypes.c_int),
-        ("second", ctypes.c_int),
-    )
+        return foreign.function(self.library, self.records[name], self.structs)
 
 
 @public
@@ -165,7 +125,7 @@ def compile(
         raise
     if output_filename is not None:
         _keep(folder, record, Path(output_filename))
-    structs = _structures(record["structs"])
+    structs = foreign.structures(record["structs"])
     # Loaded from the cache, where no other program ever has this path: a process that loads a path
     # for the second time gets what it loaded first.
     return structs, Library(folder / LIBRARY_FILE, record["functions"], structs)
@@ -187,10 +147,10 @@ _FIELDS = ("source", "functions", "structs")
 
 def _build(code: str) -> tuple[Path, dict[str, Any]]:
     from loma import pipeline
-    from loma.backends.c import build
+    from loma.backends.c import Options, build
 
     module = pipeline.adjoint(pipeline.parsed(code))
-    source = pipeline.generated_c(_with_differentials(module))
+    source = pipeline.generated_c(_with_differentials(module), Options(entries=True))
     return build.build(source), {"source": source.files[0][0], **source.metadata}
 
 
@@ -220,67 +180,3 @@ def _keep(folder: Path, record: Mapping[str, Any], output: Path) -> None:
         except BaseException:
             Path(draft).unlink(missing_ok=True)
             raise
-
-
-# ---------------------------------------------------------------------------------- ctypes types
-
-
-def _structures(records: list[Any]) -> Structs:
-    """The structs of a program, parts first."""
-    structs: Structs = {}
-    for name, members in records:
-        fields = [(member, _ctype(type_, structs)) for member, type_ in members]
-        # as in C, which has no struct without members
-        fields = fields or [("loma_nothing", ctypes.c_int)]
-        structs[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
-    return structs
-
-
-def _ctype(type_: list[Any], structs: Structs) -> Any:
-    """The ctypes type of a type record; see :mod:`loma.structs`."""
-    match type_:
-        case ["int"]:
-            return ctypes.c_int
-        case ["float"]:
-            return ctypes.c_float
-        case ["struct", name]:
-            return structs[name]
-        case ["array", element, None]:
-            return ctypes.POINTER(_ctype(element, structs))
-        case ["array", element, size]:
-            return _ctype(element, structs) * size
-        case _:
-            raise AssertionError(type_)
-
-
-def _argument(param: Mapping[str, Any], structs: Structs) -> Any:
-    type_ = param["record"]
-    if type_[0] == "array":
-        pointed = _ctype(type_[1], structs)
-    elif param["role"] in ("Out", "Adjoint"):
-        pointed = _ctype(type_, structs)
-    else:
-        return _ctype(type_, structs)
-    # ints have adjoints that nothing reads or writes
-    if param["role"] == "Adjoint" and _leaf(type_) == ["int"]:
-        return ctypes.POINTER(pointed)
-    return _pointer(pointed, param["name"])
-
-
-def _leaf(type_: list[Any]) -> list[Any]:
-    while type_[0] == "array":
-        type_ = type_[1]
-    return type_
-
-
-def _pointer(pointed: Any, name: str) -> Any:
-    """``POINTER(pointed)`` as the type of an argument, without NULL."""
-    base = ctypes.POINTER(pointed)
-
-    def from_param(cls: object, value: Any) -> Any:
-        if value is None or (isinstance(value, base) and not value):
-            raise TypeError(f"'{name}' must not be NULL")
-        return base.from_param(value)
-
-    members = {"_type_": pointed, "from_param": classmethod(from_param)}
-    return type(base.__name__, (base,), members)

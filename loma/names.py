@@ -22,6 +22,9 @@ class Names:
         self._taken = set(taken)
         self._numbers: dict[str, int] = {}  # the last number that a wish was given
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._taken
+
     def take(self, *names: str) -> None:
         self._taken.update(names)
 

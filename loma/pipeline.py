@@ -30,6 +30,7 @@ from loma.walk import calls, aggregates
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
     from loma.backends.base import GeneratedSource
+    from loma.backends.c import Options
 
 STAGES = ("parsed", "adjoint", "optimised", "kernels", "cpp", "c")
 
@@ -202,12 +203,12 @@ def generated_scalars(stage: Optimised) -> GeneratedSource:
         return scalar.generate(_reachable(stage.module, tuple(names)), names)
 
 
-def generated_c(module: Module) -> GeneratedSource:
+def generated_c(module: Module, options: Options | None = None) -> GeneratedSource:
     """Scalar functions as a C file for any host; ``module`` is the stage ``adjoint``."""
     from loma.backends import c
 
     with _located(module.source, module.path):
-        return c.generate(module)
+        return c.generate(module, options or c.Options())
 
 
 def function_records(stage: Optimised) -> list[dict[str, Any]]:

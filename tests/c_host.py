@@ -16,7 +16,7 @@ from typing import Any
 from loma import runtime_errors
 from loma.ad import differentiate
 from loma.backends.c import Options, build, generate
-from loma.compat import Error
+from loma.foreign import Error
 from loma.frontend import parse
 from loma.ir import (
     ArrayType, Call, FloatType, Function, IntType, MakeStruct, Module, Struct, StructType, Type,
@@ -64,7 +64,7 @@ class CProgram:
     ) -> None:
         self.module = module
         self.options = options
-        source = generate(module, options)
+        source = generate(module, dataclasses.replace(options, entries=True))
         self.text = source.text
         self.library = ctypes.CDLL(str(compiled(source.text, *STRICT, "-fopenmp", *flags)))
         self._records = {record["name"]: record for record in source.metadata["functions"]}
@@ -89,15 +89,15 @@ class CProgram:
                 given.append(self._travelling(memory, param.type))
             else:
                 memory = self.value(arg, param.type)
-                given.append(ctypes.byref(memory) if param.mode == "Out" else memory)
+                by_pointer = param.mode == "Out" or isinstance(param.type, StructType)
+                given.append(ctypes.byref(memory) if by_pointer else memory)
             if param.mode == "Out":
                 outs.append((memory, param.type))
-        result = self._function(function)(*given, *items)
+        call, types = self._function(function), function.results
+        values = [self.ctype(type_)() for type_ in types if call.restype is None]
+        value = call(*given, *items, *map(ctypes.byref, values))
         self._raise()
-        values = [] if result is None else [result]
-        if len(function.results) > 1:
-            values = [getattr(result, f"value_{k}") for k in range(len(function.results))]
-        results = [self.python(v, t) for v, t in zip(values, function.results, strict=True)]
+        results = [self.python(v, t) for v, t in zip(values or [value], types, strict=False)]
         return (*results, *(self.python(memory, t) for memory, t in outs))
 
     def _raise(self) -> None:
@@ -109,12 +109,10 @@ class CProgram:
             raise runtime_errors.exception(error.kind, *place, error.first, error.second)
 
     def _function(self, function: Function) -> Any:
-        found = getattr(self.library, self._records[function.name]["symbol"])
-        results = [self.ctype(type_) for type_ in function.results]
-        found.restype = results[0] if len(results) == 1 else None
-        if len(results) > 1:
-            members = [(f"value_{k}", type_) for k, type_ in enumerate(results)]
-            found.restype = type("results", (ctypes.Structure,), {"_fields_": members})
+        record = self._records[function.name]
+        found = getattr(self.library, record["entry"] or record["symbol"])
+        plain = len(function.results) == 1 and not isinstance(function.results[0], StructType)
+        found.restype = self.ctype(function.results[0]) if plain else None
         return found
 
     # ------------------------------------------------------------------------------------ values

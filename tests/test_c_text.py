@@ -264,6 +264,44 @@ def test_names() -> None:
     assert all(symbol.isascii() for symbol in symbols.values())
 
 
+@pytest.mark.parametrize("options", OPTIONS[2:], ids=lambda o: o.arrays)
+def test_variables_hide_nothing_that_the_generator_adds(options: Options) -> None:
+    """Bodies, chunks of items, structs of several results, entries, and the function itself."""
+    made = differentiated("""
+class P:
+    a : int
+
+def f(f_body : In[int], f : In[int], P : In[P], loma_entry_f : In[int]) -> int:
+    return f // f_body + P.a + loma_entry_f
+
+def new(new : In[int], new_ : In[int], P_ : In[P]) -> int:
+    return new + new_ + P_.a
+
+def g(g_results : In[float], results : In[int]) -> tuple[float, int]:
+    return g_results, results
+
+def h(x : In[float]) -> float:
+    g_results, k = g(x, 2)
+    results : int = k
+    return g_results + results
+
+@simd
+def each(each_body : In[Array[int]], each_chunk : In[int], items : Out[Array[int]], i : In[P]):
+    items[thread_id()] = each_body[thread_id()] // each_chunk + i.a
+
+@simd
+def every(every_body : In[int], every : Out[Array[int]]):
+    every[thread_id()] = every_body
+""")
+    program = CProgram(made, options)
+    assert program.call("f", 2, 7, {"a": 1}, 1) == (5,)
+    assert program.call("new", 1, 2, {"a": 3}) == (6,)
+    assert program.call("g", 2.0, 3) == (2.0, 3)
+    assert program.call("h", 2.0) == (4.0,)
+    assert program.call("each", [4, 6], 2, [0, 0], {"a": 1}, 2) == ([3, 4],)
+    assert program.call("every", 3, [0, 0], 2) == ([3, 3],)
+
+
 def test_variables_hide_no_function_that_is_called() -> None:
     text = """
 def square(x : In[float]) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 from loma import cache, errors
 from loma.backends.base import GeneratedSource, environment
 from loma.backends.c.context import FunctionContext, ModuleContext
+from loma.backends.c.entries import entry, entry_symbol
 from loma.backends.c.options import Options
 from loma.backends.c.statements import Statements
 from loma.backends.scalar.records import function_record, struct_records
@@ -53,8 +54,9 @@ def generate(module: Module, options: Options = Options()) -> GeneratedSource:  
 
     ``metadata`` has the structs and functions as :mod:`loma.backends.scalar.records` describes
     them. Each function also has its ``symbol`` in the object file, its C types (several results
-    are a struct with members ``value_0``, ...), and whether it is ``fallible``: then its host asks
-    ``loma_error_take`` after each call. Raises BackendLacksOperator for a
+    are a struct with members ``value_0``, ...), the symbol of its ``entry`` (see
+    :mod:`loma.backends.c.entries`; None where it has none), and whether it is ``fallible``: then
+    its host asks ``loma_error_take`` after each call. Raises BackendLacksOperator for a
     function that works on tensors and for what C has no form for, SubscriptOutOfRange for a
     constant subscript outside its array.
     """
@@ -86,9 +88,10 @@ def function_text(module: Module, name: str, options: Options = Options()) -> st
 
 
 def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
-    types = context.types
+    types, symbol = context.types, context.names.functions[function.name]
     return function_record(function) | {
-        "symbol": context.names.functions[function.name],
+        "symbol": symbol,
+        "entry": entry_symbol(function, symbol) if context.options.entries else None,
         "fallible": function.name in context.fallible,
         "c_params": [types.spelled_param(param) for param in function.params],
         "c_results": [types.base(type_) for type_ in function.results],
@@ -159,7 +162,7 @@ def _function(function: Function, module: ModuleContext) -> str:
     _check_by_value(function, module)
     context = FunctionContext(module, function)
     symbol = module.names.functions[function.name]
-    result = _result(function, module)
+    result = _result(context)
     writer = Writer(1)
     Statements(context, writer).body()
     names = [context.name(param.name) for param in function.params]
@@ -179,9 +182,11 @@ def _function(function: Function, module: ModuleContext) -> str:
     }
     if context.fails:
         module.fallible.add(function.name)
-        values["body_name"] = module.called[function.name] = module.names.fresh(f"{symbol}_body")
+        values["body_name"] = context.fresh_in_file(f"{symbol}_body")
+        module.called[function.name] = values["body_name"]
     if function.simd:
         values |= _items(context, params, names, symbol)
+    values["entry"] = entry(context, result, params) if module.options.entries else None
     return environment(TEMPLATES).get_template("function.c.j2").render(values)
 
 
@@ -230,10 +235,10 @@ def _items(
         "noinline": "",
     }
     if context.fails:
-        values["chunk_name"] = module.names.fresh(f"{symbol}_chunk")
+        values["chunk_name"] = context.fresh_in_file(f"{symbol}_chunk")
         values["noinline"] = "__attribute__((noinline)) "
     else:
-        values["body_name"] = module.names.fresh(f"{symbol}_body")
+        values["body_name"] = context.fresh_in_file(f"{symbol}_body")
     return values
 
 
@@ -245,10 +250,11 @@ def _result_type(function: Function, module: ModuleContext) -> str:
     return module.types.base(function.results[0]) if function.results else "void"
 
 
-def _result(function: Function, module: ModuleContext) -> str:
+def _result(context: FunctionContext) -> str:
     """The C type of the result; several results are a struct, declared now."""
+    function, module = context.function, context.module
     if len(function.results) > 1:
-        name = module.names.fresh(f"{module.names.functions[function.name]}_results")
+        name = context.fresh_in_file(f"{module.names.functions[function.name]}_results")
         module.results[function.name] = name
         module.result_structs[name] = [
             module.types.declare(type_, f"value_{k}") for k, type_ in enumerate(function.results)

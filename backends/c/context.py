@@ -73,8 +73,10 @@ class FunctionContext:
     def __post_init__(self) -> None:
         function, module = self.function, self.module
         self.unread = unread(function)
-        mentioned = [module.called[call.function] for call in calls(function.body)]
-        mentioned += module.names.structs.values()
+        called = [call.function for call in calls(function.body)]
+        mentioned = [module.called[name] for name in called]
+        mentioned += [module.results[name] for name in called if name in module.results]
+        mentioned += [*module.names.structs.values(), module.names.functions[function.name]]
         self._names, self._fresh = local_names(_variables(function), mentioned)
         for param in function.params:
             if isinstance(param.type, ArrayType):
@@ -95,6 +97,12 @@ class FunctionContext:
     def fresh(self, wish: str) -> str:
         """A C name for what the generator adds."""
         return self._fresh.fresh(wish)
+
+    def fresh_in_file(self, wish: str) -> str:
+        """A further C name at the level of the file, which no variable hides."""
+        while (name := self.module.names.fresh(wish)) in self._fresh:
+            pass
+        return name
 
     def members(self, type_: StructType) -> tuple[tuple[str, Type], ...]:
         return self.module.structs[type_.name].members

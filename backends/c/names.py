@@ -99,7 +99,7 @@ class ModuleNames:
 def distinct(names: Iterable[str], avoided: frozenset[str]) -> dict[str, str]:
     """Safe C names by loma names, all different."""
     wanted = list(dict.fromkeys(names))
-    taken = Names(name for name in wanted if _wish(name, avoided) == name)
+    taken = Names([*avoided, *(name for name in wanted if _wish(name, avoided) == name)])
     return {name: _chosen(taken, name, avoided) for name in wanted}
 
 

@@ -13,7 +13,11 @@ class Options:
     ``arrays`` says how an array argument travels. "pointers" is the C ABI: the callee does not know
     how long an ``Array[T]`` is, so its subscripts are not checked. With "slices" it is a struct of
     a pointer and a size, ``{T *data; int size;}``, and every subscript is checked.
+
+    ``entries``: a function that takes or returns structs by value gets a second exported function,
+    which has pointers to them. Not every host can pass structs by value (libffi 3.4.4 cannot).
     """
 
     real: Literal["float", "double"] = "float"
     arrays: Literal["pointers", "slices"] = "pointers"
+    entries: bool = False
