@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from loma.backends.identifiers import comment
 from loma.ir import Module
 
 if TYPE_CHECKING:
@@ -42,10 +43,12 @@ class Backend(Protocol):
 
 @functools.cache
 def environment(folder: Path) -> Environment:
-    """The templates of a folder. A name that a template misspells is an error, never empty text."""
+    """The templates of a folder. A name that a template misspells is an error, never empty text.
+
+    The filter ``comment`` is for what stands behind ``//``."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -53,3 +56,5 @@ def environment(folder: Path) -> Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
+    made.filters["comment"] = comment
+    return made

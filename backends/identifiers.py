@@ -1,6 +1,10 @@
-"""What C and C++ have in common: words that are no names, and string literals."""
+"""What C and C++ have in common: words that are no names, string literals, and comments."""
 
 from __future__ import annotations
+
+import re
+
+from loma.excerpts import one_line
 
 CPP_KEYWORDS = frozenset(
     """
@@ -34,3 +38,14 @@ def c_string(text: str) -> str:
         else:
             out.append(f"\\{byte:03o}")
     return '"' + "".join(out) + '"'
+
+
+def file_stem(name: str) -> str:
+    """A module's name as part of a C identifier and of a file's name: not empty, and short."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", name)[:64].strip("_") or "module"
+
+
+def comment(text: str) -> str:
+    """Text for one line of a comment that begins with ``//``: it never ends the line, nor carries
+    the comment on to the next one, as a backslash at its end (or ``??/``) does."""
+    return one_line(text).replace("??/", "?? /").rstrip(" \\")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from loma.backends.identifiers import comment
+
 _INDENT = "  "
 
 
@@ -29,8 +31,7 @@ class Writer:
 
     def comment(self, text: str) -> None:
         for part in text.split("\n"):
-            # A backslash at the end would continue the comment over the next line of code.
-            self.line(f"// {part.rstrip().rstrip(chr(92))}".rstrip())
+            self.line(f"// {comment(part)}".rstrip())
 
     @contextmanager
     def otherwise(self, head: str = "else") -> Iterator[None]:

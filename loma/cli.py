@@ -25,6 +25,7 @@ from loma.saving import SAVES, Save
 from loma.cli_numbers import THREADS, Real, Whole
 from loma.cli_point import FILE, named_size, point_arguments, point_options
 from loma.errors import ToolchainError, UserError, UserWarning
+from loma.excerpts import one_line
 from loma.ir import Function, Module, is_tensor_function
 
 STAGES = ("parsed", "adjoint", "optimised", "kernels", "cpp", "c")
@@ -178,7 +179,7 @@ def build(files: tuple[str, ...], as_json: bool) -> None:
         _emit({"modules": records, "seconds": round(seconds, 3)})
         return
     for record in records:
-        click.echo(record["path"])
+        click.echo(one_line(record["path"]))
         for signature in record["functions"].values():
             click.echo(f"  {signature}")
     click.echo(f"built in {seconds:.2f} s")

@@ -171,7 +171,7 @@ def _keep(folder: Path, record: Mapping[str, Any], output: Path) -> None:
         (LIBRARY_FILE, output),
         (record["source"], output.with_suffix(".c")),
     ):
-        handle, draft = tempfile.mkstemp(prefix=f"{target.name}.", dir=output.parent)
+        handle, draft = tempfile.mkstemp(prefix=".loma-", dir=output.parent)
         os.close(handle)
         try:
             shutil.copyfile(folder / name, draft)

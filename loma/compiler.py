@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from loma import cache, config
 from loma.errors import UserWarning
+from loma.excerpts import printable
 from loma.reports import public, show_warnings
 from loma.saving import SAVES, Save
 from loma.functions import Functions, LomaModule, Record
@@ -138,7 +139,8 @@ def _read(program: str | Path, save: Save = "auto") -> Program:
     if isinstance(program, str) and ("\n" in program or not program.strip().endswith(".loma")):
         return Program(program, "<text>", "module", save=save)
     path = Path(program)
-    return Program(path.read_text(encoding="utf-8"), str(path), path.stem, save=save)
+    # halves of characters, which stand for bytes that are no UTF-8, are for the file system alone
+    return Program(path.read_text(encoding="utf-8"), str(path), printable(path.stem), save=save)
 
 
 def _obtain(program: Program, key: str) -> LomaModule:

@@ -38,7 +38,14 @@ def plain(style: str, text: str) -> str:
 
 def place(path: str, span: Span) -> str:
     """``path:line:column`` with the column counted from 1, as compilers and editors do."""
+    path = one_line(path)
     return f"{path}:{span.line}:{span.col + 1}" if span.line else path
+
+
+def one_line(text: str) -> str:
+    """The text with escapes for what ends a line, moves the cursor, or is no character at all: a
+    file's name may have all of these."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def printable(text: str) -> str:

@@ -19,6 +19,7 @@ from loma.backends.c.context import FunctionContext, ModuleContext
 from loma.backends.c.entries import entry, entry_symbol
 from loma.backends.c.options import Options
 from loma.backends.c.statements import Statements
+from loma.backends.identifiers import file_stem
 from loma.backends.scalar.records import function_record, struct_records
 from loma.backends.writer import Writer
 from loma.ir import (
@@ -63,7 +64,7 @@ def generate(module: Module, options: Options = Options()) -> GeneratedSource:  
     context = ModuleContext(module, options)
     functions = [_function(function, context) for function in module.functions]
     text = _file(module, context, functions)
-    stem = re.sub(r"[^A-Za-z0-9]+", "_", module.name).strip("_") or "module"
+    stem = file_stem(module.name)
     return GeneratedSource(
         name=f"loma_{stem}_{cache.digest([text])[:16]}",
         files=((f"{stem}.c", text),),
@@ -117,7 +118,7 @@ def _file(module: Module, context: ModuleContext, functions: list[str]) -> str:
         kinds=", ".join(f"{int(kind)} {kind.name.lower().replace('_', ' ')}" for kind in Kind),
     )  # fmt: skip
     text = environment(TEMPLATES).get_template("module.c.j2").render(
-        path=Path(module.path).name.replace("\n", " "),
+        path=Path(module.path).name,
         includes=_includes(helpers + "".join(functions)),
         structs=structs,
         slices=context.types.slices.items(),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from loma import cache
 from loma.backends.base import GeneratedSource, environment
+from loma.backends.identifiers import file_stem
 from loma.ir import Function, Module, is_tensor_function
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
+RUNTIME = Path(__file__).resolve().parent / "runtime"
 _NOT_CONTRACTED = ("-ffp-contract=off",)
 
 
@@ -87,7 +88,7 @@ def generate_specialised(
     """
     from loma.backends.libtorch import codegen
 
-    stem = f"{_stem(module.name)}_{codegen.cpp_name(function)}"
+    stem = file_stem(f"{_stem(module.name)}_{codegen.cpp_name(function)}")
     kernels = [
         codegen.lower_function(f, module, kernel=False)
         for f in module.functions
@@ -134,5 +135,7 @@ def _render(context: Mapping[str, object], namespace: str) -> tuple[str, str]:
 
 
 def _stem(name: str) -> str:
-    """The module's name as part of a C identifier and of a file name."""
-    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "module"
+    """The module's name as part of a C identifier and of a file name: no header of the runtime has
+    that name, and none is too long for a folder."""
+    stem = file_stem(name)
+    return f"{stem}_1" if (RUNTIME / f"{stem}.h").exists() else stem

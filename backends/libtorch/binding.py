@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from loma.backends.libtorch.codegen import cpp_name
-from loma.backends.libtorch.sizes import bind_row, c_string, dim_row
+from loma.backends.libtorch.names import cpp_string
+from loma.backends.libtorch.sizes import bind_row, dim_row
 from loma.ir import (
     FLOAT, INT, Expr, Function, Module, Param, TensorType, Type, Var, is_tensor_function,
 )  # fmt: skip
+from loma.names import Names
 from loma.printer import print_param, print_type
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 Zeroed = Mapping[str, tuple[int, ...]]
 
 # Words that the schema language of torch does not take as the name of an argument.
-_RESERVED = {*keyword.kwlist, "inf", "nan", "Tensor"}
+_RESERVED = {*keyword.kwlist, "inf", "nan", "Tensor", "Ellipsis", "NoneType"}
 _SOURCES = {
     "arg": "Argument",
     "result": "Result",
@@ -218,10 +220,10 @@ class _Row:
             function=function.name,
             cpp_name=name,
             operator=name,
-            display=c_string(self.display),
+            display=cpp_string(self.display),
             comment=f"{function.name}({', '.join(map(print_param, passed))})",
             schema=_schema(name, passed, len(types)),
-            size_names=tuple(map(c_string, slots.size_names)),
+            size_names=tuple(map(cpp_string, slots.size_names)),
             dims=tuple(dims),
             parameters=tuple(parameters),
             results=tuple(results),
@@ -240,7 +242,7 @@ class _Row:
             like = max(k for k in range(position) if k not in self.zeroed)
         array = dims if _rank(param.type) > 0 else "nullptr"
         return (
-            f"{{{c_string(param.name)}, loma::Kind::{_kind(param.type)}, loma::Role::{role}, "
+            f"{{{cpp_string(param.name)}, loma::Kind::{_kind(param.type)}, loma::Role::{role}, "
             f"{_rank(param.type)}, {array}, {like}}}"
         )
 
@@ -281,10 +283,11 @@ def _split(pair: SplitPair) -> SplitRow:
 
 
 def _schema(name: str, passed: Sequence[Param], results: int) -> str:
+    simple = {p.name for p in passed if p.name.isascii() and p.name not in _RESERVED}
+    names = Names(simple)
     arguments = []
     for position, param in enumerate(passed):
-        simple = param.name.isascii() and param.name not in _RESERVED
-        label = param.name if simple else f"argument_{position}"
+        label = param.name if param.name in simple else names.fresh(f"argument_{position}")
         arguments.append(f"{'SymInt' if param.type == INT else 'Tensor'} {label}")
     returned = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
     return f"{name}({', '.join(arguments)}) -> {returned}"

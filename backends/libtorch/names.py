@@ -13,7 +13,8 @@ from loma.backends.identifiers import c_string as cpp_string
 
 __all__ = ["cpp_name", "cpp_string"]
 
-# Names that generated code uses, and macros of the C library and of torch that look like variables.
+# Names that generated code uses, macros of the C library and of torch that look like variables, and
+# words of torch's language of schemas, which has the names of functions, too.
 _TAKEN = frozenset(
     """
 real at c10 std loma torch pybind11 tensors ints int64_t uint64_t size_t main
@@ -22,11 +23,16 @@ alloca offsetof timeradd timersub timercmp timerclear timerisset issubnormal isc
 strdupa strndupa math_errhandling MaxTypeIndex sched_priority unix linux i386 major minor makedev
 htobe16 htobe32 htobe64 htole16 htole32 htole64 be16toh be32toh be64toh le16toh le32toh le64toh
 sa_handler sa_sigaction sigmask isnan isinf isfinite isnormal signbit fpclassify isgreater isless
-setjmp bcopy bzero
+setjmp bcopy bzero inf nan Ellipsis NoneType
 """.split()  # noqa: SIM905
 )
 
 _NUMBERED = re.compile(r"[A-Z]{1,2}(_\d+)+$")
+# Families of macros: of the C library, of torch, and of the processor's intrinsics.
+_MACRO = re.compile(
+    r"(SYS|C10|TORCH|AT|CAFFE2|PYBIND11)_|M_[A-Z\d]|[LP]_[a-z]{6,}$|pthread_cleanup_"
+    r"|_(mm\d*|bit_scan|bswap|cvt|k[a-z]+_mask|l?rot|m_p|popcnt|rd(pmc|tsc)|tile|xabort)"
+)
 _GENERATED = re.compile(r"__(body|run|kernel|scalar|struct|loop\d*)$")
 
 _RESERVED = CPP_KEYWORDS | _TAKEN
@@ -50,6 +56,7 @@ def _is_plain(name: str) -> bool:
         and not name.startswith("u_")
         and not name.endswith("_")
         and not name.startswith("__")
+        and not _MACRO.match(name)
         and not _GENERATED.search(name)
         and not (name.startswith("_") and name[1:2].isupper())
         # Longer names in capitals may be macros of some system header; C_1 is not.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from loma import errors
+from loma.backends.libtorch.names import cpp_string
 from loma.ir import Binary, Builtin, Expr, IntConst, Select, Unary, Var
 from loma.printer import print_expr
 from loma.sizes import constant
@@ -17,7 +17,7 @@ _LOGIC = {"and": "&&", "or": "||"}
 
 def dim_row(expr: Expr, slots: Mapping[str, int]) -> str:
     """The initialiser of a ``loma::Dim`` that is checked, or computed for a result."""
-    text = c_string(print_expr(expr))
+    text = cpp_string(print_expr(expr))
     if isinstance(expr, Var):
         return f"{{loma::Dim::Rule::Slot, {slots[expr.name]}, nullptr, nullptr, {text}}}"
     value = constant(expr)
@@ -27,12 +27,7 @@ def dim_row(expr: Expr, slots: Mapping[str, int]) -> str:
 
 
 def bind_row(name: str, slot: int) -> str:
-    return f"{{loma::Dim::Rule::Bind, {slot}, nullptr, nullptr, {c_string(name)}}}"
-
-
-def c_string(text: str) -> str:
-    """A C++ string literal, for any text."""
-    return json.dumps(text, ensure_ascii=False)
+    return f"{{loma::Dim::Rule::Bind, {slot}, nullptr, nullptr, {cpp_string(name)}}}"
 
 
 def _cpp(expr: Expr, slots: Mapping[str, int]) -> str:

@@ -48,7 +48,9 @@ def _entry(number: int, function: dict[str, Any]) -> dict[str, Any]:
     arguments = []
     for slot, (param, type_) in enumerate(zip(params, types, strict=True)):
         is_pointer = param["mode"] == "Out" and param["record"][0] != "array"
-        arguments.append(f"({type_})slots[{slot}]" if is_pointer else f"*({type_} *)slots[{slot}]")
+        arguments.append(
+            f"({type_})loma_slots[{slot}]" if is_pointer else f"*({type_} *)loma_slots[{slot}]"
+        )
     return {
         "name": entry_name(number),
         "call": f"{function['symbol']}({', '.join(arguments)})",
