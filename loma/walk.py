@@ -264,6 +264,34 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
             assert_never(stmt)
 
 
+def written(stmt: Stmt, functions: dict[str, Function]) -> list[str]:
+    """The variables that a statement itself gives values to, declarations aside."""
+    return [root(place) for place in written_places(stmt, functions)]
+
+
+def written_places(stmt: Stmt, functions: dict[str, Function]) -> list[Place]:
+    """The places that a statement itself gives values to, declarations and stacks aside."""
+    match stmt:
+        case Assign(target) | AtomicAdd(target) | Zero(target) | Pop(_, target):
+            return [target]
+        case Unpack(targets):
+            return list(targets)
+        case CallStmt(call):
+            return out_places(call, functions[call.function])
+        case _:
+            return []
+
+
+def out_places(call: Call, callee: Function) -> list[Place]:
+    """The places that a call passes as ``Out``."""
+    found: list[Place] = []
+    for arg, param in zip(call.args, callee.params, strict=True):
+        if param.mode == "Out":
+            assert isinstance(arg, Var | Index | Member)
+            found.append(arg)
+    return found
+
+
 def mentioned_names(body: tuple[Stmt, ...]) -> set[str]:
     """Variables that occur in statements, nested ones included, and are no reduction's axis."""
     return {name for s in statements(body) for e in expressions(s) for name in free_variables(e)}

@@ -7,10 +7,9 @@ that is set to zero and then added to is assigned.
 from __future__ import annotations
 
 from loma import builder as b
-from loma.ad.scalar.hoist import written_places
 from loma.ad.scalar.paths import is_place, overlap, path_of, reads
 from loma.ir import Assign, Declare, Expr, Function, Index, Member, Place, Stmt, Var
-from loma.walk import map_blocks, statements
+from loma.walk import map_blocks, statements, written_places
 
 
 def simplified(body: tuple[Stmt, ...], functions: dict[str, Function]) -> tuple[Stmt, ...]:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loma.ad.scalar.hoist import out_places
 from loma.ad.scalar.paths import is_place, subscripts
 from loma.ad.scalar.steps import int_step
 from loma.ir import (
@@ -25,7 +24,7 @@ from loma.ir import (
     While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Modes
-from loma.walk import children, expressions, root, statements
+from loma.walk import children, expressions, out_places, root, statements
 
 # A variable plus a constant; the variable is "" for a constant alone, and a work item's number
 # counts as one.

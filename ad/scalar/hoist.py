@@ -25,7 +25,9 @@ from loma.ir import (
     Select, Stmt, StructType, Type, Unary, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.names import Names, names_of
-from loma.walk import children, map_children, map_expressions, root, statements, substitute, walk
+from loma.walk import (
+    children, map_children, map_expressions, statements, substitute, walk, written, written_places,
+)  # fmt: skip
 
 LARGEST_OPERAND = 8  # nodes of an operand that is repeated in a derivative
 
@@ -78,34 +80,6 @@ def normalise(
     worker = _Hoister(normal, functions)
     normal.function = replace(function, body=(*start, *worker.outermost(body)))
     return normal
-
-
-def written(stmt: Stmt, functions: dict[str, Function]) -> list[str]:
-    """The variables that a statement itself gives values to, declarations aside."""
-    return [root(place) for place in written_places(stmt, functions)]
-
-
-def written_places(stmt: Stmt, functions: dict[str, Function]) -> list[Place]:
-    """The places that a statement itself gives values to, declarations and stacks aside."""
-    match stmt:
-        case Assign(target) | AtomicAdd(target) | Zero(target) | Pop(_, target):
-            return [target]
-        case Unpack(targets):
-            return list(targets)
-        case CallStmt(call):
-            return out_places(call, functions[call.function])
-        case _:
-            return []
-
-
-def out_places(call: Call, callee: Function) -> list[Place]:
-    """The places that a call passes as ``Out``."""
-    found: list[Place] = []
-    for arg, param in zip(call.args, callee.params, strict=True):
-        if param.mode == "Out":
-            assert isinstance(arg, Var | Index | Member)
-            found.append(arg)
-    return found
 
 
 def size(expr: Expr) -> int:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from loma import builder as b
 from loma import errors
 from loma.ad.scalar.context import is_unbounded
-from loma.ad.scalar.hoist import Normal, written_places
+from loma.ad.scalar.hoist import Normal
 from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ir import ArrayType, Assign, Declare, Expr, Function, Param, Stmt, Var, Zero
 from loma.names import Names
 from loma.passes.liveness import Modes
-from loma.walk import map_blocks, map_expressions, root, statements, substitute
+from loma.walk import map_blocks, map_expressions, root, statements, substitute, written_places
 
 
 def writes_to(body: tuple[Stmt, ...], name: str, functions: dict[str, Function]) -> bool:

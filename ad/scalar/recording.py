@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from loma import builder as b
-from loma.ad.scalar.hoist import written_places
 from loma.ad.scalar.paths import Path, PathSet, is_definite, overlap, path_of, reads, target_reads
 from loma.ad.scalar.steps import int_step
 from loma.ir import (
     Assign, FloatType, For, Function, If, IntConst, IntType, Member, Place, Stmt, Struct,
     StructType, Type, Var, While,
 )  # fmt: skip
-from loma.walk import expressions, statements
+from loma.walk import expressions, statements, written_places
 
 AdjointOf = Callable[[Stmt], list[Stmt]]
 

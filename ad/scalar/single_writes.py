@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from loma.ad.scalar.hoist import written, written_places
 from loma.ad.scalar.paths import ELEMENT, Path, overlap, path_of
 from loma.ad.scalar.steps import int_step
 from loma.ir import (
@@ -21,7 +20,9 @@ from loma.ir import (
     Pop, Stmt, Unary, Var, While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Modes
-from loma.walk import blocks, expressions, free_variables, map_children, statements, walk
+from loma.walk import (
+    blocks, expressions, free_variables, map_children, statements, walk, written, written_places,
+)  # fmt: skip
 
 THREAD = Builtin("thread_id", (), IntConst(0).type)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from loma import builder as b
 from loma import errors
 from loma.ad.scalar.context import Context, is_unbounded
-from loma.ad.scalar.hoist import written
 from loma.ad.scalar.leaves import Leaves
 from loma.ad.scalar.paths import path_of
 from loma.ad.scalar.recording import Recording, step_back
@@ -22,7 +21,7 @@ from loma.ir import (
     INT, Assign, Declare, Expr, For, Function, If, IntConst, IntType, Place, Pop, Push,
     Return, Span, StackType, Stmt, Type, Var, While,
 )  # fmt: skip
-from loma.walk import blocks, root, statements
+from loma.walk import blocks, root, statements, written
 
 
 @dataclass(slots=True)

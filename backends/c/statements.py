@@ -16,7 +16,7 @@ from loma.ir import (
     IndexAssign, IntConst, Place, Pop, Push, Return, Span, StackType, Stmt, StructType, Type,
     Unpack, Var, While, Zero,
 )  # fmt: skip
-from loma.walk import expressions, free_variables, root, statements, walk
+from loma.walk import expressions, statements, walk, written
 
 _SMALL_STACK = 8 * 1024  # bytes: what a stack of known capacity may take of the C stack
 _SMALL_LOCALS = 64 * 1024  # bytes: what arrays and structs of a function may take of it
@@ -217,7 +217,7 @@ class Statements(Copies):
         counter, extent = context.name(stmt.counter), self.text(stmt.extent)
         if stmt.backwards:
             head = f"for (int {counter} = {extent}; {counter}-- > 0;)"
-        elif _is_fixed(stmt):
+        elif self._is_fixed(stmt):
             head = f"for (int {counter} = 0; {counter} < {extent}; ++{counter})"
         else:
             end = context.fresh("end")
@@ -228,6 +228,14 @@ class Statements(Copies):
         with self.writer.block(head):
             self.block(stmt.body)
         context.ranges.pop(stmt.counter, None)
+
+    def _is_fixed(self, stmt: For) -> bool:
+        """Whether the extent is a constant, or a variable that the loop leaves alone."""
+        if isinstance(stmt.extent, IntConst):
+            return True
+        functions = self.context.module.functions
+        changed = (name for inner in statements(stmt.body) for name in written(inner, functions))
+        return isinstance(stmt.extent, Var) and stmt.extent.name not in changed
 
     def _while(self, stmt: While) -> None:
         context = self.context
@@ -291,27 +299,3 @@ def _asks_for_item(body: tuple[Stmt, ...]) -> bool:
         for expr in expressions(stmt)
         for node in walk(expr)
     )
-
-
-def _is_fixed(stmt: For) -> bool:
-    """Whether the extent is a constant, or a variable that the loop leaves alone."""
-    if isinstance(stmt.extent, IntConst):
-        return True
-    return isinstance(stmt.extent, Var) and stmt.extent.name not in _written(stmt.body)
-
-
-def _written(body: tuple[Stmt, ...]) -> set[str]:
-    """Variables that may be assigned to in a block."""
-    found: set[str] = set()
-    for stmt in statements(body):
-        match stmt:
-            case Assign(target) | AtomicAdd(target) | Pop(_, target) | Zero(target):
-                found.add(root(target))
-            case Unpack(targets, call):
-                found.update(target.name for target in targets)
-                found.update(name for arg in call.args for name in free_variables(arg))
-            case CallStmt(call):
-                found.update(name for arg in call.args for name in free_variables(arg))
-            case _:
-                pass
-    return found
