@@ -79,7 +79,7 @@ def _module(source: str, path: str) -> Module:
     _check_names(classes, defs, derivatives)
     program = Program()
     for struct in sort_structs(classes):
-        program.structs[struct.name] = read_struct(struct, program)
+        read_struct(struct, program)
     for node in defs:
         program.functions[node.name] = function_header(node, program)
     ordered = sort_derivatives(derivatives, program.functions)

@@ -67,6 +67,20 @@ class Program:
     structs: dict[str, Struct] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     warnings: list[errors.UserWarning] = field(default_factory=list)
+    _bytes: dict[str, int] = field(default_factory=dict)  # of structs
+
+    def bytes(self, type_: Type) -> int:
+        """What a value of a type of the scalar layer takes, at least."""
+        match type_:
+            case ArrayType(element, size):
+                return 8 if size is None else size * self.bytes(element)
+            case StructType(name):
+                if name not in self._bytes:
+                    members = self.structs[name].members
+                    self._bytes[name] = sum(self.bytes(member) for _, member in members)
+                return self._bytes[name]
+            case _:
+                return 4
 
     def struct(self, name: str) -> Struct | None:
         """The struct of that name; a differential one exists as soon as it is asked for."""

@@ -10,6 +10,7 @@ from loma.differentials import forward_signature, reverse_signature
 from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
 from loma.frontend.types import (
     TYPE_NAMES,
+    check_bytes,
     check_differential,
     check_sizes,
     read_results,
@@ -270,6 +271,8 @@ def derivative_header(derivative: Derivative, program: Program) -> Function:
     for type_ in (*(param.type for param in params), *results):
         check_differential(type_, span)
     program.mention(*(param.type for param in params), *results)
+    for type_ in (*(param.type for param in params), *results):
+        check_bytes(type_, span, program)
     return Function(name, params, results, (), simd=primal.simd, span=span)
 
 

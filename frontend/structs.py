@@ -6,8 +6,8 @@ import ast
 
 from loma import errors
 from loma.frontend.scope import Program, span_of, span_of_def
-from loma.frontend.types import read_type
-from loma.ir import ArrayType, Expr, Span, Struct, TensorType, Type
+from loma.frontend.types import check_bytes, read_type
+from loma.ir import ArrayType, Expr, Span, Struct, StructType, TensorType, Type
 
 
 def _no_size(node: ast.Name) -> Expr:
@@ -29,7 +29,7 @@ def _check_name(name: str, span: Span) -> None:
 
 
 def read_struct(node: ast.ClassDef, program: Program) -> Struct:
-    """``class Ray:`` with a declaration for each member."""
+    """``class Ray:`` with a declaration for each member; the program has it afterwards."""
     if node.bases or node.keywords or node.decorator_list:
         raise errors.SyntaxNotSupported(
             "a struct has no base classes or decorators", span_of_def(node),
@@ -55,7 +55,10 @@ def read_struct(node: ast.ClassDef, program: Program) -> Struct:
                     hint="write 'name : type', without a value",
                 )  # fmt: skip
     listed = tuple((name, type_) for name, (type_, _) in members.items())
-    return Struct(node.name, listed, span_of_def(node))
+    struct = Struct(node.name, listed, span_of_def(node))
+    program.structs[struct.name] = struct
+    check_bytes(StructType(struct.name), struct.span, program)
+    return struct
 
 
 def _member_type(node: ast.expr, program: Program) -> Type:

@@ -26,6 +26,7 @@ _SIZE_OPS: dict[type[ast.operator], BinaryOp] = {
 }  # fmt: skip
 # The size of a differential doubles with each level.
 MAX_DIFFERENTIAL = 16
+MAX_BYTES = 2**62  # of a value
 _TYPES = "types are int, float, Array[T], Tensor[N, M], IntTensor[N] and structs"
 # What stands for a name in a tensor's sizes; it raises when the name is no size there.
 SizeOf = Callable[[ast.Name], Expr]
@@ -111,6 +112,7 @@ def _differential(type_: Type, span: Span, program: Program) -> Type:
     found = differential(type_)
     check_differential(found, span)
     program.mention(found)
+    check_bytes(found, span, program)
     return found
 
 
@@ -153,9 +155,22 @@ def _array(node: ast.expr, inner: ast.expr, program: Program, size_of: SizeOf) -
         return ArrayType(element, None)
     match items[1]:
         case ast.Constant(value=int(size)) if size is not True and 0 < size < 2**31:
-            return ArrayType(element, size)
+            found = ArrayType(element, size)
+            if not _is_stack(node):
+                check_bytes(found, span_of(node), program)
+            return found
         case other:
             raise errors.UnknownType(f"the size of {noun} is a positive constant", span_of(other))
+
+
+def check_bytes(type_: Type, span: Span, program: Program) -> None:
+    """Refuses what no memory holds, and C and Python could not even count."""
+    if program.bytes(type_) > MAX_BYTES:
+        raise errors.UnknownType(
+            f"a value of type {print_type(type_)} takes {program.bytes(type_)} bytes, and at most "
+            f"{MAX_BYTES} can be counted",
+            span,
+        )
 
 
 def _is_stack(node: ast.expr) -> bool:

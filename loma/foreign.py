@@ -110,7 +110,10 @@ class _StructFunction(Function):
     def __call__(self, *args: Any) -> Any:
         types, count = self.argtypes, self._count
         if types is None:
-            args = tuple(ctypes.byref(a) if isinstance(a, ctypes.Structure) else a for a in args)
+            args = tuple(
+                _by_reference(type(a)).from_param(a) if isinstance(a, ctypes.Structure) else a
+                for a in args
+            )
         elif len(args) < count:
             raise TypeError(
                 f"this function takes at least {count} argument{'' if count == 1 else 's'} "
@@ -130,8 +133,8 @@ class _StructFunction(Function):
 
 
 def _by_reference(type_: Any) -> Any:
-    """What passes the address of a struct where ctypes would pass the struct; other types are left
-    alone."""
+    """What passes the address of a copy where ctypes would pass a struct by value; other types are
+    left alone."""
     if not (isinstance(type_, type) and issubclass(type_, ctypes.Structure)):
         return type_
 
@@ -142,7 +145,7 @@ def _by_reference(type_: Any) -> Any:
                 found = type(value).__name__
                 raise TypeError(f"expected {type_.__name__} instance instead of {found}")
             value = value._as_parameter_
-        return ctypes.byref(value)
+        return ctypes.byref(type_.from_buffer_copy(value))
 
     return type(type_.__name__, (), {"from_param": classmethod(from_param)})
 

@@ -30,6 +30,8 @@ OPTIONS = (
     Options("double", "slices"),
     Options("float", "pointers"),
     Options("float", "slices"),
+    # every struct by pointer, and nothing on the C stack that may be elsewhere
+    Options("double", "slices", by_value=0, stack=0),
 )
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fwrapv")
 

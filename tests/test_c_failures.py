@@ -92,7 +92,7 @@ def long(n : In[int]) -> float:
     return x
 
 def memory(n : In[int]) -> float:
-    a : Array[Array[float, 2000000000], 2000000000]
+    a : Array[Array[float, 1000000000], 1000000000]
     a[0][0] = 1.0
     return a[0][0]
 

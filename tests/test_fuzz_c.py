@@ -17,7 +17,6 @@ from scalar_oracle import FIRST, Scalars
 from loma.backends.c import Options
 
 PROGRAMS = 16
-LEVEL = {"slices": ("-O2",), "pointers": ("-O0",)}
 
 
 def random_program(seed: int) -> Program:
@@ -38,8 +37,18 @@ def calls(program: Program, scalars: Scalars) -> dict[str, list[Any]]:
     return {"f": args, "fwd_f": duals, "rev_f": adjoints}
 
 
-@pytest.mark.parametrize("arrays", ["slices", "pointers"])
-def test_values_and_derivatives(request: pytest.FixtureRequest, arrays: Any) -> None:
+@pytest.mark.parametrize(
+    ("options", "level"),
+    [
+        (Options("double", "slices"), "-O2"),
+        (Options("double", "pointers"), "-O0"),
+        (Options("double", "pointers", by_value=0, stack=0), "-O1"),
+    ],
+    ids=["slices", "pointers", "heap"],
+)
+def test_values_and_derivatives(
+    request: pytest.FixtureRequest, options: Options, level: str
+) -> None:
     wanted = request.config.getoption("--fuzz-examples")
     first = random.randrange(2**40) if wanted else 0
     programs = {seed: random_program(seed) for seed in range(first, first + (wanted or PROGRAMS))}
@@ -48,7 +57,7 @@ def test_values_and_derivatives(request: pytest.FixtureRequest, arrays: Any) -> 
         for seed, program in programs.items()
     }
     whole = merged((f"p{seed}_", scalars.module) for seed, scalars in known.items())
-    compiled = CProgram(whole, Options("double", arrays), LEVEL[arrays])
+    compiled = CProgram(whole, options, (level,))
     for seed, scalars in known.items():
         program = programs[seed]
         items = () if program.items is None else (program.items,)

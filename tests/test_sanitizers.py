@@ -20,6 +20,7 @@ from teaching_programs import PROGRAMS
 from test_c_failures import FAILING, FAILURES
 from test_fuzz import FIRST
 from test_fuzz_c import calls, random_program
+from test_stack import CALLS, PASSED, struct
 
 from loma.backends.c import Options, build, generate
 from loma.backends.c.context import ModuleContext
@@ -142,7 +143,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("options", OPTIONS[1:3], ids=lambda o: f"{o.real}-{o.arrays}")
+@pytest.mark.parametrize(
+    "options", [*OPTIONS[1:3], OPTIONS[4]], ids=lambda o: f"{o.real}-{o.arrays}"
+)
 def test_the_corpus_and_its_derivatives(folder: Path, options: Options) -> None:
     programs = (*PROGRAMS, *DERIVATIVES)
     parts = [(f"p{k}_", differentiated(p.source)) for k, p in enumerate(programs)]
@@ -155,12 +158,23 @@ def test_the_corpus_and_its_derivatives(folder: Path, options: Options) -> None:
     check(driver, folder, "-fopenmp")
 
 
-@pytest.mark.parametrize("options", OPTIONS[1:3], ids=lambda o: f"{o.real}-{o.arrays}")
+@pytest.mark.parametrize(
+    "options", [*OPTIONS[1:3], OPTIONS[4]], ids=lambda o: f"{o.real}-{o.arrays}"
+)
 def test_calls_that_fail(folder: Path, options: Options) -> None:
     """Failures free what was allocated, and touch nothing that is not the program's own."""
     driver = Driver(differentiated(FAILURES), options)
     for name, args, _, _ in FAILING * 2:
         driver.call(name, args)
+    check(driver, folder)
+
+
+@pytest.mark.parametrize("options", OPTIONS[3:], ids=lambda o: f"{o.real}-{o.arrays}")
+def test_structs_by_pointer(folder: Path, options: Options) -> None:
+    driver = Driver(differentiated(PASSED), options)
+    for name, args in CALLS * 2:
+        driver.call(name, args)
+        driver.call("fails", (struct(0), 100))
     check(driver, folder)
 
 

@@ -83,9 +83,16 @@ def slopes(x : In[Tensor[N]]) -> Tensor[N]:
 """
 
 
-@pytest.fixture(scope="module")
-def m():
-    return loma.compile(PROGRAM)
+@pytest.fixture(scope="module", params=["stack", "heap"])
+def m(request):
+    """With variables where they are otherwise, and with all of them on the heap."""
+    if request.param == "stack":
+        yield loma.compile(PROGRAM)
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for limit in ("BY_VALUE", "LIMIT"):
+            patch.setattr(f"loma.backends.libtorch.scalars.{limit}", 0)
+        yield loma.compile(f"{PROGRAM}# on the heap, in the cache, too\n")
 
 
 X = torch.tensor([0.5, -1.5, 2.0], dtype=torch.float64)

@@ -15,8 +15,8 @@ from typing import Any
 
 from loma import cache, errors
 from loma.backends.base import GeneratedSource, environment
-from loma.backends.c.context import FunctionContext, ModuleContext
-from loma.backends.c.entries import entry, entry_symbol
+from loma.backends.c import entries
+from loma.backends.c.context import FunctionContext, ModuleContext, returns_struct
 from loma.backends.c.options import Options
 from loma.backends.c.statements import Statements
 from loma.backends.identifiers import file_stem
@@ -26,10 +26,8 @@ from loma.ir import (
     Declare,
     Function,
     Module,
-    Param,
     StackType,
     Struct,
-    StructType,
     is_tensor_function,
 )
 from loma.printer import print_function, print_type
@@ -37,10 +35,6 @@ from loma.runtime_errors import Kind
 from loma.walk import statements
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-
-# Bytes that a struct may take where it is passed or returned by value: it is copied to the C stack
-# at each call, once or more on each level, and a thread has a few MiB of that.
-MAX_BY_VALUE = 256 * 1024
 
 # What a helper calls, or is useless without.
 _NEEDS: Mapping[str, tuple[str, ...]] = {
@@ -90,9 +84,10 @@ def function_text(module: Module, name: str, options: Options = Options()) -> st
 
 def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
     types, symbol = context.types, context.names.functions[function.name]
+    has_entry = context.options.entries or function.name in context.by_pointer
     return function_record(function) | {
         "symbol": symbol,
-        "entry": entry_symbol(function, symbol) if context.options.entries else None,
+        "entry": entries.entry_symbol(function, symbol) if has_entry else None,
         "fallible": function.name in context.fallible,
         "c_params": [types.spelled_param(param) for param in function.params],
         "c_results": [types.base(type_) for type_ in function.results],
@@ -160,57 +155,47 @@ def _function(function: Function, module: ModuleContext) -> str:
             f"the C backend has no tensors: '{function.name}' works on them", function.span,
             hint="compile it with loma.compile",
         )  # fmt: skip
-    _check_by_value(function, module)
     context = FunctionContext(module, function)
     symbol = module.names.functions[function.name]
     result = _result(context)
     writer = Writer(1)
     Statements(context, writer).body()
-    names = [context.name(param.name) for param in function.params]
-    params = [_param(param, context) for param in function.params]
+    context.note_stack()
+    pointers = context.by_pointer
+    entry = entries.entry_symbol(function, symbol)
+    params = entries.params(context, pointers)
+    names = [context.passed(param.name) for param in function.params]
+    results = entries.targets(context, context.targets)
+    landing = "void" if context.targets else result
     values: dict[str, Any] = {
         "comment": _comment(function, context),
-        "symbol": symbol,
-        "result": result,
-        "nothing": _nothing(function, result),
-        "params": params,
-        "arguments": names,
+        "symbol": entry if pointers else symbol,
+        "result": landing,
+        "body_result": f"{result} *" if len(context.targets) == 1 else f"{landing} ",
+        "nothing": _nothing(function, landing),
+        "params": [*params, *results],
+        "arguments": [*names, *context.targets],
+        "targets": context.targets,
         "body": writer.text() or "",
         "simd": function.simd,
         "fallible": context.fails,
-        "noinline": "__attribute__((noinline)) ",
+        "has_body": context.fails or pointers,
+        "noinline": "__attribute__((noinline)) " if context.fails else "",
         "body_name": symbol,
+        "host": None,
     }
     if context.fails:
         module.fallible.add(function.name)
+    if context.fails or pointers:
         values["body_name"] = context.fresh_in_file(f"{symbol}_body")
         module.called[function.name] = values["body_name"]
     if function.simd:
         values |= _items(context, params, names, symbol)
-    values["entry"] = entry(context, result, params) if module.options.entries else None
+    if pointers:
+        values["host"] = entries.by_value(context, result)
+    elif entry is not None and module.options.entries:
+        values["host"] = entries.entry(context, result)
     return environment(TEMPLATES).get_template("function.c.j2").render(values)
-
-
-def _check_by_value(function: Function, module: ModuleContext) -> None:
-    """Refuses structs that would not fit on the C stack."""
-    name = function.name
-    passed = [
-        (f"argument '{param.name}' of '{name}'", param.type, param.span)
-        for param in function.params
-        if param.mode == "In"
-    ]
-    passed += [(f"a result of '{name}'", type_, function.span) for type_ in function.results]
-    for what, type_, span in passed:
-        if not isinstance(type_, StructType):
-            continue
-        size = module.types.bytes(type_)
-        if size > MAX_BY_VALUE:
-            raise errors.BackendLacksOperator(
-                f"{what} is a struct of {size} bytes, and at most {MAX_BY_VALUE} are passed or "
-                "returned by value",
-                span if span.line else function.span,
-                hint="make it an Out argument, or pass its arrays as arguments of their own",
-            )
 
 
 def _items(
@@ -238,13 +223,9 @@ def _items(
     if context.fails:
         values["chunk_name"] = context.fresh_in_file(f"{symbol}_chunk")
         values["noinline"] = "__attribute__((noinline)) "
-    else:
+    elif not context.by_pointer:
         values["body_name"] = context.fresh_in_file(f"{symbol}_body")
     return values
-
-
-def _param(param: Param, context: FunctionContext) -> str:
-    return context.types.param(param, context.name(param.name))
 
 
 def _result_type(function: Function, module: ModuleContext) -> str:
@@ -268,8 +249,7 @@ def _nothing(function: Function, result: str) -> str:
     """What the exported function returns after a failure."""
     if result == "void":
         return ""
-    is_struct = len(function.results) > 1 or isinstance(function.results[0], StructType)
-    return f" ({result}){{0}}" if is_struct else " 0"
+    return f" ({result}){{0}}" if returns_struct(function.results) else " 0"
 
 
 def _comment(function: Function, context: FunctionContext) -> list[str]:

@@ -10,11 +10,12 @@ from loma.backends.c.options import Options
 from loma.backends.c.types import CTypes
 from loma.backends.c.unused import unread
 from loma.backends.identifiers import c_string
+from loma.backends.stack import Frame, Use
 from loma.ir import (
-    ArrayType, Expr, For, Function, Index, Member, Module, Span, StructType, Type, Var,
+    ArrayType, Expr, For, Function, Index, Member, Module, Param, Span, StructType, Type, Var,
 )  # fmt: skip
 from loma.names import Names
-from loma.walk import calls, expressions, statements, variables
+from loma.walk import calls, expressions, statements, variables, written
 
 
 class ModuleContext:
@@ -32,6 +33,16 @@ class ModuleContext:
         self.result_structs: dict[str, list[str]] = {}  # their members
         self.called = dict(self.names.functions)  # what a call inside the module calls
         self.concurrent = _concurrent(module)
+        self.by_pointer = frozenset(
+            f.name for f in module.functions if self.by_value(f) > options.by_value
+        )
+        self.stack: dict[str, Use] = {}  # by function, when it has been lowered
+
+    def by_value(self, function: Function) -> int:
+        """Bytes of structs that the function takes and returns."""
+        types = [param.type for param in function.params if param.mode == "In"]
+        structs = [t for t in (*types, *function.results) if isinstance(t, StructType)]
+        return sum(map(self.types.bytes, structs))
 
     def helper(self, name: str) -> str:
         """The C name of a function of ``templates/helpers.c.j2``, which is then emitted."""
@@ -47,6 +58,33 @@ def _concurrent(module: Module) -> frozenset[str]:
             found.add(function.name)
             found.update(call.function for call in calls(function.body))
     return frozenset(found)
+
+
+def is_by_value(param: Param) -> bool:
+    """Whether an argument is a struct by value."""
+    return param.mode == "In" and isinstance(param.type, StructType)
+
+
+def returns_struct(results: tuple[Type, ...]) -> bool:
+    """Whether C returns a struct: one of the program, or one of several results."""
+    return len(results) > 1 or any(isinstance(type_, StructType) for type_ in results)
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """A variable for what a call returns by pointer; ``pointer`` and ``value`` are C text."""
+
+    name: str
+    type: Type
+    on_heap: bool
+
+    @property
+    def pointer(self) -> str:
+        return self.name if self.on_heap else f"&{self.name}"
+
+    @property
+    def value(self) -> str:
+        return f"*{self.name}" if self.on_heap else self.name
 
 
 @dataclass(slots=True)
@@ -67,6 +105,11 @@ class FunctionContext:
     line: int = 0
     item: str = ""
     unread: frozenset[str] = frozenset()
+    by_pointer: bool = False  # structs are passed and returned by pointer
+    targets: list[str] = field(default_factory=list)  # then: C names of pointers to results
+    temporaries: list[Temporary] = field(default_factory=list)
+    frame: Frame = field(default_factory=lambda: Frame(()))
+    _passed: dict[str, str] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _fresh: Names = field(default_factory=Names)
 
@@ -78,6 +121,9 @@ class FunctionContext:
         mentioned += [module.results[name] for name in called if name in module.results]
         mentioned += [*module.names.structs.values(), module.names.functions[function.name]]
         self._names, self._fresh = local_names(_variables(function), mentioned)
+        self.by_pointer = function.name in module.by_pointer
+        below = (module.stack[name] for name in called if name in module.stack)
+        self.frame = Frame(below, module.options.stack)
         for param in function.params:
             if isinstance(param.type, ArrayType):
                 self.arguments.add(param.name)
@@ -85,6 +131,24 @@ class FunctionContext:
                 self.pointers.add(param.name)
         if function.simd:
             self.item = self.fresh("item")
+        if self.by_pointer:
+            self._receive()
+
+    def _receive(self) -> None:
+        """Names for what is passed by pointer. A struct that the body writes to is copied first."""
+        function = self.function
+        changed = {
+            name
+            for stmt in statements(function.body)
+            for name in written(stmt, self.module.functions)
+        }
+        for param in filter(is_by_value, function.params):
+            if param.name in changed:
+                self._passed[param.name] = self.fresh(f"{self.name(param.name)}_given")
+            else:
+                self.pointers.add(param.name)
+        if returns_struct(function.results):
+            self.targets = [self.fresh("result") for _ in function.results]
 
     @property
     def types(self) -> CTypes:
@@ -93,6 +157,10 @@ class FunctionContext:
     def name(self, variable: str) -> str:
         """The C name of a variable."""
         return self._names[variable]
+
+    def passed(self, variable: str) -> str:
+        """The C name of an argument as it is passed: another one where the variable is a copy."""
+        return self._passed.get(variable, self._names[variable])
 
     def fresh(self, wish: str) -> str:
         """A C name for what the generator adds."""
@@ -103,6 +171,23 @@ class FunctionContext:
         while (name := self.module.names.fresh(wish)) in self._fresh:
             pass
         return name
+
+    def temporary(self, type_: Type) -> Temporary:
+        """A variable that is declared at the start of the function."""
+        on_heap = not self.frame.holds(self.types.bytes(type_))
+        if on_heap:
+            self.failing("allocate")
+        made = Temporary(self.fresh("temporary"), type_, on_heap)
+        self.temporaries.append(made)
+        return made
+
+    def note_stack(self) -> None:
+        """Keeps what a call of the function takes of the C stack, after lowering."""
+        module = self.module
+        called = (module.functions[call.function] for call in calls(self.function.body))
+        passed = sum(min(module.by_value(f), module.options.by_value) for f in called)
+        use = self.frame.use(self.function, len(self._names), passed)
+        module.stack[self.function.name] = use
 
     def members(self, type_: StructType) -> tuple[tuple[str, Type], ...]:
         return self.module.structs[type_.name].members

@@ -1,25 +1,16 @@
-"""Functions as hosts call them that pass no structs by value: with pointers to them.
+"""Functions as hosts call them: with structs by value, as the C ABI says, and by pointer.
 
-An entry has the arguments of its function, a pointer to each struct among them, and after them a
-pointer to where each result goes, unless the only one is a number.
+The *entry* of a function has the arguments of the function, a pointer to each struct among them,
+and after them a pointer to where each result goes, unless the only one is a number. Where structs
+are large it is what a call runs, and the function itself only passes pointers on.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from loma.backends.c.context import FunctionContext
-from loma.ir import Function, Param, StructType, Type
-
-
-def is_by_value(param: Param) -> bool:
-    """Whether an argument is a struct by value."""
-    return param.mode == "In" and isinstance(param.type, StructType)
-
-
-def returns_struct(results: tuple[Type, ...]) -> bool:
-    """Whether C returns a struct: a struct of the program, or one of several results."""
-    return len(results) > 1 or any(isinstance(type_, StructType) for type_ in results)
+from loma.backends.c.context import FunctionContext, is_by_value, returns_struct
+from loma.ir import Function
 
 
 def entry_symbol(function: Function, symbol: str) -> str | None:
@@ -28,41 +19,69 @@ def entry_symbol(function: Function, symbol: str) -> str | None:
     return f"loma_entry_{symbol}" if has else None
 
 
-def entry(context: FunctionContext, result: str, params: list[str]) -> dict[str, Any] | None:
-    """What the template prints; ``params`` are the function's own as the host passes them."""
-    function, types = context.function, context.types
+def params(context: FunctionContext, pointers: bool) -> list[str]:
+    """The arguments as C declares them, structs as pointers to them or by value. The pointers to
+    results are not among them."""
+    types = context.types
+    return [
+        types.declare(param.type, f"*{context.passed(param.name)}")
+        if pointers and is_by_value(param)
+        else types.param(param, context.name(param.name))
+        for param in context.function.params
+    ]
+
+
+def targets(context: FunctionContext, names: list[str]) -> list[str]:
+    """The pointers to results of those names, as C declares them."""
+    pairs = zip(names, context.function.results, strict=bool(names))
+    return [context.types.declare(type_, f"*{name}") for name, type_ in pairs]
+
+
+def entry(context: FunctionContext, result: str) -> dict[str, Any]:
+    """An entry that calls the function; what the template prints. ``result`` is the C type that
+    the function returns."""
+    function = context.function
     symbol = context.module.names.functions[function.name]
-    name = entry_symbol(function, symbol)
-    if name is None:
-        return None
-    names = [context.name(param.name) for param in function.params]
-    arguments = [
-        f"*{text}" if is_by_value(param) else text
-        for text, param in zip(names, function.params, strict=True)
-    ]
-    declared = [
-        types.declare(param.type, f"*{text}") if is_by_value(param) else own
-        for text, param, own in zip(names, function.params, params, strict=False)
-    ]
+    arguments = [f"{'*' * is_by_value(p)}{context.name(p.name)}" for p in function.params]
+    declared = params(context, pointers=True)
     if function.simd:
         arguments.append(items := context.fresh("items"))
         declared.append(f"int {items}")
-    targets: list[str] = []
-    if returns_struct(function.results):
-        for type_ in function.results:
-            targets.append(context.fresh("result"))
-            declared.append(types.declare(type_, f"*{targets[-1]}"))
+    names = [context.fresh("result") for _ in function.results]
     call = f"{symbol}({', '.join(arguments)})"
     lines = [f"return {call};" if function.results else f"{call};"]
-    if len(targets) == 1:
-        lines = [f"*{targets[0]} = {call};"]
-    elif targets:
+    if not returns_struct(function.results):
+        names = []
+    elif len(names) == 1:
+        lines = [f"*{names[0]} = {call};"]
+    else:
         results = context.fresh("results")
         lines = [f"{result} {results} = {call};"]
-        lines += [f"*{target} = {results}.value_{k};" for k, target in enumerate(targets)]
+        lines += [f"*{name} = {results}.value_{k};" for k, name in enumerate(names)]
     return {
-        "name": name,
-        "result": "void" if targets else result,
-        "params": declared,
+        "name": entry_symbol(function, symbol),
+        "result": "void" if names else result,
+        "params": [*declared, *targets(context, names)],
         "lines": lines,
     }
+
+
+def by_value(context: FunctionContext, result: str) -> dict[str, Any]:
+    """A function that calls its entry."""
+    function = context.function
+    symbol = context.module.names.functions[function.name]
+    arguments = [f"{'&' * is_by_value(p)}{context.name(p.name)}" for p in function.params]
+    declared = params(context, pointers=False)
+    if function.simd:
+        arguments.append(items := context.fresh("items"))
+        declared.append(f"int {items}")
+    name = context.fresh("result")
+    if len(function.results) > 1:
+        arguments += [f"&{name}.value_{k}" for k in range(len(function.results))]
+    elif returns_struct(function.results):
+        arguments.append(f"&{name}")
+    call = f"{entry_symbol(function, symbol)}({', '.join(arguments)})"
+    lines = [f"return {call};" if function.results else f"{call};"]
+    if returns_struct(function.results):
+        lines = [f"{result} {name};", f"{call};", f"return {name};"]
+    return {"name": symbol, "result": result, "params": declared, "lines": lines}

@@ -13,6 +13,7 @@ import struct
 from typing import assert_never
 
 from loma import errors, sizes
+from loma.backends.c.context import Temporary, is_by_value, returns_struct
 from loma.backends.c.places import (
     AND, COMPARE, OR, POSTFIX, PRODUCT, SUM, TERNARY, UNARY, Places, Text,
 )  # fmt: skip
@@ -22,7 +23,7 @@ from loma.ir import (
     NoDiff, Op, Reduce, Select, Span, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.printer import print_expr
-from loma.walk import free_variables
+from loma.walk import free_variables, root
 
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _MATH = {
@@ -85,11 +86,10 @@ class Expressions(Places):
             case Builtin():
                 return self._builtin(expr)
             case Call():
-                return self.call(expr), POSTFIX
-            case MakeStruct(args, type_):
-                types = [t for _, t in self.context.members(type_)]
-                texts = [self.text(arg, t) for arg, t in zip(args, types, strict=True)]
-                return f"({self.context.types.base(type_)}){{{', '.join(texts) or '0'}}}", POSTFIX
+                text, results = self.call(expr)
+                return (f"*{text}", UNARY) if results else (text, POSTFIX)
+            case MakeStruct():
+                return self._make_struct(expr)
             case NoDiff(operand):
                 return self.render(operand)
             case Op() | Reduce() | ZeroPad():
@@ -237,15 +237,56 @@ class Expressions(Places):
                 )
         return f"{helper}({', '.join(self.text(arg, expr.type) for arg in args)})", POSTFIX
 
-    def call(self, call: Call) -> str:
-        module = self.context.module
+    def call(self, call: Call) -> tuple[str, list[Temporary]]:
+        """The call, and where its results are if it returns them by pointer; its value is then a
+        pointer to the only one."""
+        context, module = self.context, self.context.module
         callee = module.functions[call.function]
         if call.function in module.fallible:
-            self.context.fails = True
+            context.fails = True
+        by_pointer = call.function in module.by_pointer
+        pairs = list(zip(call.args, callee.params, strict=True))
+        changed = {root(arg) for arg, param in pairs if param.mode == "Out"}
         args = [
-            self.argument(arg, param) for arg, param in zip(call.args, callee.params, strict=True)
+            self._by_pointer(arg, changed)
+            if by_pointer and is_by_value(param)
+            else self.argument(arg, param)
+            for arg, param in pairs
         ]
-        return f"{module.called[call.function]}({', '.join(args)})"
+        results: list[Temporary] = []
+        if by_pointer and returns_struct(callee.results):
+            results = [context.temporary(type_) for type_ in callee.results]
+            args += [result.pointer for result in results]
+        return f"{module.called[call.function]}({', '.join(args)})", results
+
+    def _by_pointer(self, expr: Expr, changed: set[str]) -> str:
+        """A pointer to a struct that stays as it is during a call that changes those variables."""
+        text, level = self.render(expr)
+        start = expr
+        while isinstance(start, Index | Member):
+            start = start.base
+        if isinstance(start, Var) and start.name in changed:
+            copy = self.context.temporary(expr.type)
+            return f"({copy.value} = {text}, {copy.pointer})"
+        if level == UNARY and text.startswith("*"):
+            return text[1:]
+        by_pointer = self.context.module.by_pointer
+        if isinstance(start, Var) or (isinstance(start, Call) and start.function in by_pointer):
+            return f"&{text}"
+        return f"({self.context.types.base(expr.type)}[1]){{{text}}}"
+
+    def _make_struct(self, expr: MakeStruct) -> Text:
+        context, type_ = self.context, expr.type
+        pairs = list(zip(context.members(type_), expr.args, strict=True))
+        texts = [self.text(arg, t) for (_, t), arg in pairs]
+        if context.types.bytes(type_) <= context.module.options.by_value:
+            return f"({context.types.base(type_)}){{{', '.join(texts) or '0'}}}", POSTFIX
+        made = context.temporary(type_)
+        sets = [
+            f"({made.value}).{context.member(type_, name)} = {text}"
+            for ((name, _), _), text in zip(pairs, texts, strict=True)
+        ]
+        return f"*({', '.join(sets)}, {made.pointer})", UNARY
 
 
 def _is_truth(expr: Expr) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from loma.backends.stack import BY_VALUE, LIMIT
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -16,8 +18,14 @@ class Options:
 
     ``entries``: a function that takes or returns structs by value gets a second exported function,
     which has pointers to them. Not every host can pass structs by value (libffi 3.4.4 cannot).
+
+    ``by_value`` and ``stack`` are bytes: functions that take and return structs of more than
+    ``by_value`` have pointers to them instead, and along a chain of calls arrays, structs and tapes
+    take no more than ``stack`` of the C stack; see :mod:`loma.backends.stack`.
     """
 
     real: Literal["float", "double"] = "float"
     arrays: Literal["pointers", "slices"] = "pointers"
     entries: bool = False
+    by_value: int = BY_VALUE
+    stack: int = LIMIT

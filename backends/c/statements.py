@@ -6,20 +6,19 @@ from typing import assert_never
 
 from loma import errors
 from loma.aliases import meetings
-from loma.backends.c.context import FunctionContext
+from loma.backends.c.context import FunctionContext, Temporary, is_by_value
 from loma.backends.c.copies import Copies
 from loma.backends.c.places import PRODUCT
 from loma.backends.c.ranges import bounds
 from loma.backends.writer import Writer
 from loma.ir import (
     FLOAT, INT, ArrayType, Assign, AtomicAdd, Builtin, Call, CallStmt, Declare, Expr, For, If,
-    IndexAssign, IntConst, Place, Pop, Push, Return, Span, StackType, Stmt, StructType, Type,
+    IndexAssign, IntConst, Param, Place, Pop, Push, Return, Span, StackType, Stmt, StructType, Type,
     Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.walk import expressions, statements, walk, written
 
-_SMALL_STACK = 8 * 1024  # bytes: what a stack of known capacity may take of the C stack
-_SMALL_LOCALS = 64 * 1024  # bytes: what arrays and structs of a function may take of it
+_SMALL_TAPE = 8 * 1024  # bytes: what a stack of known capacity may take of the C stack
 
 
 class Statements(Copies):
@@ -28,7 +27,6 @@ class Statements(Copies):
     def __init__(self, context: FunctionContext, writer: Writer) -> None:
         super().__init__(context, writer)
         self._declared = {param.name for param in context.function.params}
-        self._local_bytes = 0
         self._owned: list[str] = []  # C names of pointers to memory that the function releases
         self._sizes: dict[str, str] = {}  # C names of the sizes of stacks
         self._rooms: dict[str, str] = {}  # and of the capacities of those that grow
@@ -38,12 +36,37 @@ class Statements(Copies):
         context = self.context
         for param in context.function.params:
             if param.name in context.unread:
-                self.writer.line(f"(void){context.name(param.name)};")
+                self.writer.line(f"(void){context.passed(param.name)};")
+            elif is_by_value(param) and context.passed(param.name) != context.name(param.name):
+                self._copy_given(param)
         if context.item and not _asks_for_item(context.function.body):
             self.writer.line(f"(void){context.item};")
+        start = len(self.writer.lines)
         self.block(context.function.body)
         if not context.function.results:
             self._release()
+        first = Writer(self.writer.depth)
+        for made in context.temporaries:
+            first.line(self._declared_temporary(made))
+        self.writer.lines[start:start] = first.lines
+
+    def _copy_given(self, param: Param) -> None:
+        """The function's own struct, from the one that is passed by pointer."""
+        given, copy = self.context.passed(param.name), Var(param.name, param.type, param.span)
+        if self._is_large(param.type):
+            self._declare_large(copy)
+        else:
+            self.writer.line(
+                f"{self.context.types.declare(param.type, self.context.name(param.name))};"
+            )
+        self.writer.line(f"{self.destination(copy)} = *{given};")
+
+    def _declared_temporary(self, made: Temporary) -> str:
+        if not made.on_heap:
+            return f"{self.context.types.declare(made.type, made.name)};"
+        declared = self.context.types.declare(made.type, f"*{made.name}")
+        place = self.context.place(self.context.function.span)
+        return f"{declared} = {self.context.helper('allocate')}(1, sizeof *{made.name}, {place});"
 
     def block(self, body: tuple[Stmt, ...]) -> None:
         for stmt in body:
@@ -75,7 +98,7 @@ class Statements(Copies):
                 self._while(stmt)
             case CallStmt(call):
                 self._check_apart(call, stmt.span)
-                line(f"{self.call(call)};")
+                line(f"{self.call(call)[0]};")
             case Unpack():
                 self._unpack(stmt)
             case Return(values):
@@ -102,7 +125,9 @@ class Statements(Copies):
         if isinstance(type_, StackType):
             self._declare_stack(target.name, type_)
         elif self._is_large(type_):
-            self._declare_large(target, value)
+            self._declare_large(target)
+            if value is not None:
+                self.assign(target, value)
         elif value is None:
             zero = "{0}" if isinstance(type_, ArrayType | StructType) else self.zero_text(type_)
             self.writer.line(f"{self.context.types.declare(type_, name)} = {zero};")
@@ -119,13 +144,9 @@ class Statements(Copies):
         """Whether a variable stands on the heap: the C stack has little room."""
         if not isinstance(type_, ArrayType | StructType):
             return False
-        size = self.context.types.bytes(type_)
-        if self._local_bytes + size > _SMALL_LOCALS:
-            return True
-        self._local_bytes += size
-        return False
+        return not self.context.frame.holds(self.context.types.bytes(type_))
 
-    def _declare_large(self, target: Var, value: Expr | None) -> None:
+    def _declare_large(self, target: Var) -> None:
         name, type_ = self.context.name(target.name), target.type
         count, element = 1, type_
         if isinstance(type_, ArrayType):
@@ -138,41 +159,54 @@ class Statements(Copies):
         allocate = self.context.failing("allocate")
         self.writer.line(f"{declared} = {allocate}({count}, sizeof *{name}, {place});")
         self._owned.append(name)
-        if value is not None:
-            self.assign(target, value)
 
     def _release(self) -> None:
-        for name in self._owned:
+        made = [made.name for made in self.context.temporaries if made.on_heap]
+        for name in [*self._owned, *made]:
             self.writer.line(f"{self.context.helper('release')}({name});")
 
     def _unpack(self, stmt: Unpack) -> None:
-        call = stmt.call
-        result = self.context.fresh("results")
-        name = self.context.module.results[call.function]
-        self.writer.line(f"{name} {result} = {self.call(call)};")
-        types = self.context.module.functions[call.function].results
-        for k, (target, type_) in enumerate(zip(stmt.targets, types, strict=True)):
-            text = f"{result}.value_{k}"
+        call, context = stmt.call, self.context
+        text, results = self.call(call)
+        types = context.module.functions[call.function].results
+        if results:
+            self.writer.line(f"{text};")
+            values = [result.value for result in results]
+        else:
+            result, name = context.fresh("results"), context.module.results[call.function]
+            self.writer.line(f"{name} {result} = {text};")
+            values = [f"{result}.value_{k}" for k in range(len(types))]
+        for value, target, type_ in zip(values, stmt.targets, types, strict=True):
             if target.type == INT and type_ == FLOAT:
-                text = f"{self.context.helper('to_int')}({text})"
-            if target.name in self._declared:
-                self.writer.line(f"{self.destination(target)} = {text};")
-                continue
-            self._declared.add(target.name)
-            declared = self.context.types.declare(target.type, self.context.name(target.name))
-            self.writer.line(f"{declared} = {text};")
-            if target.name in self.context.unread:
-                self.writer.line(f"(void){self.context.name(target.name)};")
+                value = f"{context.helper('to_int')}({value})"
+            if target.name not in self._declared and not self._is_large(target.type):
+                self._declared.add(target.name)
+                declared = context.types.declare(target.type, context.name(target.name))
+                self.writer.line(f"{declared} = {value};")
+            else:
+                if target.name not in self._declared:
+                    self._declared.add(target.name)
+                    self._declare_large(target)
+                self.writer.line(f"{self.destination(target)} = {value};")
+            if target.name in context.unread:
+                self.writer.line(f"(void){context.name(target.name)};")
 
     def _return(self, values: tuple[Expr, ...]) -> None:
-        results = self.context.function.results
+        results, targets = self.context.function.results, self.context.targets
         texts = [self.text(value, type_) for value, type_ in zip(values, results, strict=True)]
+        if targets:
+            for target, text in zip(targets, texts, strict=True):
+                self.writer.line(f"*{target} = {text};")
+            self._release()
+            if len(targets) == 1:
+                self.writer.line(f"return {targets[0]};")
+            return
         if len(texts) > 1:
             kind = self.context.module.results[self.context.function.name]
             text = f"({kind}){{{', '.join(texts)}}}"
         else:
             kind, text = self.context.types.base(results[0]), texts[0]
-        if self._owned:
+        if self._owned or any(made.on_heap for made in self.context.temporaries):
             # what is returned may stand in memory that is released
             name = self.context.fresh("result")
             self.writer.line(f"{kind} {name} = {text};")
@@ -254,7 +288,7 @@ class Statements(Copies):
         context, name = self.context, self.context.name(variable)
         size = self._sizes[variable] = context.fresh(f"{name}_size")
         bytes_ = context.types.bytes(type_.element) * (type_.capacity or 0)
-        if type_.capacity is not None and bytes_ <= _SMALL_STACK:
+        if type_.capacity is not None and bytes_ <= _SMALL_TAPE and context.frame.holds(bytes_):
             array = ArrayType(type_.element, type_.capacity)
             self.writer.line(f"{context.types.declare(array, name)};")
             self.writer.line(f"int {size} = 0;")

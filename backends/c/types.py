@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from loma import errors
 from loma.backends.c.names import ModuleNames
 from loma.backends.c.options import Options
 from loma.ir import (
-    ArrayType, FloatType, IntType, Module, Param, StackType, StructType, TensorType, TupleType,
-    Type,
+    NOWHERE, ArrayType, FloatType, IntType, Module, Param, StackType, StructType, TensorType,
+    TupleType, Type,
 )  # fmt: skip
 
 
@@ -114,6 +115,12 @@ class CTypes:
 
     def bytes(self, type_: Type) -> int:
         """The size of a value that is no pointer; padding inside structs is left out."""
+        size = self._bytes(type_)
+        if size >= 2**63:
+            raise errors.BackendLacksOperator(f"C has no values of {size} bytes", NOWHERE)
+        return size
+
+    def _bytes(self, type_: Type) -> int:
         match type_:
             case IntType():
                 return 4

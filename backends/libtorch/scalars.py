@@ -2,6 +2,8 @@
 
 An array of known size is a ``std::array``, a struct an aggregate, a stack a ``std::vector``:
 copying one copies it deeply, as in loma. An array argument of any length is a ``loma::Span``.
+What does not fit on a thread's stack (:mod:`loma.backends.stack`) is on the heap: variables behind
+a reference, large structs as arguments by reference and as results in a ``std::unique_ptr``.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from loma.backends.libtorch.expressions import scalar_function_name, scalar_type
 from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.libtorch.statements import Statements
 from loma.backends.libtorch.tensors import Host
+from loma.backends.stack import BY_VALUE, LIMIT, Frame, Use
 from loma.backends.writer import Writer
 from loma.ir import (
     FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, Function, Index,
     MakeStruct, Member, Module, Param, Pop, Push, Return, Span, StackType, Stmt, Struct, StructType,
     Type, Unpack, Var, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.walk import calls, expressions, statements, walk
+from loma.walk import calls, expressions, root, statements, variables, walk, written
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -40,11 +43,52 @@ def lower_scalars(module: Module) -> str:
         if is_tensor_function(function) or function.name in needed:
             needed.update(call.function for call in calls(function.body))
     functions = [f for f in module.functions if f.name in needed and not is_tensor_function(f)]
+    memory = _Memory(module)
     known = {struct.name: struct for struct in module.structs}
     used = _closure({t.name for f in functions for t in _struct_types(f)}, known)
     texts = [_lower_struct(struct) for struct in module.structs if struct.name in used]
-    texts += [_lower_function(function, module) for function in functions]
+    texts += [_lower_function(function, module, memory) for function in functions]
     return "\n\n".join(texts)
+
+
+class _Memory:
+    """Sizes of values in bytes, reals as doubles, and what functions take of the stack."""
+
+    def __init__(self, module: Module) -> None:
+        self.functions = {function.name: function for function in module.functions}
+        self.uses: dict[str, Use] = {}  # by function, when it has been lowered
+        self._structs = {struct.name: struct for struct in module.structs}
+        self._sizes: dict[str, int] = {}
+
+    def bytes(self, type_: Type) -> int:
+        match type_:
+            case ArrayType(element, int(size)):
+                return size * self.bytes(element)
+            case StructType(name):
+                if name not in self._sizes:
+                    members = self._structs[name].members
+                    self._sizes[name] = sum(self.bytes(member) for _, member in members)
+                return self._sizes[name]
+            case _:
+                return 8
+
+    def is_large(self, *types: Type) -> bool:
+        """Whether structs of those types, together, are passed and returned by reference."""
+        return sum(self.bytes(t) for t in types if isinstance(t, StructType)) > BY_VALUE
+
+    def frame(self, function: Function) -> Frame:
+        names = {call.function for call in calls(function.body)}
+        return Frame((self.uses[name] for name in sorted(names & self.uses.keys())), LIMIT)
+
+    def note(self, function: Function, frame: Frame) -> None:
+        """Keeps what a call takes of the stack, after lowering."""
+        names = {name for stmt in statements(function.body) for e in expressions(stmt)
+                 for name in variables(e)}  # fmt: skip
+        called = (self.functions[call.function] for call in calls(function.body))
+        passed = sum(
+            BY_VALUE for f in called if any(isinstance(p.type, StructType) for p in f.params)
+        )
+        self.uses[function.name] = frame.use(function, len(names), passed)
 
 
 # ---------------------------------------------------------------------------------------- types
@@ -69,9 +113,12 @@ def value_type(type_: Type, span: Span) -> str:
             return scalar_type(type_, span)
 
 
-def _param(param: Param) -> str:
+def _param(param: Param, memory: _Memory, copied: bool) -> str:
     name, written = cpp_name(param.name), param.mode == "Out"
     match param.type:
+        case StructType() if not written and memory.is_large(param.type):
+            name = f"{name}_given_" if copied else name
+            return f"const {value_type(param.type, param.span)}& {name}"
         case ArrayType(element, None):
             const = "" if written else "const "
             return f"loma::Span<{const}{value_type(element, param.span)}> {name}"
@@ -126,31 +173,51 @@ def _template(name: str) -> Template:
     return environment(_TEMPLATES).get_template(name)
 
 
-def _lower_function(function: Function, module: Module) -> str:
+def _lower_function(function: Function, module: Module, memory: _Memory) -> str:
     if function.simd:
         raise errors.BackendLacksOperator(
             f"the libtorch backend cannot call the @simd function '{function.name}'", function.span
         )
     context = FunctionContext(function, module)
     writer = Writer(1)
-    ScalarStatements(context, ScalarExpressions(context), writer).block(
-        function.body, outermost=True
-    )
-    types = [value_type(type_, function.span) for type_ in function.results]
-    result = types[0] if len(types) == 1 else f"std::tuple<{', '.join(types)}>"
+    statements_ = ScalarStatements(context, ScalarExpressions(context, memory), writer)
+    statements_.frame = memory.frame(function)
+    changed = {
+        name for stmt in statements(function.body) for name in written(stmt, memory.functions)
+    }
+    for param in function.params:
+        if param.mode == "In" and memory.is_large(param.type) and param.name in changed:
+            given = f"{cpp_name(param.name)}_given_"
+            statements_.declare(Var(param.name, param.type, param.span), given)
+    statements_.block(function.body, outermost=True)
+    memory.note(function, statements_.frame)
     return str(
         _template("scalar.cpp.j2").render(
             name=scalar_function_name(function.name),
             signature=signature(function),
-            result=result if types else "void",
-            params=[_param(param) for param in function.params],
+            result=_result(function, memory)[1],
+            params=[_param(param, memory, param.name in changed) for param in function.params],
             body=writer.text(),
         )
     ).rstrip("\n")
 
 
+def _result(function: Function, memory: _Memory) -> tuple[str, str]:
+    """The C++ type of the result, several as a tuple, and that in which it is returned."""
+    types = [value_type(type_, function.span) for type_ in function.results]
+    if not types:
+        return "void", "void"
+    result = types[0] if len(types) == 1 else f"std::tuple<{', '.join(types)}>"
+    is_large = memory.is_large(*function.results)
+    return result, f"std::unique_ptr<{result}>" if is_large else result
+
+
 class ScalarExpressions(Host):
     """Expressions of one scalar function; places are C++ lvalues."""
+
+    def __init__(self, context: FunctionContext, memory: _Memory) -> None:
+        super().__init__(context)
+        self.memory = memory
 
     def variable(self, var: Var) -> str:
         return self.context.variable(var)
@@ -168,7 +235,25 @@ class ScalarExpressions(Host):
             strip(self.value(arg, type_))
             for arg, (_, type_) in zip(make.args, struct.members, strict=True)
         ]
-        return f"{_struct_name(struct.name)}<real>{{{', '.join(values)}}}"
+        type_, given = f"{_struct_name(struct.name)}<real>", f"{{{', '.join(values)}}}"
+        if self.memory.is_large(make.type):
+            return f"(*std::unique_ptr<{type_}>(new {type_}{given}))"
+        return f"{type_}{given}"
+
+    def _call(self, call: Call) -> str:
+        function = self.callee(call)
+        pairs = list(zip(call.args, function.params, strict=True))
+        changed = {root(arg) for arg, param in pairs if param.mode == "Out"}
+        args: list[str] = []
+        for arg, param in pairs:
+            text = strip(self.value(arg, param.type))
+            by_reference = param.mode == "In" and self.memory.is_large(param.type)
+            if by_reference and changed & set(variables(arg)):
+                # the call changes what the struct may be a part of
+                text = f"*std::make_unique<{value_type(param.type, arg.span)}>({text})"
+            args.append(text)
+        text = f"{scalar_function_name(call.function)}<real>({', '.join(args)})"
+        return f"(*{text})" if self.memory.is_large(*function.results) else text
 
     def origin(self, span: Span) -> str:
         """The last arguments of what can fail: the function and the line."""
@@ -177,6 +262,22 @@ class ScalarExpressions(Host):
 
 class ScalarStatements(Statements):
     """Writes the statements of one scalar function."""
+
+    frame: Frame
+
+    def declare(self, target: Var, value: str) -> None:
+        """A variable, all zero where ``value`` is empty."""
+        host, type_ = self.host, target.type
+        assert isinstance(host, ScalarExpressions)
+        self.declared.add(target.name)
+        name, spelled = host.variable(target), value_type(type_, target.span)
+        if isinstance(type_, ArrayType | StructType) and not self.frame.holds(
+            host.memory.bytes(type_)
+        ):
+            self.writer.line(f"const auto {name}_heap_ = std::make_unique<{spelled}>({value});")
+            self.writer.line(f"{spelled}& {name} = *{name}_heap_;")
+        else:
+            self.writer.line(f"{spelled} {name}{f' = {value}' if value else '{}'};")
 
     def block(self, steps: tuple[Step, ...], outermost: bool) -> None:
         for stmt in map(as_statement, steps):
@@ -190,18 +291,18 @@ class ScalarStatements(Statements):
         assert isinstance(host, ScalarExpressions)
         match stmt:
             case Declare(target, value):
-                type_ = value_type(target.type, target.span)
-                self.declared.add(target.name)
-                text = "{}" if value is None else f" = {strip(host.value(value, target.type))}"
-                line(f"{type_} {host.variable(target)}{text};")
+                self.declare(target, "" if value is None else strip(host.value(value, target.type)))
             case Assign(target, "=", value):
                 line(f"{host.value(target)} = {strip(host.value(value, target.type))};")
             case Assign(target, _, value) | AtomicAdd(target, value):
                 self._add(target, value)
             case Zero(target):
-                unknown = isinstance(target.type, ArrayType) and target.type.size is None
-                place = host.value(target)
-                line(f"loma::clear({place});" if unknown else f"{place} = {{}};")
+                place, type_ = host.value(target), target.type
+                if isinstance(type_, ArrayType | StructType):
+                    unknown = isinstance(type_, ArrayType) and type_.size is None
+                    line(f"loma::{'clear' if unknown else 'zero'}({place});")
+                else:
+                    line(f"{place} = {{}};")
             case Push(stack, value):
                 assert isinstance(stack.type, StackType)
                 pushed = strip(host.value(value, stack.type.element))
@@ -209,8 +310,8 @@ class ScalarStatements(Statements):
                 line(f"loma::push({host.variable(stack)}, {pushed}, {capacity}, "
                      f"{host.origin(stmt.span)});")  # fmt: skip
             case Pop(stack, target):
-                popped = f"loma::pop({host.variable(stack)}, {host.origin(stmt.span)})"
-                line(f"{host.value(target)} = {popped};")
+                place = host.value(target)
+                line(f"loma::pop({place}, {host.variable(stack)}, {host.origin(stmt.span)});")
             case CallStmt(call):
                 self._check_apart(call, stmt.span)
                 line(f"{host.value(call)};")
@@ -219,7 +320,11 @@ class ScalarStatements(Statements):
             case Return(values):
                 results = self.context.function.results
                 texts = [strip(host.value(v, t)) for v, t in zip(values, results, strict=True)]
-                line(f"return {texts[0] if len(texts) == 1 else '{' + ', '.join(texts) + '}'};")
+                if host.memory.is_large(*results):
+                    made = _result(self.context.function, host.memory)[0]
+                    line(f"return std::make_unique<{made}>({', '.join(texts)});")
+                else:
+                    line(f"return {texts[0] if len(texts) == 1 else '{' + ', '.join(texts) + '}'};")
             case _:
                 super()._statement(stmt, fresh, outermost)
 
@@ -242,8 +347,6 @@ class ScalarStatements(Statements):
     def _take_apart(self, targets: tuple[Var, ...], call: Call) -> None:
         for target in targets:
             if target.name not in self.declared:
-                self.declared.add(target.name)
-                type_ = value_type(target.type, target.span)
-                self.writer.line(f"{type_} {self.host.variable(target)}{{}};")
+                self.declare(target, "")
         names = ", ".join(self.host.variable(target) for target in targets)
         self.writer.line(f"std::tie({names}) = {self.host.value(call)};")

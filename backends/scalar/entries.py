@@ -29,7 +29,7 @@ def generate(module: Module, names: Sequence[str]) -> GeneratedSource:
     :func:`loma.backends.c.generate`."""
     from loma.backends import c
 
-    source = c.generate(module, c.Options(arrays="slices"))
+    source = c.generate(module, c.Options(arrays="slices", entries=True))
     functions = {item["name"]: item for item in source.metadata["functions"]}
     entries = [_entry(number, functions[name]) for number, name in enumerate(names)]
     (file, text), *others = source.files
@@ -48,15 +48,15 @@ def _entry(number: int, function: dict[str, Any]) -> dict[str, Any]:
     arguments = []
     for slot, (param, type_) in enumerate(zip(params, types, strict=True)):
         is_pointer = param["mode"] == "Out" and param["record"][0] != "array"
-        arguments.append(
-            f"({type_})loma_slots[{slot}]" if is_pointer else f"*({type_} *)loma_slots[{slot}]"
-        )
-    return {
-        "name": entry_name(number),
-        "call": f"{function['symbol']}({', '.join(arguments)})",
-        "result": function["c_result"],
-        "results": [
-            {"type": type_, "slot": slot}
-            for slot, type_ in enumerate(function["c_results"], len(params))
-        ],
-    }
+        if is_pointer or param["record"][0] == "struct":
+            arguments.append(f"loma_slots[{slot}]")
+        else:
+            arguments.append(f"*({type_} *)loma_slots[{slot}]")
+    results = range(len(params), len(params) + len(function["c_results"]))
+    is_number = len(results) == 1 and function["results"][0][0] != "struct"
+    if not is_number:
+        arguments += [f"loma_slots[{slot}]" for slot in results]
+    call = f"{function['entry'] or function['symbol']}({', '.join(arguments)})"
+    if is_number:
+        call = f"*({function['c_results'][0]} *)loma_slots[{results[0]}] = {call}"
+    return {"name": entry_name(number), "call": call}

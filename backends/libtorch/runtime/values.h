@@ -5,6 +5,8 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -54,25 +56,31 @@ decltype(auto) at(Array&& array, int64_t i, const char* function, int64_t line) 
   return array[i];
 }
 
+// Sets an array or a struct to zero where it is: a temporary might not fit on the stack.
+template <typename T>
+void zero(T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::memset(static_cast<void*>(&value), 0, sizeof value);
+}
+
 template <typename T>
 void clear(const Span<T>& span) {
-  for (size_t i = 0; i < span.size(); ++i) span[static_cast<int64_t>(i)] = T{};
+  for (size_t i = 0; i < span.size(); ++i) zero(span[static_cast<int64_t>(i)]);
 }
 
 // A stack of capacity -1 has no bound.
 template <typename T>
-void push(std::vector<T>& stack, T value, int64_t capacity, const char* function, int64_t line) {
+void push(std::vector<T>& stack, const T& value, int64_t capacity, const char* function, int64_t line) {
   TORCH_CHECK(capacity < 0 || static_cast<int64_t>(stack.size()) < capacity, function, ": line ",
               line, ": push on a full stack of ", capacity);
-  stack.push_back(std::move(value));
+  stack.push_back(value);
 }
 
 template <typename T>
-T pop(std::vector<T>& stack, const char* function, int64_t line) {
+void pop(T& target, std::vector<T>& stack, const char* function, int64_t line) {
   TORCH_CHECK(!stack.empty(), function, ": line ", line, ": pop from an empty stack");
-  T value = std::move(stack.back());
+  target = stack.back();
   stack.pop_back();
-  return value;
 }
 
 }  // namespace loma
