@@ -89,7 +89,7 @@ def contributions(
     another read has in any case, and constant subscripts of arrays of known size, which are checked
     where the program is read.
     """
-    found: dict[tuple[Place, bool, Expr | None], Expr] = {}
+    found: dict[tuple[Place, bool, Expr | None], list[Expr]] = {}
     certain = set(_certain_reads(expr))
 
     def emit(place: Place, padded: bool, value: Expr, guards: tuple[Expr, ...]) -> None:
@@ -99,8 +99,7 @@ def contributions(
             guards = ()
         for condition in reversed(guards if where is None else (where, *guards)):
             value = b.select(condition, value, b.flt(0))
-        key = (place, padded, guard)
-        found[key] = b.add(found[key], value) if key in found else value
+        found.setdefault((place, padded, guard), []).append(value)
 
     def visit(expr: Expr, g: Expr, guards: tuple[Expr, ...]) -> None:
         if isinstance(expr.type, IntType):
@@ -145,7 +144,8 @@ def contributions(
 
     visit(expr, g, ())
     return [
-        Contribution(place, padded, value, guard) for (place, padded, guard), value in found.items()
+        Contribution(place, padded, b.total(values), guard)
+        for (place, padded, guard), values in found.items()
     ]
 
 

@@ -16,6 +16,7 @@ from loma.ir import (
     TupleType, Type, Var, is_tensor_function,
 )  # fmt: skip
 from loma.printer import print_expr
+from loma.walk import walk
 
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
@@ -181,6 +182,7 @@ def _logic(scope: Scope, op: str, nodes: list[ast.expr], span: Span) -> Expr:
     return _chain(op, values, span)
 
 
+_LARGEST_SHARED = 100  # nodes
 # Longer chains are nested in parts of this length, which keeps the tree of any chain flat.
 _PART = 50
 
@@ -203,20 +205,31 @@ def _compare(scope: Scope, node: ast.expr, sides: list[ast.expr], ops: list[ast.
     for op in ops:
         if type(op) not in _COMPARE:
             raise unsupported(op, node)
-    for side in sides[1:-1]:
-        # each level would double what stands in it
-        if any(isinstance(inner, ast.Compare) for inner in ast.walk(side)):
-            raise errors.SyntaxNotSupported(
-                "a comparison inside a chain of comparisons", span_of(side),
-                hint="join two comparisons with 'and'",
-            )  # fmt: skip
     span = span_of(node)
-    values = [expression(scope, side) for side in sides]
+    values = [expression(scope, sides[0]), _shared(scope, sides[1], len(sides) > 2)]
+    with scope.guard():
+        values += [_shared(scope, side, side is not sides[-1]) for side in sides[2:]]
     links = [
         b.binary(_COMPARE[type(op)], left, right, span)
         for op, left, right in zip(ops, values[:-1], values[1:], strict=True)
     ]
     return _chain("and", links, span)
+
+
+def _shared(scope: Scope, node: ast.expr, twice: bool) -> Expr:
+    """An expression that a chain of comparisons has ``twice``, without another chain in it: each
+    level would double what stands in it."""
+    value = expression(scope, node)
+    if not twice or not any(isinstance(inner, ast.Compare) for inner in ast.walk(node)):
+        return value
+    value = scope.once(b.as_scalar(value))
+    if sum(1 for _ in walk(value)) > _LARGEST_SHARED:
+        raise errors.SyntaxNotSupported(
+            "a chain of comparisons inside a chain of comparisons", span_of(node),
+            hint="give it a name in a statement of its own before, or join two comparisons with "
+            "'and'",
+        )  # fmt: skip
+    return value
 
 
 # ------------------------------------------------------------------- elements and struct members

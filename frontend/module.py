@@ -14,6 +14,7 @@ from loma import errors
 from loma.differentials import primal_name
 from loma.excerpts import printable
 from loma.frontend import statements
+from loma.frontend.long_chains import shorten
 from loma.frontend.python_syntax import parse_python
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
 from loma.frontend.results import check_results
@@ -62,6 +63,7 @@ def module_name(path: str) -> str:
 
 def _module(source: str, path: str) -> Module:
     tree = _syntax(source)
+    shorten(tree)
     _check_depth(tree)
     classes: list[ast.ClassDef] = []
     defs: list[ast.FunctionDef] = []

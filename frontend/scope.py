@@ -11,8 +11,11 @@ from typing import Literal
 from loma import errors
 from loma.differentials import primal_name, with_mentioned
 from loma.ir import (
-    INT, ArrayType, Expr, Function, Span, StackType, Struct, StructType, TensorType, Type, Var,
+    INT, ArrayType, Assign, Binary, Call, Declare, Expr, Function, Index, Op, Reduce, Span,
+    StackType, Struct, StructType, TensorType, Type, Var, ZeroPad,
 )  # fmt: skip
+from loma.names import Names
+from loma.walk import walk
 
 Kind = Literal["In", "Out", "size", "local", "counter", "index"]
 
@@ -102,7 +105,8 @@ class Scope:
     ``guarded`` counts conditions around the expression, ``subscripts`` the brackets around it.
     ``calls`` collects the functions that are called, with the first place of each; ``ended`` the
     counters and indices that existed before; ``unassigned`` the tensors of unknown rank that were
-    declared without a value and have got none since.
+    declared without a value and have got none since. ``before`` are statements that the one at hand
+    needs before it, ``start`` declarations that the function needs at its start.
     """
 
     program: Program
@@ -116,6 +120,10 @@ class Scope:
     elementwise: bool = False
     guarded: int = 0
     subscripts: int = 0
+    before: list[Declare | Assign] = field(default_factory=list)
+    start: list[Declare] = field(default_factory=list)
+    names: Names = field(default_factory=Names)  # those that the text mentions, and further ones
+    _guarded_outside: int = 0  # conditions around the statement at hand
 
     def add(self, symbol: Symbol) -> None:
         """Declares a name; DuplicateVariable if it is taken."""
@@ -160,6 +168,34 @@ class Scope:
             yield
         finally:
             self.guarded -= 1
+
+    @contextmanager
+    def statement(self) -> Iterator[list[Declare | Assign]]:
+        """Inside a statement; collects what it needs before it."""
+        outside = self.before, self._guarded_outside
+        self.before, self._guarded_outside = [], self.guarded
+        try:
+            yield self.before
+        finally:
+            self.before, self._guarded_outside = outside
+
+    def once(self, value: Expr) -> Expr:
+        """What may stand twice for a scalar: a variable that has its value before the statement.
+
+        It is the expression itself where it is not evaluated once (in index statements), or only
+        under a condition that may keep it from failing.
+        """
+        conditional = self.guarded > self._guarded_outside
+        if (self.elementwise and self.has_tensors()) or (conditional and _may_fail(value)):
+            return value
+        var = Var(self.names.fresh("_once"), value.type)
+        self.add(Symbol(var.name, value.type, "local", value.span))
+        if self.depth:
+            self.start.append(Declare(var, None))
+            self.before.append(Assign(var, "=", value, value.span))
+        else:
+            self.before.append(Declare(var, value, value.span))
+        return Var(var.name, var.type, value.span)
 
     @contextmanager
     def elements(self) -> Iterator[None]:
@@ -255,6 +291,15 @@ class Scope:
                 var=name,
             )
         return symbol
+
+
+def _may_fail(expr: Expr) -> bool:
+    """Whether something in a scalar expression could fail when it runs."""
+    return any(
+        isinstance(node, Index | Call | Reduce | ZeroPad | Op)
+        or (isinstance(node, Binary) and node.op in ("/", "//", "%") and node.type == INT)
+        for node in walk(expr)
+    )
 
 
 def int_symbol(name: str, kind: Kind, span: Span, extent: Expr | None = None) -> Symbol:

@@ -8,6 +8,7 @@ from typing import Literal
 from loma import errors
 from loma.differentials import forward_signature, reverse_signature
 from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
+from loma.frontend.long_chains import identifiers
 from loma.frontend.types import (
     TYPE_NAMES,
     check_bytes,
@@ -197,6 +198,7 @@ def function_scope(node: ast.FunctionDef, program: Program) -> Scope:
     for symbol in _param_symbols(header.params):
         scope.add(symbol)
     scope.reassigned = _reassigned(node, program)
+    scope.names.take(*identifiers(node))
     for type_ in (*(p.type for p in header.params), *header.results):
         if isinstance(type_, TensorType):
             for dim in type_.dims or ():

@@ -15,8 +15,8 @@ from loma.frontend.scope import Scope, Symbol, int_symbol, span_of
 from loma.frontend.types import check_sizes, read_type, size_definition, size_in_scope
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    FLOAT, INT, AtomicAdd, CallStmt, Declare, Expr, For, If, Index, Place, Return, StackType, Stmt,
-    TensorType, Var, While, Zero,
+    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, Expr, For, If, Index, Place, Return,
+    StackType, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 
 
@@ -31,15 +31,18 @@ def body(scope: Scope, nodes: list[ast.stmt]) -> tuple[Stmt, ...]:
             scope.header.span,
             hint="its last statement must be 'return ...'",
         )
-    return tuple(out)
+    return (*scope.start, *out)
 
 
 def statement(scope: Scope, node: ast.stmt, last: bool = False) -> list[Stmt]:
     """One statement; none for ``pass``, several for ``split``. Only the ``last`` one returns."""
     try:
-        if last and isinstance(node, ast.Return):
-            return _return(scope, node)
-        return _statement(scope, node)
+        with scope.statement() as before:
+            if last and isinstance(node, ast.Return):
+                found = _return(scope, node)
+            else:
+                found = _statement(scope, node)
+        return [*before, *found]
     except errors.UserError as error:
         error.inside(span_of(node))
         raise
@@ -183,8 +186,12 @@ def _while(scope: Scope, node: ast.While) -> Stmt:
                 "'while' needs a constant bound on its iterations", span_of(node.test),
                 hint="while (condition, max_iter := 100):",
             )  # fmt: skip
+    mark = len(scope.before)
     cond = ex.condition(scope, test, "while")
-    return While(cond, bound, _block(scope, node.body), span_of(node))
+    needed = scope.before[mark:]
+    inner = _block(scope, node.body)
+    again = [Assign(s.target, "=", s.value, s.span) for s in needed if s.value is not None]
+    return While(cond, bound, (*inner, *again), span_of(node))
 
 
 def _max_iter(node: ast.expr) -> int:

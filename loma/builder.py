@@ -6,6 +6,7 @@ rules. Errors carry the span that is passed in.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import cast
 
@@ -206,6 +207,20 @@ def add(left: Expr, right: Expr) -> Expr:
     if is_const(left, 0.0):
         return right
     return left if is_const(right, 0.0) else binary("+", left, right)
+
+
+# Longer sums are sums of sums, which keeps the tree of any sum flat.
+_LONGEST_SUM = 50
+
+
+def total(terms: Sequence[Expr]) -> Expr:
+    """The sum of the terms, at least one, from left to right."""
+    if len(terms) > _LONGEST_SUM:
+        part = _LONGEST_SUM // 2
+        size = -(-(len(terms) - part) // part)
+        groups = [total(terms[k : k + size]) for k in range(part, len(terms), size)]
+        terms = [*terms[:part], *groups]
+    return functools.reduce(add, terms)
 
 
 def mul(left: Expr, right: Expr) -> Expr:

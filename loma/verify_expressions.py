@@ -138,7 +138,8 @@ class Expressions:
 
     def scalar(self, expr: Expr) -> Type:
         type_ = self.expr(expr)
-        self.require(type_ in (INT, FLOAT), f"`{printed(expr)}` is neither int nor float")
+        if type_ not in (INT, FLOAT):  # to print every expression takes longer than to check it
+            raise self.fail(f"`{printed(expr)}` is neither int nor float")
         return type_
 
     def type_of(self, expr: Expr) -> Type:
@@ -158,8 +159,8 @@ class Expressions:
                 return self.element(expr)
             case Member(base, name):
                 owner = self.expr(base)
-                self.require(isinstance(owner, StructType), f"`{printed(base)}` is no struct")
-                assert isinstance(owner, StructType)
+                if not isinstance(owner, StructType):
+                    raise self.fail(f"`{printed(base)}` is no struct")
                 self.check_type(owner)
                 members = dict(self.structs[owner.name].members)
                 self.require(name in members, f"'{owner.name}' has no member '{name}'")
@@ -201,14 +202,13 @@ class Expressions:
         base = self.expr(expr.base)
         subs = expr.subscripts
         for sub in subs:
-            self.require(self.expr(sub) == INT, f"the subscript `{printed(sub)}` is no int")
+            if self.expr(sub) != INT:
+                raise self.fail(f"the subscript `{printed(sub)}` is no int")
         match base:
             case TensorType(dims, element):
-                self.require(dims is not None, f"`{printed(expr.base)}` has no known rank")
-                self.require(
-                    len(subs) == len(dims or ()),
-                    f"{len(subs)} subscripts for rank {len(dims or ())}",
-                )
+                if dims is None:
+                    raise self.fail(f"`{printed(expr.base)}` has no known rank")
+                self.require(len(subs) == len(dims), f"{len(subs)} subscripts for rank {len(dims)}")
                 return INT if element == "int" else FLOAT
             case ArrayType(item, _):
                 self.require(len(subs) == 1, "an array takes one subscript at a time")
@@ -304,7 +304,8 @@ class Expressions:
                 f"{builder.show_type(param.type)}, found {builder.show_type(type_)}",
             )
             if param.mode == "Out":
-                self.require(isinstance(arg, Var | Index | Member), f"`{printed(arg)}` is no place")
+                if not isinstance(arg, Var | Index | Member):
+                    raise self.fail(f"`{printed(arg)}` is no place")
                 assert isinstance(arg, Var | Index | Member)
                 self.place(arg)
             if isinstance(arg, Var):

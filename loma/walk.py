@@ -98,9 +98,11 @@ def map_guarded(expr: Expr, function: Callable[[Expr, Expr | None], Expr]) -> Ex
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """The expression and everything below it, parents first."""
-    yield expr
-    for child in children(expr):
-        yield from walk(child)
+    waiting = [expr]
+    while waiting:
+        expr = waiting.pop()
+        yield expr
+        waiting += reversed(children(expr))
 
 
 def variables(expr: Expr) -> Iterator[str]:

@@ -332,8 +332,6 @@ MISTAKES = (
            "'break' is not part of loma"),
     inside("large number", "x = 3000000000 #!", E.SyntaxNotSupported,
            "this whole number needs more than 32 bits", "as a float it is 3000000000.0"),
-    inside("comparison in a chain", "x = 1 < (2 < 3) < 4 #!", E.SyntaxNotSupported,
-           "a comparison inside a chain", "join two comparisons with 'and'"),
     inside("reduction over no tensor", "x = max(a[i] for i in range(n)) #!",
            E.SyntaxNotSupported, "a reduction is over elements of tensors"),
     # -------------------------------------------------------------------------------------- simd
