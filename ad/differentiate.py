@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma import errors
+from loma.aliases import CERTAIN, meetings
 from loma.ad.activity import carries_derivative
 from loma.ad.growing import GrowingModule
 from loma.ad.scalar.derivatives import ScalarDerivatives, in_call_order
@@ -12,8 +13,11 @@ from loma.ad.tensor.derivatives import TensorDerivatives
 from loma.ad.tensor.normalise import pure_results
 from loma.ad.tensor.pairs import SplitPair
 from loma.saving import Save
-from loma.ir import Derivative, Function, Module, is_tensor_function
+from loma.ir import (
+    Call, Derivative, Function, Index, Member, Module, Var, is_tensor_function,
+)  # fmt: skip
 from loma.names import module_names
+from loma.walk import calls
 
 
 class _Differentiator:
@@ -46,7 +50,37 @@ def differentiate(module: Module) -> Module:
     worker = _Differentiator(replace(module, derivatives=()), module.derivatives)
     for request in module.derivatives:
         worker.growing.find(request.name)
+    functions = {function.name: function for function in worker.growing.module.functions}
+    for function in module.functions:
+        for call in calls(function.body):
+            _check_used_up(call, functions[call.function], function)
     return in_call_order(worker.growing.module, module_names(module))
+
+
+def _check_used_up(call: Call, callee: Function, caller: Function) -> None:
+    """Refuses to pass what may not be written to for an adjoint that a derivative uses up. What a
+    derivative uses up is not known when a program is read."""
+    for name in callee.used_up:
+        k = next(k for k, param in enumerate(callee.params) if param.name == name)
+        arg, what = call.args[k], f"argument '{name}' of '{callee.name}'"
+        start = arg
+        while isinstance(start, Index | Member):
+            start = start.base
+        constants = {param.name for param in caller.params if param.mode == "In"}
+        if not isinstance(start, Var) or start.name in constants:
+            raise errors.ArgOutNotLValue(
+                f"{what} is an adjoint of an array of unknown length, which the derivative sets to "
+                "zero where the array is overwritten, and this array cannot be written to",
+                arg.span,
+                hint="pass a copy: a variable of known length, or an Out argument",
+            )
+        for first, second, condition in meetings(call, callee):
+            if k in (first, second) and condition == CERTAIN:
+                raise errors.AliasedOutArgument(
+                    f"{what} is written to, and the same storage is passed for another argument",
+                    arg.span,
+                    hint="pass a copy",
+                )
 
 
 def split_pairs(

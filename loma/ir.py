@@ -452,8 +452,11 @@ class Function:
     the host says how many there are.
 
     ``primal`` names the function that this one is the reverse derivative of; such a function's
-    ``Out`` arguments are left out when Python calls it, and come back as a tuple. ``half`` says
-    which part of ``primal`` under autograd the function is (:mod:`loma.ad.tensor.split`).
+    ``Out`` arguments are left out when Python calls it, and come back as a tuple. Those in
+    ``used_up`` are no results: adjoints of the primal's ``Out`` arrays, which it turns into those
+    of what the arrays held before. A caller wants these only if they are in ``given_back``, because
+    the array was an adjoint that the primal used up. ``half`` says which part of ``primal`` under
+    autograd the function is (:mod:`loma.ad.tensor.split`).
     """
 
     name: str
@@ -465,6 +468,8 @@ class Function:
     span: Span = field(default=NOWHERE, compare=False)
     primal: str | None = field(default=None, compare=False)
     half: Literal["", "forward", "backward"] = field(default="", compare=False)
+    used_up: tuple[str, ...] = field(default=(), compare=False)
+    given_back: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Where the sweeps write to one of known length they get a copy. The adjoint of an ``Out`` array of
 unknown length cannot be copied; it need not be set to zero if every element of the array is
-written before anything else happens to it.
+written before anything else happens to it. Otherwise it is an ``Out`` argument, and used up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma import builder as b
-from loma import errors
 from loma.ad.scalar.context import is_unbounded
 from loma.ad.scalar.hoist import Normal
 from loma.ad.scalar.single_writes import overwrites_untouched
@@ -42,18 +41,17 @@ def without_zeroing(body: tuple[Stmt, ...], name: str) -> tuple[Stmt, ...]:
 
 def without_writes(
     derivative: Function,
-    primal: Function,
     adjoints: dict[str, Var],
     normal: Normal,
     functions: dict[str, Function],
     modes: Modes,
-) -> Function:
-    """The derivative without writes to its ``In`` arrays.
+) -> tuple[Function, frozenset[str]]:
+    """The derivative without writes to its ``In`` arrays, and those that it still writes to.
 
-    ``adjoints`` are the adjoint variables of the primal's arguments. Raises NotDifferentiable when
-    one of unknown length would have to be written to.
+    ``adjoints`` are the adjoint variables of the primal's arguments.
     """
     owners = {var.name: name for name, var in adjoints.items()}
+    used_up: set[str] = set()
     for param in derivative.params:
         if param.mode == "Out" or not isinstance(param.type, ArrayType):
             continue
@@ -62,21 +60,13 @@ def without_writes(
         if not is_unbounded(param.type):
             derivative = _with_copy(derivative, param, normal.names)
             continue
-        name = owners.get(param.name, param.name)
-        if name != param.name and overwrites_untouched(normal.function, name, functions, modes):
+        name = owners[param.name]
+        if overwrites_untouched(normal.function, name, functions, modes):
             body = without_zeroing(derivative.body, param.name)
             derivative = replace(derivative, body=body)
         if writes_to(derivative.body, param.name, functions):
-            span = next(p.span for p in primal.params if p.name == name)
-            raise errors.NotDifferentiable(
-                f"the reverse derivative of '{primal.name}' needs storage of the length of its Out "
-                f"argument '{name}', which is not known",
-                span if span.line else primal.span,
-                hint="give the array a size: Array[float, n]; or compute in a local array of known "
-                "size and write each element once",
-                var=name,
-            )
-    return derivative
+            used_up.add(param.name)
+    return derivative, frozenset(used_up)
 
 
 def _with_copy(derivative: Function, param: Param, names: Names) -> Function:

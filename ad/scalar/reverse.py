@@ -99,6 +99,7 @@ class _Reversal:
         self._unbounded = {
             p.name for p in primal.params if p.mode == "Out" and is_unbounded(p.type)
         }  # fmt: skip
+        self._used_up: frozenset[str] = frozenset()  # of the adjoints of those
         self._builder: SweepBuilder | None = None
         self._normal = self._normalised()
 
@@ -112,10 +113,27 @@ class _Reversal:
         return {function.name: function for function in self._functions()}
 
     def derivative(self, name: str) -> Function:
-        body = self._body(frozenset())
-        function = self._finished(self._function(name, self._with_scratch(body)))
-        self._check_entry_values(function, body)
-        return function
+        # What a derivative uses up, the derivative of that turns into an adjoint in the same way.
+        wanted = frozenset(self._given_back())
+        while True:
+            self._use_up(wanted)
+            body = self._body(frozenset())
+            function, more = self._finished(self._function(name, self._with_scratch(body)))
+            if not more:
+                self._check_entry_values(function, body)
+                return function
+            wanted |= more
+            self._normal = self._normalised()
+
+    def _given_back(self) -> tuple[str, ...]:
+        return tuple(self._adjoints[own].name for own in self._primal.used_up)
+
+    def _use_up(self, wanted: frozenset[str]) -> None:
+        """Makes those adjoints of ``Out`` arrays arguments that are written to."""
+        self._used_up = wanted
+        self._params = tuple(
+            replace(param, mode="Out") if param.name in wanted else param for param in self._params
+        )
 
     def callee(self, name: str) -> Callee:
         body = self._body(frozenset())
@@ -143,7 +161,8 @@ class _Reversal:
                 adjoints.add(k)
         params += self._params[2 * len(self._primal.params) :]
         function = replace(self._function(name, body), params=tuple(params))
-        function = self._finished(function)
+        function, used_up = self._finished(function)
+        assert not used_up, "adjoints that a callee writes to are Out"
         return Callee(function, frozenset(values), frozenset(adjoints), frozenset(values))
 
     # ------------------------------------------------------------------------------------- body
@@ -161,7 +180,7 @@ class _Reversal:
             {p.name for p in primal.params if p.mode == "In"} if shared else set(),
             self._make_callee,
             self._modes.of,
-            read_only=set() if self._called else self._unbounded,
+            read_only=set() if self._called else self._read_only(),
         )
         self._builder = SweepBuilder(context, Leaves(context, self._seeds))
         sweeps = self._builder.build(restored)
@@ -170,6 +189,9 @@ class _Reversal:
         self._modes.add(self._functions())
         body = simplified(self._live(body, restored), self._known())
         return self._live(body, restored)
+
+    def _read_only(self) -> set[str]:
+        return {n for n in self._unbounded if self._adjoints[n].name not in self._used_up}
 
     def _live(
         self, body: tuple[Stmt, ...], restored: frozenset[str] = frozenset()
@@ -200,21 +222,18 @@ class _Reversal:
             doc=reverse_doc(self._primal),
             span=self._primal.span,
             primal=None if self._called else self._primal.name,
+            used_up=tuple(p.name for p in self._params if p.name in self._used_up),
+            given_back=() if self._called else self._given_back(),
         )
 
-    def _finished(self, function: Function) -> Function:
-        """The function with no writes to its ``In`` arrays."""
-        finished = without_writes(
-            function,
-            self._primal,
-            self._adjoints,
-            self._normal,
-            self._known(),
-            self._modes.of,
+    def _finished(self, function: Function) -> tuple[Function, frozenset[str]]:
+        """The function with no writes to its ``In`` arrays, and those to which it needs some."""
+        finished, used_up = without_writes(
+            function, self._adjoints, self._normal, self._known(), self._modes.of
         )
-        if finished is function:
-            return function
-        return replace(finished, body=self._needed(finished.body, function.params))
+        if finished is not function:
+            finished = replace(finished, body=self._needed(finished.body, function.params))
+        return finished, used_up
 
     def _with_scratch(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """The body with scratch variables where a call gives an element of an array a new value

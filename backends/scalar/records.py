@@ -36,7 +36,8 @@ def function_record(function: Function) -> dict[str, Any]:
     """``params`` are those that a caller passes, ``all_params`` those of the generated function.
 
     The role of a parameter is "In", "Out", "Adjoint" (no caller passes it: it starts at zero and
-    is a result) or "Items", the number of work items.
+    is a result), "Copy" (the function gets a copy, which it may change) or "Items", the number of
+    work items.
     """
     params = [_parameter(param, _role(function, param)) for param in function.params]
     if function.simd:
@@ -61,11 +62,14 @@ def _parameter(param: Param, role: str) -> dict[str, Any]:
         "name": param.name,
         "type": print_type(param.type),
         "record": type_record(param.type),
-        "mode": param.mode,
+        "mode": "In" if role == "Copy" else param.mode,
         "role": role,
     }
 
 
 def _role(function: Function, param: Param) -> str:
-    """All ``Out`` arguments of a reverse derivative are adjoints."""
+    """All ``Out`` arguments of a reverse derivative are adjoints that it adds to, but for those
+    that it uses up."""
+    if param.name in function.used_up:
+        return "Out" if param.name in function.given_back else "Copy"
     return "Adjoint" if param.mode == "Out" and function.primal is not None else param.mode

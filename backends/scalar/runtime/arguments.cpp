@@ -4,6 +4,7 @@
 #include "values.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace loma {
 
@@ -40,16 +41,16 @@ void fill(Call& call, const Type& type, char* memory, Shape shape, Slice* slice)
   }
 }
 
-void bind_array(Call& call, const Place& place, const Type& type, PyObject* value, bool written,
+void bind_array(Call& call, const Place& place, const Type& type, PyObject* value, Role role,
                 Slice* slice);
 
 // The elements of a list of arrays.
-void bind_rows(Call& call, const Place& place, const Type& element, PyObject* items, bool written,
+void bind_rows(Call& call, const Place& place, const Type& element, PyObject* items, Role role,
                Slice* rows) {
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(items); ++k, rows += element.slices()) {
     const Place here = place.at(k);
     Slice whole{};
-    bind_array(call, here, element, PyTuple_GET_ITEM(items, k), written, &whole);
+    bind_array(call, here, element, PyTuple_GET_ITEM(items, k), role, &whole);
     if (element.size < 0) {
       *rows = whole;
     } else {
@@ -58,8 +59,18 @@ void bind_rows(Call& call, const Place& place, const Type& element, PyObject* it
   }
 }
 
-void bind_array(Call& call, const Place& place, const Type& type, PyObject* value, bool written,
+// The memory of a buffer, or of a copy of it.
+char* memory_of(Call& call, const Py_buffer& buffer, Role role) {
+  if (role != Role::Copy) {
+    return static_cast<char*>(buffer.buf);
+  }
+  const auto size = static_cast<std::size_t>(buffer.len);
+  return static_cast<char*>(std::memcpy(call.arena.make<char>(size), buffer.buf, size));
+}
+
+void bind_array(Call& call, const Place& place, const Type& type, PyObject* value, Role role,
                 Slice* slice) {
+  const bool written = role == Role::Out;
   PyObject* items = elements(call, place, value, written);
   if (items == nullptr) {
     const Py_buffer* buffer = view(call, place, value, *type.leaf, written);
@@ -69,7 +80,7 @@ void bind_array(Call& call, const Place& place, const Type& type, PyObject* valu
                     describe(value));
     }
     check_shape(call, place, type, *buffer);
-    fill(call, type, static_cast<char*>(buffer->buf), buffer->shape, slice);
+    fill(call, type, memory_of(call, *buffer, role), buffer->shape, slice);
     return;
   }
   const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(items));
@@ -78,7 +89,7 @@ void bind_array(Call& call, const Place& place, const Type& type, PyObject* valu
   if (!type.is_block()) {
     auto* rows = call.arena.make<Slice>(count * type.element->slices());
     slice->data = rows;
-    bind_rows(call, place, *type.element, items, written, rows);
+    bind_rows(call, place, *type.element, items, role, rows);
     return;
   }
   auto* words = call.arena.make<Word>(count * type.element->words);
@@ -125,7 +136,7 @@ void* bind(Call& call, const Parameter& parameter, PyObject* value) {
   }
   if (type.kind == Type::Kind::Array) {
     auto* slice = call.arena.make<Slice>();
-    bind_array(call, place, type, value, written, slice);
+    bind_array(call, place, type, value, parameter.role, slice);
     return slice;
   }
   if (type.is_number() && written) {
@@ -144,7 +155,7 @@ void* bind_adjoint(Call& call, const Parameter& parameter, PyObject* argument, P
   }
   *result = call.keep(zeros_like(type, argument).release().ptr());
   auto* slice = call.arena.make<Slice>();
-  bind_array(call, {nullptr, &parameter.name, 0}, type, *result, true, slice);
+  bind_array(call, {nullptr, &parameter.name, 0}, type, *result, Role::Out, slice);
   return slice;
 }
 

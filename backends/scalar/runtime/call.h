@@ -14,6 +14,7 @@ enum class Role {
   Out,
   Adjoint,  // an Out argument that starts at zero and comes back as a result; it belongs to the
             // argument before it
+  Copy,     // an array that the function changes, and the caller's stays as it is
   Items,    // how many work items a @simd function has
 };
 

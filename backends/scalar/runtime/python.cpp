@@ -191,7 +191,8 @@ py::object make_callable(const std::shared_ptr<Types>& types, const std::string&
                          const py::sequence& parameters, const py::sequence& results,
                          std::uintptr_t entry, std::uintptr_t take_failure, py::object exception) {
   static const std::map<std::string, Role> roles = {
-      {"In", Role::In}, {"Out", Role::Out}, {"Adjoint", Role::Adjoint}, {"Items", Role::Items}};
+      {"In", Role::In}, {"Out", Role::Out}, {"Adjoint", Role::Adjoint}, {"Copy", Role::Copy},
+      {"Items", Role::Items}};
   auto function = std::make_unique<Function>();
   function->name = name;
   function->types = types;
