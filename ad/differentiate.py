@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from loma import errors
@@ -14,7 +15,7 @@ from loma.ad.tensor.normalise import pure_results
 from loma.ad.tensor.pairs import SplitPair
 from loma.saving import Save
 from loma.ir import (
-    Call, Derivative, Function, Index, Member, Module, Var, is_tensor_function,
+    Call, Derivative, Function, Index, Member, Module, Struct, Var, is_tensor_function,
 )  # fmt: skip
 from loma.names import module_names
 from loma.walk import calls
@@ -53,11 +54,13 @@ def differentiate(module: Module) -> Module:
     functions = {function.name: function for function in worker.growing.module.functions}
     for function in module.functions:
         for call in calls(function.body):
-            _check_used_up(call, functions[call.function], function)
+            _check_used_up(call, functions[call.function], function, worker.growing.structs())
     return in_call_order(worker.growing.module, module_names(module))
 
 
-def _check_used_up(call: Call, callee: Function, caller: Function) -> None:
+def _check_used_up(
+    call: Call, callee: Function, caller: Function, structs: Mapping[str, Struct]
+) -> None:
     """Refuses to pass what may not be written to for an adjoint that a derivative uses up. What a
     derivative uses up is not known when a program is read."""
     for name in callee.used_up:
@@ -74,7 +77,7 @@ def _check_used_up(call: Call, callee: Function, caller: Function) -> None:
                 arg.span,
                 hint="pass a copy: a variable of known length, or an Out argument",
             )
-        for first, second, condition in meetings(call, callee):
+        for first, second, condition in meetings(call, callee, structs):
             if k in (first, second) and condition == CERTAIN:
                 raise errors.AliasedOutArgument(
                     f"{what} is written to, and the same storage is passed for another argument",

@@ -47,7 +47,7 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
             return [index_statement(scope, target, "=", node.value, span)]
         case _:
             found = place(scope, target)
-            whole_value(found.type, span)
+            whole_value(scope, found.type, span)
             return [Assign(found, "=", _value(scope, node.value, found.type, "the value"), span)]
 
 
@@ -81,7 +81,7 @@ def _assign_variable(scope: Scope, target: ast.Name, node: ast.expr, span: Span)
     name, at = target.id, span_of(target)
     if name in scope.symbols:
         symbol = scope.check_writable(name, at)
-        whole_value(symbol.type, span)
+        whole_value(scope, symbol.type, span)
         value = _value(scope, node, symbol.type, f"the value of '{name}'")
         scope.unassigned.discard(name)
         return Assign(Var(name, symbol.type, at), "=", value, span)

@@ -11,8 +11,10 @@ from loma.frontend import expressions as ex
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    ArrayType, Call, Expr, Function, Index, Member, Place, Span, StackType, TensorType, Type, Var,
+    ArrayType, Call, Expr, Function, Index, Member, Place, Span, StackType, StructType, TensorType,
+    Type, Var,
 )  # fmt: skip
+from loma.unbounded import is_borrowed, is_unbounded
 
 
 def place(scope: Scope, node: ast.expr) -> Place:
@@ -25,9 +27,7 @@ def place(scope: Scope, node: ast.expr) -> Place:
             check_root(scope, node)
             found = ex.expression(scope, node)
             assert isinstance(found, Index | Member)
-            root = _root(found)
-            assert isinstance(root, Var)
-            scope.check_writable(root.name, span_of(node))
+            _check_written(scope, found, span_of(node))
             return found
         case ast.Starred():
             raise unsupported(node)
@@ -68,25 +68,35 @@ def argument_place(scope: Scope, arg: Expr, what: str) -> None:
             f"{what} is Out, so it must be a variable that can be written to", arg.span
         )
     try:
-        scope.check_writable(step.name, arg.span)
+        _check_written(scope, arg, arg.span)
     except errors.UserError as error:
         raise errors.ArgOutNotLValue(
             f"{what} is Out, but {error.message}", arg.span, related=error.related
         ) from None
 
 
-def whole_value(target: Type, span: Span) -> None:
+def whole_value(scope: Scope, target: Type, span: Span) -> None:
     """Refuses an assignment of all of something whose length is not known."""
-    if isinstance(target, ArrayType) and unbounded(target):
+    if not is_unbounded(target, scope.program.structs):
+        return
+    if holds_struct(target):
         raise errors.AssignTypeMismatch(
-            f"{b.show_type(target)} has no known length, so it cannot be assigned at once", span,
-            hint="assign its elements, or give its type a size: Array[float, 3]",
-        )  # fmt: skip
+            f"{b.show_type(target)} has an array of unknown length in it, so it cannot be assigned "
+            "at once",
+            span,
+            hint="assign its members, and the elements of the array",
+        )
+    raise errors.AssignTypeMismatch(
+        f"{b.show_type(target)} has no known length, so it cannot be assigned at once", span,
+        hint="assign its elements, or give its type a size: Array[float, 3]",
+    )  # fmt: skip
 
 
-def unbounded(type_: Type) -> bool:
-    """Whether the length of an array, or of the arrays in it, is not known."""
-    return isinstance(type_, ArrayType) and (type_.size is None or unbounded(type_.element))
+def holds_struct(type_: Type) -> bool:
+    """Whether the type is a struct, or an array of them."""
+    while isinstance(type_, ArrayType):
+        type_ = type_.element
+    return isinstance(type_, StructType)
 
 
 def stack_variable(scope: Scope, node: ast.expr) -> Var | None:
@@ -99,18 +109,28 @@ def stack_variable(scope: Scope, node: ast.expr) -> Var | None:
     return Var(symbol.name, symbol.type, span_of(node))
 
 
-def _root(expr: Expr) -> Expr:
-    while isinstance(expr, Index | Member):
-        expr = expr.base
-    return expr
+def _check_written(scope: Scope, place: Expr, span: Span) -> None:
+    """Refuses a place that is read only."""
+    start = place
+    while isinstance(start, Index | Member):
+        start = start.base
+    assert isinstance(start, Var)
+    symbol = scope.check_writable(start.name, span)
+    whole = is_unbounded(place.type, scope.program.structs)
+    if symbol.kind == "In" and (is_borrowed(place) or whole):
+        raise errors.WriteToInArgument(
+            f"'{start.name}' is an In struct, whose arrays are read only", span,
+            hint="make the argument Out[...]", var=start.name,
+            related=((symbol.span, "declared here"),),
+        )  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------- aliases
 
 
-def check_aliases(callee: Function, call: Call) -> None:
+def check_aliases(scope: Scope, callee: Function, call: Call) -> None:
     """Refuses two arguments that are certainly one storage, one of them Out."""
-    for first, second, condition in meetings(call, callee):
+    for first, second, condition in meetings(call, callee, scope.program.structs):
         if condition == CERTAIN:
             param, other = callee.params[second], callee.params[first]
             raise errors.AliasedOutArgument(

@@ -24,6 +24,8 @@ from loma.ir import (
     is_tensor_function,
 )  # fmt: skip
 from loma.names import Names
+from loma.printer import print_type
+from loma.unbounded import is_unbounded
 from loma.walk import variables
 
 
@@ -48,6 +50,13 @@ def function_header(node: ast.FunctionDef, program: Program) -> Function:
                 "a function cannot return an array", span_of(node.returns),
                 hint="give it an Out[Array[...]] argument",
             )  # fmt: skip
+        if is_unbounded(type_, program.structs):
+            raise errors.ReturnTypeMismatch(
+                f"{print_type(type_)} has an array of unknown length in it, so it cannot be "
+                "returned",
+                span_of(node.returns),
+                hint="make it an Out argument",
+            )
     return Function(node.name, params, results, (), simd=simd, span=span_of_def(node))
 
 

@@ -10,14 +10,15 @@ from loma import errors
 from loma.frontend import calls, stacks
 from loma.frontend import expressions as ex
 from loma.frontend.assignments import assign, augment
-from loma.frontend.places import check_aliases, place, unbounded
+from loma.frontend.places import check_aliases, holds_struct, place, whole_value
 from loma.frontend.scope import Scope, Symbol, int_symbol, span_of
 from loma.frontend.types import check_sizes, read_type, size_definition, size_in_scope
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, Expr, For, If, Index, Place, Return,
-    StackType, Stmt, TensorType, Var, While, Zero,
+    FLOAT, INT, ArrayType, Assign, AtomicAdd, CallStmt, Declare, Expr, For, If, Index, Place,
+    Return, StackType, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
+from loma.unbounded import is_unbounded
 
 
 def body(scope: Scope, nodes: list[ast.stmt]) -> tuple[Stmt, ...]:
@@ -108,11 +109,13 @@ def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
         return stacks.declare(scope, node, name)
     type_ = read_type(node.annotation, scope.program, size_in_scope(scope))
     check_sizes(type_, span_of(node.annotation))
-    if unbounded(type_):
-        raise errors.DeclareUnboundedArray(
-            f"array '{name}' needs a size", span_of(node.annotation), hint="Array[float, 3]",
-            var=name,
-        )  # fmt: skip
+    if is_unbounded(type_, scope.program.structs):
+        if isinstance(type_, ArrayType) and not holds_struct(type_):
+            what, hint = f"array '{name}' needs a size", "Array[float, 3]"
+        else:
+            what = f"'{name}' would have an array of unknown length in it"
+            hint = "give the arrays in the struct a size, or make it an argument of the function"
+        raise errors.DeclareUnboundedArray(what, span_of(node.annotation), hint=hint, var=name)
     if node.value is None:
         if isinstance(type_, TensorType) and type_.dims is None:
             scope.unassigned.add(name)
@@ -230,12 +233,14 @@ def _call(scope: Scope, node: ast.Call) -> Stmt:
         raise errors.SyntaxNotSupported(
             f"the result of '{name}' is not used", span_of(node), hint="assign it: x = ..."
         )
-    check_aliases(callee, result)
+    check_aliases(scope, callee, result)
     return CallStmt(result, span_of(node))
 
 
 def _zero(scope: Scope, node: ast.Call) -> Stmt:
     (target,) = _places(scope, node, 1, "place")
+    if holds_struct(target.type):
+        whole_value(scope, target.type, span_of(node))
     return Zero(target, span_of(node))
 
 

@@ -7,7 +7,7 @@ import ast
 from loma import errors
 from loma.frontend.scope import Program, span_of, span_of_def
 from loma.frontend.types import check_bytes, read_type
-from loma.ir import ArrayType, Expr, Span, Struct, StructType, TensorType, Type
+from loma.ir import Expr, Span, Struct, StructType, TensorType, Type
 
 
 def _no_size(node: ast.Name) -> Expr:
@@ -65,11 +65,4 @@ def _member_type(node: ast.expr, program: Program) -> Type:
     type_ = read_type(node, program, _no_size)
     if isinstance(type_, TensorType):
         raise errors.UnknownType("a member of a struct cannot be a tensor", span_of(node))
-    element: Type = type_
-    while isinstance(element, ArrayType):
-        if element.size is None:
-            raise errors.DeclareUnboundedArray(
-                "an array in a struct needs a size", span_of(node), hint="Array[float, 3]"
-            )
-        element = element.element
     return type_

@@ -14,6 +14,7 @@ from loma.ir import (
     TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.printer import print_expr, print_type
+from loma.unbounded import is_unbounded
 from loma.walk import free_variables, substitute
 
 Element = Literal["float", "float32", "int"]
@@ -81,13 +82,11 @@ def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
 def read_stack(node: ast.Subscript, program: Program, size_of: SizeOf) -> StackType:
     """``Stack[T]`` or ``Stack[T, n]``, the type of a local variable."""
     type_ = _array(node, node.slice, program, size_of)
-    element: Type = type_.element
-    while isinstance(element, ArrayType):
-        if element.size is None:
-            raise errors.DeclareUnboundedArray(
-                "an array on a stack needs a size", span_of(node), hint="Stack[Array[float, 3]]"
-            )
-        element = element.element
+    if is_unbounded(type_.element, program.structs):
+        raise errors.DeclareUnboundedArray(
+            "an array on a stack needs a size", span_of(node),
+            hint="Stack[Array[float, 3]]; an array in a struct needs one as well",
+        )  # fmt: skip
     return StackType(type_.element, type_.size)
 
 

@@ -2,22 +2,27 @@
 
 An ``Out`` argument must not overlap another argument. Where the text tells, the frontend refuses
 the call; where it depends on subscripts, the program checks them when it runs. A number or a struct
-that is passed as ``In`` is a copy, so there only what is certainly one place counts.
+that is passed as ``In`` is a copy, so there only what is certainly one place counts, unless it is a
+struct with arrays of unknown length, which are not copied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from loma import builder as b
 from loma import sizes
-from loma.ir import ArrayType, Call, Expr, Function, Index, IntConst, Member, Param, Var
+from loma.ir import ArrayType, Call, Expr, Function, Index, IntConst, Member, Param, Struct, Var
+from loma.unbounded import is_unbounded
 
 Step: TypeAlias = tuple[Literal["element", "member"], Expr | str]
 CERTAIN = IntConst(1)
 
 
-def meetings(call: Call, callee: Function) -> list[tuple[int, int, Expr]]:
+def meetings(
+    call: Call, callee: Function, structs: Mapping[str, Struct]
+) -> list[tuple[int, int, Expr]]:
     """Pairs of arguments that may be one storage, one of them ``Out``: (first, second, condition).
 
     The condition is an int expression, :data:`CERTAIN` where nothing can tell the two apart.
@@ -29,13 +34,16 @@ def meetings(call: Call, callee: Function) -> list[tuple[int, int, Expr]]:
                 continue
             condition = _meet(call.args[first], call.args[second])
             certain = condition == CERTAIN
-            if condition is not None and (certain or not (_is_copied(param) or _is_copied(other))):
+            copied = _is_copied(param, structs) or _is_copied(other, structs)
+            if condition is not None and (certain or not copied):
                 found.append((first, second, condition))
     return found
 
 
-def _is_copied(param: Param) -> bool:
-    return param.mode == "In" and not isinstance(param.type, ArrayType)
+def _is_copied(param: Param, structs: Mapping[str, Struct]) -> bool:
+    return param.mode == "In" and not (
+        isinstance(param.type, ArrayType) or is_unbounded(param.type, structs)
+    )
 
 
 def _meet(left: Expr, right: Expr) -> Expr | None:

@@ -24,6 +24,10 @@ class StructClass(type):
         import numpy as np
 
         members, classes = _layouts[cls].members, _layouts[cls].classes
+        if any(_is_open(type_, classes) for type_ in members.values()):
+            raise TypeError(
+                f"{cls.__name__} has arrays of any size in it, which a NumPy structure cannot have"
+            )
         if not members:  # C has no empty structs: there is an int in it
             return np.dtype({"names": [], "formats": [], "itemsize": 4})
         return np.dtype([(name, *_field(type_, classes)) for name, type_ in members.items()])
@@ -97,7 +101,7 @@ def struct_classes(
 
 
 def zero(type_: TypeRecord, classes: Mapping[str, StructClass]) -> Any:
-    """The all-zero value of a type of fixed size."""
+    """The all-zero value of a type; an array of any size has no elements."""
     match type_:
         case ["int"]:
             return 0
@@ -107,7 +111,11 @@ def zero(type_: TypeRecord, classes: Mapping[str, StructClass]) -> Any:
             return classes[name]()
         case ["array", element, size]:
             leaf, shape = _leaf(type_)
-            if leaf[0] == "struct":
+            if size is None and len(shape) == 1 and leaf[0] != "struct":
+                shape = (0,)
+            elif size is None:
+                return []
+            elif leaf[0] == "struct" or None in shape:
                 return [zero(element, classes) for _ in range(size)]
             import numpy as np
 
@@ -116,8 +124,16 @@ def zero(type_: TypeRecord, classes: Mapping[str, StructClass]) -> Any:
             raise AssertionError(type_)
 
 
-def _leaf(type_: TypeRecord) -> tuple[TypeRecord, tuple[int, ...]]:
-    shape: tuple[int, ...] = ()
+def _is_open(type_: TypeRecord, classes: Mapping[str, StructClass]) -> bool:
+    """Whether there are arrays of any size in a value."""
+    leaf, shape = _leaf(type_)
+    if None in shape or leaf[0] != "struct":
+        return None in shape
+    return any(_is_open(member, classes) for member in _layouts[classes[leaf[1]]].members.values())
+
+
+def _leaf(type_: TypeRecord) -> tuple[TypeRecord, tuple[Any, ...]]:
+    shape: tuple[Any, ...] = ()
     while type_[0] == "array":
         shape += (type_[2],)
         type_ = type_[1]

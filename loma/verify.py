@@ -14,6 +14,7 @@ from loma.ir import (
     Index, IndexAssign, Module, Param, Place, Pop, Push, Return, StackType, Stmt, Struct,
     StructType, TensorType, TupleType, Type, Unpack, Var, While, Zero,
 )  # fmt: skip
+from loma.unbounded import is_unbounded
 from loma.verify_expressions import Expressions, VerificationError, unique
 from loma.walk import free_variables
 
@@ -37,15 +38,11 @@ def verify(module: Module) -> None:
         known[function.name] = function
 
 
-def _unbounded(type_: Type) -> bool:
-    return isinstance(type_, ArrayType) and (type_.size is None or _unbounded(type_.element))
-
-
 def _verify_struct(struct: Struct, earlier: dict[str, Struct]) -> None:
     unique([name for name, _ in struct.members], "member", struct.name)
     for name, type_ in struct.members:
         element = type_
-        while isinstance(element, ArrayType) and element.size is not None:
+        while isinstance(element, ArrayType):
             element = element.element
         if element not in (INT, FLOAT) and not (
             isinstance(element, StructType) and element.name in earlier
@@ -107,13 +104,18 @@ class _Statements(Expressions):
                     self.check_stack(target.type, value)
                 else:
                     self.check_type(target.type)
-                self.require(not _unbounded(target.type), "a local array without a size")
+                self.require(
+                    not is_unbounded(target.type, self.structs), "a local array without a size"
+                )
                 if value is not None:
                     self.fits(self.expr(value), target.type)
                 self.declare(target)
             case Assign(target, op, value):
                 self.whole_place(target)
-                self.require(not _unbounded(target.type), "an array without a size is assigned")
+                self.require(
+                    not is_unbounded(target.type, self.structs),
+                    "an array without a size is assigned",
+                )
                 self.require(
                     op == "=" or isinstance(target.type, TensorType) or target.type in (INT, FLOAT),
                     "'+=' on neither a number nor a tensor",
@@ -170,7 +172,8 @@ class _Statements(Expressions):
     def check_stack(self, type_: StackType, value: Expr | None) -> None:
         self.check_type(type_.element)
         self.require(
-            not isinstance(type_.element, TensorType) and not _unbounded(type_.element),
+            not isinstance(type_.element, TensorType)
+            and not is_unbounded(type_.element, self.structs),
             "a stack of what has no fixed size",
         )
         self.require(type_.capacity is None or type_.capacity > 0, "a stack of no capacity")

@@ -13,6 +13,7 @@ from loma.ir import (
     StructType, TensorType, TupleType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.ops import OPS
+from loma.unbounded import is_borrowed, is_unbounded
 
 Kind = Literal["In", "Out", "local", "size", "counter", "axis"]
 
@@ -107,10 +108,9 @@ class Expressions:
             base = base.base
         kind = self.kinds[base.name]
         is_whole = isinstance(base.type, TensorType | ArrayType)
-        self.require(
-            kind in ("Out", "local") or (kind == "In" and not is_whole),
-            f"'{base.name}' ({kind}) may not be written",
-        )
+        own = kind == "In" and not is_whole
+        own = own and not is_borrowed(target) and not is_unbounded(target.type, self.structs)
+        self.require(kind in ("Out", "local") or own, f"'{base.name}' ({kind}) may not be written")
 
     def scoped(self, axes: tuple[Axis, ...]) -> list[tuple[str, Type | None, Kind | None]]:
         """Declares axes; what they hide is given back for :meth:`unscoped`."""

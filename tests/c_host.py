@@ -83,7 +83,7 @@ class CProgram:
         """The results, then the final values of the Out arguments; see Interpreter.call."""
         function = self.module.function(name)
         given: list[Any] = []
-        outs: list[tuple[Any, Type]] = []
+        outs: list[tuple[Any, Type, Value]] = []
         items = args[len(function.params) :]
         for param, arg in zip(function.params, args, strict=False):
             if isinstance(param.type, ArrayType):
@@ -94,13 +94,13 @@ class CProgram:
                 by_pointer = param.mode == "Out" or isinstance(param.type, StructType)
                 given.append(ctypes.byref(memory) if by_pointer else memory)
             if param.mode == "Out":
-                outs.append((memory, param.type))
+                outs.append((memory, param.type, arg))
         call, types = self._function(function), function.results
         values = [self.ctype(type_)() for type_ in types if call.restype is None]
         value = call(*given, *items, *map(ctypes.byref, values))
         self._raise()
         results = [self.python(v, t) for v, t in zip(values or [value], types, strict=False)]
-        return (*results, *(self.python(memory, t) for memory, t in outs))
+        return (*results, *(self.python(memory, t, arg) for memory, t, arg in outs))
 
     def _raise(self) -> None:
         if not any(record["fallible"] for record in self._records.values()):
@@ -171,13 +171,18 @@ class CProgram:
         made.kept = memory
         return made
 
-    def python(self, value: Any, type_: Type) -> Value:
+    def python(self, value: Any, type_: Type, like: Value = None) -> Value:
+        """The value of a ctypes object; ``like`` has the lengths of arrays that are pointers."""
         match type_:
             case StructType(name):
-                return {m: self.python(getattr(value, m), t) for m, t in self._members[name]}
-            case ArrayType(element, _):
-                items = value.data[: value.size] if hasattr(value, "size") else value
-                return [self.python(item, element) for item in items]
+                members = self._members[name]
+                return {m: self.python(getattr(value, m), t, like and like[m]) for m, t in members}
+            case ArrayType(element, size):
+                size = size if like is None else len(like)
+                items = value.data if hasattr(value, "data") else value
+                size = len(items) if size is None else size
+                likes = like or [None] * size
+                return [self.python(items[k], element, likes[k]) for k in range(size)]
             case _:
                 return value.value if isinstance(value, ctypes._SimpleCData) else value
 

@@ -169,14 +169,8 @@ def test_adjoints_against_differences(case: str) -> None:
     assert "_d_z" not in function.used_up
 
 
-# Pointers to rows have no lengths that the test could read them by.
-IN_C = [
-    (case, options) for case in CASES for options in OPTIONS[:2]
-    if case != "rows" or options.arrays == "slices"
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("case", "options"), IN_C, ids=lambda v: getattr(v, "arrays", None))
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("options", OPTIONS[:2], ids=lambda o: o.arrays)
 def test_compiled_c(case: str, options: Options) -> None:
     text, args, _ = CASES[case]
     known = program(text)

@@ -13,6 +13,7 @@ from loma.ir import (
     IntConst, IntType, Member, Place, Stmt, Struct, StructType, Type, Var, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Modes
+from loma.unbounded import is_unbounded
 from loma.walk import root
 
 
@@ -131,6 +132,10 @@ class Context:
     def is_shared(self, place: Expr) -> bool:
         return root(place) in self.shared
 
+    def is_unbounded(self, type_: Type) -> bool:
+        """Whether only the caller knows how much there is of a value of that type."""
+        return is_unbounded(type_, self.structs)
+
     # ---------------------------------------------------------------------------- statements
 
     def clear(self, place: Place) -> list[Stmt]:
@@ -168,8 +173,3 @@ class Context:
                 return [For(counter.name, IntConst(count), tuple(body))] if body else []
             case _:
                 raise AssertionError(f"no values of type {place.type}")
-
-
-def is_unbounded(type_: Type) -> bool:
-    """Whether the type is an array whose length is not known."""
-    return isinstance(type_, ArrayType) and (type_.size is None or is_unbounded(type_.element))

@@ -14,19 +14,23 @@ What was a part of a conditional expression stays under its condition.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from loma import builder as b
-from loma.ad.scalar.paths import is_place, overlap, path_of
+from loma import errors
+from loma.ad.scalar.paths import is_place, overlap, path_of, subscripts
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatType, For,
-    Function, If, Index, IndexAssign, MakeStruct, Member, NoDiff, Place, Pop, Push, Return,
-    Select, Stmt, StructType, Type, Unary, Unpack, Var, While, Zero,
+    Function, If, Index, IndexAssign, MakeStruct, Member, NoDiff, Param, Place, Pop, Push, Return,
+    Select, Stmt, Struct, StructType, Type, Unary, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.names import Names, names_of
+from loma.unbounded import is_unbounded
 from loma.walk import (
-    children, map_children, map_expressions, statements, substitute, walk, written, written_places,
+    children, map_children, map_expressions, root, statements, substitute, walk, written,
+    written_places,
 )  # fmt: skip
 
 LARGEST_OPERAND = 8  # nodes of an operand that is repeated in a derivative
@@ -46,12 +50,16 @@ class Normal:
 
 
 def normalise(
-    function: Function, functions: dict[str, Function], copy_arguments: bool = False
+    function: Function,
+    functions: dict[str, Function],
+    structs: Mapping[str, Struct],
+    copy_arguments: bool = False,
 ) -> Normal:
     """The function in normal form; ``functions`` are those that it may call.
 
     With ``copy_arguments`` every ``In`` number and struct is copied, so that its adjoint is summed
-    up in a local variable first.
+    up in a local variable first. A struct with arrays of unknown length cannot be copied: the
+    members of it that the body changes are. Raises NotDifferentiable where that is not enough.
     """
     names = Names(names_of(function))
     types: dict[str, Type] = {param.name: param.type for param in function.params}
@@ -66,7 +74,13 @@ def normalise(
     changed = {name for stmt in statements(function.body) for name in written(stmt, functions)}
     start: list[Stmt] = []
     renamed: dict[str, Expr] = {}
+    body = function.body
     for param in function.params:
+        if isinstance(param.type, StructType) and is_unbounded(param.type, structs):
+            if param.mode == "In" and param.name in changed:
+                copies, body = _with_members(param, body, normal, functions, structs)
+                start += copies
+            continue
         copied = copy_arguments and isinstance(param.type, FloatType | StructType)
         if param.mode == "In" and (copied or param.name in changed):
             copy = Var(names.fresh(f"{param.name}_local"), param.type)
@@ -74,12 +88,62 @@ def normalise(
             normal.copies[param.name] = copy
             renamed[param.name] = copy
             start.append(Declare(copy, Var(param.name, param.type)))
-    body = function.body
     if renamed:
         body = tuple(map_expressions(stmt, lambda e: substitute(e, renamed)) for stmt in body)
     worker = _Hoister(normal, functions)
     normal.function = replace(function, body=(*start, *worker.outermost(body)))
     return normal
+
+
+def _with_members(
+    param: Param,
+    body: tuple[Stmt, ...],
+    normal: Normal,
+    functions: dict[str, Function],
+    structs: Mapping[str, Struct],
+) -> tuple[list[Stmt], tuple[Stmt, ...]]:
+    """Copies of the members of an argument that the body changes, and the body with those."""
+    copies: dict[Expr, Expr] = {}
+    start: list[Stmt] = []
+    for stmt in statements(body):
+        for place in written_places(stmt, functions):
+            if root(place) != param.name:
+                continue
+            member: Expr = place
+            while isinstance(member, Index | Member) and not is_unbounded(
+                member.base.type, structs
+            ):
+                member = member.base
+            if any(subscripts(member)):
+                raise _not_copied(param, place)
+            assert isinstance(member, Member)
+            if member not in copies:
+                copy = Var(normal.names.fresh(f"{param.name}_{member.name}"), member.type)
+                normal.types[copy.name] = member.type
+                copies[member] = copy
+                start.append(Declare(copy, member))
+
+    def changed(expr: Expr) -> Expr:
+        if expr in copies:
+            return copies[expr]
+        if isinstance(expr, Call):
+            for arg in expr.args:
+                whole = is_place(arg) and is_unbounded(arg.type, structs)
+                if whole and any(overlap(path_of(arg), path_of(member)) for member in copies):
+                    raise _not_copied(param, arg)
+        return map_children(expr, changed)
+
+    return start, tuple(map_expressions(stmt, changed) for stmt in body)
+
+
+def _not_copied(param: Param, place: Expr) -> errors.NotDifferentiable:
+    return errors.NotDifferentiable(
+        f"'{param.name}' has arrays of unknown length in it, so the derivative cannot copy it, and "
+        "a member of it is changed",
+        place.span if place.span.line else param.span,
+        hint="assign the member to a variable first, and change that",
+        var=param.name,
+    )
 
 
 def size(expr: Expr) -> int:

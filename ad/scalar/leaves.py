@@ -15,7 +15,7 @@ from loma import errors
 from loma.aliases import meetings
 from loma.ad.activity import differentiable_reads
 from loma.ad.expressions import Contribution, contributions
-from loma.ad.scalar.context import Context, Variant, is_unbounded
+from loma.ad.scalar.context import Context, Variant
 from loma.ad.scalar.paths import Path, is_place, overlap, path_of
 from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ir import (
@@ -208,7 +208,7 @@ class Leaves:
         shared = any(self._ctx.is_shared(p) and self._ctx.is_active(root(p)) for p in places)
         fresh = frozenset(
             k for k, arg in enumerate(call.args)
-            if modes[k] == "Out" and is_unbounded(arg.type) and self._is_fresh(root(arg))
+            if modes[k] == "Out" and self._ctx.is_unbounded(arg.type) and self._is_fresh(root(arg))
         )  # fmt: skip
         derivative = self._ctx.callee(call.function, Variant(shared, fresh))
         before: list[Stmt] = []
@@ -261,7 +261,7 @@ class Leaves:
 
     def _value(self, arg: Expr, needed: bool) -> Expr:
         """The value of an argument for the derivative, any where it does not count."""
-        if needed or is_unbounded(arg.type):
+        if needed or self._ctx.is_unbounded(arg.type):
             return arg
         match arg.type:
             case FloatType():
@@ -272,7 +272,7 @@ class Leaves:
                 return self._ctx.zero(arg.type)
 
     def _adjoint_value(self, arg: Expr) -> Expr:
-        if self._ctx.is_active(root(arg)) or is_unbounded(arg.type):
+        if self._ctx.is_active(root(arg)) or self._ctx.is_unbounded(arg.type):
             return self._ctx.adjoint(arg)
         return self._ctx.zero(arg.type)
 
@@ -281,7 +281,7 @@ class Leaves:
         arg = call.args[position]
         return (
             root(arg) in self._ctx.read_only
-            and not is_unbounded(arg.type)
+            and not self._ctx.is_unbounded(arg.type)
             and self._ctx.modes(call.function)[position] == "whole"
         )
 
@@ -300,13 +300,13 @@ class Leaves:
         params = self._ctx.functions[call.function].params
         order = sorted(
             range(len(modes)),
-            key=lambda k: (modes[k] != "Out", not is_unbounded(call.args[k].type), k),
+            key=lambda k: (modes[k] != "Out", not self._ctx.is_unbounded(call.args[k].type), k),
         )
-        pairs = meetings(call, self._ctx.functions[call.function])
+        pairs = meetings(call, self._ctx.functions[call.function], self._ctx.structs)
         checked = {(first, second) for first, second, _ in pairs}
         for k in order:
             arg = call.args[k]
-            if not is_place(arg) or not (self._reaches(arg) or is_unbounded(arg.type)):
+            if not is_place(arg) or not (self._reaches(arg) or self._ctx.is_unbounded(arg.type)):
                 continue
             if IntType() in (arg.type, params[k].type):
                 continue
@@ -318,7 +318,7 @@ class Leaves:
             ]  # fmt: skip
             if modes[k] == "Out" or not meets:
                 found[k] = path
-            elif is_unbounded(arg.type):
+            elif self._ctx.is_unbounded(arg.type):
                 raise errors.NotDifferentiable(
                     f"an array of unknown length is passed twice to '{call.function}'",
                     arg.span if arg.span.line else call.span,

@@ -7,15 +7,16 @@ written before anything else happens to it. Otherwise it is an ``Out`` argument,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from loma import builder as b
-from loma.ad.scalar.context import is_unbounded
 from loma.ad.scalar.hoist import Normal
 from loma.ad.scalar.single_writes import overwrites_untouched
-from loma.ir import ArrayType, Assign, Declare, Expr, Function, Param, Stmt, Var, Zero
+from loma.ir import ArrayType, Assign, Declare, Expr, Function, Param, Stmt, Struct, Var, Zero
 from loma.names import Names
 from loma.passes.liveness import Modes
+from loma.unbounded import is_unbounded
 from loma.walk import map_blocks, map_expressions, root, statements, substitute, written_places
 
 
@@ -45,19 +46,22 @@ def without_writes(
     normal: Normal,
     functions: dict[str, Function],
     modes: Modes,
+    structs: Mapping[str, Struct],
 ) -> tuple[Function, frozenset[str]]:
-    """The derivative without writes to its ``In`` arrays, and those that it still writes to.
+    """The derivative without writes to its ``In`` arrays, and those that it still writes to (with
+    structs that have such arrays in them).
 
     ``adjoints`` are the adjoint variables of the primal's arguments.
     """
     owners = {var.name: name for name, var in adjoints.items()}
     used_up: set[str] = set()
     for param in derivative.params:
-        if param.mode == "Out" or not isinstance(param.type, ArrayType):
+        unbounded = is_unbounded(param.type, structs)
+        if param.mode == "Out" or not (isinstance(param.type, ArrayType) or unbounded):
             continue
         if not writes_to(derivative.body, param.name, functions):
             continue
-        if not is_unbounded(param.type):
+        if not unbounded:
             derivative = _with_copy(derivative, param, normal.names)
             continue
         name = owners[param.name]

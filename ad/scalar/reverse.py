@@ -18,7 +18,7 @@ from dataclasses import replace
 from loma import errors
 from loma.ad.activity import active_variables, carries_derivative, differentiable_reads
 from loma.ad.scalar.cleanup import simplified
-from loma.ad.scalar.context import Callee, Context, MakeCallee, Variant, is_unbounded
+from loma.ad.scalar.context import Callee, Context, MakeCallee, Variant
 from loma.ad.scalar.hoist import Normal, normalise
 from loma.ad.scalar.leaves import Leaves
 from loma.ad.scalar.entry_values import needed_on_entry, reads_of
@@ -27,11 +27,12 @@ from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ad.scalar.sweeps import SweepBuilder
 from loma.differentials import reverse_signature
 from loma.ir import (
-    Assign, CallStmt, Declare, Expr, For, Function, If, Param, Push, Return, Stmt, Struct, Type,
-    Var, While,
+    ArrayType, Assign, CallStmt, Declare, Expr, For, Function, If, Param, Push, Return, Stmt,
+    Struct, Type, Var, While,
 )  # fmt: skip
 from loma.names import Names, with_own_indices, without_locals
 from loma.passes.liveness import CallModes, Liveness, Mode
+from loma.unbounded import is_unbounded
 from loma.walk import (
     expressions, map_blocks, mentioned_names, root, statements,
 )  # fmt: skip
@@ -97,7 +98,7 @@ class _Reversal:
         self._variant = variant or Variant()
         self._adjoints, self._seeds = _adjoint_arguments(primal, self._params, self._called)
         self._unbounded = {
-            p.name for p in primal.params if p.mode == "Out" and is_unbounded(p.type)
+            p.name for p in primal.params if p.mode == "Out" and is_unbounded(p.type, structs)
         }  # fmt: skip
         self._used_up: frozenset[str] = frozenset()  # of the adjoints of those
         self._builder: SweepBuilder | None = None
@@ -105,7 +106,7 @@ class _Reversal:
 
     def _normalised(self) -> Normal:
         shared = self._variant.shared or self._primal.simd
-        normal = normalise(self._primal, self._known(), copy_arguments=shared)
+        normal = normalise(self._primal, self._known(), self._structs, copy_arguments=shared)
         normal.names.take(*(param.name for param in self._params))
         return normal
 
@@ -184,7 +185,7 @@ class _Reversal:
         )
         self._builder = SweepBuilder(context, Leaves(context, self._seeds))
         sweeps = self._builder.build(restored)
-        start = [] if self._called else _out_locals(primal)
+        start = [] if self._called else _out_locals(primal, self._structs)
         body = (*start, *sweeps.declarations, *sweeps.forward, *sweeps.reverse)
         self._modes.add(self._functions())
         body = simplified(self._live(body, restored), self._known())
@@ -229,7 +230,7 @@ class _Reversal:
     def _finished(self, function: Function) -> tuple[Function, frozenset[str]]:
         """The function with no writes to its ``In`` arrays, and those to which it needs some."""
         finished, used_up = without_writes(
-            function, self._adjoints, self._normal, self._known(), self._modes.of
+            function, self._adjoints, self._normal, self._known(), self._modes.of, self._structs
         )
         if finished is not function:
             finished = replace(finished, body=self._needed(finished.body, function.params))
@@ -243,7 +244,7 @@ class _Reversal:
         def argument(arg: Expr, mode: Mode) -> Expr:
             if mode not in ("own", "whole") or root(arg) not in self._unbounded:
                 return arg
-            if is_unbounded(arg.type):
+            if is_unbounded(arg.type, self._structs):
                 return arg
             if arg.type not in scratch:
                 name = self._normal.names.fresh("_scratch")
@@ -299,11 +300,15 @@ class _Reversal:
                 continue
             span = param.span if param.span.line else self._primal.span
             if param.name in self._unbounded and param.name in mentioned:
+                is_array = isinstance(param.type, ArrayType)
+                what = "an array of" if is_array else "a struct with arrays of"
                 raise errors.NotDifferentiable(
                     f"the reverse derivative of '{self._primal.name}' needs values of its Out "
-                    f"argument '{param.name}', an array of unknown length",
+                    f"argument '{param.name}', {what} unknown length",
                     span,
-                    hint="give the array a size: Array[float, n]",
+                    hint="give the array a size: Array[float, n]"
+                    if is_array
+                    else "pass what it needs as In arguments of their own",
                     var=param.name,
                 )
             if param.name in needed:
@@ -352,12 +357,12 @@ def _adjoint_arguments(
     return adjoints, tuple(Var(param.name, param.type) for param in rest)
 
 
-def _out_locals(primal: Function) -> list[Stmt]:
+def _out_locals(primal: Function, structs: Mapping[str, Struct]) -> list[Stmt]:
     """An ``Out`` argument of the primal is a local of its derivative. Its value on entry counts as
     zero: the derivative is not given it."""
     return [
         Declare(Var(p.name, p.type), None) for p in primal.params
-        if p.mode == "Out" and not is_unbounded(p.type)
+        if p.mode == "Out" and not is_unbounded(p.type, structs)
     ]  # fmt: skip
 
 

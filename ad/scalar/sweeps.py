@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from loma import builder as b
 from loma import errors
-from loma.ad.scalar.context import Context, is_unbounded
+from loma.ad.scalar.context import Context
 from loma.ad.scalar.leaves import Leaves
 from loma.ad.scalar.paths import path_of
 from loma.ad.scalar.recording import Recording, step_back
@@ -129,7 +129,7 @@ class SweepBuilder:
 
     def _saved(self, value: Expr, place: Place, name: str, span: Span) -> tuple[Stmt, Stmt]:
         """Statements that keep a value, and that put it into ``place`` again."""
-        if is_unbounded(place.type):
+        if self._ctx.is_unbounded(place.type):
             raise errors.NotDifferentiable(
                 f"the values of '{root(place)}', an array of unknown length, are overwritten here "
                 "and needed by the derivative",

@@ -27,7 +27,6 @@ from loma.ir import (
     Function,
     Module,
     StackType,
-    Struct,
     is_tensor_function,
 )
 from loma.printer import print_function, print_type
@@ -99,10 +98,6 @@ def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
 
 
 def _file(module: Module, context: ModuleContext, functions: list[str]) -> str:
-    structs = [_struct(struct, context) for struct in module.structs]
-    structs += [
-        {"name": name, "members": members} for name, members in context.result_structs.items()
-    ]
     for name in tuple(context.helpers):
         context.helpers.update(_NEEDS.get(name, ()))
     helpers = environment(TEMPLATES).get_template("helpers.c.j2").render(
@@ -115,8 +110,7 @@ def _file(module: Module, context: ModuleContext, functions: list[str]) -> str:
     text = environment(TEMPLATES).get_template("module.c.j2").render(
         path=Path(module.path).name,
         includes=_includes(helpers + "".join(functions)),
-        structs=structs,
-        slices=context.types.slices.items(),
+        structs=_structs(module, context),
         helpers=helpers,
         functions=functions or ["typedef int loma_no_functions;\n"],
     )  # fmt: skip
@@ -136,14 +130,30 @@ def _includes(text: str) -> list[str]:
     return sorted(found)
 
 
-def _struct(struct: Struct, context: ModuleContext) -> dict[str, Any]:
-    members = context.names.members[struct.name]
-    declared = [context.types.declare(type_, members[name]) for name, type_ in struct.members]
-    # C has no struct without members
-    return {
-        "name": context.names.structs[struct.name],
-        "members": declared or ["int loma_nothing"],
-    }
+def _structs(module: Module, context: ModuleContext) -> list[dict[str, Any]]:
+    """Structs of the program, of several results, and of arrays with their sizes, parts first."""
+    types, found = context.types, list[dict[str, Any]]()
+    done: set[str] = set()
+
+    def add_slice(name: str) -> None:
+        if name not in done:
+            done.add(name)
+            found.append({"name": name, "tag": "", "members": [types.slices[name], "int size"]})
+
+    for struct in module.structs:
+        members = context.names.members[struct.name]
+        declared = [types.declare(type_, members[name]) for name, type_ in struct.members]
+        for _, type_ in struct.members:
+            for name in types.slices_of(type_):
+                add_slice(name)
+        name = context.names.structs[struct.name]
+        # C has no struct without members
+        found.append({"name": name, "tag": name, "members": declared or ["int loma_nothing"]})
+    for name, declared in context.result_structs.items():
+        found.append({"name": name, "tag": name, "members": declared})
+    for name in tuple(types.slices):
+        add_slice(name)
+    return found
 
 
 # -------------------------------------------------------------------------------------- functions

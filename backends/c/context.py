@@ -216,7 +216,7 @@ class FunctionContext:
             return False
         if isinstance(expr, Var):
             return expr.name in self.arguments
-        return isinstance(expr, Index) and _is_unsized(expr.type)
+        return isinstance(expr, Index | Member) and _is_unsized(expr.type)
 
     def is_local(self, place: Expr) -> bool:
         """Whether a place is a part of the function's own variables."""

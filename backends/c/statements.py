@@ -112,10 +112,14 @@ class Statements(Copies):
 
     def _check_apart(self, call: Call, span: Span) -> None:
         """Checks arguments of which only subscripts tell whether they are one storage."""
-        for first, second, meet in meetings(call, self.context.module.functions[call.function]):
+        for first, second, meet in self._meetings(call):
             numbers = f"{first + 1}, {second + 1}, {self.context.place(span)}"
             apart = self.context.failing("apart")
             self.writer.line(f"{apart}({self.condition(meet)}, {numbers});")
+
+    def _meetings(self, call: Call) -> list[tuple[int, int, Expr]]:
+        module = self.context.module
+        return meetings(call, module.functions[call.function], module.structs)
 
     # ------------------------------------------------------------------------------- declarations
 

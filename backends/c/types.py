@@ -8,6 +8,7 @@ travels with a size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import assert_never
 
 from loma import errors
@@ -99,6 +100,13 @@ class CTypes:
             return f"{self.slice(element)} {name}".rstrip()
         return self.declare(element, f"*{name}")
 
+    def slices_of(self, type_: Type) -> Iterator[str]:
+        """Names of the slices that a value of that type has in it, inner ones first."""
+        if isinstance(type_, ArrayType):
+            yield from self.slices_of(type_.element)
+            if type_.size is None and self.options.arrays == "slices":
+                yield self.slice(type_.element)
+
     def slice(self, element: Type) -> str:
         """The struct of a pointer to elements of that type and their number."""
         dims, leaf = "", element
@@ -127,7 +135,7 @@ class CTypes:
             case FloatType():
                 return 4 if self.real == "float" else 8
             case ArrayType(element, size):
-                return 8 if size is None else size * self.bytes(element)
+                return 16 if size is None else size * self.bytes(element)
             case StructType(name):
                 if name not in self._sizes:
                     members = self._structs[name].members

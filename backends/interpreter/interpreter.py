@@ -196,7 +196,7 @@ class Interpreter:
             for arg, param in zip(call.args, callee.params, strict=True)
             if param.mode == "Out"
         ]
-        for first, second, meet in meetings(call, callee):
+        for first, second, meet in meetings(call, callee, self._structs):
             if evaluate(frame, meet):
                 raise frame.failure(Kind.ALIAS, call.span, first + 1, second + 1)
         found = self._call(frame, callee, [evaluate(frame, arg) for arg in call.args])

@@ -57,7 +57,7 @@ class _Memory:
     def __init__(self, module: Module) -> None:
         self.functions = {function.name: function for function in module.functions}
         self.uses: dict[str, Use] = {}  # by function, when it has been lowered
-        self._structs = {struct.name: struct for struct in module.structs}
+        self.structs = {struct.name: struct for struct in module.structs}
         self._sizes: dict[str, int] = {}
 
     def bytes(self, type_: Type) -> int:
@@ -66,7 +66,7 @@ class _Memory:
                 return size * self.bytes(element)
             case StructType(name):
                 if name not in self._sizes:
-                    members = self._structs[name].members
+                    members = self.structs[name].members
                     self._sizes[name] = sum(self.bytes(member) for _, member in members)
                 return self._sizes[name]
             case _:
@@ -332,7 +332,7 @@ class ScalarStatements(Statements):
         """Checks arguments of which only subscripts tell whether they are one storage."""
         host = self.host
         assert isinstance(host, ScalarExpressions)
-        for first, second, meet in meetings(call, host.callee(call)):
+        for first, second, meet in meetings(call, host.callee(call), host.memory.structs):
             numbers = f"{first + 1}, {second + 1}, {host.origin(span)}"
             self.writer.line(f"loma::apart({host.condition(meet)}, {numbers});")
 

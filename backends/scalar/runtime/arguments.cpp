@@ -41,9 +41,6 @@ void fill(Call& call, const Type& type, char* memory, Shape shape, Slice* slice)
   }
 }
 
-void bind_array(Call& call, const Place& place, const Type& type, PyObject* value, Role role,
-                Slice* slice);
-
 // The elements of a list of arrays.
 void bind_rows(Call& call, const Place& place, const Type& element, PyObject* items, Role role,
                Slice* rows) {
@@ -66,39 +63,6 @@ char* memory_of(Call& call, const Py_buffer& buffer, Role role) {
   }
   const auto size = static_cast<std::size_t>(buffer.len);
   return static_cast<char*>(std::memcpy(call.arena.make<char>(size), buffer.buf, size));
-}
-
-void bind_array(Call& call, const Place& place, const Type& type, PyObject* value, Role role,
-                Slice* slice) {
-  const bool written = role == Role::Out;
-  PyObject* items = elements(call, place, value, written);
-  if (items == nullptr) {
-    const Py_buffer* buffer = view(call, place, value, *type.leaf, written);
-    if (buffer == nullptr) {
-      call.fail(PyExc_TypeError, place,
-                "must be " + type.text + ", a NumPy array, a torch tensor or a list, got " +
-                    describe(value));
-    }
-    check_shape(call, place, type, *buffer);
-    fill(call, type, memory_of(call, *buffer, role), buffer->shape, slice);
-    return;
-  }
-  const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(items));
-  check_size(call, place, type, PyTuple_GET_SIZE(items));
-  slice->size = static_cast<int>(count);
-  if (!type.is_block()) {
-    auto* rows = call.arena.make<Slice>(count * type.element->slices());
-    slice->data = rows;
-    bind_rows(call, place, *type.element, items, role, rows);
-    return;
-  }
-  auto* words = call.arena.make<Word>(count * type.element->words);
-  slice->data = words;
-  if (!load_elements(call, place, *type.element, value, items, words, written) && written) {
-    call.fail(PyExc_TypeError, place,
-              "is written, so it must be a NumPy array, a torch tensor or a list, got " +
-                  describe(value));
-  }
 }
 
 // A number that is written stands in an array: Python's own numbers do not change.
@@ -127,6 +91,57 @@ void* bind_items(Call& call, const Place& place, PyObject* value) {
 
 }  // namespace
 
+void bind_array(Call& call, const Place& place, const Type& type, PyObject* value, Role role,
+                Slice* slice) {
+  const bool written = role == Role::Out;
+  PyObject* items = elements(call, place, value, written);
+  if (items == nullptr) {
+    if (type.leaf->open) {
+      call.fail(PyExc_TypeError, place,
+                "must be a list of objects, because " + type.leaf->text +
+                    " has arrays of any size in it, got " + describe(value));
+    }
+    const Py_buffer* buffer = view(call, place, value, *type.leaf, written);
+    if (buffer == nullptr) {
+      call.fail(PyExc_TypeError, place,
+                "must be " + type.text + ", a NumPy array, a torch tensor or a list, got " +
+                    describe(value));
+    }
+    check_shape(call, place, type, *buffer);
+    fill(call, type, memory_of(call, *buffer, role), buffer->shape, slice);
+    return;
+  }
+  const auto count = static_cast<std::size_t>(PyTuple_GET_SIZE(items));
+  check_size(call, place, type, PyTuple_GET_SIZE(items));
+  slice->size = static_cast<int>(count);
+  if (!type.is_block()) {
+    auto* rows = call.arena.make<Slice>(count * type.element->slices());
+    slice->data = rows;
+    bind_rows(call, place, *type.element, items, role, rows);
+    return;
+  }
+  auto* words = call.arena.make<Word>(count * type.element->words);
+  slice->data = words;
+  if (!load_elements(call, place, *type.element, value, items, words, role) && written) {
+    call.fail(PyExc_TypeError, place,
+              "is written, so it must be a NumPy array, a torch tensor or a list, got " +
+                  describe(value));
+  }
+}
+
+// An array as a slice, another value as words. Adjoints are bound here as well.
+static void* bind_value(Call& call, const Place& place, const Type& type, PyObject* value,
+                        Role role) {
+  if (type.kind == Type::Kind::Array) {
+    auto* slice = call.arena.make<Slice>();
+    bind_array(call, place, type, value, role, slice);
+    return slice;
+  }
+  auto* words = call.arena.make<Word>(type.words);
+  load(call, place, type, value, words, role);
+  return words;
+}
+
 void* bind(Call& call, const Parameter& parameter, PyObject* value) {
   const Place place{nullptr, &parameter.name, 0};
   const Type& type = *parameter.type;
@@ -134,29 +149,20 @@ void* bind(Call& call, const Parameter& parameter, PyObject* value) {
   if (parameter.role == Role::Items) {
     return bind_items(call, place, value);
   }
-  if (type.kind == Type::Kind::Array) {
-    auto* slice = call.arena.make<Slice>();
-    bind_array(call, place, type, value, parameter.role, slice);
-    return slice;
-  }
   if (type.is_number() && written) {
     return bind_out_number(call, place, type, value);
   }
-  auto* words = call.arena.make<Word>(type.words);
-  load(call, place, type, value, words, written);
-  return words;
+  return bind_value(call, place, type, value, parameter.role);
 }
 
 void* bind_adjoint(Call& call, const Parameter& parameter, PyObject* argument, PyObject** result) {
   const Type& type = *parameter.type;
-  if (type.kind != Type::Kind::Array) {
+  if (type.kind != Type::Kind::Array && !type.open) {
     *result = nullptr;
     return call.arena.make<Word>(type.words);
   }
   *result = call.keep(zeros_like(type, argument).release().ptr());
-  auto* slice = call.arena.make<Slice>();
-  bind_array(call, {nullptr, &parameter.name, 0}, type, *result, Role::Out, slice);
-  return slice;
+  return bind_value(call, {nullptr, &parameter.name, 0}, type, *result, Role::Out);
 }
 
 }  // namespace loma

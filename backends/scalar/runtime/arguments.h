@@ -14,6 +14,10 @@ void* bind(Call& call, const Parameter& parameter, PyObject* value);
 // call keeps; null where only the words have it.
 void* bind_adjoint(Call& call, const Parameter& parameter, PyObject* argument, PyObject** result);
 
+// The slice of an array; what a struct has for an array of any size.
+void bind_array(Call& call, const Place& place, const Type& type, PyObject* value, Role role,
+                Slice* slice);
+
 }  // namespace loma
 
 #endif  // LOMA_SCALAR_ARGUMENTS_H

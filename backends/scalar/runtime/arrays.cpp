@@ -202,7 +202,26 @@ py::object zeros(const Type& leaf, const std::vector<Py_ssize_t>& shape) {
   return py::module_::import("numpy").attr("zeros")(sizes, dtype_of(leaf));
 }
 
+namespace {
+
+// A struct with arrays of the sizes that those of `argument` have.
+py::object zero_struct(const Type& type, PyObject* argument) {
+  py::object object = type.make();
+  for (const Member& member : type.members) {
+    if (member.type->open) {
+      py::setattr(object, member.name,
+                  zeros_like(*member.type, py::getattr(argument, member.name).ptr()));
+    }
+  }
+  return object;
+}
+
+}  // namespace
+
 py::object zeros_like(const Type& type, PyObject* argument) {
+  if (type.kind == Type::Kind::Struct && type.open) {
+    return zero_struct(type, argument);
+  }
   if (is_tensor(argument)) {
     return py::module_::import("torch").attr("zeros_like")(py::handle(argument));
   }
@@ -214,7 +233,7 @@ py::object zeros_like(const Type& type, PyObject* argument) {
     }
     return zeros(*type.leaf, shape);
   }
-  if (type.sized) {
+  if (type.sized && !type.open) {
     const std::vector<Word> nothing(type.words);
     return py::reinterpret_steal<py::object>(to_python(type, nothing.data()));
   }

@@ -1,5 +1,7 @@
 #include "types.h"
 
+#include <algorithm>
+
 namespace loma {
 
 void raise(PyObject* kind, const std::string& text) {
@@ -25,12 +27,17 @@ void Types::add_struct(const std::string& name, py::object make, const py::seque
     PyObject* text = py::str(member[0]).release().ptr();
     PyUnicode_InternInPlace(&text);
     const auto label = py::reinterpret_steal<py::str>(text);
-    type.members.push_back({label, label.cast<std::string>(), this->type(member[1])});
-    type.words += type.members.back().type->words;
+    const Type* const part = this->type(member[1]);
+    type.words = (type.words + part->align - 1) / part->align * part->align;
+    type.members.push_back({label, label.cast<std::string>(), part, type.words});
+    type.words += part->words;
+    type.align = std::max(type.align, part->align);
+    type.open |= part->open;
   }
   if (type.members.empty()) {
     type.words = 1;  // C has no empty structs: the generated one has an int
   }
+  type.words = (type.words + type.align - 1) / type.align * type.align;
   structs_[name] = add(std::move(type));
 }
 
@@ -48,13 +55,17 @@ const Type* Types::type(const py::sequence& description) {
   type.kind = Type::Kind::Array;
   type.element = this->type(description[1]);
   type.rank = 1 + type.element->rank;
-  type.words = 0;
+  type.words = sizeof(Slice) / sizeof(Word);
+  type.align = alignof(Slice) / sizeof(Word);
   type.sized = false;
+  type.open = true;
   type.text = "Array[" + type.element->text;
   if (const py::object size = description[2]; !size.is_none()) {
     type.size = size.cast<std::int64_t>();
     type.words = static_cast<std::size_t>(type.size) * type.element->words;
+    type.align = type.element->align;
     type.sized = type.element->sized;
+    type.open = type.element->open;
     type.text += ", " + std::to_string(type.size);
   }
   type.text += "]";

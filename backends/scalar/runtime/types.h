@@ -15,7 +15,8 @@ namespace py = pybind11;
 
 namespace loma {
 
-// Every number has 32 bits, so a value of fixed size is a row of words without padding.
+// Every number has 32 bits, so a value is a row of words, without padding unless there are slices
+// in it.
 using Word = std::uint32_t;
 
 // An array argument as generated code takes it.
@@ -30,6 +31,7 @@ struct Member {
   py::str name;
   std::string text;
   const Type* type;
+  std::size_t offset;  // in words
 };
 
 struct Type {
@@ -37,15 +39,17 @@ struct Type {
 
   Kind kind = Kind::Int;
   std::string text;  // as the program writes it
-  std::size_t words = 1;  // of a value that has a fixed size
-  bool sized = true;
+  std::size_t words = 1;  // of a value; of an array of any size those of its slice
+  std::size_t align = 1;  // in words
+  bool sized = true;  // an array of known size, and of such arrays; every number and struct
+  bool open = false;  // a value has arrays of any size in it
   // Arrays: the element, how many (-1: any), how many arrays stand inside each other, what is in
   // the innermost.
   const Type* element = nullptr;
   std::int64_t size = -1;
   int rank = 0;
   const Type* leaf = nullptr;
-  // Structs: the Python class, the members in order.
+  // Structs: the Python class, the members in order, with arrays of any size as slices.
   py::object make;
   std::vector<Member> members;
 

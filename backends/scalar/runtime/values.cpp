@@ -1,3 +1,4 @@
+#include "arguments.h"
 #include "values.h"
 
 #include <cstring>
@@ -42,26 +43,41 @@ void check_settable(const Call& call, const Place& place, PyObject* value, const
 }
 
 bool load_struct(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
-                 bool written) {
+                 Role role) {
+  const bool written = role == Role::Out;
   call.note(place, value, 1, written);
   for (const Member& member : type.members) {
     PyObject* part = call.keep(member_of(call, place, type, member, value));
     const Place here = place.of(member.text);
-    if (!load(call, here, *member.type, part, words, written) && written) {
+    Word* const at = words + member.offset;
+    if (!load(call, here, *member.type, part, at, role) && written) {
       check_settable(call, place, value, member, part);
       call.write_backs.push_back(
-          {How::Attribute, member.type, words, nullptr, value, member.name.ptr(), 0});
+          {How::Attribute, member.type, at, nullptr, value, member.name.ptr(), 0});
     }
-    words += member.type->words;
   }
   return true;
 }
 
+// Arrays of any size, in a struct.
+bool load_slices(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
+                 Role role) {
+  Slice whole{};
+  bind_array(call, place, type, value, role, &whole);
+  const void* const slices = type.size < 0 ? static_cast<const void*>(&whole) : whole.data;
+  std::memcpy(words, slices, type.slices() * sizeof(Slice));
+  return true;
+}
+
 bool load_array(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
-                bool written) {
+                Role role) {
+  const bool written = role == Role::Out;
+  if (!type.sized) {
+    return load_slices(call, place, type, value, words, role);
+  }
   if (PyObject* items = elements(call, place, value, written)) {
     check_size(call, place, type, PyTuple_GET_SIZE(items));
-    return load_elements(call, place, *type.element, value, items, words, written);
+    return load_elements(call, place, *type.element, value, items, words, role);
   }
   const Py_buffer* buffer = view(call, place, value, *type.leaf, written);
   if (buffer == nullptr) {
@@ -89,11 +105,12 @@ PyObject* elements(Call& call, const Place& place, PyObject* value, bool written
 }
 
 bool load_elements(Call& call, const Place& place, const Type& element, PyObject* value,
-                   PyObject* items, Word* words, bool written) {
+                   PyObject* items, Word* words, Role role) {
+  const bool written = role == Role::Out;
   bool settled = true;
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(items); ++k, words += element.words) {
     PyObject* item = PyTuple_GET_ITEM(items, k);
-    if (load(call, place.at(k), element, item, words, written) || !written) {
+    if (load(call, place.at(k), element, item, words, role) || !written) {
       continue;
     }
     if (PyList_Check(value)) {
@@ -106,7 +123,7 @@ bool load_elements(Call& call, const Place& place, const Type& element, PyObject
 }
 
 bool load(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
-          bool written) {
+          Role role) {
   switch (type.kind) {
     case Type::Kind::Int: {
       const std::int32_t number = to_int(call, place, value);
@@ -119,9 +136,9 @@ bool load(Call& call, const Place& place, const Type& type, PyObject* value, Wor
       return false;
     }
     case Type::Kind::Array:
-      return load_array(call, place, type, value, words, written);
+      return load_array(call, place, type, value, words, role);
     case Type::Kind::Struct:
-      return load_struct(call, place, type, value, words, written);
+      return load_struct(call, place, type, value, words, role);
   }
   return false;
 }
@@ -136,11 +153,11 @@ PyObject* object_of(const Type& type, const Word* words) {
     throw py::error_already_set();
   }
   for (const Member& member : type.members) {
-    const auto value = py::reinterpret_steal<py::object>(to_python(*member.type, words));
+    const auto value =
+        py::reinterpret_steal<py::object>(to_python(*member.type, words + member.offset));
     if (PyObject_GenericSetAttr(object.ptr(), member.name.ptr(), value.ptr()) != 0) {
       throw py::error_already_set();
     }
-    words += member.type->words;
   }
   return object.release().ptr();
 }

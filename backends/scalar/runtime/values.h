@@ -10,15 +10,15 @@ namespace loma {
 float to_float(const Call& call, const Place& place, PyObject* value);
 std::int32_t to_int(const Call& call, const Place& place, PyObject* value);
 
-// The value as words, zero before. With `written` the call learns what to write back; returns
-// whether that reaches all of `value`, or else its owner has to replace it (a number, a tuple).
+// The value as words, zero before. For Role::Out the call learns what to write back; returns whether
+// that reaches all of `value`, or else its owner has to replace it (a number, a tuple).
 bool load(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
-          bool written);
+          Role role);
 
 // The elements of `value`, a list or a tuple, as `load`. `items` are they as a tuple; the caller has
 // checked how many there are.
 bool load_elements(Call& call, const Place& place, const Type& element, PyObject* value,
-                   PyObject* items, Word* words, bool written);
+                   PyObject* items, Word* words, Role role);
 
 // A list or a tuple as a tuple that the call keeps; null for another object.
 PyObject* elements(Call& call, const Place& place, PyObject* value, bool written);
