@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import types
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from c_host import OPTIONS, CProgram
 from scalar_oracle import FIRST, Scalars, check_derivatives, random_floats
 
 import loma
+from loma import compat, errors
 from loma.backends.c import Options
 from loma.frontend import parse
 from loma.ir import ArrayType, FloatType, IntType, StructType, Type
@@ -301,3 +304,72 @@ def test_python_calls(lists: bool) -> None:
                 known.flat(read, types_), known.run(name, values), rtol=1e-5, atol=1e-5,
                 err_msg=f"{case}: {name}",
             )  # fmt: skip
+
+
+def test_subscripts_are_checked() -> None:
+    module = loma.compile(
+        POLY
+        + "\ndef f(p : In[Poly], i : In[int]) -> float:\n    return p.c[i]\n\nd = rev_diff(f)\n"
+    )
+    poly = module.Poly(c=np.array([1.0, 2.0], np.float32))
+    assert module.f(poly, 1) == 2.0
+    for i in (-1, 2):
+        with pytest.raises(IndexError, match=f"f: line 9: subscript {i} is outside an array of 2"):
+            module.f(poly, i)
+    with pytest.raises(IndexError, match="outside an array of 0 elements"):
+        module.f(module.Poly(), 0)
+    with pytest.raises(TypeError, match=r"'p\.c' must be float32, got an array of float64"):
+        module.f(module.Poly(c=np.ones(2)), 0)
+    with pytest.raises(TypeError, match="arrays of any size"):
+        _ = module.Poly.dtype
+
+
+def test_compat() -> None:
+    """Pointers as members, in arrays of structs, as the teaching compiler has them."""
+    structs, library = compat.compile(
+        CASES["arrays of structs with arrays"][0] + "\nd_f = rev_diff(f)\n", print_error=False
+    )
+    mesh, number, integer = structs["Mesh"], ctypes.c_float, ctypes.c_int
+    at = [(integer * 2)(0, 2), (integer * 3)(2, 2, 1)]
+    w = [(number * 2)(0.3, 0.9), (number * 3)(0.1, 0.2, 0.4)]
+    x = (number * 3)(0.5, 0.7, -0.4)
+    meshes = (mesh * 2)(*(mesh(at=at[k], w=w[k], n=k + 2) for k in range(2)))
+    d_at, d_w = [(integer * 3)() for _ in at], [(number * 3)() for _ in w]
+    d_meshes = (mesh * 2)(*(mesh(at=d_at[k], w=d_w[k]) for k in range(2)))
+    d_x, d_k = (number * 3)(), integer()
+
+    wanted = torch.tensor(list(x), requires_grad=True)
+    weights = [torch.tensor(list(row), requires_grad=True) for row in w]
+    total = sum(weights[k] @ wanted[list(at[k])] for k in range(2)) * wanted[0]
+    assert isinstance(total, torch.Tensor)
+    total.backward()
+    assert library.f(meshes, 2, x) == pytest.approx(total.item())
+    library.d_f(meshes, d_meshes, 2, ctypes.byref(d_k), x, d_x, 1.0)
+    np.testing.assert_allclose(list(d_x), wanted.grad, rtol=1e-5)
+    for k, row in enumerate(weights):
+        np.testing.assert_allclose(list(d_w[k])[: k + 2], row.grad, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "error", "says"),
+    [
+        ("p : In[Poly]", "q : Poly", errors.DeclareUnboundedArray, "'q' would have an array"),
+        ("p : In[Poly]", "q : Array[Poly, 2]", errors.DeclareUnboundedArray, "'q' would have"),
+        ("p : In[Poly]", "q : Stack[Poly]", errors.DeclareUnboundedArray, "on a stack"),
+        ("p : In[Poly], q : Out[Poly]", "q = p", errors.AssignTypeMismatch, "at once"),
+        ("p : In[Poly], q : Out[Poly]", "q.c = p.c", errors.AssignTypeMismatch, "no known length"),
+        ("p : Out[Poly]", "zero(p)", errors.AssignTypeMismatch, "at once"),
+        ("p : In[Poly]", "p.c[0] = 1.0", errors.WriteToInArgument, "whose arrays are read only"),
+        ("p : Out[Poly]", "copy(p, p)", errors.AliasedOutArgument, "same storage"),
+    ],
+)
+def test_errors(head: str, body: str, error: type[errors.UserError], says: str) -> None:
+    text = f"{POLY}\ndef copy(p : In[Poly], q : Out[Poly]):\n    q.n = p.n\n\n"
+    with pytest.raises(error, match=says) as caught:
+        parse(f"{text}def f({head}):\n    {body}\n")
+    assert caught.value.lineno == 12
+
+
+def test_is_not_returned() -> None:
+    with pytest.raises(errors.ReturnTypeMismatch, match="cannot be returned"):
+        parse(f"{POLY}\ndef f(p : In[Poly]) -> Poly:\n    return p\n")
