@@ -2,8 +2,8 @@
 
 Few sizes and few index names, so that statements share them by chance, and tensors are read as they
 are written, transposed, shifted, at one place, looked up, summed over, or under conditions that
-leave elements out; zeros, loops (some without iterations), branches on ints, operators on whole
-tensors, calls, and Out tensors come in between.
+leave elements out; zeros, loops and reductions (some without iterations, some as long as data say),
+branches on ints, operators on whole tensors, calls, and Out tensors come in between.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Generator:
         ]
         inside = torch.randint(sizes["B"], (sizes["A"],), generator=seed)
         around = torch.randint(-1, sizes["B"] + 1, (sizes["A"],), generator=seed)
+        counts = torch.randint(-1, min(sizes.values()) + 1, (sizes["A"],), generator=seed)
         count = rng.choice((-2, 0, 1, 2, 3))
-        return Program(text, (*tensors, inside, around, count))
+        return Program(text, (*tensors, inside, around, counts, count))
 
     def _dims(self) -> tuple[str, ...]:
         return tuple(self._rng.choice(SIZES) for _ in range(self._rng.choice((1, 2, 2, 3))))
@@ -99,8 +100,8 @@ class _Function:
             self._result = results[0]
         listed = [f"{t.name} : In[{t.type}]" for t in self._params]
         listed += [f"{t.name} : Out[{t.type}]" for t in self.outs]
-        if self._helper:  # positions inside dimension B, and such that may be outside
-            listed += ["inside : In[IntTensor[A]]", "around : In[IntTensor[A]]"]
+        if self._helper:  # positions inside B and perhaps outside, and numbers up to every size
+            listed += [f"{name} : In[IntTensor[A]]" for name in ("inside", "around", "counts")]
         params = ", ".join(listed)
         types = ", ".join(t.type for t in results)
         types = types if len(results) == 1 else f"tuple[{types}]"
@@ -176,6 +177,8 @@ class _Function:
         if kind == "loop":
             counter = self._fresh("t")
             count = rng.choice(("n", "2", "3", "n + 1"))
+            if self._helper and depth == 2 and rng.random() < 0.3:
+                count = rng.choice(("counts[0]", "counts[A - 1] + 1"))
             there = f"range({count})" if rng.random() < 0.8 else f"reversed(range({count}))"
             out.append(f"for {counter} in {there}:")
             self._counters.append(counter)
@@ -313,7 +316,11 @@ class _Function:
                 name = free[0]
                 inner[name] = size
                 kind = rng.choice(("sum", "sum", "sum", "max"))
-                head, tail = f"{kind}(", f" for {name} in {size})"
+                rows = [axis for axis, own in axes.items() if own == "A"]
+                there = size
+                if self._helper and kind == "sum" and rng.random() < 0.2:
+                    there = f"range(counts[{rng.choice(rows or ['0'])}])"
+                head, tail = f"{kind}(", f" for {name} in {there})"
         first = self._read(inner, summing)
         text = f"{first} * {self._read(inner, summing)}" if rng.random() < 0.5 else first
         if rng.random() < 0.15:
