@@ -15,7 +15,7 @@ from loma.frontend.scope import Scope, Symbol, int_symbol, span_of
 from loma.frontend.types import check_sizes, read_type, size_definition, size_in_scope
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    FLOAT, INT, ArrayType, Assign, AtomicAdd, CallStmt, Declare, Expr, For, If, Index, Place,
+    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, Expr, For, If, Index, Place,
     Return, StackType, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 from loma.unbounded import is_unbounded
@@ -110,7 +110,7 @@ def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
     type_ = read_type(node.annotation, scope.program, size_in_scope(scope))
     check_sizes(type_, span_of(node.annotation))
     if is_unbounded(type_, scope.program.structs):
-        if isinstance(type_, ArrayType) and not holds_struct(type_):
+        if is_unbounded(type_, {}):  # whatever its structs hold
             what, hint = f"array '{name}' needs a size", "Array[float, 3]"
         else:
             what = f"'{name}' would have an array of unknown length in it"

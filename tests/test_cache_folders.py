@@ -441,4 +441,4 @@ def test_the_command_names_both_folders(folder: Path) -> None:
     use()
     info = json.loads(CliRunner().invoke(cli.main, ["cache", "info", "--json"]).stdout)
     assert info["path"] == info["writes"] == str(folder)
-    assert tuning.choices() == []
+    assert [choice for choice in tuning.choices() if choice.path] == []

@@ -74,7 +74,7 @@ def test_a_comment_stays_in_its_line(
     source.write_text("".join(lines) + writer.text() + "\n", encoding="utf-8")
     expected = [f"int {word}_{k};" for word in ("code", "more") for k in range(len(texts))]
     for language in (["-std=c99", "-x", "c"], ["-std=c++20", "-trigraphs", "-x", "c++"]):
-        command = [build.detect().command, *language, "-E", "-P", "-Werror", str(source)]
+        command = [*build.detect().command, *language, "-E", "-P", "-Werror", str(source)]
         assert _compiler(command).split("\n")[:-1] == expected
 
 
@@ -83,7 +83,7 @@ def test_a_string_has_every_byte(rng: random.Random, examples: int | None, tmp_p
     source, made = tmp_path / "strings.c", tmp_path / "strings.so"
     rows = ",\n".join(map(c_string, texts))
     source.write_text(f"const char *texts[] = {{{rows}}};\n", encoding="utf-8")
-    _compiler([build.detect().command, "-std=c99", "-shared", str(source), "-o", str(made)])
+    _compiler([*build.detect().command, "-std=c99", "-shared", str(source), "-o", str(made)])
     array = (ctypes.c_char_p * len(texts)).in_dll(ctypes.CDLL(str(made)), "texts")
     assert [text.decode() for text in array] == texts
 
@@ -172,7 +172,7 @@ def test_no_name_in_c_is_a_macro(tmp_path: Path) -> None:
         f"#include <{n}.h>\n" for n in ("math", "limits", "setjmp", "stdlib", "string")
     )
     for options in (["-std=c99", "-fopenmp"], ["-std=gnu17", "-D_GNU_SOURCE", "-march=native"]):
-        found = _macros([build.detect().command, *options, "-x", "c"], headers, tmp_path)
+        found = _macros([*build.detect().command, *options, "-x", "c"], headers, tmp_path)
         assert len(found) > 500
         assert [name for name in sorted(found) if _wish(name, _WORDS) == name] == []
 
@@ -186,7 +186,7 @@ def test_no_name_in_cpp_is_a_macro(tmp_path: Path) -> None:
         flag for flag in chain.flags if flag.startswith(("-std", "-D", "-I", "-isystem", "-m"))
     ]
     folders = [flag for flag in chain.flags if flag.startswith("/")]
-    command = [chain.compiler, *flags, *(f"-I{folder}" for folder in folders), "-x", "c++"]
+    command = [*chain.compiler, *flags, *(f"-I{folder}" for folder in folders), "-x", "c++"]
     found = _macros(command, headers, tmp_path)
     assert len(found) > 3000
     assert [name for name in sorted(found) if cpp_name(name) == name] == []
@@ -202,7 +202,7 @@ def test_functions_of_any_name_in_libraries(rng: random.Random, examples: int | 
         pytest.skip("nm lists the names of a library")
     names: set[str] = set()
     for library in ("libc.so.6", "libm.so.6"):
-        path = _compiler([build.detect().command, f"-print-file-name={library}"]).strip()
+        path = _compiler([*build.detect().command, f"-print-file-name={library}"]).strip()
         listed = _compiler(["nm", "-D", "--defined-only", path])
         names |= {line.split()[-1].split("@")[0] for line in listed.splitlines()}
     taken = {*BUILTINS, *keyword.kwlist, "range", "tuple"}

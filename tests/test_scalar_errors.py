@@ -82,8 +82,6 @@ MISTAKES = (
            "array 'b' needs a size", "Array[float, 3]"),
     inside("unbounded array in a local array", "b : Array[Array[float], 3] #!",
            E.DeclareUnboundedArray, "array 'b' needs a size"),
-    whole("unbounded array in a struct", "class Q:\n    v : Array[float] #!\n",
-          E.DeclareUnboundedArray, "an array in a struct needs a size"),
     inside("unbounded differential array", "b : Diff[Array[float]] #!", E.DeclareUnboundedArray,
            "needs a size"),
     inside("declaration in a branch", "if x:;     b : float #!", E.DeclarationNotOutmostLevel,

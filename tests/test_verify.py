@@ -305,7 +305,6 @@ def test_refused_signatures(function: Function, message: str) -> None:
     [
         ((("x", FLOAT), ("x", INT)), "the member 'x' stands there twice"),
         ((("x", StructType("Later")),), "the member 'x' has no type for a member"),
-        ((("x", ArrayType(FLOAT, None)),), "the member 'x' has no type for a member"),
         ((("x", T.type),), "the member 'x' has no type for a member"),
     ],
 )
