@@ -144,9 +144,11 @@ class FunctionContext:
                 dim = self.views[base.name].whole.get(k, dim)
             names = set(variables(dim))
             if names & self.assigned or any(isinstance(node, Index) for node in walk(dim)):
-                # An argument that the function changes: its tensors keep the size that they have.
+                # An argument that the function changes: its tensors keep the size that they have,
+                # and the tensor knows it, also where a kernel has a pointer into it.
                 slot = f"{base.name} {k}"
-                self._size_slots[slot] = f"{self.variable(base)}.size({k})"
+                tensor = self.names.get(base.name, cpp_name(base.name))
+                self._size_slots[slot] = f"{tensor}.size({k})"
                 out.append(Var(slot, INT))
             else:
                 out.append(dim)

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from loma.ir import (
-    INT, Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Stmt,
-    TensorType, Type, Var, While,
+    INT, Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Reduce,
+    Stmt, TensorType, Type, Var, While,
 )  # fmt: skip
 from loma.names import axis_names
 from loma.passes.fold import folded, folded_type, size
 from loma.walk import (
-    expressions, map_blocks, map_expressions, statements, substitute_type, substitute_typed,
-    variables, walk, written_names,
+    expressions, free_variables, map_blocks, map_expressions, statements, substitute_type,
+    substitute_typed, variables, walk, written_names,
 )  # fmt: skip
 
 
@@ -73,6 +73,20 @@ def _simple_extents(stmt: Stmt) -> Stmt:
         case _:
             pass
     return map_blocks(stmt, lambda block: tuple(map(_simple_extents, block)))
+
+
+def _without_idle_axes(stmt: Stmt) -> Stmt:
+    """Axes that are summed over and that the value has no more, as where a condition was decided,
+    stand in a sum of their own: each axis of a statement is one of a subscript."""
+    if not isinstance(stmt, IndexAssign):
+        return stmt
+    mentioned = (stmt.target, stmt.value, *(axis.extent for axis in stmt.axes))
+    used = {name for expr in mentioned for name in free_variables(expr)}
+    idle = tuple(axis for axis in stmt.axes if axis.name not in used)
+    if not idle:
+        return stmt
+    value = Reduce("sum", stmt.value, idle, stmt.value.type, stmt.value.span)
+    return replace(stmt, value=value, axes=tuple(a for a in stmt.axes if a not in idle))
 
 
 def _sizes_of_variables(body: tuple[Stmt, ...]) -> set[str]:
@@ -135,6 +149,7 @@ class _Propagation:
                 if isinstance(stmt, Assign) and stmt.op == "=":
                     stmt = replace(stmt, value=folded(substitute_typed(stmt.value, known)))
                 stmt = map_expressions(stmt, lambda e: folded(substitute_typed(e, readable)))
+                stmt = _without_idle_axes(stmt)
                 for name in written:
                     known.pop(name, None)
                 self._learn(stmt, known)
