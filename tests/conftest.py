@@ -44,10 +44,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how often test_training_kill.py kills a training before it may end",
     )
     parser.addoption(
+        "--full",
+        action="store_true",
+        help="the tests that are marked as full run, too",
+    )
+    parser.addoption(
         "--sanitize-all",
         action="store_true",
         help="test_sanitized_kernels.py runs all tests of kernels with sanitizers: for hours",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--full"):
+        for item in items:
+            if item.get_closest_marker("full"):
+                item.add_marker(pytest.mark.skip(reason="runs with --full"))
 
 
 @pytest.fixture(autouse=True)

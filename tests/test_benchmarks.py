@@ -45,6 +45,7 @@ def rows(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
+@pytest.mark.full
 def test_every_figure_is_measured(measured: tuple[dict[str, Any], Path, str]) -> None:
     found = rows(measured[0])
     assert set(found) >= {
@@ -61,6 +62,7 @@ def test_every_figure_is_measured(measured: tuple[dict[str, Any], Path, str]) ->
             assert len(group["samples"]) == 1
 
 
+@pytest.mark.full
 def test_the_index_statements_are_measured(
     measured: tuple[dict[str, Any], Path, str],
 ) -> None:
@@ -74,6 +76,7 @@ def test_the_index_statements_are_measured(
     assert summary in (root / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 def test_results_say_what_they_were_measured_on(
     measured: tuple[dict[str, Any], Path, str],
 ) -> None:
@@ -84,6 +87,7 @@ def test_results_say_what_they_were_measured_on(
     assert found["compiler"]
 
 
+@pytest.mark.full
 def test_pages_and_picture_are_written(measured: tuple[dict[str, Any], Path, str]) -> None:
     results, root, _ = measured
     for page in ("README.md", "docs/performance.md"):
@@ -100,11 +104,19 @@ def test_pages_and_picture_are_written(measured: tuple[dict[str, Any], Path, str
     assert picture.startswith(b"\x89PNG")
 
 
+@pytest.mark.full
 def test_rendering_again_changes_nothing(measured: tuple[dict[str, Any], Path, str]) -> None:
     _, root, _ = measured
     before = (root / "README.md").read_text(encoding="utf-8")
     script("run_all", "--render", "--json", str(root / "results.json"), "--root", str(root))
     assert (root / "README.md").read_text(encoding="utf-8") == before
+
+
+def test_a_script_measures(tmp_path: Path) -> None:
+    file = tmp_path / "layers.json"
+    script("layers", "--quick", "--json", str(file))
+    for row in json.loads(file.read_text(encoding="utf-8"))["rows"]:
+        assert set(row["groups"]) == PEERS
 
 
 def test_an_unknown_case_is_refused() -> None:
@@ -114,6 +126,7 @@ def test_an_unknown_case_is_refused() -> None:
     assert "no case 'nothing': there are routing forward" in done.stderr
 
 
+@pytest.mark.full
 def test_optimisers_are_measured(measured: tuple[dict[str, Any], Path, str]) -> None:
     found = {row["key"]: row for row in measured[0]["benchmarks"]["optimisers"]["rows"]}
     assert set(found["momentum capsnet"]["groups"]) == {EAGER, COMPILE, LOMA}

@@ -100,6 +100,7 @@ def test_nan_is_a_failure() -> None:
     assert json.dumps(report.to_json(), allow_nan=False).count('"nan"') == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_second_derivative_of_routing(iterations: int) -> None:
     from capsnet_loma.layers import layers

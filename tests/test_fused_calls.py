@@ -222,6 +222,7 @@ def _probe(folder: Path, text: str, switch: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 def test_without_optimisations(tmp_path: Path) -> None:
     """Values and messages are the same with none of them, and without fusion or inlining, which
     changes nothing but calls."""

@@ -16,7 +16,7 @@ from scalar_oracle import FIRST, Scalars
 
 from loma.backends.c import Options
 
-PROGRAMS = 16
+PROGRAMS = 8
 
 
 def random_program(seed: int) -> Program:

@@ -79,6 +79,7 @@ def test_the_explicit_derivative_is_differentiable(program, arguments):
     torch.testing.assert_close(first, second)
 
 
+@pytest.mark.full
 def test_third_derivative():
     m = loma.compile(
         "def square(x : In[Tensor[N]]) -> Tensor[N]:\n"

@@ -384,7 +384,10 @@ def stress(folder: Path, sources: list[Path], flags: list[str], *args: str) -> t
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("sanitizer", ["", "address,undefined", "thread"])
+@pytest.mark.parametrize(
+    "sanitizer",
+    ["", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("address,undefined", "thread"))],
+)
 def test_stress(tmp_path: Path, sanitizer: str) -> None:
     """The pool without torch. Sanitizers have locks of their own, which do not survive a fork."""
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []

@@ -82,8 +82,15 @@ def _leaves(loss: torch.Tensor) -> list[torch.Tensor]:
     return list(found.values())
 
 
-@pytest.mark.parametrize("use", [_drop, _backward, _retained, _differentiated])
-@pytest.mark.parametrize("name", ["scale", "scale_and_sum", "average", "steps"])
+NAMES = ("scale", "scale_and_sum", "average", "steps")
+USES = (
+    *((name, use) for name in NAMES for use in (_drop, _backward, _retained)),
+    ("average", _differentiated),
+    *(pytest.param(n, _differentiated, marks=pytest.mark.full) for n in NAMES if n != "average"),
+)
+
+
+@pytest.mark.parametrize(("name", "use"), USES)
 def test_an_out_tensor_is_freed_with_its_graph(
     module: Any, name: str, use: Callable[[torch.Tensor], None]
 ) -> None:

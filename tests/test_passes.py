@@ -22,7 +22,11 @@ from loma.verify import verify
 
 # One point of each of CapsNet's functions, whose texts are long. All passes together get them all.
 LAYERS = list({point.function: point for point in reversed(LAYER_POINTS)}.values())
-POINTS = [*INDEX_POINTS, *TRAP_POINTS, *LAYERS]
+POINTS = [
+    *INDEX_POINTS,
+    *TRAP_POINTS,
+    *(pytest.param(point, marks=pytest.mark.full) for point in LAYERS),
+]
 PASSES: Mapping[str, Change] = {
     "inline": passes.inline,
     "copies": passes.copies,

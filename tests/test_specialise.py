@@ -218,7 +218,12 @@ assert [k.sizes["N"] for k in specialise.made()] == [2, 3]
 
 
 @pytest.mark.parametrize(
-    "environment", [{"LOMA_OPT": "-specialise"}, {"LOMA_SPECIALISATIONS": "0"}, {"LOMA_OPT": "0"}]
+    "environment",
+    [
+        {"LOMA_OPT": "-specialise"},
+        {"LOMA_SPECIALISATIONS": "0"},
+        pytest.param({"LOMA_OPT": "0"}, marks=pytest.mark.full),
+    ],
 )
 def test_the_switches(environment: dict[str, str]) -> None:
     run(
@@ -403,6 +408,7 @@ print(process.pid)
     assert time.monotonic() - begin < 120
 
 
+@pytest.mark.full
 def test_a_program_without_python_links_them(tmp_path: Path) -> None:
     run(
         f"""
@@ -434,6 +440,7 @@ toolchain.build_executable([main, m.__folder__ / "module.cpp", own], main.with_n
     assert done.stdout.split() == ["1", "0", "1"]
 
 
+@pytest.mark.full
 def test_declined_sizes_keep_the_general_kernel() -> None:
     """Also where the cache has one of their own, made by another process."""
     x = "x = torch.randn(7, 5, dtype=torch.float64)\n"

@@ -110,6 +110,7 @@ print(s.a[2], "as it was")
     assert calls(chain(1_000_000, 40), script) == "0.0 as it was\n"
 
 
+@pytest.mark.full
 def test_structs_that_no_function_may_return_by_value_alone() -> None:
     """Just below what one function may have, at many levels."""
     script = """
@@ -136,6 +137,7 @@ print(lib.f149(1.0, 15999), m.f149(1.0, 15999), d_x.value)
     assert calls(text, script) == "150.0 150.0 1.0\n"
 
 
+@pytest.mark.full
 def test_tapes_of_nested_calls() -> None:
     """Tapes of known capacity count as well: here forty in each function, at thirty levels."""
     text = "def f0(x : In[float]) -> float:\n    return x\n"

@@ -172,6 +172,7 @@ def test_a_batch_that_cannot_be_shared_is_reported_once(images: Path, tmp_path: 
     )
 
 
+@pytest.mark.full
 def test_a_killed_process_leaves_a_checkpoint_that_any_number_goes_on_from(
     images: Path, tmp_path: Path
 ) -> None:

@@ -195,8 +195,8 @@ def program(tmp_path: Path) -> Path:
         "show FILE",
         "show --stage kernels FILE f",
         "show --saved FILE f",
-        "check FILE f",
-        "bench FILE f --shapes X=2,3",
+        pytest.param("check FILE f", marks=pytest.mark.full),
+        pytest.param("bench FILE f --shapes X=2,3", marks=pytest.mark.full),
     ],
 )
 def test_commands_show_warnings(program: Path, command: str) -> None:
