@@ -31,6 +31,7 @@ import pytest
 from click.testing import CliRunner
 
 from conftest import ROOT
+from loma import memory
 from loma.ad import differentiate
 from loma.cli import main
 from loma.config import OPTIMISATIONS
@@ -111,6 +112,8 @@ def test_pages_show_what_happens(
     monkeypatch.setenv("LOMA_SPECIALISATIONS", "8")
     page = ROOT / name
     text = page.read_text(encoding="utf-8")
+    gc.collect()
+    memory.release()  # the pool begins as in a process of its own
     gc.disable()  # as long as the page runs, but where it is asked for: between lines that count
     try:
         replayed = Page().replayed(text)
