@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kills",
         type=int,
-        default=3,
+        default=1,
         metavar="N",
         help="how often test_training_kill.py kills a training before it may end",
     )

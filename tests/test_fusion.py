@@ -19,7 +19,11 @@ from loma.passes import optimise
 from loma.saving import SAVES, Save
 
 FEW, BACKWARDS, WHOLE = Order(), Order(block=3, tile=1, backwards=True), Order(block=99, tile=99)
-POINTS = [*INDEX_POINTS, *TRAP_POINTS, *OPERATOR_POINTS, *LAYER_POINTS]
+POINTS = [
+    *INDEX_POINTS,
+    *TRAP_POINTS,
+    *(pytest.param(point, marks=pytest.mark.full) for point in (*OPERATOR_POINTS, *LAYER_POINTS)),
+]
 
 
 def nothing(_: IndexAssign) -> bool:

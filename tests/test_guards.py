@@ -12,7 +12,7 @@ from oracle import Program, check, differentiable, entry
 BY_NAME = {case.name: case for case in CASES}
 # One case of each program.
 COMPILED = list({entry(case.text): case for case in reversed(CASES)}.values())[::-1]
-COMPILED_TWICE = ("delayed", "any_rank", "causal")
+COMPILED_TWICE = ("any_rank", "causal")
 
 
 @pytest.fixture(scope="module")

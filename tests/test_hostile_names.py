@@ -277,6 +277,7 @@ def test_names_in_schemas_of_operators() -> None:
         assert getattr(module, name)(*given).tolist() == [2 ** len(group) - 1] * 2
 
 
+@pytest.mark.full
 def test_random_names_in_tensor_functions(rng: random.Random, examples: int | None) -> None:
     """Sizes, indices, tensors and loops, with derivatives and the scalar functions they call."""
     made = list(programs(rng, min(examples or 3, len(NAMES) // 3), TENSOR_FUNCTION))

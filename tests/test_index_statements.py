@@ -24,17 +24,19 @@ CASES = [*INDEX_CASES, *TRAPS]
 BY_NAME = {case.name: case for case in CASES}
 # The interpreter runs the explicit first and second derivative of every case. Libtorch, on which
 # autograd runs the same sweeps as functions of their own, runs those of these, and the first ones
-# of some more and of all traps.
-COMPILED_TWICE = ("matmul", "strided_convolution", "per_pixel_convolution", "in_place",
-                  "reductions", "embedding", "scalar_calls", "tensor_calls")  # fmt: skip
-COMPILED_ONCE = ("softmax", "recurrence", "triangle", *(case.name for case in TRAPS))
+# of some more; with --full, of more than that.
+COMPILED_TWICE = ("in_place", "reductions", "tensor_calls")
+COMPILED_ONCE = ("softmax", "recurrence", "triangle")
+FULL_TWICE = (*COMPILED_TWICE, "matmul", "strided_convolution", "per_pixel_convolution",
+              "embedding", "scalar_calls")  # fmt: skip
+FULL_ONCE = (*COMPILED_ONCE, *(case.name for case in TRAPS))
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
-    first, second = (
-        [entry(BY_NAME[name].text) for name in names] for names in (COMPILED_ONCE, COMPILED_TWICE)
-    )
+def program(pytestconfig: pytest.Config) -> Program:
+    full = pytestconfig.getoption("--full")
+    chosen = (FULL_ONCE, FULL_TWICE) if full else (COMPILED_ONCE, COMPILED_TWICE)
+    first, second = ([entry(BY_NAME[name].text) for name in names] for names in chosen)
     return Program([case.text for case in CASES], second, first=first)
 
 

@@ -135,6 +135,7 @@ def test_branches_inside_branches() -> None:
     checked(text, [([0.5, 130, 120], 0.25 * 130), ([0.5, 130, 139], 0.5 * 139)])
 
 
+@pytest.mark.full
 def test_long_programs_from_python() -> None:
     terms = " + ".join(f"x * {k}.0" for k in range(1500))
     text = f"def f(x : In[float]) -> float:\n    return {terms}\n"

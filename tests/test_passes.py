@@ -53,7 +53,14 @@ def test_each_pass(point: Point) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", [*INDEX_POINTS, *TRAP_POINTS, *LAYER_POINTS, *OPERATOR_POINTS], ids=lambda p: p.name
+    "point",
+    [
+        *INDEX_POINTS,
+        *TRAP_POINTS,
+        *OPERATOR_POINTS,
+        *(pytest.param(point, marks=pytest.mark.full) for point in LAYER_POINTS),
+    ],
+    ids=lambda p: p.name,
 )
 def test_all_passes_for_each_way_to_save(point: Point) -> None:
     for save in SAVES:

@@ -269,6 +269,7 @@ print(*specialise.made())
     assert other == "[]"
 
 
+@pytest.mark.full
 def test_processes_at_the_same_time() -> None:
     code = """
 x, order = torch.randn(11), torch.tensor([5, 0, 3, 7])

@@ -122,6 +122,7 @@ def test_an_error_of_all_processes_is_printed_once() -> None:
     assert errors == "capsnet-loma: the same for all\n"
 
 
+@pytest.mark.full
 def test_an_unexpected_error_of_one_process_ends_all() -> None:
     code, output, errors = run(2, str(HERE / "failing_job.py"), "bug")
     assert (code, output) == (1, "")
