@@ -10,15 +10,14 @@ from loma.aliases import CERTAIN, meetings
 from loma.ad.activity import carries_derivative
 from loma.ad.growing import GrowingModule
 from loma.ad.scalar.derivatives import ScalarDerivatives, in_call_order
+from loma.ad.scalar.paths import is_place
 from loma.ad.tensor.derivatives import TensorDerivatives
 from loma.ad.tensor.normalise import pure_results
 from loma.ad.tensor.pairs import SplitPair
 from loma.saving import Save
-from loma.ir import (
-    Call, Derivative, Function, Index, Member, Module, Struct, Var, is_tensor_function,
-)  # fmt: skip
+from loma.ir import Call, Derivative, Function, Module, Struct, is_tensor_function
 from loma.names import module_names
-from loma.walk import calls
+from loma.walk import calls, root
 
 
 class _Differentiator:
@@ -66,11 +65,8 @@ def _check_used_up(
     for name in callee.used_up:
         k = next(k for k, param in enumerate(callee.params) if param.name == name)
         arg, what = call.args[k], f"argument '{name}' of '{callee.name}'"
-        start = arg
-        while isinstance(start, Index | Member):
-            start = start.base
         constants = {param.name for param in caller.params if param.mode == "In"}
-        if not isinstance(start, Var) or start.name in constants:
+        if not is_place(arg) or root(arg) in constants:
             raise errors.ArgOutNotLValue(
                 f"{what} is an adjoint of an array of unknown length, which the derivative sets to "
                 "zero where the array is overwritten, and this array cannot be written to",

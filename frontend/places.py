@@ -15,6 +15,7 @@ from loma.ir import (
     Type, Var,
 )  # fmt: skip
 from loma.unbounded import is_borrowed, is_unbounded
+from loma.walk import root
 
 
 def place(scope: Scope, node: ast.expr) -> Place:
@@ -111,16 +112,13 @@ def stack_variable(scope: Scope, node: ast.expr) -> Var | None:
 
 def _check_written(scope: Scope, place: Expr, span: Span) -> None:
     """Refuses a place that is read only."""
-    start = place
-    while isinstance(start, Index | Member):
-        start = start.base
-    assert isinstance(start, Var)
-    symbol = scope.check_writable(start.name, span)
+    name = root(place)
+    symbol = scope.check_writable(name, span)
     whole = is_unbounded(place.type, scope.program.structs)
     if symbol.kind == "In" and (is_borrowed(place) or whole):
         raise errors.WriteToInArgument(
-            f"'{start.name}' is an In struct, whose arrays are read only", span,
-            hint="make the argument Out[...]", var=start.name,
+            f"'{name}' is an In struct, whose arrays are read only", span,
+            hint="make the argument Out[...]", var=name,
             related=((symbol.span, "declared here"),),
         )  # fmt: skip
 

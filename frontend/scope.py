@@ -14,6 +14,7 @@ from loma.ir import (
     INT, ArrayType, Assign, Binary, Call, Declare, Expr, Function, Index, Op, Reduce, Span,
     StackType, Struct, StructType, TensorType, Type, Var, ZeroPad,
 )  # fmt: skip
+from loma.layout import Layout
 from loma.names import Names
 from loma.walk import walk
 
@@ -70,20 +71,7 @@ class Program:
     structs: dict[str, Struct] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     warnings: list[errors.UserWarning] = field(default_factory=list)
-    _bytes: dict[str, int] = field(default_factory=dict)  # of structs
-
-    def bytes(self, type_: Type) -> int:
-        """What a value of a type of the scalar layer takes, at least."""
-        match type_:
-            case ArrayType(element, size):
-                return 8 if size is None else size * self.bytes(element)
-            case StructType(name):
-                if name not in self._bytes:
-                    members = self.structs[name].members
-                    self._bytes[name] = sum(self.bytes(member) for _, member in members)
-                return self._bytes[name]
-            case _:
-                return 4
+    layout: Layout = field(default_factory=lambda: Layout(integer=4, real=4, array=8))
 
     def struct(self, name: str) -> Struct | None:
         """The struct of that name; a differential one exists as soon as it is asked for."""

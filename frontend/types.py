@@ -164,9 +164,12 @@ def _array(node: ast.expr, inner: ast.expr, program: Program, size_of: SizeOf) -
 
 def check_bytes(type_: Type, span: Span, program: Program) -> None:
     """Refuses what no memory holds, and C and Python could not even count."""
-    if program.bytes(type_) > MAX_BYTES:
+    if isinstance(type_, TensorType):
+        return
+    taken = program.layout.bytes(type_, program.structs)
+    if taken > MAX_BYTES:
         raise errors.UnknownType(
-            f"a value of type {print_type(type_)} takes {program.bytes(type_)} bytes, and at most "
+            f"a value of type {print_type(type_)} takes {taken} bytes, and at most "
             f"{MAX_BYTES} can be counted",
             span,
         )

@@ -18,6 +18,7 @@ from loma.ir import (
     NOWHERE, ArrayType, FloatType, IntType, Module, Param, StackType, StructType, TensorType,
     TupleType, Type,
 )  # fmt: skip
+from loma.layout import Layout
 
 
 def is_unsized(type_: Type) -> bool:
@@ -33,7 +34,8 @@ class CTypes:
         self.options = options
         self.slices: dict[str, str] = {}  # declarations of their data, by name, inner ones first
         self._structs = {struct.name: struct for struct in module.structs}
-        self._sizes: dict[str, int] = {}
+        real = 4 if options.real == "float" else 8
+        self._layout = Layout(integer=4, real=real, array=16)
 
     @property
     def real(self) -> str:
@@ -123,23 +125,7 @@ class CTypes:
 
     def bytes(self, type_: Type) -> int:
         """The size of a value that is no pointer; padding inside structs is left out."""
-        size = self._bytes(type_)
+        size = self._layout.bytes(type_, self._structs)
         if size >= 2**63:
             raise errors.BackendLacksOperator(f"C has no values of {size} bytes", NOWHERE)
         return size
-
-    def _bytes(self, type_: Type) -> int:
-        match type_:
-            case IntType():
-                return 4
-            case FloatType():
-                return 4 if self.real == "float" else 8
-            case ArrayType(element, size):
-                return 16 if size is None else size * self.bytes(element)
-            case StructType(name):
-                if name not in self._sizes:
-                    members = self._structs[name].members
-                    self._sizes[name] = sum(self.bytes(t) for _, t in members)
-                return self._sizes[name]
-            case _:
-                raise AssertionError(f"no C value: {type_}")

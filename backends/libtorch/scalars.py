@@ -28,6 +28,7 @@ from loma.ir import (
     MakeStruct, Member, Module, Param, Pop, Push, Return, Span, StackType, Stmt, Struct, StructType,
     Type, Unpack, Var, Zero, is_tensor_function,
 )  # fmt: skip
+from loma.layout import Layout
 from loma.walk import calls, expressions, root, statements, variables, walk, written
 
 if TYPE_CHECKING:
@@ -58,19 +59,10 @@ class _Memory:
         self.functions = {function.name: function for function in module.functions}
         self.uses: dict[str, Use] = {}  # by function, when it has been lowered
         self.structs = {struct.name: struct for struct in module.structs}
-        self._sizes: dict[str, int] = {}
+        self._layout = Layout(integer=8, real=8, array=8)
 
     def bytes(self, type_: Type) -> int:
-        match type_:
-            case ArrayType(element, int(size)):
-                return size * self.bytes(element)
-            case StructType(name):
-                if name not in self._sizes:
-                    members = self.structs[name].members
-                    self._sizes[name] = sum(self.bytes(member) for _, member in members)
-                return self._sizes[name]
-            case _:
-                return 8
+        return self._layout.bytes(type_, self.structs)
 
     def is_large(self, *types: Type) -> bool:
         """Whether structs of those types, together, are passed and returned by reference."""
