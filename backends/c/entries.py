@@ -37,16 +37,24 @@ def targets(context: FunctionContext, names: list[str]) -> list[str]:
     return [context.types.declare(type_, f"*{name}") for name, type_ in pairs]
 
 
+def _passed_on(context: FunctionContext, sign: str) -> tuple[list[str], list[str]]:
+    """The arguments of a call that passes everything on, and how its function declares them: with
+    ``*`` that has pointers to structs, and with ``&`` the function that is called has."""
+    function = context.function
+    arguments = [f"{sign * is_by_value(p)}{context.name(p.name)}" for p in function.params]
+    declared = params(context, pointers=sign == "*")
+    if function.simd:
+        arguments.append(items := context.fresh("items"))
+        declared.append(f"int {items}")
+    return arguments, declared
+
+
 def entry(context: FunctionContext, result: str) -> dict[str, Any]:
     """An entry that calls the function; what the template prints. ``result`` is the C type that
     the function returns."""
     function = context.function
     symbol = context.module.names.functions[function.name]
-    arguments = [f"{'*' * is_by_value(p)}{context.name(p.name)}" for p in function.params]
-    declared = params(context, pointers=True)
-    if function.simd:
-        arguments.append(items := context.fresh("items"))
-        declared.append(f"int {items}")
+    arguments, declared = _passed_on(context, "*")
     names = [context.fresh("result") for _ in function.results]
     call = f"{symbol}({', '.join(arguments)})"
     lines = [f"return {call};" if function.results else f"{call};"]
@@ -70,11 +78,7 @@ def by_value(context: FunctionContext, result: str) -> dict[str, Any]:
     """A function that calls its entry."""
     function = context.function
     symbol = context.module.names.functions[function.name]
-    arguments = [f"{'&' * is_by_value(p)}{context.name(p.name)}" for p in function.params]
-    declared = params(context, pointers=False)
-    if function.simd:
-        arguments.append(items := context.fresh("items"))
-        declared.append(f"int {items}")
+    arguments, declared = _passed_on(context, "&")
     name = context.fresh("result")
     if len(function.results) > 1:
         arguments += [f"&{name}.value_{k}" for k in range(len(function.results))]
