@@ -69,21 +69,21 @@ def least(expr: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Expr | No
     """
     left = dict(extents)
     while True:
-        poly = sizes.polynomial(expr)
-        names = {v.name for m in poly for v in m if isinstance(v, Var)} & set(left)
-        free = [n for n in left if n in names and not any(
-            sizes.mentions(left[other], {n}) for other in names - {n})]  # fmt: skip
-        form = None
-        for name in free:
+        names = {v.name for m in sizes.polynomial(expr) for v in m if isinstance(v, Var)}
+        names &= left.keys()
+        behind = {name: _behind(name, left) for name in names}
+        for name in [n for n in left if n in names]:
+            if any(name in behind[other] for other in names - {name}):
+                continue
             form = sizes.affine(expr, (Axis(name, left[name]),))
-            if form is None or name not in form[0]:
+            if form is None:
                 continue
             slope, rest = form[0][name], form[1]
-            last = Binary("-", left[name], ONE, INT)
             if sizes.is_nonnegative(slope, is_size):
                 expr = rest
             elif sizes.is_nonnegative(_arith("-", ZERO, slope), is_size):
-                expr = sizes.simplify(Binary("+", rest, Binary("*", slope, last, INT), INT))
+                last = Binary("-", left[name], ONE, INT)
+                expr = _arith("+", rest, Binary("*", slope, last, INT))
             else:
                 continue
             del left[name]
@@ -91,6 +91,17 @@ def least(expr: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Expr | No
         else:
             found = interval(expr, extents, is_size)
             return None if found is None else found.low
+
+
+def _behind(name: str, extents: Mapping[str, Expr]) -> set[str]:
+    """The indices that the range of one depends on, directly or not."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        new = (free_variables(extents[waiting.pop()]) & extents.keys()) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _atom(atom: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Interval | None:
