@@ -74,7 +74,7 @@ def apart(
     """
     place, extents, facts_there = _renamed(read, axes, around)
     return any(
-        _differ(left, right, extents, is_size, known + facts_there)
+        differ(left, right, extents, is_size, known + facts_there)
         for left, right in zip(written.subscripts, place.subscripts, strict=True)
     )
 
@@ -100,9 +100,11 @@ def _renamed(
     return place, extents, tuple(substitute(fact, new) for fact in read.known)
 
 
-def _differ(
+def differ(
     left: Expr, right: Expr, extents: Mapping[str, Expr], is_size: IsSize, known: tuple[Expr, ...]
 ) -> bool:
+    """Whether two ints are never the same, wherever none of the ranges is empty and the expressions
+    ``known`` are not negative."""
     difference = Binary("-", left, right, INT)
     parts = sizes.polynomial(difference)
     rest = parts.pop((), 0)

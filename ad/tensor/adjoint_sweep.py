@@ -53,7 +53,8 @@ class AdjointSweep:
                     return []
                 moved = map_expressions(stmt, lambda e: self._ctx.rename(e, env))
                 assert isinstance(moved, IndexAssign)
-                return adjoint_statements(moved, record.extreme, self._use(), record.kept)
+                first = id(stmt) in self._ctx.first
+                return adjoint_statements(moved, record.extreme, self._use(), record.kept, first)
             case Unpack(targets, call):
                 if not any(self._ctx.is_active(target.name) for target in targets):
                     return []
@@ -75,6 +76,7 @@ class AdjointSweep:
             self._ctx.names,
             self._ctx.temporary,
             self._ctx.is_size,
+            self._ctx.ranges(),
         )
 
     def _clear(self, name: str) -> list[Stmt]:

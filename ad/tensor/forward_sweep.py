@@ -9,7 +9,7 @@ from loma import builder as b
 from loma import errors, sizes
 from loma.ad.activity import carries_derivative
 from loma.ad.tensor.index_statements import adjoint_reads, first_extreme, states_result
-from loma.ad.tensor.settled import Settling
+from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.sweep import Env, Record, SweepContext, modified
 from loma.axes import index_statement
 from loma.ir import (
@@ -225,7 +225,7 @@ class ForwardSweep:
         """The tensors that are settled in the loop; notes which statements' results stay."""
         context = self._ctx
         tensors = [name for name in modified if isinstance(context.types[name], TensorType)]
-        settling = Settling(stmt, tuple(context.loops), context.assigned, context.is_size)
+        settling = Accesses((stmt,), tuple(context.loops), context.assigned, context.is_size)
         own = [
             s for s in statements(stmt.body)
             if isinstance(s, IndexAssign) and root(s.target) in tensors
