@@ -226,6 +226,17 @@ class AdjointSweep:
             self._ctx.sweeps.declarations.append(Declare(var, None))
             restores.append(self._forward.tape_access(var, tape, stmt, store=False))
             env[name] = var.name
+        before: list[Stmt] = []
+        for name, final, parts in record.undone:
+            var = self._ctx.new(f"{name}_at", self._ctx.types[name])
+            self._ctx.primal[var.name] = self._ctx.base(name)
+            self._ctx.sweeps.declarations.append(Declare(var, None))
+            before.append(Assign(var, "=", Var(final, var.type)))
+            restores += [
+                self._forward.overwritten(own, var, tape, stmt, store=False)
+                for own, tape in reversed(parts)
+            ]
+            env[name] = var.name
         env |= dict(record.settled)
         settled = self._ctx.settled
         self._ctx.settled |= dict(record.settled).keys()
@@ -236,4 +247,4 @@ class AdjointSweep:
         self._ctx.depth -= 1
         extent = self._ctx.rename(stmt.extent, record.env)
         body = (*restores, *code, *adjoint)
-        return [replace(stmt, extent=extent, body=body, backwards=not stmt.backwards)]
+        return [*before, replace(stmt, extent=extent, body=body, backwards=not stmt.backwards)]

@@ -31,6 +31,9 @@ class Record:
     saved: tuple[Var, ...] = ()  # what a called function's forward part handed over
     extreme: Var | None = None  # position of the first extreme of a max or min reduction
     tape: tuple[tuple[str, Var], ...] = ()  # for a loop: (variable, its tape)
+    # For a loop: (tensor, its version after the loop, the statements that overwrite parts of it,
+    # each with the tape of what was there).
+    undone: tuple[tuple[str, str, tuple[tuple[IndexAssign, Var], ...]], ...] = ()
     settled: tuple[tuple[str, str], ...] = ()  # for a loop: (tensor, its version after the loop)
     kept: bool = False  # what the statement wrote is in the version that its adjoint reads
 

@@ -30,11 +30,13 @@ PREFIX = "_before_"
 
 
 def old_values(module: Module) -> Module:
-    """The pass on every tensor function of a module."""
-    return replace(
-        module,
-        functions=tuple(_Worker(f).run() if is_tensor_function(f) else f for f in module.functions),
-    )
+    """The pass on every function of a module."""
+    return replace(module, functions=tuple(map(without_overlap, module.functions)))
+
+
+def without_overlap(function: Function) -> Function:
+    """The pass on one function."""
+    return _Worker(function).run() if is_tensor_function(function) else function
 
 
 def changing_ints(body: tuple[Stmt, ...]) -> set[str]:
