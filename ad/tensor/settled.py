@@ -103,7 +103,7 @@ class Accesses:
         own = [write for write in accesses.writes if write.stmt is stmt]
         if len(own) != 1 or accesses.other:
             return False
-        read = Read(stmt.target, {}, ())
+        read = Read(stmt.target, {})
         use = _Use(read, stmt.axes, own[0].point, after=True)
         return all(self._precedes(write, use) for write in accesses.writes)
 
@@ -253,7 +253,7 @@ class Accesses:
         free = tuple(Axis(loop.counter, loop.extent) for loop in there_)
         ranges = {loop.counter: loop.extent for loop in here_}
         ranges |= {axis.name: axis.extent for axis in use.axes} | dict(use.read.extents)
-        read = Read(use.read.place, ranges, use.read.known)
+        read = replace(use.read, extents=ranges)
         around = self._extents(loops[:shared], ())
         return apart(
             target, (*free, *write.stmt.axes), read, around, self._is_size, use.point.known
@@ -273,10 +273,7 @@ class Accesses:
         assert isinstance(target, Index)
         names = Names(taken | {n.name for n in walk(target) if isinstance(n, Var)} | set(ranges))
         there: dict[str, Expr] = {n: Var(names.fresh(f"{n}_there"), INT) for n in ranges}
-        moved = {
-            root(there[name]): substitute(extent, there)  # type: ignore[arg-type]
-            for name, extent in ranges.items()
-        }
+        moved = {root(there[name]): substitute(extent, there) for name, extent in ranges.items()}
         return [substitute(s, there) for s in target.subscripts], moved
 
     def _never_meet(self, other: _Write, write: _Write) -> bool:

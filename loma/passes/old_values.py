@@ -25,7 +25,7 @@ from loma.names import Names, names_of
 from loma.overlap import Read, apart, reads_of, same_element
 from loma.walk import free_variables, map_blocks, map_children, root, statements, walk
 
-# Why a copy was made, for whoever looks at the statements: the reads, by the copy's name.
+# Names of copies begin with it, so that whoever prints statements can say what they are.
 PREFIX = "_before_"
 
 
