@@ -16,16 +16,17 @@ from loma.frontend import expressions as ex
 from loma.frontend import stacks
 from loma.frontend.foreign import instead, is_foreign
 from loma.frontend.operators import argument_of, operator
+from loma.frontend.parts import USAGE
 from loma.frontend.places import argument_place
 from loma.frontend.reductions import REDUCTIONS, reduction
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    INT, Call, Expr, Function, NoDiff, Param, Span, TensorType, TupleType, Type, Var, ZeroPad,
-    is_tensor_function,
+    INT, Call, Expr, Function, Index, NoDiff, Param, Span, TensorType, TupleType, Type, Var,
+    ZeroPad, is_tensor_function,
 )  # fmt: skip
-from loma.ops import OPS
+from loma.definitions import OPERATORS
 from loma.walk import free_variables, substitute_type
 
 _SCALAR_HINTS = {
@@ -37,6 +38,11 @@ _SCALAR_HINTS = {
     "softmax": "write the quotient out: exp(X[i] - M) / sum(exp(X[j] - M) for j in N)",
     "mean": "on scalars write sum(... for i in N) / N",
     "amax": "on scalars write max(a, b) or max(... for i in N)",
+    "amin": "on scalars write min(a, b) or min(... for i in N)",
+    "silu": "on scalars write x / (1.0 + exp(-x))",
+    "elu": "on scalars write x if x > 0.0 else exp(x) - 1.0",
+    "leaky_relu": "on scalars write x if x > 0.0 else 0.01 * x",
+    "norm": "write sqrt(sum(X[i] * X[i] for i in N)), or norm(x, dims) of a tensor",
 }
 
 
@@ -75,7 +81,7 @@ def call(scope: Scope, node: ast.Call) -> Expr:
         (operand,) = _exactly(scope, node, 1)
         return NoDiff(operand, operand.type, span_of(node))
     callee = scope.program.functions.get(name)
-    if callee is not None and not (name in OPS and _for_operator(scope, node, callee)):
+    if callee is not None and not (name in OPERATORS and _for_operator(scope, node, callee)):
         result = user_call(scope, node, callee)
         _check_value(result, callee, span_of(node))
         return result
@@ -96,7 +102,7 @@ def _exactly(scope: Scope, node: ast.Call, count: int) -> list[Expr]:
 def _zero_pad(scope: Scope, node: ast.Call) -> Expr:
     if len(node.args) == 1 and not node.keywords and isinstance(node.args[0], ast.Subscript):
         read = ex.subscript(scope, node.args[0], padded=True)
-        if isinstance(read.base.type, TensorType):
+        if isinstance(read, Index) and isinstance(read.base.type, TensorType):
             return ZeroPad(read, span_of(node))
     raise errors.OperatorArguments(
         "'zero_pad' takes one element of a tensor", span_of(node), hint="zero_pad(X[i + 1, j])"
@@ -239,16 +245,17 @@ def _result(scope: Scope, type_: Type, values: dict[str, Expr]) -> Type:
 
 def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
     span = span_of(node)
-    if name in OPS:
+    if name in OPERATORS:
         items = [argument_of(scope, arg) for arg in node.args]
         tensors = any(isinstance(i, list) or isinstance(i.type, TensorType) for i in items)
-        if tensors or node.keywords or name not in BUILTINS:
+        reduces = name in REDUCTIONS and name not in _SCALAR_HINTS
+        if tensors or node.keywords or not (name in BUILTINS or reduces):
             if items and not tensors and name in _SCALAR_HINTS:
                 raise errors.OperatorArguments(
                     f"'{name}' takes tensors, found ints and floats", span,
                     hint=_SCALAR_HINTS[name],
                 )  # fmt: skip
-            return operator(scope, node, OPS[name], items)
+            return operator(scope, node, OPERATORS[name], items)
     if name in BUILTINS:
         args = [ex.expression(scope, arg) for arg in node.args]
         if any(isinstance(arg.type, TensorType) and arg.type.dims != () for arg in args):
@@ -269,16 +276,20 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
         raise errors.SyntaxNotSupported(
             "'atomic_add' is a statement of its own and has no value", span
         )
+    if name in USAGE and scope.has_tensors():
+        raise errors.OperatorArguments(
+            f"'{name}' has several results, which an assignment takes", span, hint=USAGE[name]
+        )
     raise _unknown(scope, node, name)
 
 
 def _unknown(scope: Scope, node: ast.Call, name: str) -> errors.UserError:
     """The error for a name that nothing has, with what it may have been meant for."""
     own = list(scope.program.functions)
-    operators = [op.name for op in OPS.values() if not op.internal and op.infix is None]
+    operators = [op.name for op in OPERATORS.values() if not op.internal and op.infix is None]
     known = [*BUILTINS, *own, "no_diff", "atomic_add"]
     if scope.has_tensors():
-        known += [*operators, *REDUCTIONS, "zero_pad"]
+        known += [*operators, *USAGE, *REDUCTIONS, "zero_pad"]
     names = {arg.id for arg in node.args if isinstance(arg, ast.Name)}
     whole = any(isinstance(s.type, TensorType) and s.type.dims != () for s in scope.symbols.values()
                 if s.name in names)  # fmt: skip

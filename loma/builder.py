@@ -14,8 +14,8 @@ from loma import errors, sizes
 from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, NOWHERE, ArrayType, Attr, Binary, BinaryOp, Builtin, Expr, FloatConst, FloatType,
-    Index, IntConst, IntType, MakeStruct, Op, Select, Span, Struct, StructType, TensorType, Type,
-    Unary,
+    Index, IntConst, IntType, MakeStruct, NoDiff, Op, Select, Span, Struct, StructType, TensorType,
+    Type, Unary,
 )  # fmt: skip
 from loma.ops import INFIX, OPS, AttrInfo, OpInfo
 from loma.shapes import OpCall
@@ -239,6 +239,10 @@ def neg(operand: Expr) -> Expr:
     return unary("-", operand)
 
 
+def no_diff(operand: Expr) -> NoDiff:
+    return NoDiff(operand, operand.type, operand.span)
+
+
 def flt(value: float) -> FloatConst:
     return FloatConst(float(value))
 
@@ -254,6 +258,15 @@ def operator(
     ``attrs`` maps names to ints, int expressions, or sequences of them.
     """
     info = OPS[name]
+    complete = attributes(info, args, attrs, span)
+    call = OpCall(name, tuple(args), complete, span)
+    return Op(name, tuple(args), tuple(complete.items()), info.shape(call), span)
+
+
+def attributes(
+    info: OpInfo, args: Sequence[Expr], attrs: dict[str, object] | None, span: Span
+) -> dict[str, Attr]:
+    """The attributes of an operator's call, all of them; the arguments are checked, too."""
     _check_args(info, args, span)
     values: list[tuple[str, Attr]] = []
     given = dict(attrs or {})
@@ -263,14 +276,14 @@ def operator(
     for unknown in given:
         names = [a.name for a in info.attrs]
         raise errors.OperatorArguments(
-            f"'{name}' has no attribute '{unknown}'; it has {', '.join(names) or 'none'}", span,
+            f"'{info.name}' has no attribute '{unknown}'; it has {', '.join(names) or 'none'}",
+            span,
             hint=errors.suggest(unknown, names),
         )  # fmt: skip
     complete = dict(values)
     if complete.get("stride") == ():
         complete["stride"] = complete["kernel_size"]
-    call = OpCall(name, tuple(args), complete, span)
-    return Op(name, tuple(args), tuple(complete.items()), info.shape(call), span)
+    return complete
 
 
 def _check_args(info: OpInfo, args: Sequence[Expr], span: Span) -> None:
@@ -311,8 +324,10 @@ def _attr(
     if value is None:
         raise errors.OperatorArguments(f"'{info.name}' needs its attribute '{attr.name}'", span)
     items = value if isinstance(value, tuple | list) else (value,)
-    exprs = tuple(IntConst(v) if isinstance(v, int) else cast(Expr, v) for v in items)
+    exprs = tuple(_number(v) for v in items)
     for expr in exprs:
+        if attr.kind == "float":
+            continue
         if expr.type != INT:
             raise errors.OperatorArguments(
                 f"attribute '{attr.name}' of '{info.name}' takes ints, found "
@@ -321,21 +336,37 @@ def _attr(
             )
     if attr.kind in ("dim", "dims", "flag"):
         exprs = tuple(_constant(info, attr, e, args, span) for e in exprs)
-    if attr.kind in ("int", "dim", "flag"):
+    if attr.kind in ("int", "dim", "flag", "float"):
+        wanted = "float" if attr.kind == "float" else "int"
         if isinstance(value, tuple | list):
             raise errors.OperatorArguments(
-                f"attribute '{attr.name}' of '{info.name}' is one int, found a list", span
+                f"attribute '{attr.name}' of '{info.name}' is one {wanted}, found a list", span
+            )
+        if not is_scalar(exprs[0].type):
+            raise errors.OperatorArguments(
+                f"attribute '{attr.name}' of '{info.name}' is a float, found "
+                f"{show_type(exprs[0].type)}",
+                span,
             )
         return exprs[0]
-    pair = isinstance(attr.default, tuple) and len(attr.default) == 2
-    if pair or attr.name in ("kernel_size", "stride"):
+    rank = len(attr.default) if isinstance(attr.default, tuple) else 0
+    if attr.name in ("kernel_size", "stride"):
+        rank = rank or 2
+    if rank:
         if not isinstance(value, tuple | list):
-            exprs = exprs * 2
-        if len(exprs) not in ((0, 2) if attr.default == () else (2,)):
+            exprs = exprs * rank
+        if len(exprs) not in ((0, rank) if attr.default == () else (rank,)):
+            count = {1: "one int", 2: "two ints", 3: "three ints"}[rank]
             raise errors.OperatorArguments(
-                f"attribute '{attr.name}' of '{info.name}' takes two ints, found {len(exprs)}", span
+                f"attribute '{attr.name}' of '{info.name}' takes {count}, found {len(exprs)}", span
             )
     return exprs
+
+
+def _number(value: object) -> Expr:
+    if isinstance(value, float):
+        return FloatConst(value)
+    return IntConst(value) if isinstance(value, int) else cast(Expr, value)
 
 
 def _constant(

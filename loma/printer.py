@@ -182,7 +182,7 @@ def _is_default(op: Op, attr: AttrInfo, value: Attr) -> bool:
         return value == dict(op.attrs)["kernel_size"]
     if isinstance(attr.default, tuple):
         return value == tuple(map(IntConst, attr.default))
-    return value == IntConst(attr.default)
+    return isinstance(attr.default, int) and value == IntConst(attr.default)
 
 
 def _attribute(attr: AttrInfo, value: Attr) -> str:

@@ -194,6 +194,10 @@ def argmax(call: OpCall) -> TensorType:
     return TensorType(dims[:dim] + dims[dim + 1 :], "int")
 
 
+def positions(call: OpCall) -> TensorType:
+    return TensorType(call.tensor(0).dims, "int")
+
+
 def matmul(call: OpCall) -> TensorType:
     a, b = call.tensor(0).dims, call.tensor(1).dims
     if a is None or b is None:
@@ -237,8 +241,9 @@ def _check_bias(call: OpCall, channels: Expr | None) -> None:
             agree(call, bias[0], channels, "the size of the bias and the output channels")
 
 
-def conv2d(call: OpCall) -> TensorType:
-    x, w = rank_of(call, 0, 4), rank_of(call, 1, 4)
+def convolution(call: OpCall) -> TensorType:
+    rank = 2 + len(call.ints("stride"))
+    x, w = rank_of(call, 0, rank), rank_of(call, 1, rank)
     _check_bias(call, w[0] if w is not None else None)
     return TensorType(convolved(call, x, w), _element(call))
 
@@ -345,6 +350,25 @@ def transpose(call: OpCall) -> TensorType:
     i, j = call.const("dim0"), call.const("dim1")
     dims[i], dims[j] = dims[j], dims[i]
     return TensorType(tuple(dims), x.element)
+
+
+def roll(call: OpCall) -> TensorType:
+    shifts, dims = len(call.ints("shifts")), len(call.ints("dims"))
+    if shifts != (dims or 1):
+        raise errors.OperatorArguments(
+            f"'roll' takes a shift for each dimension, found {shifts} and {dims}", call.span
+        )
+    return call.tensor(0)
+
+
+def matrices(call: OpCall) -> TensorType:
+    x = call.tensor(0)
+    if x.dims is not None and len(x.dims) < 2:
+        raise errors.RankMismatch(
+            f"argument 1 of '{call.name}' is {show(x.dims)}; it takes matrices [..., N, M]",
+            call.args[0].span,
+        )
+    return x
 
 
 def cat(call: OpCall) -> TensorType:

@@ -34,28 +34,26 @@ def _error(call: str) -> errors.UserError:
 
 # Functions of PyTorch, NumPy and Python; then names as people mistype those of loma.
 ELSEWHERE = """
-    abs_ absolute acos acosh add_ addmm all allclose amin angle any append arange arccos arcsin
-    arctan arctan2 argsort argwhere around asin asinh astype atan atan2 atanh average avg_pool1d
-    avg_pool3d adaptive_avg_pool2d baddbmm batch_norm bernoulli bincount bmm bool broadcast_to
-    bucketize cbrt cdist ceil celu chunk clamp clamp_max clamp_min clip clone concat concatenate
-    contiguous conv1d conv3d conv_transpose1d convolve copy copysign corrcoef cosh
-    cosine_similarity count_nonzero cov cross cross_entropy cummax cummin cumprod cumsum deg2rad
-    detach diag diagonal diff dist divide dot dropout dstack einsum elu embedding empty enumerate
-    equal erf erfc erfinv exp2 expand_dims expm1 eye fabs fft fill flatten flip fliplr float
-    float_power floor_divide fmax fmin fmod frac full gcd gelu ger glu greater group_norm hardswish
-    hardtanh heaviside histc hstack hypot index_select inner instance_norm int interp inv inverse
-    isclose isfinite isinf isnan item kron kthvalue l1_loss layer_norm leaky_relu len lerp less
-    lgamma linspace list log10 log1p log2 logaddexp logical_and logical_not logical_or logsumexp
-    lstsq masked_fill matrix_power max_pool1d maximum median meshgrid minimum mish mm mode moveaxis
-    movedim mse_loss multinomial multiply mv nan_to_num nanmean nansum narrow negative nll_loss
-    nonzero norm normalize not_equal numel outer pad permute_dims pinverse polyfit power prelu
-    print product quantile rad2deg rand randint randn range ravel reciprocal relu6 remainder repeat
-    repeat_interleave reshape_as reversed rms_norm roll rot90 round rrelu rsqrt
-    scaled_dot_product_attention scatter searchsorted select selu set shape sgn signbit silu sinc
-    sinh size slogdet softmin softplus softsign solve sort sorted square squeeze stack std str
-    subtract sum_ svd swapaxes swish t take take_along_axis tensordot tile topk trace transpose_
-    tril triu true_divide trunc unbind unfold unique unsqueeze upsample var vdot view vstack xlogy
-    zero zip
+    abs_ absolute acos acosh add_ addmm all allclose angle any append arange arccos arcsin arctan
+    arctan2 argwhere around asin asinh astype atan atan2 atanh average avg_pool1d avg_pool3d
+    adaptive_avg_pool2d baddbmm batch_norm bernoulli bincount bmm bool broadcast_to bucketize cbrt
+    cdist ceil celu chunk clamp clamp_max clamp_min clip clone concat concatenate contiguous
+    conv_transpose1d convolve copy copysign corrcoef cosh cosine_similarity count_nonzero cov cross
+    cross_entropy cummax cummin deg2rad detach diag diagonal diff dist divide dot dropout dstack
+    einsum embedding empty enumerate equal erf erfc erfinv exp2 expand_dims expm1 eye fabs fft fill
+    flatten fliplr float float_power floor_divide fmax fmin fmod frac full gcd gelu ger glu greater
+    group_norm hardswish hardtanh heaviside histc hstack hypot index_select inner instance_norm int
+    interp inv inverse isclose isfinite isinf isnan item kron kthvalue l1_loss len lerp less lgamma
+    linspace list log10 log1p log2 logaddexp logical_and logical_not logical_or lstsq masked_fill
+    matrix_power max_pool1d maximum median meshgrid minimum mish mm mode moveaxis movedim mse_loss
+    multinomial multiply mv nan_to_num nanmean nansum narrow negative nll_loss nonzero normalize
+    not_equal numel outer pad permute_dims pinverse polyfit power prelu print product quantile
+    rad2deg rand randint randn range ravel reciprocal relu6 remainder repeat repeat_interleave
+    reshape_as reversed rms_norm rot90 round rrelu rsqrt scaled_dot_product_attention scatter
+    searchsorted select selu set shape sgn signbit sinc sinh size slogdet softmin softplus softsign
+    solve sorted square squeeze str subtract sum_ svd swapaxes swish t take take_along_axis
+    tensordot tile trace transpose_ true_divide trunc unfold unique unsqueeze upsample vdot view
+    vstack xlogy zero zip
 """
 MISSPELT = """
     reul rleu Relu sigmod sigmoig Sigmoid tahn than softmx sofmax log_sofmax logsoftmax matmull
@@ -75,7 +73,7 @@ def test_every_suggestion(golden: Callable[[str, str], None]) -> None:
     golden("suggestions.txt", "\n".join(lines))
 
 
-@pytest.mark.parametrize("name", ["sort", "gelu", "acos", "vmap"])
+@pytest.mark.parametrize("name", ["median", "gelu", "acos", "vmap"])
 def test_what_there_is_none_of(name: str) -> None:
     error = _error(f"{name}(x)")
     assert isinstance(error, errors.CallIDNotFound)
@@ -111,8 +109,9 @@ def test_one_mistake_in_a_long_name_is_understood() -> None:
     for name in long:
         for wrong in set(_mistyped(name)) - {*names, name}:
             if not foreign.is_foreign(wrong):
-                # 'agmax' is as near to 'amax'
-                assert (nearest(wrong, names), name) in ((name, name), ("amax", "argmax"))
+                # 'agmax' is as near to 'amax', 'convd' to 'conv2d'
+                near = (name, name.replace("rg", ""), name.replace("3", "2"))
+                assert nearest(wrong, names) in near
 
 
 @pytest.mark.parametrize(

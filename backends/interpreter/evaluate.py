@@ -367,8 +367,9 @@ def _operator(frame: Frame, expr: Op) -> Array:
     attrs = {name: _attr(frame, value) for name, value in expr.attrs}
     try:
         result = np.asarray(rule(*args, **attrs))
-    except ValueError as error:
-        raise ValueError(f"{frame.place(expr.span)}: '{expr.name}': {error}") from None
+    except (ValueError, IndexError) as error:
+        kind = ValueError if isinstance(error, ValueError) else IndexError
+        raise kind(f"{frame.place(expr.span)}: '{expr.name}': {error}") from None
     element = expr.type.element if isinstance(expr.type, TensorType) else "float"
     return result.astype(np.int64 if element == "int" else np.float64, copy=False)
 

@@ -61,8 +61,38 @@ def _amax(x: Array, *, dims: Shape, keepdim: int) -> Array:
     return np.asarray(np.max(x, axis=_axes(dims), keepdims=bool(keepdim)))
 
 
+def _amin(x: Array, *, dims: Shape, keepdim: int) -> Array:
+    return np.asarray(np.min(x, axis=_axes(dims), keepdims=bool(keepdim)))
+
+
+def _prod(x: Array, *, dims: Shape, keepdim: int) -> Array:
+    return np.asarray(np.prod(x, axis=_axes(dims), keepdims=bool(keepdim)))
+
+
 def _argmax(x: Array, *, dim: int) -> Array:
     return np.asarray(np.argmax(x, axis=dim))
+
+
+def _argmin(x: Array, *, dim: int) -> Array:
+    return np.asarray(np.argmin(x, axis=dim))
+
+
+def _argsort(x: Array, *, dim: int, descending: int) -> Array:
+    if not descending:
+        return np.argsort(x, axis=dim, kind="stable")
+    # of the reversed elements, so that equal ones keep their order
+    order = np.argsort(np.flip(x, dim), axis=dim, kind="stable")
+    return np.flip(x.shape[dim] - 1 - order, dim)
+
+
+def _scan(a: Array, b: Array, *, dim: int) -> Array:
+    if a.shape != b.shape:
+        raise ValueError(f"factors of shape {a.shape} for a scan of shape {b.shape}")
+    y = np.moveaxis(b.copy(), dim, 0)
+    factors = np.moveaxis(a, dim, 0)
+    for t in range(1, len(y)):
+        y[t] += factors[t] * y[t - 1]
+    return np.moveaxis(y, 0, dim)
 
 
 def _softmax(x: Array, *, dim: int) -> Array:
@@ -100,7 +130,7 @@ def _slice(x: Array, *, dim: int, start: int, end: int, step: int) -> Array:
 
 def _place(shape: Shape, dim: int, start: int, end: int, step: int) -> tuple[slice, ...]:
     if not (0 <= start <= end <= shape[dim]) or step < 1:
-        raise ValueError(
+        raise IndexError(
             f"the slice {start}:{end}:{step} leaves dimension {dim} of size {shape[dim]}"
         )
     return tuple(slice(start, end, step) if k == dim else slice(None) for k in range(len(shape)))
@@ -183,15 +213,25 @@ OPS: dict[str, Rule] = {
     "sum": _sum,
     "mean": _mean,
     "amax": _amax,
+    "amin": _amin,
+    "prod": _prod,
     "argmax": _argmax,
+    "argmin": _argmin,
+    "argsort": _argsort,
+    "cumsum": lambda x, *, dim: np.cumsum(x, axis=dim),
+    "cumprod": lambda x, *, dim: np.cumprod(x, axis=dim),
+    "scan": _scan,
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "matmul": np.matmul,
     "linear": _linear,
-    "conv2d": windows.conv2d,
+    "conv2d": windows.convolution,
+    "conv3d": windows.convolution,
     "conv_transpose2d": windows.conv_transpose2d,
-    "conv2d_input": windows.conv2d_input,
-    "conv2d_weight": windows.conv2d_weight,
+    "conv2d_input": windows.convolution_input,
+    "conv2d_weight": windows.convolution_weight,
+    "conv3d_input": windows.convolution_input,
+    "conv3d_weight": windows.convolution_weight,
     "max_pool2d": windows.max_pool2d,
     "max_pool2d_index": windows.max_pool2d_index,
     "avg_pool2d": windows.avg_pool2d,
@@ -200,6 +240,10 @@ OPS: dict[str, Rule] = {
     "permute": lambda x, *, dims: np.transpose(x, dims),
     "transpose": lambda x, *, dim0, dim1: np.swapaxes(x, dim0, dim1),
     "cat": lambda *tensors, dim: np.concatenate(tensors, axis=dim),
+    "flip": lambda x, *, dims: np.flip(x, dims),
+    "roll": lambda x, *, shifts, dims: np.roll(x, shifts, dims) if dims else np.roll(x, shifts[0]),
+    "tril": lambda x, *, diagonal: np.tril(x, diagonal),
+    "triu": lambda x, *, diagonal: np.triu(x, diagonal),
     "slice": _slice,
     "slice_into": _slice_into,
     "expand": lambda x, *, shape: np.broadcast_to(x, shape),

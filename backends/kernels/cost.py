@@ -42,8 +42,11 @@ _ELEMENTWISE = frozenset(
     }
 )  # fmt: skip
 _OF_ARGUMENT = frozenset(  # one operation for each element of the first argument
-    {"sum", "mean", "amax", "argmax", "sum_to", "sum_to_like", "scatter_add", "scatter_add_like"}
-)
+    {
+        "sum", "mean", "amax", "amin", "prod", "argmax", "argmin", "cumsum", "cumprod", "sum_to",
+        "sum_to_like", "scatter_add", "scatter_add_like",
+    }
+)  # fmt: skip
 _SOFTMAX_STEPS = 5  # largest, difference, exp, sum, quotient (or difference)
 
 

@@ -24,7 +24,10 @@ _COMPARE: dict[str, BinaryOp] = {
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
 }  # fmt: skip
 _FUNCTIONS = ("exp", "log", "tanh", "sqrt", "abs", "mul_no_nan")
-_REDUCTIONS: dict[str, ReduceKind] = {"sum": "sum", "mean": "sum", "amax": "max"}
+_REDUCTIONS: dict[str, ReduceKind] = {
+    "sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "prod": "prod",
+}  # fmt: skip
+_TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
 
 
 def index_statements(stmt: Stmt, names: Names) -> tuple[list[Declare], list[Stmt]] | None:
@@ -91,6 +94,8 @@ class _Lowering:
         if not isinstance(value.type, TensorType):
             if isinstance(value, Var | FloatConst | IntConst):
                 return value
+            if value.type == INT and sizes.is_arithmetic(value):
+                return Builtin("int2float", (value,), FLOAT, value.span)
             raise _Stays
         match value:
             case Var():
@@ -115,6 +120,13 @@ class _Lowering:
             case Op("where", (cond, a, b)):
                 branches = (self.element(a, axes), self.element(b, axes))
                 return Select(self._condition(cond, axes), *branches, FLOAT, value.span)
+            case Op(name, (x,)) if name in _TRIANGLES and len(axes) == len(_dims(value)):
+                row, column = (Var(axis.name, INT) for axis in axes[-2:])
+                diagonal = dict(value.attrs)["diagonal"]
+                assert isinstance(diagonal, Expr)
+                edge = Binary("+", row, diagonal, INT)
+                inside = Binary(_TRIANGLES[name], column, edge, INT)
+                return Select(inside, self.element(x, axes), FloatConst(0.0), FLOAT, value.span)
             case Op(name) if name in _REDUCTIONS:
                 return self._read(self._stored(value, self._reduced), axes)
             case Op("softmax"):
