@@ -336,6 +336,11 @@ def _attr(
             )
     if attr.kind in ("dim", "dims", "flag"):
         exprs = tuple(_constant(info, attr, e, args, span) for e in exprs)
+        twice = [e for k, e in enumerate(exprs) if e in exprs[:k]]
+        if twice and attr.kind == "dims" and info.name != "permute":
+            raise errors.OperatorArguments(
+                f"'{info.name}' names dimension {sizes.constant(twice[0])} twice", span
+            )
     if attr.kind in ("int", "dim", "flag", "float"):
         wanted = "float" if attr.kind == "float" else "int"
         if isinstance(value, tuple | list):

@@ -120,15 +120,15 @@ def layer_norm(c: Definition) -> Expr:
         own = c.dims(position) if position < len(c.args) else None
         if own is not None and _differ(own, shape):
             raise errors.ShapeMismatch(
-                f"the {what} of 'layer_norm' is {shapes.show(own)}, and normalized_shape is "
-                f"{shapes.show(shape)[6:]}",
+                f"the {what} of 'layer_norm' is {shapes.show(own)}, and normalized_shape says "
+                f"{shapes.show(shape)}",
                 c.args[position].span,
             )
     own = c.dims(0)
     if not shape or (own is not None and _differ(own[-len(shape) :], shape)):
         raise errors.ShapeMismatch(
-            f"normalized_shape of 'layer_norm' is the last sizes of x, {shapes.show(own)}; found "
-            f"{shapes.show(shape)[6:]}",
+            f"normalized_shape of 'layer_norm' is {shapes.show(shape)}, and x, which ends in these "
+            f"sizes, {shapes.show(own)}",
             c.span,
         )
     dims = {"dims": tuple(range(-len(shape), 0)), "keepdim": 1}

@@ -310,12 +310,12 @@ class _Counter:
             case "matmul" | "linear":
                 flops = sizes.product((IntConst(2), out, self._dims(first)[-1]))
                 return _add(flops, out) if len(op.args) == 3 else flops
-            case "conv2d":
+            case "conv2d" | "conv3d":
                 flops = sizes.product((IntConst(2), out, *weights))
                 return _add(flops, out) if len(op.args) == 3 else flops
-            case "conv_transpose2d" | "conv2d_input":
+            case "conv_transpose2d" | "conv2d_input" | "conv3d_input":
                 return sizes.product((IntConst(2), self._size(first), *weights))
-            case "conv2d_weight":
+            case "conv2d_weight" | "conv3d_weight":
                 return sizes.product((IntConst(2), self._size(first), *self._dims(op)[1:]))
             case "softmax" | "log_softmax":
                 return sizes.product((IntConst(_SOFTMAX_STEPS), out))
@@ -374,7 +374,7 @@ class _Counter:
             touched.writes.append(count)
 
 
-_CONVOLUTIONS = frozenset({"conv2d", "conv_transpose2d", "conv2d_input"})
+_CONVOLUTIONS = frozenset({"conv2d", "conv3d", "conv_transpose2d", "conv2d_input", "conv3d_input"})
 
 
 # ------------------------------------------------------------------------------ int expressions
