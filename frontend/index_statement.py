@@ -16,6 +16,7 @@ from loma import builder as b
 from loma import errors, sizes
 from loma.frontend import expressions as ex
 from loma.frontend.ranges import injective
+from loma.frontend.recurrences import no_recurrence
 from loma.frontend.scope import Scope, int_symbol, span_of
 from loma.frontend.sums import doubtful
 from loma.ir import (
@@ -176,7 +177,7 @@ def index_statement(
         first = [name for name in indices if name.id in own]
         scope.program.warnings += doubtful(expr, summed, first, indices, value)
     kind: Literal["=", "+="] = "+=" if op in ("+=", "-=") else "="
-    return _checked(place, kind, expr, axes, own, span)
+    return _checked(scope, place, kind, expr, axes, own, span)
 
 
 def _target_names(scope: Scope, target: ast.Subscript | ast.Name) -> set[str]:
@@ -210,7 +211,7 @@ def _place(scope: Scope, target: ast.Subscript | ast.Name) -> Index | Var:
 
 
 def _checked(
-    place: Index | Var, op: Literal["=", "+="], value: Expr, axes: tuple[Axis, ...],
+    scope: Scope, place: Index | Var, op: Literal["=", "+="], value: Expr, axes: tuple[Axis, ...],
     own: set[str], span: Span,
 ) -> Stmt:  # fmt: skip
     target_axes = tuple(axis for axis in axes if axis.name in own)
@@ -228,14 +229,8 @@ def _checked(
     if isinstance(place, Var):
         reads_itself = place.name in variables(value)
     else:
-        _check_same_element(place, name, value)
         reads_itself = any(isinstance(n, Var) and n.name == name for n in walk(value))
-        if reads_itself and not once:
-            raise errors.TargetReadElsewhere(
-                f"'{name}' is read on its own right side while several indices add to one element",
-                place.span,
-                hint="copy it first, and read the copy",
-            )
+        scope.program.warnings += no_recurrence(place, name, value, target_axes)
     if reads_itself and summed:
         # The reads mean the value before the statement, so the sum is worked out first.
         value = Reduce("sum", value, summed, value.type, value.span)
@@ -243,16 +238,3 @@ def _checked(
         if isinstance(place, Var):
             return Assign(place, op, value, span)
     return IndexAssign(place, op, value, axes, span)
-
-
-def _check_same_element(place: Index, name: str, value: Expr) -> None:
-    for node in walk(value):
-        if not (isinstance(node, Index) and isinstance(node.base, Var) and node.base.name == name):
-            continue
-        pairs = zip(node.subscripts, place.subscripts, strict=True)
-        if not all(sizes.equal(read, written) is True for read, written in pairs):
-            raise errors.TargetReadElsewhere(
-                f"'{name}' is read at another element than '{print_expr(place)}', which is written",
-                node.span,
-                hint=f"copy '{name}' to another tensor in a statement before, and read the copy",
-            )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from loma import sizes
-from loma.ir import INT, Binary, BinaryOp, Expr, IntConst, Unary, Var
+from loma.ir import INT, Axis, Binary, BinaryOp, Expr, IntConst, Unary, Var
 from loma.walk import free_variables
 
 ZERO = IntConst(0)
@@ -59,6 +59,49 @@ def interval(expr: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Interv
         high_attained = high_attained and alone and most[1]
     bounds = sizes.from_polynomial(low), sizes.from_polynomial(high)
     return Interval(*bounds, low_attained, high_attained)
+
+
+def least(expr: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Expr | None:
+    """A lower bound of an int expression, or None where nothing is known.
+
+    Indices whose range no other one depends on are put at an end of their range first, so that
+    ``j - k`` is at least 1 where k is in ``range(j)``.
+    """
+    left = dict(extents)
+    while True:
+        names = {v.name for m in sizes.polynomial(expr) for v in m if isinstance(v, Var)}
+        names &= left.keys()
+        behind = {name: _behind(name, left) for name in names}
+        for name in [n for n in left if n in names]:
+            if any(name in behind[other] for other in names - {name}):
+                continue
+            form = sizes.affine(expr, (Axis(name, left[name]),))
+            if form is None:
+                continue
+            slope, rest = form[0][name], form[1]
+            if sizes.is_nonnegative(slope, is_size):
+                expr = rest
+            elif sizes.is_nonnegative(_arith("-", ZERO, slope), is_size):
+                last = Binary("-", left[name], ONE, INT)
+                expr = _arith("+", rest, Binary("*", slope, last, INT))
+            else:
+                continue
+            del left[name]
+            break
+        else:
+            found = interval(expr, extents, is_size)
+            return None if found is None else found.low
+
+
+def _behind(name: str, extents: Mapping[str, Expr]) -> set[str]:
+    """The indices that the range of one depends on, directly or not."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        new = (free_variables(extents[waiting.pop()]) & extents.keys()) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _atom(atom: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Interval | None:
@@ -134,14 +177,16 @@ def stays_inside(
     where the expressions ``known`` are not negative."""
     last = Binary("-", size, ONE, INT)
     room = Binary("-", last, subscript, INT)
-    return all(_is_nonnegative(expr, extents, is_size, known) for expr in (subscript, room))
+    return all(is_never_negative(expr, extents, is_size, known) for expr in (subscript, room))
 
 
-def _is_nonnegative(
-    expr: Expr, extents: Mapping[str, Expr], is_size: IsSize, known: tuple[Expr, ...]
+def is_never_negative(
+    expr: Expr, extents: Mapping[str, Expr], is_size: IsSize, known: tuple[Expr, ...] = ()
 ) -> bool:
+    """Whether an int expression is at least zero at every point of axes that are not empty where
+    the expressions ``known`` are."""
     for fact in (ZERO, *known):
-        found = interval(Binary("-", expr, fact, INT), extents, is_size)
-        if found is not None and sizes.is_nonnegative(found.low, is_size):
+        low = least(Binary("-", expr, fact, INT), extents, is_size)
+        if low is not None and sizes.is_nonnegative(low, is_size):
             return True
     return False

@@ -340,10 +340,6 @@ class UnboundIndex(UserError):
     """An index on the right of ``=`` that is neither on the left nor bound by a reduction."""
 
 
-class TargetReadElsewhere(UserError):
-    """A target read on its own right side at an element other than the one written."""
-
-
 class TargetNotInjective(UserError):
     """Subscripts under ``=`` that may write one element twice."""
 

@@ -74,10 +74,11 @@ def parsed(source: str, path: str = "<text>", name: str | None = None) -> Module
 
 
 def adjoint(module: Module) -> Module:
-    from loma import ad
+    from loma import ad, passes
 
     with _located(module.source, module.path):
-        return _verified(ad.differentiate(module))
+        module = ad.differentiate(_verified(passes.old_values(module)))
+        return _verified(passes.old_values(module))
 
 
 def optimised(
@@ -103,7 +104,7 @@ def optimised(
     with _located(module.source, module.path):
         module = _verified(passes.joined(module))
         split, pairs = ad.split_pairs(module, names=wanted, save=save)
-        final = _verified(passes.optimise(_verified(split)))
+        final = _verified(passes.optimise(_verified(passes.old_values(split))))
     zeroed = {
         function.name: tuple(k for k, p in enumerate(function.params) if p.mode == "Out")
         for function in module.functions
@@ -143,7 +144,7 @@ def derived(base: Optimised, function: str) -> Optimised:
         start = passes.joined(_reachable(base.module, names))
         split, pairs = ad.split_pairs(_reachable(start, names), list(names), base.save)
         zeroed |= {pair.forward: zeroed.get(pair.primal, ()) for pair in pairs}
-        final = _verified(passes.optimise(_verified(split)))
+        final = _verified(passes.optimise(_verified(passes.old_values(split))))
         return Optimised(final, pairs, names, zeroed, base.save)
 
 

@@ -53,7 +53,7 @@ class AdjointSweep:
                     return []
                 moved = map_expressions(stmt, lambda e: self._ctx.rename(e, env))
                 assert isinstance(moved, IndexAssign)
-                return adjoint_statements(moved, record.extreme, self._use())
+                return adjoint_statements(moved, record.extreme, self._use(), record.kept)
             case Unpack(targets, call):
                 if not any(self._ctx.is_active(target.name) for target in targets):
                     return []
@@ -216,7 +216,7 @@ class AdjointSweep:
     def _loop(self, stmt: For, record: Record) -> list[Stmt]:
         env = dict(record.env)
         self._ctx.depth += 1
-        self._ctx.counters.append((stmt.counter, stmt.extent))
+        self._ctx.loops.append(stmt)
         restores: list[Stmt] = []
         for name, tape in record.tape:
             var = self._ctx.new(f"{name}_at", self._ctx.types[name])
@@ -224,9 +224,13 @@ class AdjointSweep:
             self._ctx.sweeps.declarations.append(Declare(var, None))
             restores.append(self._forward.tape_access(var, tape, stmt, store=False))
             env[name] = var.name
+        env |= dict(record.settled)
+        settled = self._ctx.settled
+        self._ctx.settled |= dict(record.settled).keys()
         code, records = self._forward.block(stmt.body, env)
         adjoint = self._nested(stmt.body, env, records)
-        self._ctx.counters.pop()
+        self._ctx.loops.pop()
+        self._ctx.settled = settled
         self._ctx.depth -= 1
         extent = self._ctx.rename(stmt.extent, record.env)
         body = (*restores, *code, *adjoint)

@@ -8,7 +8,8 @@ from typing import assert_never
 from loma import builder as b
 from loma import errors, sizes
 from loma.ad.activity import carries_derivative
-from loma.ad.tensor.index_statements import first_extreme
+from loma.ad.tensor.index_statements import adjoint_reads, first_extreme, states_result
+from loma.ad.tensor.settled import Settling
 from loma.ad.tensor.sweep import Env, Record, SweepContext, modified
 from loma.axes import index_statement
 from loma.ir import (
@@ -17,7 +18,9 @@ from loma.ir import (
     Var, While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness, covers
-from loma.walk import free_variables, map_blocks, map_expressions, root, substitute
+from loma.walk import (
+    free_variables, map_blocks, map_expressions, root, statements, substitute,
+)  # fmt: skip
 
 
 class ForwardSweep:
@@ -101,6 +104,9 @@ class ForwardSweep:
             if isinstance(position, IndexAssign):
                 code.append(position)
                 extreme = Var(root(position.target), position.target.base.type)  # type: ignore[union-attr]
+        if name in self._ctx.settled:
+            kept = id(stmt) in self._ctx.kept
+            return Record(stmt, before, (self._ctx.version(name, env),), extreme=extreme, kept=kept)
         if stmt.op == "=" and covers(stmt):
             # Every element is written here, so the new version needs no copy of the old one.
             new = self._ctx.new(name, self._ctx.types[name])
@@ -166,13 +172,22 @@ class ForwardSweep:
 
     def _copy_modified(self, stmt: If | For, env: Env, code: list[Stmt]) -> list[str]:
         """New versions, started as copies, of all that the statement's blocks modify."""
-        names = modified((stmt,))
+        names = [name for name in modified((stmt,)) if name not in self._ctx.settled]
         for name in names:
             self._write(name, env, self._ctx.version(name, env), code, stmt.span)
         return names
 
     def _in_place(self, stmt: Stmt, env: Env) -> Stmt:
-        return self._with_outs(map_expressions(stmt, lambda e: self._ctx.rename(e, env)))
+        left = map_blocks(stmt, self._without_settled)
+        return self._with_outs(map_expressions(left, lambda e: self._ctx.rename(e, env)))
+
+    def _without_settled(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """A block without the statements that write what is there already."""
+        return tuple(
+            map_blocks(stmt, self._without_settled)
+            for stmt in body
+            if not (isinstance(stmt, IndexAssign) and root(stmt.target) in self._ctx.settled)
+        )
 
     def _with_outs(self, stmt: Stmt) -> Stmt:
         """The statement with calls of functions that write to ``Out`` arguments as the program has
@@ -193,7 +208,8 @@ class ForwardSweep:
         moved = self._in_place(stmt, env)
         assert isinstance(moved, For)
         _, start = Liveness(self._ctx.functions).block(stmt.body, frozenset(modified))
-        carried = [name for name in modified if name in start]
+        settled = self._settle(stmt, modified)
+        carried = [name for name in modified if name in start and name not in settled]
         tapes: list[tuple[str, Var]] = []
         stores: list[Stmt] = []
         for name in carried:
@@ -202,7 +218,31 @@ class ForwardSweep:
             stores.append(self.tape_access(self._ctx.version(name, env), tape, stmt, store=True))
         code.append(replace(moved, extent=self._ctx.rename(stmt.extent, before),
                             body=(*stores, *moved.body)))  # fmt: skip
-        return Record(stmt, before, tape=tuple(tapes))
+        after = tuple((name, env[name]) for name in modified if name in settled)
+        return Record(stmt, before, tape=tuple(tapes), settled=after)
+
+    def _settle(self, stmt: For, modified: list[str]) -> frozenset[str]:
+        """The tensors that are settled in the loop; notes which statements' results stay."""
+        context = self._ctx
+        tensors = [name for name in modified if isinstance(context.types[name], TensorType)]
+        settling = Settling(stmt, tuple(context.loops), context.assigned, context.is_size)
+        own = [
+            s for s in statements(stmt.body)
+            if isinstance(s, IndexAssign) and root(s.target) in tensors
+            if states_result(s) and settling.is_kept(s)
+        ]  # fmt: skip
+        kept = {id(s) for s in own}
+
+        def reads(inner: IndexAssign) -> tuple[Expr, ...]:
+            if not context.is_active(root(inner.target)):
+                return ()
+            return adjoint_reads(
+                inner, id(inner) in kept, context.is_active, context.partial_name
+            )  # fmt: skip
+
+        settled = settling.settled(tensors, reads)
+        context.kept |= {id(s) for s in own if root(s.target) in settled}
+        return settled
 
     # ------------------------------------------------------------------------------- tapes
 
@@ -232,7 +272,8 @@ class ForwardSweep:
         """The most iterations that the loop can make, and whether that is known before the
         outermost statement around it."""
         bound = stmt.extent
-        for counter, extent in reversed(self._ctx.counters):
+        for loop in reversed(self._ctx.loops):
+            counter, extent = loop.counter, loop.extent
             form = sizes.affine(bound, (Axis(counter, extent),))
             if form is None:
                 break
@@ -244,7 +285,7 @@ class ForwardSweep:
                 bound = substitute(bound, {counter: last})
         bound = sizes.simplify(bound)
         changing = free_variables(bound) & self._ctx.assigned if self._ctx.depth > 0 else set()
-        counters = {counter for counter, _ in self._ctx.counters}
+        counters = {loop.counter for loop in self._ctx.loops}
         return bound, not (changing or free_variables(bound) & counters)
 
     def tape_access(self, var: Var, tape: Var, stmt: For, *, store: bool) -> Stmt:

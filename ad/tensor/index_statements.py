@@ -25,12 +25,13 @@ from loma.bounds import facts, stays_inside
 from loma.ad.expressions import Contribution, PartialName, contributions
 from loma.ad.tensor.gather import both, gather, inside_tests
 from loma.ir import (
-    FLOAT, INT, Axis, Expr, If, Index, IndexAssign, IntConst, Place, Reduce, ReduceKind,
+    FLOAT, INT, Axis, Expr, FloatConst, If, Index, IndexAssign, IntConst, Place, Reduce, ReduceKind,
     Select, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.names import Names
+from loma.overlap import reads_of, same_element
 from loma.passes.liveness import covers
-from loma.walk import free_variables, substitute, walk
+from loma.walk import free_variables, map_children, substitute, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,52 @@ def _counters(axes: tuple[Axis, ...]) -> tuple[Expr, ...]:
     return tuple(Var(axis.name, INT) for axis in axes)
 
 
-def adjoint_statements(stmt: IndexAssign, extreme: Var | None, use: Adjoints) -> list[Stmt]:
+def states_result(stmt: IndexAssign) -> bool:
+    """Whether the right side is what the target holds afterwards, and does not depend on what it
+    held before."""
+    target, value = stmt.target, stmt.value
+    if stmt.op != "=" or not isinstance(target, Index) or isinstance(value, Reduce):
+        return False
+    return not any(same_element(target, read.place) for read in reads_of(_name(target), value))
+
+
+def adjoint_reads(
+    stmt: IndexAssign, kept: bool, active: Callable[[str], bool], partial_name: PartialName
+) -> tuple[Expr, ...]:
+    """What the adjoint of a statement that is not run again computes with, and what of that stands
+    for the statement's own result (``kept``)."""
+    value = stmt.value
+    found: list[Expr] = [axis.extent for axis in stmt.axes]
+    if isinstance(stmt.target, Index):
+        found += stmt.target.subscripts
+    if isinstance(value, Reduce) and value.kind != "sum":
+        return (*found, value)
+    body = value.body if isinstance(value, Reduce) else value
+    for one in contributions(body, Var("_g", FLOAT), active, partial_name):
+        parts = [with_result(one.value, stmt) if kept else one.value]
+        parts += [] if one.guard is None else [one.guard]
+        if isinstance(one.place, Index):
+            parts += one.place.subscripts
+        if isinstance(value, Reduce):  # it is computed at each point of the sum
+            parts = [replace(value, body=part, type=part.type) for part in parts]
+        found += parts
+    return tuple(found)
+
+
+def with_result(expr: Expr, stmt: IndexAssign) -> Expr:
+    """The expression with the statement's right side read from its target."""
+    if expr == stmt.value and not isinstance(expr, Index | Var | IntConst | FloatConst):
+        return replace(stmt.target, span=expr.span)
+    return map_children(expr, lambda child: with_result(child, stmt))
+
+
+def adjoint_statements(
+    stmt: IndexAssign, extreme: Var | None, use: Adjoints, kept: bool = False
+) -> list[Stmt]:
     """The adjoint of one index statement.
 
-    ``extreme`` is the tensor of :func:`first_extreme` for a ``max`` or ``min``.
+    ``extreme`` is the tensor of :func:`first_extreme` for a ``max`` or ``min``; ``kept``: the target
+    still holds the result (:func:`states_result`).
     """
     target = stmt.target
     name = target.name if isinstance(target, Var) else _name(target)
@@ -84,6 +127,8 @@ def adjoint_statements(stmt: IndexAssign, extreme: Var | None, use: Adjoints) ->
         value, g, use.active, use.partial_name, where,
         lambda place: place == target or point.exists(place),
     )  # fmt: skip
+    if kept:
+        found = [replace(one, value=with_result(one.value, stmt)) for one in found]
     own = [c for c in found if c.place == target and not summed]
     for one in found:
         if one not in own:

@@ -11,7 +11,7 @@ from loma.ad.tensor.calls import CallPlan
 from loma.ad.expressions import PartialName
 from loma.ad.tensor.normalise import Normal
 from loma.ir import (
-    FLOAT, Assign, Declare, Expr, Function, IndexAssign, Span, Stmt, TensorType, Type, Unpack,
+    FLOAT, Assign, Declare, Expr, For, Function, IndexAssign, Span, Stmt, TensorType, Type, Unpack,
     Var, Zero,
 )  # fmt: skip
 from loma.sizes import size_variables
@@ -30,6 +30,8 @@ class Record:
     saved: tuple[Var, ...] = ()  # what a called function's forward part handed over
     extreme: Var | None = None  # position of the first extreme of a max or min reduction
     tape: tuple[tuple[str, Var], ...] = ()  # for a loop: (variable, its tape)
+    settled: tuple[tuple[str, str], ...] = ()  # for a loop: (tensor, its version after the loop)
+    kept: bool = False  # what the statement wrote is in the version that its adjoint reads
 
 
 @dataclass(slots=True)
@@ -86,7 +88,11 @@ class SweepContext:
         self.assigned = set(modified(normal.function.body))
         self.depth = 0  # of nested blocks: only at depth 0 can a variable be declared
         self.is_size = set(size_variables(normal.function)).__contains__
-        self.counters: list[tuple[str, Expr]] = []  # of the loops around, with their extents
+        self.loops: list[For] = []  # around
+        # In the body of a loop that is run again: tensors that are read as they are after the loop
+        # (see settled.py), and the statements, by identity, whose results stay that long.
+        self.settled: frozenset[str] = frozenset()
+        self.kept: set[int] = set()
         self.sweeps = Sweeps()
         self.env: Env = {}  # the versions at the end of the forward sweep
         self.blocks: list[Block] = []  # nested blocks whose adjoint is being made

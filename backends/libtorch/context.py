@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,8 +13,8 @@ from loma.backends.libtorch.names import cpp_name
 from loma.backends.writer import Writer
 from loma.excerpts import text_at
 from loma.ir import (
-    INT, NOWHERE, Assign, CallStmt, Declare, Expr, For, Function, Index, IndexAssign, Module, Span,
-    TensorType, Type, Unpack, Var, Zero,
+    INT, NOWHERE, Assign, Axis, CallStmt, Declare, Expr, For, Function, Index, IndexAssign, Module,
+    Span, TensorType, Type, Unpack, Var, Zero,
 )  # fmt: skip
 from loma.printer import print_expr, print_function
 from loma.walk import expressions, statements, variables, walk
@@ -32,6 +34,13 @@ class KernelScope:
     pointers: frozenset[str]
     dropped: dict[str, int]
     joined: dict[int, Joined] = field(default_factory=dict)  # see loma.backends.libtorch.joined
+
+
+@dataclass(slots=True)
+class SerialScope:
+    """The serial loops that are being written: the pointers that they use, by tensor."""
+
+    pointers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,8 @@ class FunctionContext:
         self.function = function
         self.module = module
         self.kernel: KernelScope | None = None
+        self.serial: SerialScope | None = None
+        self.counters: dict[str, Expr] = {}  # of the loops around, with ranges that do not change
         self.views: dict[str, View] = {}  # inside tiles and blocks: by tensor, its part
         self.counts: set[str] = set()  # sizes of tiles
         # Where to write what is the same for every tile, and which tensors are.
@@ -161,6 +172,25 @@ class FunctionContext:
     def size_slots(self) -> frozenset[str]:
         """Names of the sizes that tensors keep, whatever happens to the variables of their type."""
         return frozenset(self._size_slots)
+
+    def extents(self, axes: Iterable[Axis]) -> dict[str, Expr]:
+        """The ranges of axes and of the loop counters around."""
+        return self.counters | {axis.name: axis.extent for axis in axes}
+
+    @contextmanager
+    def counting(self, loop: For) -> Iterator[None]:
+        """While the body of a loop is written."""
+        old = self.counters
+        changing = self.assigned - old.keys()
+        fixed = not any(
+            isinstance(n, Index) or (isinstance(n, Var) and n.name in changing)
+            for n in walk(loop.extent)
+        )
+        self.counters = {k: v for k, v in old.items() if k != loop.counter}
+        if fixed:
+            self.counters[loop.counter] = loop.extent
+        yield
+        self.counters = old
 
     def ints(self, expr: Expr) -> str:
         assert self.host is not None

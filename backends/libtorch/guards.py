@@ -58,7 +58,7 @@ def _mark(
     guards: tuple[Expr, ...],
     context: FunctionContext,
 ) -> Expr:
-    extents = {axis.name: axis.extent for axis in scope}
+    extents = context.extents(scope)
     kernel = context.kernel.index if context.kernel is not None else None
     runs_over = isinstance(subscript, Var) and (
         subscript.name == kernel or any(subscript.name == axis.name for axis in axes)

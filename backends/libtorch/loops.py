@@ -158,6 +158,12 @@ def _write(writer: Writer, context: FunctionContext, nest: Nest, plan: Plan, lin
         chunked = not loops and plan.inner is not None
     elif not loops and plan.inner is not None and plan.by_rows and plan.inner.alone:
         chunked = True
+    if context.serial is not None:
+        inside = Writer()
+        nest.loops(inside, [loop.axis for loop in around],
+                   lambda: _write_inside(inside, nest, plan, type_, None, []))  # fmt: skip
+        _finish_in_place(writer, context, nest, inside, line)
+        return
     step = nest.axis(loops[0].name) if len(loops) == 1 else "p_"
     with inside.block(f"for (int64_t {step} = begin_; {step} < end_; ++{step})"):
         bounds = None
@@ -272,6 +278,21 @@ def _finish(
     if isinstance(target, Var):
         scalar = context.variable(target)
         writer.line(f"for (const auto part_ : parts_) {scalar} += part_;")
+
+
+def _finish_in_place(
+    writer: Writer, context: FunctionContext, nest: Nest, inside: Writer, line: int
+) -> None:
+    """The statement where it stands, in serial loops."""
+    assert context.serial is not None
+    context.serial.pointers |= nest.pointers
+    for name, (ctype, argument) in nest.params.items():
+        if name != argument:
+            writer.line(f"const {ctype} {name} = {argument};")
+    if nest.checks:
+        writer.line("loma::Outside outside_;")
+    writer.extend(inside.lines)
+    _write_loose_checks(writer, context, nest.checks, line)
 
 
 def _has_elements(context: FunctionContext, stmt: IndexAssign) -> str:

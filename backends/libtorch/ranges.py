@@ -26,8 +26,9 @@ def provably_inside(subscript: Subscript, axes: Sequence[Axis], context: Functio
     """Whether an affine subscript stays in its dimension for all sizes (when no axis is empty)."""
     if subscript.parts is None:
         return False
-    extents = {axis.name: axis.extent for axis in axes}
-    return bounds.stays_inside(subscript.expr, subscript.size, extents, context.is_size)
+    return bounds.stays_inside(
+        subscript.expr, subscript.size, context.extents(axes), context.is_size
+    )
 
 
 def write_checks(

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from loma import errors, sizes
 from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, as_statement
-from loma.backends.libtorch import storage
+from loma.backends.libtorch import serial, storage
 from loma.backends.libtorch.access import without_no_diff
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import (
@@ -17,6 +17,7 @@ from loma.backends.libtorch.joined import write_joined
 from loma.backends.libtorch.kernels import write_kernel, write_tiles, write_zero
 from loma.backends.libtorch.loops import is_library_call, write_index_assign
 from loma.backends.libtorch.names import cpp_name, cpp_string
+from loma.backends.libtorch.serial import is_serial, write_serial
 from loma.backends.libtorch.tensors import Host
 from loma.backends.libtorch.timing import timed, timed_kernel, timed_tiles
 from loma.backends.writer import Writer
@@ -169,6 +170,9 @@ class Statements:
         if self.context.kernel is not None and name in self.context.kernel.private:
             write_zero(self, target)
             return
+        if self.context.serial is not None:
+            serial.write_zero(self, target)
+            return
         variable = self.context.variable(target)
         if name in self.lazy and name not in self.ready:
             self.writer.line(f"if ({variable}.defined()) {variable}.zero_();")
@@ -205,7 +209,7 @@ class Statements:
                 then, other = step.blocks
                 self._if(cond, then, other, outermost)
             case For():
-                self._for(step.stmt, step.blocks[0])
+                self.loop(step.stmt, step.blocks[0])
             case _:
                 assert_never(step.stmt)
 
@@ -235,8 +239,10 @@ class Statements:
                 )
             case If(cond, then, other):
                 self._if(cond, then, other, outermost)
+            case For() if self.context.serial is None and is_serial(stmt, self.context.module):
+                write_serial(self, stmt, outermost)
             case For():
-                self._for(stmt, stmt.body)
+                self.loop(stmt, stmt.body)
             case While():
                 self._while(stmt)
             case CallStmt():
@@ -306,7 +312,7 @@ class Statements:
                              "loma::Outside ", "std::vector<"))
             for line in inner.lines
         )  # fmt: skip
-        if local:
+        if local or (self.context.serial is not None and len(inner.lines) > 1):
             with self.writer.block():
                 self.writer.extend(inner.lines)
         else:
@@ -353,7 +359,7 @@ class Statements:
             with self.writer.block("else"):
                 self._nested(other, outermost)
 
-    def _for(self, stmt: For, body: tuple[Step, ...]) -> None:
+    def loop(self, stmt: For, body: tuple[Step, ...]) -> None:
         name = cpp_name(stmt.counter)
         extent = strip(self.host.value(stmt.extent, INT))
         if not extent.isdigit() and extent not in map(cpp_name, self.context.sizes):
@@ -365,7 +371,7 @@ class Statements:
             if stmt.backwards
             else f"for (int64_t {name} = 0; {name} < {extent}; ++{name})"
         )
-        with self.writer.block(head):
+        with self.writer.block(head), self.context.counting(stmt):
             self._nested(body)
 
     def _while(self, stmt: While) -> None:

@@ -10,6 +10,7 @@ from loma.passes.dead_code import dead_code
 from loma.passes.factor import factor
 from loma.passes.first_write import first_write
 from loma.passes.inline import inline
+from loma.passes.old_values import old_values
 from loma.passes.reuse import reuse
 from loma.passes.specialise import specialise
 from loma.passes.zeroing import zeroing
@@ -22,6 +23,7 @@ __all__ = [
     "first_write",
     "inline",
     "joined",
+    "old_values",
     "optimise",
     "reuse",
     "specialise",

@@ -1,0 +1,140 @@
+"""Loops whose statements write one element at a time: plain C++ loops over pointers.
+
+Elsewhere a statement is a parallel loop and a function of its own, which costs more than one
+element. A recurrence in ``for`` statements (``R[i + 1, j + 1] = c[i, j] + min(R[i, j + 1],
+R[i + 1, j])``) has nothing to share among threads, so its statements stand in the loops as they
+are, and tensors are looked up once before the outermost loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loma import sizes
+from loma.backends.libtorch.access import without_no_diff
+from loma.backends.libtorch.context import SerialScope
+from loma.backends.libtorch.expressions import element_type, strip
+from loma.backends.libtorch.loops import data, is_library_call
+from loma.backends.libtorch.names import cpp_name
+from loma.backends.libtorch.plan import target_axes
+from loma.backends.libtorch.timing import timed
+from loma.backends.writer import Writer
+from loma.ir import (
+    Assign, Call, Expr, For, If, Index, IndexAssign, Member, Module, Op, Return, Stmt, TensorType,
+    Var, Zero, is_tensor_function,
+)  # fmt: skip
+from loma.walk import expressions, root, statements, walk
+
+if TYPE_CHECKING:
+    from loma.backends.libtorch.statements import Statements
+
+
+def is_serial(loop: For, module: Module) -> bool:
+    """Whether all that the loop does is to write single elements and scalars."""
+    inside = list(statements(loop.body))
+    return any(isinstance(stmt, IndexAssign) for stmt in inside) and all(
+        _is_serial(stmt, module) for stmt in inside
+    )
+
+
+def _is_serial(stmt: Stmt, module: Module) -> bool:
+    match stmt:
+        case IndexAssign(Index(Var())):
+            if target_axes(stmt) or is_library_call(stmt):
+                return False
+        case Assign(Var() as target) if not isinstance(target.type, TensorType):
+            pass
+        case Zero(Var()) | For() | If():
+            pass
+        case _:
+            return False
+    return not any(_is_whole(node, module) for expr in expressions(stmt) for node in walk(expr))
+
+
+def _is_whole(node: Expr, module: Module) -> bool:
+    """Whether a value is made of whole tensors."""
+    match node:
+        case Op():
+            return True
+        case Index(base):
+            return not isinstance(base, Var | Index | Member)
+        case Call(name):
+            return is_tensor_function(module.function(name))
+        case _:
+            return False
+
+
+def write_serial(owner: Statements, loop: For, outermost: bool) -> None:
+    """Writes the loop where ``owner`` stands."""
+    context, writer = owner.context, owner.writer
+    tensors = _tensors(loop)
+    _allocate(owner, tensors)
+    inner = [stmt for stmt in statements(loop.body) if isinstance(stmt, IndexAssign | Zero)]
+    written = {root(stmt.target) for stmt in inner}
+    inside = Writer()
+    context.serial = SerialScope()
+    owner.writer = inside
+    probes, context.probes = context.probes, None
+    lazy, owner.lazy = owner.lazy, {}
+    owner.loop(loop, loop.body)
+    owner.lazy, owner.writer, context.probes = lazy, writer, probes
+    used, context.serial = context.serial, None
+    with timed(context, writer, [loop]), writer.block():
+        for base, pointer in used.pointers.items():
+            element = element_type(tensors[base])
+            access = "mutable_data_ptr" if base in written else "const_data_ptr"
+            text = data(context, base, context.variable(Var(base, tensors[base])),
+                        f"{access}<{element}>")  # fmt: skip
+            if base in _needs(owner):
+                text = f"{cpp_name(base)}.defined() ? {text} : nullptr"
+            const = "" if base in written else "const "
+            writer.line(f"{const}{element}* const {pointer} = {text};")
+        writer.extend(inside.lines)
+
+
+def write_zero(owner: Statements, target: Var) -> None:
+    """Fills a tensor with zeros by its pointer."""
+    assert owner.context.serial is not None
+    assert isinstance(target.type, TensorType)
+    context = owner.context
+    pointer = f"{context.variable(target)}_data_"
+    context.serial.pointers[target.name] = pointer
+    element = element_type(target.type)
+    count = strip(context.ints(sizes.product(context.dims(target))))
+    owner.writer.line(f"std::fill_n({pointer}, {count}, {element}(0));")
+
+
+def _tensors(loop: For) -> dict[str, TensorType]:
+    return {
+        node.name: node.type
+        for stmt in statements((loop,))
+        for expr in expressions(stmt)
+        for node in walk(without_no_diff(expr))
+        if isinstance(node, Var) and isinstance(node.type, TensorType)
+    }
+
+
+def _needs(owner: Statements) -> dict[str, str]:
+    """The adjoints that the caller may not want, with the argument that says so."""
+    last = owner.context.function.body[-1]
+    if not owner.needs or not isinstance(last, Return):
+        return {}
+    return {
+        value.name: need.name
+        for value, need in zip(last.values, owner.needs, strict=True)
+        if isinstance(value, Var)
+    }
+
+
+def _allocate(owner: Statements, tensors: dict[str, TensorType]) -> None:
+    """Allocates what no statement before surely has."""
+    needs = _needs(owner)
+    for name in sorted(tensors):
+        if name not in owner.lazy or name in owner.ready:
+            continue
+        if name in needs:
+            made = owner.host.allocate(owner.lazy[name], "zeros")
+            wanted = f"{cpp_name(needs[name])} != 0 && !{cpp_name(name)}.defined()"
+            owner.writer.line(f"if ({wanted}) {cpp_name(name)} = {made};")
+        else:
+            owner.allocate(name, "zeros", False)

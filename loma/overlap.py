@@ -1,0 +1,121 @@
+"""Whether a read and a write of one tensor are of other elements, and which comes first.
+
+Subscripts are compared as polynomials, with what is known of indices and loop counters: their
+ranges, which may depend on each other (``k in range(j)``), and the conditions around.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from loma import sizes
+from loma.bounds import facts, is_never_negative
+from loma.ir import INT, Axis, Binary, Expr, Index, IntConst, Reduce, Var
+from loma.names import Names
+from loma.walk import children, map_guarded, substitute, walk
+
+IsSize = Callable[[str], bool]
+ONE = IntConst(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A read inside an expression: the ranges of the reductions around it, and int expressions that
+    are not negative where it is evaluated."""
+
+    place: Index
+    extents: Mapping[str, Expr]
+    known: tuple[Expr, ...]
+
+
+def reads_of(name: str, expr: Expr) -> list[Read]:
+    """The reads of a tensor's elements in an expression, those in subscripts included."""
+    return list(_reads(name, expr, {}, ()))
+
+
+def _reads(
+    name: str, expr: Expr, extents: Mapping[str, Expr], known: tuple[Expr, ...]
+) -> Iterator[Read]:
+    if isinstance(expr, Index) and isinstance(expr.base, Var) and expr.base.name == name:
+        yield Read(expr, extents, known)
+    if isinstance(expr, Reduce):
+        for axis in expr.axes:
+            yield from _reads(name, axis.extent, extents, known)
+        own = {axis.name: axis.extent for axis in expr.axes}
+        yield from _reads(name, expr.body, {**extents, **own}, known)
+        return
+    found: list[Read] = []
+
+    def visit(child: Expr, guard: Expr | None) -> Expr:
+        more = () if guard is None else facts(guard)
+        found.extend(_reads(name, child, extents, known + more))
+        return child
+
+    if children(expr):
+        map_guarded(expr, visit)
+    yield from found
+
+
+def apart(
+    written: Index,
+    axes: tuple[Axis, ...],
+    read: Read,
+    around: Mapping[str, Expr],
+    is_size: IsSize,
+    known: tuple[Expr, ...] = (),
+) -> bool:
+    """Whether no element that a statement with these axes reads at ``read`` is one that it writes
+    at ``written``, for any two points of its axes.
+
+    ``around`` are the ranges of the loop counters around, ``known`` int expressions that are not
+    negative there.
+    """
+    place, extents, facts_there = _renamed(read, axes, around)
+    return any(
+        _differ(left, right, extents, is_size, known + facts_there)
+        for left, right in zip(written.subscripts, place.subscripts, strict=True)
+    )
+
+
+def _renamed(
+    read: Read, axes: tuple[Axis, ...], around: Mapping[str, Expr]
+) -> tuple[Index, dict[str, Expr], tuple[Expr, ...]]:
+    """The read at another point of the axes: its place, all ranges, and what is known there."""
+    taken = {axis.name for axis in axes} | set(around) | set(read.extents)
+    names = Names(taken | {n.name for n in walk(read.place) if isinstance(n, Var)})
+    inner = [axis for axis in axes if axis.name not in read.extents]
+    new: dict[str, Expr] = {
+        name: Var(names.fresh(f"{name}_read"), INT)
+        for name in [*(axis.name for axis in inner), *read.extents]
+    }
+    extents = {**around, **{axis.name: axis.extent for axis in axes}}
+    for name, extent in [*((a.name, a.extent) for a in inner), *read.extents.items()]:
+        var = new[name]
+        assert isinstance(var, Var)
+        extents[var.name] = substitute(extent, new)
+    place = substitute(read.place, new)
+    assert isinstance(place, Index)
+    return place, extents, tuple(substitute(fact, new) for fact in read.known)
+
+
+def _differ(
+    left: Expr, right: Expr, extents: Mapping[str, Expr], is_size: IsSize, known: tuple[Expr, ...]
+) -> bool:
+    difference = Binary("-", left, right, INT)
+    parts = sizes.polynomial(difference)
+    rest = parts.pop((), 0)
+    step = math.gcd(*parts.values())
+    if (rest % step if step else rest) != 0:  # as 2 * i and 2 * j + 1 do
+        return True
+    return any(
+        is_never_negative(Binary("-", expr, ONE, INT), extents, is_size, known)
+        for expr in (difference, Binary("-", right, left, INT))
+    )
+
+
+def same_element(written: Index, read: Index) -> bool:
+    """Whether both are one element at every point."""
+    pairs = zip(written.subscripts, read.subscripts, strict=True)
+    return all(sizes.equal(left, right) is True for left, right in pairs)

@@ -1,0 +1,220 @@
+"""Copies what an index statement reads of its own target and may overwrite.
+
+The right side sees the values from before the statement. Where the elements read are proved to be
+others than those written (:mod:`loma.overlap`), or each is read where it is written, statements
+run in place in any order. What is left is copied first, and of that the part that the statement can
+touch: dimensions whose subscripts do not change within the statement are left out, and of a
+dimension only the range of an affine subscript.
+
+After this pass no statement depends on the order in which its elements are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from loma import sizes
+from loma.axes import index_statement, told_apart
+from loma.bounds import IsSize, facts, least, stays_inside
+from loma.ir import (
+    INT, Assign, Axis, Binary, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
+    IntConst, IntType, Module, Stmt, TensorType, Unpack, Var, is_tensor_function,
+)  # fmt: skip
+from loma.names import Names, names_of
+from loma.overlap import Read, apart, reads_of, same_element
+from loma.walk import free_variables, map_blocks, map_children, root, statements, walk
+
+# Why a copy was made, for whoever looks at the statements: the reads, by the copy's name.
+PREFIX = "_before_"
+
+
+def old_values(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return replace(
+        module,
+        functions=tuple(_Worker(f).run() if is_tensor_function(f) else f for f in module.functions),
+    )
+
+
+def changing_ints(body: tuple[Stmt, ...]) -> set[str]:
+    """Names of variables that get values other than where they are declared."""
+    found: set[str] = set()
+    for stmt in statements(body):
+        match stmt:
+            case Assign(target):
+                found.add(root(target))
+            case Unpack(targets):
+                found.update(target.name for target in targets)
+            case CallStmt(call):
+                found.update(arg.name for arg in call.args if isinstance(arg, Var))
+            case _:
+                pass
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is known where a statement stands: the ranges of the counters around, and int
+    expressions that are not negative."""
+
+    extents: Mapping[str, Expr]
+    known: tuple[Expr, ...]
+
+    def inside(self, stmt: For, changing: set[str]) -> Around:
+        others = {k: v for k, v in self.extents.items() if k != stmt.counter}
+        if _is_fixed(stmt.extent, changing):
+            others[stmt.counter] = stmt.extent
+        return replace(self, extents=others)
+
+    def where(self, cond: Expr, holds: bool, changing: set[str]) -> Around:
+        more = tuple(fact for fact in facts(cond, holds) if _is_fixed(fact, changing))
+        return replace(self, known=self.known + more)
+
+
+def _is_fixed(expr: Expr, changing: set[str]) -> bool:
+    return not any(
+        isinstance(node, Index) or (isinstance(node, Var) and node.name in changing)
+        for node in walk(expr)
+    )
+
+
+def in_place(stmt: IndexAssign, around: Around, is_size: IsSize) -> list[Read]:
+    """The reads of the statement's own target that it may not make while it writes."""
+    target = stmt.target
+    if not isinstance(target, Index) or not isinstance(target.base, Var):
+        return []
+    own = tuple(a for a in stmt.axes if a.name in free_variables(target))
+    once = {a.name for a in own} <= told_apart(target.subscripts, own)
+    return [
+        read
+        for read in reads_of(target.base.name, stmt.value)
+        if not (once and same_element(target, read.place))
+        and not apart(target, stmt.axes, read, around.extents, is_size, around.known)
+    ]
+
+
+class _Worker:
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._names = Names(names_of(function))
+        self._changing = changing_ints(function.body)
+        self._sizes = set(sizes.size_variables(function))
+        self._ints = self._sizes | {
+            p.name for p in function.params if isinstance(p.type, IntType)
+        } - self._changing  # fmt: skip
+        self._declared: list[Stmt] = []
+
+    def run(self) -> Function:
+        out: list[Stmt] = []
+        for stmt in self._function.body:
+            self._declared = []
+            made = self._block((stmt,), Around({}, ()))
+            out += [*self._declared, *made]
+        return replace(self._function, body=tuple(out))
+
+    def _block(self, body: tuple[Stmt, ...], around: Around) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for stmt in body:
+            match stmt:
+                case For():
+                    inside = around.inside(stmt, self._changing)
+                    out.append(replace(stmt, body=self._block(stmt.body, inside)))
+                case If(cond, then, other):
+                    yes, no = (around.where(cond, holds, self._changing) for holds in (True, False))
+                    out.append(
+                        replace(stmt, then=self._block(then, yes), other=self._block(other, no))
+                    )
+                case IndexAssign():
+                    out += self._statement(stmt, around)
+                case _:
+                    out.append(map_blocks(stmt, lambda b: self._block(b, around)))
+        return tuple(out)
+
+    def _statement(self, stmt: IndexAssign, around: Around) -> list[Stmt]:
+        found = in_place(stmt, around, self._sizes.__contains__)
+        if not found:
+            return [stmt]
+        copies: dict[tuple[object, ...], Var] = {}
+        out: list[Stmt] = []
+        places: dict[Index, Index] = {}
+        for read in found:
+            if read.place in places:
+                continue
+            parts = self._parts(stmt, read, around)
+            key = tuple((start, size) for start, size in parts)
+            if key not in copies:
+                copies[key], made = self._copy(read.place, parts, stmt)
+                out.append(made)
+            places[read.place] = _moved(read.place, parts, copies[key])
+        # A read that stands in the subscript of another one is the other's business, too.
+        return [*out, replace(stmt, value=_replaced(stmt.value, places))]
+
+    def _parts(
+        self, stmt: IndexAssign, read: Read, around: Around
+    ) -> tuple[tuple[Expr, Expr | None], ...]:
+        """For each dimension where the copy begins, and its size; None where it is one element."""
+        assert isinstance(read.place.base.type, TensorType)
+        own = {axis.name: axis.extent for axis in stmt.axes} | dict(read.extents)
+        extents = {**around.extents, **own}
+        found: list[tuple[Expr, Expr | None]] = []
+        is_size = self._sizes.__contains__
+        for subscript, dim in zip(
+            read.place.subscripts, read.place.base.type.dims or (), strict=True
+        ):
+            if not sizes.mentions(subscript, set(own)):
+                found.append((subscript, None))
+                continue
+            low = least(subscript, own, is_size)
+            high = least(Binary("-", IntConst(0), subscript, INT), own, is_size)
+            if low is not None and high is not None:
+                size = sizes.simplify(Binary("-", IntConst(1), Binary("+", high, low, INT), INT))
+                known = free_variables(size) <= self._ints and not sizes.mentions(low, set(own))
+                # whatever conditions hold at the read: the copy looks at all of the range
+                inside = stays_inside(subscript, dim, extents, is_size, around.known)
+                if known and inside and sizes.is_nonnegative(size, is_size):
+                    found.append((low, size))
+                    continue
+            found.append((IntConst(0), dim))
+        return tuple(found)
+
+    def _copy(
+        self, place: Index, parts: tuple[tuple[Expr, Expr | None], ...], stmt: IndexAssign
+    ) -> tuple[Var, Stmt]:
+        assert isinstance(place.base, Var)
+        assert isinstance(place.base.type, TensorType)
+        dims = tuple(size for _, size in parts if size is not None)
+        type_ = replace(place.base.type, dims=dims)
+        copy = Var(self._names.fresh(f"{PREFIX}{place.base.name.lstrip('_')}"), type_)
+        self._declared.append(Declare(copy, None, stmt.span))
+        axes: list[Axis] = []
+        source: list[Expr] = []
+        for start, size in parts:
+            if size is None:
+                source.append(start)
+                continue
+            axis = Axis(self._names.fresh(f"_i{len(axes)}"), size)
+            axes.append(axis)
+            source.append(sizes.simplify(Binary("+", start, Var(axis.name, INT), INT)))
+        counters = tuple(Var(axis.name, INT) for axis in axes)
+        made = index_statement(
+            Index(copy, counters, place.type), "=", replace(place, subscripts=tuple(source)),
+            tuple(axes),
+        )  # fmt: skip
+        return copy, replace(made, span=stmt.span)
+
+
+def _moved(place: Index, parts: tuple[tuple[Expr, Expr | None], ...], copy: Var) -> Index:
+    """The read from the copy."""
+    subscripts = [
+        s if start == IntConst(0) else sizes.simplify(Binary("-", s, start, INT))
+        for s, (start, size) in zip(place.subscripts, parts, strict=True)
+        if size is not None
+    ]
+    return replace(place, base=replace(copy, span=place.base.span), subscripts=tuple(subscripts))
+
+
+def _replaced(expr: Expr, places: Mapping[Index, Index]) -> Expr:
+    if isinstance(expr, Index) and expr in places:
+        expr = places[expr]
+    return map_children(expr, lambda child: _replaced(child, places))
