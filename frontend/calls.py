@@ -22,15 +22,13 @@ from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    INT, Call, Expr, Function, NoDiff, Param, Span, TensorType, TupleType, Type, Var, ZeroPad,
-    is_tensor_function,
+    INT, Call, Expr, Function, IntConst, NoDiff, Param, Span, TensorType, TupleType, Type, Var,
+    ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.ops import OPS
 from loma.walk import free_variables, substitute_type
 
 _SCALAR_HINTS = {
-    "relu": "on scalars write max(x, 0.0)",
-    "sigmoid": "on scalars write 1.0 / (1.0 + exp(-x))",
     "where": "on scalars write a if cond else b",
     "sum": "write sum(X[i] for i in N), or sum(x, dims) of a tensor",
     "argmax": "write argmax(X[i] for i in N), or argmax(x, dim) of a tensor",
@@ -111,8 +109,9 @@ def _for_operator(scope: Scope, node: ast.Call, callee: Function) -> bool:
     if is_tensor_function(callee):
         return False
     names = [arg.id for arg in node.args if isinstance(arg, ast.Name)]
+    types = [scope.symbols[n].type for n in names if n in scope.symbols]
     return any(isinstance(arg, ast.List) for arg in node.args) or any(
-        n in scope.symbols and isinstance(scope.symbols[n].type, TensorType) for n in names
+        isinstance(type_, TensorType) and type_.dims != () for type_ in types
     )
 
 
@@ -248,16 +247,16 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
                     f"'{name}' takes tensors, found ints and floats", span,
                     hint=_SCALAR_HINTS[name],
                 )  # fmt: skip
-            return operator(scope, node, OPS[name], items)
+            if name in ("max", "min"):
+                _check_extreme(node, name, items)
+            made = operator(scope, node, OPS[name], items)
+            if name in BUILTINS and not any(isinstance(a.type, TensorType) for a in made.args):
+                raise errors.CallTypeMismatch(f"'{name}' takes its arguments by position", span)
+            return made
     if name in BUILTINS:
-        args = [ex.expression(scope, arg) for arg in node.args]
-        if any(isinstance(arg.type, TensorType) and arg.type.dims != () for arg in args):
-            raise errors.CallTypeMismatch(
-                f"'{name}' takes ints and floats; it is no operator on tensors", span,
-                hint="use amax(x, dims)" if name == "max" else "write an index statement",
-            )  # fmt: skip
         if node.keywords:
             raise errors.CallTypeMismatch(f"'{name}' takes its arguments by position", span)
+        args = [ex.expression(scope, arg) for arg in node.args]
         return b.builtin(name, args, span)
     if name in REDUCTIONS:
         raise errors.OperatorArguments(
@@ -270,6 +269,21 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
             "'atomic_add' is a statement of its own and has no value", span
         )
     raise _unknown(scope, node, name)
+
+
+def _check_extreme(node: ast.Call, name: str, items: list[Expr | list[Expr]]) -> None:
+    """Refuses ``max(x, 1)`` of a whole tensor: the 1 may be meant as a dimension."""
+    whole = [i for i in items if not isinstance(i, list) and not b.is_rank0(i.type)]
+    ints = [i for i in whole if isinstance(i, IntConst)]
+    tensors = [i for i in whole if isinstance(i.type, TensorType)]
+    if len(items) == 2 == len(whole) and not node.keywords and not (ints and tensors):
+        return
+    number = f"{ints[0].value}" if ints else "1"
+    raise errors.OperatorArguments(
+        f"'{name}' of a whole tensor takes another tensor or a float", span_of(node),
+        hint=f"a{name}(x, {number}) is over a dimension, {name}(x, {number}.0) of each element and "
+        "a number",
+    )  # fmt: skip
 
 
 def _unknown(scope: Scope, node: ast.Call, name: str) -> errors.UserError:

@@ -10,7 +10,7 @@ from loma import errors, sizes
 from loma.frontend import expressions as ex
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
-from loma.ir import INT, Expr, IntConst, Span, TensorType
+from loma.ir import INT, Expr, IntConst, Op, Span, TensorType
 from loma.ops import AttrInfo, OpInfo
 from loma.printer import print_expr
 
@@ -22,9 +22,7 @@ def argument_of(scope: Scope, node: ast.expr) -> Expr | list[Expr]:
     return ex.expression(scope, node)
 
 
-def operator(
-    scope: Scope, node: ast.Call, info: OpInfo, items: Sequence[Expr | list[Expr]]
-) -> Expr:
+def operator(scope: Scope, node: ast.Call, info: OpInfo, items: Sequence[Expr | list[Expr]]) -> Op:
     """Arguments in PyTorch's order: the tensors, then the attributes, each also by name."""
     span = span_of(node)
     order: list[str | AttrInfo] = [*info.args, *info.attrs]

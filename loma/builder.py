@@ -82,10 +82,11 @@ def passable(source: Type, target: Type) -> bool:
 
 
 def unary(op: str, operand: Expr, span: Span = NOWHERE) -> Expr:
-    """``-x`` on scalars and tensors, ``not x`` on scalars."""
-    if isinstance(operand.type, TensorType) and op == "-":
-        return operator("neg", (operand,), {}, span)
-    operand = as_scalar(operand)
+    """``-x`` and ``not x`` on scalars and tensors."""
+    if op == "not":
+        operand = as_scalar(operand)
+    if isinstance(operand.type, TensorType):
+        return operator("neg" if op == "-" else "not", (operand,), {}, span)
     if not is_scalar(operand.type):
         raise errors.UnaryOpTypeMismatch(
             f"'{op}' takes an int or a float, found {show_type(operand.type)}", span
@@ -110,12 +111,6 @@ def binary(op: str, left: Expr, right: Expr, span: Span = NOWHERE) -> Expr:
                 span,
             )
     if isinstance(left.type, TensorType) or isinstance(right.type, TensorType):
-        if op not in INFIX:
-            raise errors.BinaryOpTypeMismatch(
-                f"'{op}' is not an operator on tensors",
-                span,
-                hint="on whole tensors use + - * / and comparisons, or write an index statement",
-            )
         return operator(INFIX[op], (left, right), {}, span)
     result: Type = FLOAT if FLOAT in (left.type, right.type) else INT
     if op in _COMPARISONS or op in ("and", "or"):
@@ -154,11 +149,16 @@ def builtin(name: str, args: Sequence[Expr], span: Span = NOWHERE) -> Expr:
             f"'{name}' takes {_count(info.arity, 'argument')}, found {len(args)}", span
         )
     scalars = tuple(as_scalar(arg) for arg in args)
-    for arg in scalars:
+    for arg_name, arg in zip(info.args, scalars, strict=True):
         if not is_scalar(arg.type):
             raise errors.CallTypeMismatch(
                 f"'{name}' takes ints and floats here, found {show_type(arg.type)}", arg.span
             )
+        if arg_name in info.ints and arg.type != INT:
+            raise errors.CallTypeMismatch(
+                f"argument '{arg_name}' of '{name}' is an int, found {show_type(arg.type)}",
+                arg.span if arg.span != NOWHERE else span, hint="convert it: float2int(x)",
+            )  # fmt: skip
     if info.result == "operands":
         result: Type = FLOAT if any(a.type == FLOAT for a in scalars) else INT
     else:

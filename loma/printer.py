@@ -152,6 +152,8 @@ def _operator(op: Op) -> tuple[str, int]:
     info = OPS[op.name]
     # On scalars alone the infix form would be scalar arithmetic, so the name is spelt out.
     if info.infix and any(isinstance(arg.type, TensorType) for arg in op.args):
+        if info.infix == "not":
+            return f"not {_expr(op.args[0], _NOT)}", _NOT
         if len(op.args) == 1:
             return f"-{_negated(op.args[0])}", _NEGATION
         return _infix(info.infix, *op.args)

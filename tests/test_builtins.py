@@ -28,8 +28,8 @@ def test_every_builtin_has_a_derivative_and_a_row_of_the_interpreter() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_builtin_has_code_in_both_backends(name: str) -> None:
     info = BUILTINS[name]
-    x = "x" if name != "int2float" else "n"
-    call = f"{name}({', '.join([x] * info.arity)})"
+    args = ["n" if name == "int2float" or arg in info.ints else "x" for arg in info.args]
+    call = f"{name}({', '.join(args)})"
     scalar = f"def f(x : In[float], n : In[int]) -> {_result(name)}:\n    return {call}\n"
     element = call.replace("(x", "(x[i]").replace(", x", ", x[i]")
     tensor = (
