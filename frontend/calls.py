@@ -2,6 +2,8 @@
 
 A name before parentheses is, in this order: a reduction when its argument is ``... for i in N``, a
 function of the module, a tensor operator when an argument is a tensor, a built-in scalar function.
+With ``loma.`` before it, it is one of the last two: derivatives say ``loma.cosh(x)`` where the
+program has a function ``cosh`` of its own.
 """
 
 from __future__ import annotations
@@ -40,9 +42,12 @@ _SCALAR_HINTS = {
 
 def call(scope: Scope, node: ast.Call) -> Expr:
     """A call as an expression."""
+    own = False  # the language's, also where the program has a function of that name
     match node.func:
         case ast.Name(id=name):
             pass
+        case ast.Attribute(value=ast.Name(id="loma"), attr=name) if name in OPS:
+            own = True
         case ast.Attribute() as method if (error := stacks.misused(scope, method)) is not None:
             raise error
         case _:
@@ -73,7 +78,7 @@ def call(scope: Scope, node: ast.Call) -> Expr:
         (operand,) = _exactly(scope, node, 1)
         return NoDiff(operand, operand.type, span_of(node))
     callee = scope.program.functions.get(name)
-    if callee is not None and not (name in OPS and _for_operator(scope, node, callee)):
+    if callee is not None and not own and not (name in OPS and _for_operator(scope, node, callee)):
         result = user_call(scope, node, callee)
         _check_value(result, callee, span_of(node))
         return result
