@@ -106,32 +106,6 @@ def neg_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     return (op("neg", c.g),)
 
 
-def relu_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """relu(x): 0 where y <= 0, else g"""
-    return (op("where", op("le", c.y, b.flt(0)), b.flt(0), c.g),)
-
-
-def sigmoid_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """sigmoid(x): g y (1 - y)"""
-    return (op("mul", c.g, op("mul", c.y, op("sub", b.flt(1), c.y))),)
-
-
-def tanh_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """tanh(x): g (1 - y y)"""
-    return (op("mul", c.g, op("sub", b.flt(1), op("mul", c.y, c.y))),)
-
-
-def exp_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """exp(x): g y"""
-    return (op("mul_no_nan", c.y, c.g),)
-
-
-def log_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """log(x): g / x"""
-    (x,) = c.args
-    return (op("mul_no_nan", op("div", b.flt(1), x), c.g),)
-
-
 def sqrt_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """sqrt(x): g / (2 y), and 0 at 0"""
     slope = op("div", b.flt(0.5), c.y)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from loma.ad import operator_rules as o
 from loma.ad import scalar_rules as s
+from loma.ad.lifted_rules import lifted
+from loma.builtins import BUILTINS
 from loma.ir import Op, TensorType, Var
 from loma.walk import free_variables
 
@@ -31,31 +33,53 @@ SCALAR_RULES: dict[str, s.ScalarRule] = {
     "sin": s.sin_rule,
     "cos": s.cos_rule,
     "tan": s.tan_rule,
-    "exp": s.exp_rule,
-    "log": s.log_rule,
-    "sqrt": s.sqrt_rule,
+    "asin": s.asin_rule,
+    "acos": s.acos_rule,
+    "atan": s.atan_rule,
+    "atan2": s.atan2_rule,
+    "sinh": s.sinh_rule,
+    "cosh": s.cosh_rule,
     "tanh": s.tanh_rule,
+    "exp": s.exp_rule,
+    "expm1": s.expm1_rule,
+    "exp2": s.exp2_rule,
+    "log": s.log_rule,
+    "log1p": s.log1p_rule,
+    "log2": s.log2_rule,
+    "sqrt": s.sqrt_rule,
+    "rsqrt": s.rsqrt_rule,
+    "erf": s.erf_rule,
+    "erfc": s.erfc_rule,
+    "lgamma": s.lgamma_rule,
+    "digamma": s.digamma_rule,
+    "polygamma": s.polygamma_rule,
+    "sigmoid": s.sigmoid_rule,
+    "relu": s.relu_rule,
+    "softplus": s.softplus_rule,
     "abs": s.abs_rule,
     "max": s.max_rule,
     "min": s.min_rule,
+    "clamp": s.clamp_rule,
     "mul_no_nan": s.mul_no_nan_rule,
-    "floor": s.flat_rule,
     "int2float": s.identity_rule,
     "float2int": s.flat_rule,
     "thread_id": s.flat_rule,
+    **{info.name: s.flat_rule for info in BUILTINS.values() if info.flat},
 }
 
+
+def _lifted(name: str) -> o.OpRule:
+    return lambda call: lifted(call, SCALAR_RULES[name])
+
+
 OP_RULES: dict[str, o.OpRule] = {
+    **{i.name: _lifted(i.name) for i in BUILTINS.values() if not (i.flat or i.scalar_only)},
+    "mod": _lifted("%"),
     "add": o.add_rule,
     "sub": o.sub_rule,
     "mul": o.mul_rule,
     "div": o.div_rule,
     "neg": o.neg_rule,
-    "relu": o.relu_rule,
-    "sigmoid": o.sigmoid_rule,
-    "tanh": o.tanh_rule,
-    "exp": o.exp_rule,
-    "log": o.log_rule,
     "sqrt": o.sqrt_rule,
     "abs": o.abs_rule,
     "mul_no_nan": o.mul_no_nan_rule,

@@ -10,7 +10,7 @@ from loma import errors
 from loma.frontend import expressions as ex
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
-from loma.ir import Expr, Span, TensorType
+from loma.ir import Expr, IntConst, Span, TensorType
 from loma.ops import Definition, OpInfo
 
 
@@ -47,7 +47,8 @@ def operator(
         key = _keyword(info, keyword, span)
         if key in given:
             raise errors.OperatorArguments(f"'{info.name}' got '{key}' twice", span_of(keyword))
-        given[key] = argument_of(scope, keyword.value)
+        words = next((attr.words for attr in info.attrs if attr.name == key), ())
+        given[key] = _word(keyword, words) if words else argument_of(scope, keyword.value)
     args = _tensor_args(info, given, span)
     attrs = {
         attr.name: _attribute(scope, given[attr.name]) for attr in info.attrs if attr.name in given
@@ -58,6 +59,16 @@ def operator(
         Definition(info.name, tuple(map(scope.once, args)),
                    b.attributes(info, args, attrs, span), span, scope.once)
     )  # fmt: skip
+
+
+def _word(keyword: ast.keyword, words: tuple[str, ...]) -> IntConst:
+    match keyword.value:
+        case ast.Constant(value=str(word)) if word in words:
+            return IntConst(words.index(word))
+        case _:
+            raise errors.OperatorArguments(
+                f"'{keyword.arg}' is one of {', '.join(map(repr, words))}", span_of(keyword.value)
+            )
 
 
 def _is_tensor(item: Expr | list[Expr]) -> bool:

@@ -82,10 +82,11 @@ def passable(source: Type, target: Type) -> bool:
 
 
 def unary(op: str, operand: Expr, span: Span = NOWHERE) -> Expr:
-    """``-x`` on scalars and tensors, ``not x`` on scalars."""
-    if isinstance(operand.type, TensorType) and op == "-":
-        return operator("neg", (operand,), {}, span)
-    operand = as_scalar(operand)
+    """``-x`` and ``not x`` on scalars and tensors."""
+    if op == "not":
+        operand = as_scalar(operand)
+    if isinstance(operand.type, TensorType):
+        return operator("neg" if op == "-" else "not", (operand,), {}, span)
     if not is_scalar(operand.type):
         raise errors.UnaryOpTypeMismatch(
             f"'{op}' takes an int or a float, found {show_type(operand.type)}", span
@@ -110,12 +111,6 @@ def binary(op: str, left: Expr, right: Expr, span: Span = NOWHERE) -> Expr:
                 span,
             )
     if isinstance(left.type, TensorType) or isinstance(right.type, TensorType):
-        if op not in INFIX:
-            raise errors.BinaryOpTypeMismatch(
-                f"'{op}' is not an operator on tensors",
-                span,
-                hint="on whole tensors use + - * / and comparisons, or write an index statement",
-            )
         return operator(INFIX[op], (left, right), {}, span)
     result: Type = FLOAT if FLOAT in (left.type, right.type) else INT
     if op in _COMPARISONS or op in ("and", "or"):
@@ -154,11 +149,16 @@ def builtin(name: str, args: Sequence[Expr], span: Span = NOWHERE) -> Expr:
             f"'{name}' takes {_count(info.arity, 'argument')}, found {len(args)}", span
         )
     scalars = tuple(as_scalar(arg) for arg in args)
-    for arg in scalars:
+    for arg_name, arg in zip(info.args, scalars, strict=True):
         if not is_scalar(arg.type):
             raise errors.CallTypeMismatch(
                 f"'{name}' takes ints and floats here, found {show_type(arg.type)}", arg.span
             )
+        if arg_name in info.ints and arg.type != INT:
+            raise errors.CallTypeMismatch(
+                f"argument '{arg_name}' of '{name}' is an int, found {show_type(arg.type)}",
+                arg.span if arg.span != NOWHERE else span, hint="convert it: float2int(x)",
+            )  # fmt: skip
     if info.result == "operands":
         result: Type = FLOAT if any(a.type == FLOAT for a in scalars) else INT
     else:
@@ -334,14 +334,14 @@ def _attr(
                 f"{show_type(expr.type)}",
                 expr.span if expr.span != NOWHERE else span,
             )
-    if attr.kind in ("dim", "dims", "flag"):
+    if attr.kind in ("dim", "dims", "flag", "word"):
         exprs = tuple(_constant(info, attr, e, args, span) for e in exprs)
         twice = [e for k, e in enumerate(exprs) if e in exprs[:k]]
         if twice and attr.kind == "dims" and info.name != "permute":
             raise errors.OperatorArguments(
                 f"'{info.name}' names dimension {sizes.constant(twice[0])} twice", span
             )
-    if attr.kind in ("int", "dim", "flag", "float"):
+    if attr.kind in ("int", "dim", "flag", "float", "word"):
         wanted = "float" if attr.kind == "float" else "int"
         if isinstance(value, tuple | list):
             raise errors.OperatorArguments(
@@ -382,7 +382,7 @@ def _constant(
         raise errors.OperatorArguments(
             f"attribute '{attr.name}' of '{info.name}' must be a constant", span
         )
-    if attr.kind == "flag":
+    if attr.kind in ("flag", "word"):
         return IntConst(value)
     # a reduction's result type is of lower rank, but its dims name those of its first argument;
     # the *_like operators and the adjoints that carry a shape name dims of what they make

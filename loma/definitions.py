@@ -7,6 +7,7 @@ attributes follow PyTorch's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from loma import builder as b
@@ -50,13 +51,24 @@ def silu(c: Definition) -> Expr:
     return _op(c, "mul", x, _op(c, "sigmoid", x))
 
 
+def gelu(c: Definition) -> Expr:
+    """x times the probability that a normal variable is below x, or PyTorch's tanh form of that"""
+    (x,) = c.args
+    half = _op(c, "mul", b.flt(0.5), x)
+    if c.const("approximate"):
+        bent = _op(c, "mul", _op(c, "mul", b.flt(0.044715), x), _square(c, x))
+        inner = _op(c, "mul", b.flt(math.sqrt(2.0 / math.pi)), _op(c, "add", x, bent))
+        return _op(c, "mul", half, _op(c, "add", b.flt(1), _op(c, "tanh", inner)))
+    return _op(c, "mul", half, _op(c, "erfc", _op(c, "mul", b.flt(-math.sqrt(0.5)), x)))
+
+
 def elu(c: Definition) -> Expr:
     """x where x > 0, else alpha (exp(x) - 1)"""
     (x,) = c.args
     positive = _op(c, "gt", x, b.flt(0))
     low = _op(c, "where", positive, b.flt(0), x)  # so that what is not taken cannot overflow
-    fall = _op(c, "sub", _op(c, "exp", low), b.flt(1))
-    return _op(c, "where", positive, x, _op(c, "mul", c.one("alpha"), fall))
+    fall = _op(c, "mul", c.one("alpha"), _op(c, "expm1", low))
+    return _op(c, "where", positive, x, fall)
 
 
 def leaky_relu(c: Definition) -> Expr:
@@ -226,6 +238,7 @@ _CORRECTION = _a("correction", "int", 1)
 
 _ROWS = (
     _row(silu, ("x",)),
+    _row(gelu, ("x",), AttrInfo("approximate", "word", 0, words=("none", "tanh"))),
     _row(elu, ("x",), _a("alpha", "float", 1.0)),
     _row(leaky_relu, ("x",), _a("negative_slope", "float", 0.01)),
     _row(logsumexp, ("x",), _a("dims", "dims"), _KEEP),

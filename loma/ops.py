@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loma import adjoint_shapes, shapes
+from loma.builtins import BUILTINS, BuiltinInfo
 from loma.ir import Expr
 from loma.shapes import Dims, OpCall, ShapeRule
 
-AttrKind = Literal["int", "ints", "dim", "dims", "flag", "float"]
+AttrKind = Literal["int", "ints", "dim", "dims", "flag", "float", "word"]
 REQUIRED = None
 
 
@@ -23,11 +24,13 @@ REQUIRED = None
 class AttrInfo:
     """An attribute: "int" and "ints" take any int expressions; "dim" and "dims" take constants
     that name dimensions of the first argument (negative ones count from the end); "flag" is a
-    constant 0 or 1, "float" any number. ``default`` None means that it must be given."""
+    constant 0 or 1, "float" any number, "word" a string of ``words``, of which the
+    operator has the position. ``default`` None means that it must be given."""
 
     name: str
     kind: AttrKind
     default: float | tuple[int, ...] | None = REQUIRED
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,8 @@ _REDUCE = (_a("dims", "dims", ()), _a("keepdim", "flag", 0))
 _SLICE = (_a("dim", "dim"), _a("start", "int"), _a("end", "int"), _a("step", "int", 1))
 
 
-def _infix(name: str, symbol: str, doc: str, result: ShapeRule) -> OpInfo:
-    differentiable = result is shapes.broadcast
+def _infix(name: str, symbol: str, doc: str, result: ShapeRule, flat: bool = False) -> OpInfo:
+    differentiable = result is shapes.broadcast and not flat
     return OpInfo(
         name, ("a", "b"), (), result, doc, scalars=True, infix=symbol,
         differentiable=differentiable, any_element=True,
@@ -124,8 +127,12 @@ def _convolution(rank: int, sizes: str, window: str) -> tuple[OpInfo, ...]:
     )  # fmt: skip
 
 
-def _unary(name: str, doc: str, differentiable: bool = True) -> OpInfo:
-    return OpInfo(name, ("x",), (), shapes.same, doc, differentiable=differentiable)
+def _builtin(info: BuiltinInfo) -> OpInfo:
+    """A built-in function of scalars, element by element."""
+    return OpInfo(
+        info.name, info.args, (), shapes.builtin, info.doc, scalars=True, any_element=True,
+        differentiable=not info.flat, infix="**" if info.name == "pow" else None,
+    )  # fmt: skip
 
 
 _ROWS: tuple[OpInfo, ...] = (
@@ -134,6 +141,10 @@ _ROWS: tuple[OpInfo, ...] = (
     _infix("sub", "-", "elementwise difference", shapes.broadcast),
     _infix("mul", "*", "elementwise product", shapes.broadcast),
     _infix("div", "/", "elementwise quotient", shapes.broadcast),
+    _infix("mod", "%", "remainder with the sign of b", shapes.broadcast),
+    _infix("floordiv", "//", "quotient, rounded down", shapes.broadcast, flat=True),
+    _infix("and", "and", "1 where neither is 0, else 0", shapes.compare),
+    _infix("or", "or", "1 where one is not 0, else 0", shapes.compare),
     _infix("lt", "<", "1 where a < b, else 0", shapes.compare),
     _infix("le", "<=", "1 where a <= b, else 0", shapes.compare),
     _infix("gt", ">", "1 where a > b, else 0", shapes.compare),
@@ -141,23 +152,18 @@ _ROWS: tuple[OpInfo, ...] = (
     _infix("eq", "==", "1 where a == b, else 0", shapes.compare),
     _infix("ne", "!=", "1 where a != b, else 0", shapes.compare),
     OpInfo("neg", ("x",), (), shapes.same, "the negative", infix="-", any_element=True),
-    # elementwise functions
-    _unary("relu", "max(x, 0); derivative 0 at 0"),
-    _unary("sigmoid", "1 / (1 + exp(-x))"),
-    _unary("tanh", "hyperbolic tangent"),
-    _unary("exp", "e to the power x"),
-    _unary("log", "natural logarithm"),
-    _unary("sqrt", "square root; derivative 0 at 0"),
-    _unary("abs", "absolute value; derivative 0 at 0"),
-    _unary("sign", "-1, 0 or 1", differentiable=False),
     OpInfo(
-        "mul_no_nan",
-        ("x", "y"),
+        "not",
+        ("x",),
         (),
-        shapes.broadcast,
-        "x * y, and 0 where y is 0, even if x is infinite or NaN",
-        scalars=True,
+        shapes.compare,
+        "1 where x is 0, else 0",
+        differentiable=False,
+        infix="not",
+        any_element=True,
     ),
+    # elementwise functions
+    *(_builtin(info) for info in BUILTINS.values() if not info.scalar_only),
     OpInfo(
         "where",
         ("cond", "a", "b"),

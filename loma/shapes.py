@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loma import errors, sizes
+from loma.builtins import BUILTINS
 from loma.ir import INT, Attr, Binary, Expr, FloatType, IntConst, IntType, Span, TensorType
 
 Dims: TypeAlias = tuple[Expr, ...]
@@ -161,6 +162,28 @@ def broadcast(call: OpCall) -> TensorType:
 
 def compare(call: OpCall) -> TensorType:
     return TensorType(_broadcast_dims(call), "int")
+
+
+def builtin(call: OpCall) -> TensorType:
+    """A built-in scalar function on all elements."""
+    info = BUILTINS[call.name]
+    for name, arg in zip(info.args, call.args, strict=True):
+        if name in info.ints and arg.type != INT:
+            raise errors.OperatorArguments(
+                f"argument '{name}' of '{call.name}' is one int for all elements", call.span
+            )
+    element = _element(call)
+    if info.result == "int":
+        element = "int"
+    elif element == "int" and (info.result == "float" and not _is_whole_power(call)):
+        element = "float"
+    return TensorType(_broadcast_dims(call), element)
+
+
+def _is_whole_power(call: OpCall) -> bool:
+    """``n ** 2`` of ints is an int; with an exponent that may be negative it is a float."""
+    exponent = call.args[-1]
+    return call.name == "pow" and isinstance(exponent, IntConst) and exponent.value >= 0
 
 
 def where(call: OpCall) -> TensorType:

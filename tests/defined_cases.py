@@ -33,6 +33,8 @@ CASES = [
     Case("roll_all", "x: N, M", "Tensor[N, M]", "roll(x * x, 3)", lambda x: (x * x).roll(3)),
     # elementwise
     Case("silu", "x: N, M", "Tensor[N, M]", "silu(x * x)", lambda x: F.silu(x * x)),
+    Case("gelu", "x: N, M", "Tensor[N, M]", "gelu(x) + gelu(x, approximate='tanh')",
+         lambda x: F.gelu(x) + F.gelu(x, approximate="tanh")),
     Case("elu", "x: N, M; s: float", "Tensor[N, M]", "elu(x) * elu(x, s)", _elu),
     Case("leaky_relu", "x: *2", "Tensor", "leaky_relu(x, 0.2) * leaky_relu(x)",
          lambda x: F.leaky_relu(x, 0.2) * F.leaky_relu(x)),

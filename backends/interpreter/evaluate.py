@@ -13,6 +13,7 @@ from loma.backends.interpreter import arithmetic as arith
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR, Grid
 from loma.backends.interpreter.ops import OPS
+from loma.builtins import BUILTINS
 from loma.backends.interpreter.values import convert
 from loma.ir import (
     FLOAT, INT, ArrayType, Assign, Attr, Axis, Binary, Builtin, Call, Declare, Expr, FloatConst,
@@ -146,7 +147,7 @@ def _builtin(frame: Frame, expr: Builtin, grid: Grid) -> Value:
     if function is None:
         raise errors.BackendLacksOperator(f"the interpreter has no '{expr.name}'", expr.span)
     args = [evaluate(frame, arg, grid) for arg in expr.args]
-    if not (expr.name in arith.KEEP_INTS and expr.type == INT):
+    if expr.type != INT or BUILTINS[expr.name].result != "operands":
         args = [arith.to_float(arg) for arg in args]
     if expr.name == "float2int":
         return arith.to_int(args[0], frame.bits)

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loma.backends.interpreter import windows
+from loma.backends.interpreter.arithmetic import BUILTIN_FUNCTIONS, to_float
+from loma.builtins import BUILTINS
 
 Array = NDArray[Any]
 Rule = Callable[..., Array]
@@ -20,17 +22,32 @@ Shape = tuple[int, ...]
 
 
 def _truth(function: Callable[..., Any]) -> Rule:
-    return lambda a, b: np.asarray(function(a, b)).astype(np.int64)
+    return lambda *args: np.asarray(function(*args)).astype(np.int64)
 
 
-def _sigmoid(x: Array) -> Array:
-    # exp of a negative number only, so that it never overflows
-    small = np.exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0, 1.0 / (1.0 + small), small / (1.0 + small)))
+def _elementwise(name: str) -> Rule:
+    """A built-in scalar function on arrays."""
+    function = BUILTIN_FUNCTIONS[name]
+    if BUILTINS[name].result == "operands":
+        return lambda *args: np.asarray(function(*args))
+    return lambda *args: np.asarray(function(*map(to_float, args)))
 
 
-def _relu(x: Array) -> Array:
-    return np.asarray(np.where((x > 0) | np.isnan(x), x, 0.0))
+def _power(x: Array, y: Array) -> Array:
+    ints = np.asarray(x).dtype == np.asarray(y).dtype == np.int64 and np.all(np.asarray(y) >= 0)
+    return np.asarray(np.power(x, y) if ints else np.power(to_float(x), to_float(y)))
+
+
+def _divided(function: Callable[..., Any]) -> Rule:
+    """A division, which ints by zero have none of."""
+
+    def divide(a: Array, b: Array) -> Array:
+        ints = np.asarray(a).dtype == np.asarray(b).dtype == np.int64
+        if ints and np.any(np.equal(b, 0)):
+            raise ValueError("division of an int by zero")
+        return np.asarray(function(a, b))
+
+    return divide
 
 
 def _where(cond: Array, a: Any, b: Any) -> Array:
@@ -193,6 +210,10 @@ OPS: dict[str, Rule] = {
     "sub": np.subtract,
     "mul": np.multiply,
     "div": np.divide,
+    "mod": _divided(np.mod),
+    "floordiv": _divided(np.floor_divide),
+    "and": _truth(np.logical_and),
+    "or": _truth(np.logical_or),
     "lt": _truth(np.less),
     "le": _truth(np.less_equal),
     "gt": _truth(np.greater),
@@ -200,15 +221,9 @@ OPS: dict[str, Rule] = {
     "eq": _truth(np.equal),
     "ne": _truth(np.not_equal),
     "neg": np.negative,
-    "relu": _relu,
-    "sigmoid": _sigmoid,
-    "tanh": np.tanh,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "abs": np.abs,
-    "sign": np.sign,
-    "mul_no_nan": lambda x, y: np.where(np.equal(y, 0), 0.0, np.multiply(x, y)),
+    "not": _truth(np.logical_not),
+    **{name: _elementwise(name) for name, info in BUILTINS.items() if not info.scalar_only},
+    "pow": _power,
     "where": _where,
     "sum": _sum,
     "mean": _mean,

@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loma import sizes
+from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Expr, For, Function, If, Index,
     IndexAssign, IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Unary, Var, While, Zero,
     is_tensor_function,
 )  # fmt: skip
+from loma.ops import OPS
 from loma.walk import children, expressions, free_variables, statements, substitute, walk
 
 Element: TypeAlias = Literal["float", "float32", "int"]
@@ -36,11 +38,8 @@ VIEWS = frozenset(
     {"reshape", "permute", "transpose", "slice", "expand", "reshape_like", "expand_like"}
 )
 _ELEMENTWISE = frozenset(
-    {
-        "add", "sub", "mul", "div", "lt", "le", "gt", "ge", "eq", "ne", "neg", "relu", "sigmoid",
-        "tanh", "exp", "log", "sqrt", "abs", "sign", "mul_no_nan", "where",
-    }
-)  # fmt: skip
+    {name for name, info in OPS.items() if info.infix or name in BUILTINS or name == "where"}
+)
 _OF_ARGUMENT = frozenset(  # one operation for each element of the first argument
     {
         "sum", "mean", "amax", "amin", "prod", "argmax", "argmin", "cumsum", "cumprod", "sum_to",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from loma import config, errors, sizes
 from loma.backends.libtorch.names import cpp_string
+from loma.builtins import BUILTINS
 from loma.ir import FLOAT, Expr, Op, TensorType, Type
 
 
@@ -120,6 +121,34 @@ def _compare(name: str) -> Row:
 
 def _is_float(type_: Type) -> bool:
     return isinstance(type_, TensorType) and type_.element != "int"
+
+
+_ATEN = {"min": "minimum", "max": "maximum"}  # those that have the function's own name aside
+
+
+def _builtin(name: str, is_int: bool) -> Row:
+    """``at::name(x, ...)`` of tensors that broadcast."""
+    function = _ATEN.get(name, name)
+
+    def emit(c: Lowered) -> str:
+        args = (c.tensor(k) for k in range(len(c.args)))
+        return f"at::{function}({', '.join(args)}){_TO_INT if is_int else ''}"
+
+    return Row(emit, _h(function))
+
+
+def _clamp(c: Lowered) -> str:
+    # at::clamp takes no mixture of tensors and numbers
+    return f"at::minimum(at::maximum({c.tensor(0)}, {c.tensor(1)}), {c.tensor(2)})"
+
+
+def _softplus(c: Lowered) -> str:
+    # at::softplus is x itself above a threshold
+    return f"at::log_sigmoid({c.tensor(0)}.neg()).neg()"
+
+
+def _polygamma(c: Lowered) -> str:
+    return f"at::polygamma({c.args[0]}, {c.tensor(1)})"
 
 
 def _mul_no_nan(c: Lowered) -> str:
@@ -358,18 +387,22 @@ ROWS: dict[str, Row] = {
         name: _function(name)
         for name in (
             "neg",
-            "relu",
-            "sigmoid",
-            "tanh",
-            "exp",
-            "log",
-            "sqrt",
-            "abs",
-            "sign",
             "zeros_like",
             "ones_like",
         )
     },
+    "mod": _builtin("remainder", False),
+    "floordiv": _builtin("floor_divide", False),
+    **{name: _builtin(f"logical_{name}", True) for name in ("and", "or", "not")},
+    **{
+        name: _builtin(name, info.result == "int")
+        for name, info in BUILTINS.items()
+        if not info.scalar_only
+    },
+    "pow": _infix("pow"),
+    "clamp": Row(_clamp, _h("minimum", "maximum")),
+    "softplus": Row(_softplus, _h("log_sigmoid", "neg")),
+    "polygamma": Row(_polygamma, _h("polygamma")),
     "mul_no_nan": Row(_mul_no_nan, _h("mul", "eq", "masked_fill")),
     "where": Row(_where, _h("where", "ne")),
     "sum": _reduction("sum"),

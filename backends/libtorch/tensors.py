@@ -20,9 +20,7 @@ from loma.ir import (
     Var, ZeroPad,
 )  # fmt: skip
 
-_BROADCASTING = {
-    "add", "sub", "mul", "div", "lt", "le", "gt", "ge", "eq", "ne", "mul_no_nan", "where", "matmul",
-}  # fmt: skip
+_BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.scalars)}
 
 
 class Host(Expressions):

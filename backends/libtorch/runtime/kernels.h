@@ -21,6 +21,7 @@
 #include "parallel.h"
 #include "sanitize.h"
 #include "tiles.h"
+#include "special.h"
 #include "vector_math.h"
 #include "memory.h"
 
