@@ -15,6 +15,7 @@ from oracle import Program, check, close
 
 import loma
 from loma import errors
+from loma.ad import differentiate
 from loma.backends.interpreter import Interpreter
 from loma.definitions import DEFINED
 from loma.frontend import parse
@@ -169,6 +170,12 @@ def best(x : In[Tensor[N]]) -> Tensor[3]:
 
 def normal(x : In[Tensor[N]], w : In[Tensor[M]]) -> Tensor[N]:
     return layer_norm(x, [N], w)
+
+def steps(x : In[Tensor[N, M]]) -> Tensor[M]:
+    h = x[0]
+    for t in range(N):
+        h = tanh(h) + x[t] * x[t:t + 1][0, 1]
+    return h
 """
 
 
@@ -192,6 +199,31 @@ def test_sizes_that_a_call_refuses(checked: Any, call: str, error: type[Exceptio
     args = eval(f"({call.partition('(')[2][:-1]},)", {"x": x.numpy()})
     with pytest.raises(error, match=f"{name}: line"):
         interpreter.call(name, *args)
+
+
+def test_slices_in_a_loop_add_to_their_part_of_the_adjoint(checked: Any) -> None:
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    h = x[0]
+    for row in x:
+        h = torch.tanh(h) + row * row[1]
+    y = checked[0].steps(x)
+    close(y, h)
+    close(*(torch.autograd.grad(value.sum(), x)[0] for value in (y, h)))
+
+
+def test_a_size_that_varies_in_a_loop_has_no_derivative() -> None:
+    text = """
+def f(x : In[Tensor[N]]) -> float:
+    s : float = 0.0
+    for t in range(N):
+        s = s + norm(silu(x[:t]))
+    return s
+d_f = rev_diff(f)
+"""
+    module = parse(text)
+    np.testing.assert_allclose(Interpreter(module).call("f", np.zeros(3)), 0.0)
+    with pytest.raises(errors.NotDifferentiable, match="of size 't', which varies in a loop"):
+        differentiate(module)
 
 
 @pytest.fixture(scope="module")

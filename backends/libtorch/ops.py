@@ -322,6 +322,12 @@ def _slice_into(c: Lowered) -> str:
     return f"loma::slice_into({c.args[0]}, {c.list('shape')}, {_bounds(c)}, {cpp_string(c.place)})"
 
 
+def add_slice(target: str, c: Lowered) -> str:
+    """``slice_into`` of a tensor, added to ``target``."""
+    part = f"loma::slice({target}, {_bounds(c)}, {cpp_string(c.place)})"
+    return f"{part}.add_({c.args[0]})"
+
+
 def _expand(c: Lowered) -> str:
     return f"{c.args[0]}.expand({c.list('shape')})"
 
