@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from loma.ir import Derivative, Function, Module, Struct
+from loma.passes.old_values import old_values, without_overlap
 from loma.names import Names, module_names
 
 
@@ -22,7 +23,7 @@ class GrowingModule:
         requests: tuple[Derivative, ...],
         make: Callable[[Derivative, Function], None],
     ) -> None:
-        self.module = module
+        self.module = old_values(module)
         self.names = Names(module_names(module))
         self.names.take(*(request.name for request in requests))
         self.requests = requests
@@ -30,6 +31,7 @@ class GrowingModule:
         self._make = make
 
     def add(self, function: Function) -> None:
+        function = without_overlap(function)
         self.module = replace(self.module, functions=(*self.module.functions, function))
 
     def set_structs(self, structs: Mapping[str, Struct]) -> None:

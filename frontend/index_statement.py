@@ -138,6 +138,8 @@ def _extent(scope: Scope, nodes: list[ast.expr], name: ast.Name) -> Expr:
                 f"index '{name.id}' ranges over {other.place}, of size {c}, and over "
                 f"{first.place}, of size {a}",
                 other.span,
+                hint=f"where '{name.id}' need not fill the dimension write '{name.id} + 0', or "
+                f"give it a range of its own: for {name.id} in range(...)",
                 related=((first.span, f"size {a} here"),),
                 var=name.id,
             )

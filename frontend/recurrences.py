@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loma import errors, sizes
-from loma.ir import INT, Axis, Binary, Expr, Index
+from loma.ir import INT, Axis, Binary, Expr, Index, ZeroPad
 from loma.overlap import reads_of
 from loma.printer import print_expr
 from loma.walk import free_variables
@@ -16,7 +16,7 @@ def no_recurrence(
 ) -> Iterator[errors.UserWarning]:
     """A warning where the target is read at neighbours on one side only, as a recurrence does; a
     stencil reads both sides, and a move has nothing but the read on its right side."""
-    if isinstance(value, Index):
+    if isinstance(value, Index | ZeroPad):
         return
     found = [(read.place, _shift(place, read.place, axes)) for read in reads_of(name, value)]
     shifts = [(read, shift) for read, shift in found if shift and any(shift.values())]

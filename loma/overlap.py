@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from loma import sizes
 from loma.bounds import facts, is_never_negative
-from loma.ir import INT, Axis, Binary, Expr, Index, IntConst, Reduce, Var
+from loma.ir import INT, Axis, Binary, Expr, Index, IntConst, Reduce, Unary, Var
 from loma.names import Names
 from loma.walk import children, map_guarded, substitute, walk
 
@@ -23,11 +23,12 @@ ONE = IntConst(1)
 @dataclass(frozen=True, slots=True)
 class Read:
     """A read inside an expression: the ranges of the reductions around it, and int expressions that
-    are not negative where it is evaluated."""
+    are not negative, and such that are not zero, where it is evaluated."""
 
     place: Index
     extents: Mapping[str, Expr]
-    known: tuple[Expr, ...]
+    known: tuple[Expr, ...] = ()
+    nonzero: tuple[Expr, ...] = ()
 
 
 def reads_of(name: str, expr: Expr) -> list[Read]:
@@ -36,26 +37,40 @@ def reads_of(name: str, expr: Expr) -> list[Read]:
 
 
 def _reads(
-    name: str, expr: Expr, extents: Mapping[str, Expr], known: tuple[Expr, ...]
+    name: str, expr: Expr, extents: Mapping[str, Expr], guards: tuple[Expr, ...]
 ) -> Iterator[Read]:
     if isinstance(expr, Index) and isinstance(expr.base, Var) and expr.base.name == name:
-        yield Read(expr, extents, known)
+        known = tuple(fact for guard in guards for fact in facts(guard))
+        yield Read(expr, extents, known, tuple(e for guard in guards for e in _nonzero(guard)))
     if isinstance(expr, Reduce):
         for axis in expr.axes:
-            yield from _reads(name, axis.extent, extents, known)
+            yield from _reads(name, axis.extent, extents, guards)
         own = {axis.name: axis.extent for axis in expr.axes}
-        yield from _reads(name, expr.body, {**extents, **own}, known)
+        yield from _reads(name, expr.body, {**extents, **own}, guards)
         return
     found: list[Read] = []
 
     def visit(child: Expr, guard: Expr | None) -> Expr:
-        more = () if guard is None else facts(guard)
-        found.extend(_reads(name, child, extents, known + more))
+        more = () if guard is None else (guard,)
+        found.extend(_reads(name, child, extents, guards + more))
         return child
 
     if children(expr):
         map_guarded(expr, visit)
     yield from found
+
+
+def _nonzero(condition: Expr, holds: bool = True) -> tuple[Expr, ...]:
+    """Int expressions that are not zero where the condition holds (or does not)."""
+    match condition:
+        case Unary("not", operand):
+            return _nonzero(operand, not holds)
+        case Binary("and", left, right) if holds:
+            return _nonzero(left) + _nonzero(right)
+        case Binary("!=" | "==" as op, left, right) if (op == "!=") == holds:
+            return (Binary("-", left, right, INT),) if left.type == right.type == INT else ()
+        case _:
+            return ()
 
 
 def apart(
@@ -72,17 +87,23 @@ def apart(
     ``around`` are the ranges of the loop counters around, ``known`` int expressions that are not
     negative there.
     """
-    place, extents, facts_there = _renamed(read, axes, around)
+    there, extents = _renamed(read, axes, around)
     return any(
-        _differ(left, right, extents, is_size, known + facts_there)
-        for left, right in zip(written.subscripts, place.subscripts, strict=True)
-    )
+        differ(left, right, extents, is_size, known + there.known)
+        or any(sizes.equal(_minus(left, right), e) or sizes.equal(_minus(right, left), e)
+               for e in there.nonzero)
+        for left, right in zip(written.subscripts, there.place.subscripts, strict=True)
+    )  # fmt: skip
+
+
+def _minus(left: Expr, right: Expr) -> Expr:
+    return Binary("-", left, right, INT)
 
 
 def _renamed(
     read: Read, axes: tuple[Axis, ...], around: Mapping[str, Expr]
-) -> tuple[Index, dict[str, Expr], tuple[Expr, ...]]:
-    """The read at another point of the axes: its place, all ranges, and what is known there."""
+) -> tuple[Read, dict[str, Expr]]:
+    """The read at another point of the axes, and the ranges at both."""
     taken = {axis.name for axis in axes} | set(around) | set(read.extents)
     names = Names(taken | {n.name for n in walk(read.place) if isinstance(n, Var)})
     inner = [axis for axis in axes if axis.name not in read.extents]
@@ -97,12 +118,17 @@ def _renamed(
         extents[var.name] = substitute(extent, new)
     place = substitute(read.place, new)
     assert isinstance(place, Index)
-    return place, extents, tuple(substitute(fact, new) for fact in read.known)
+    known, nonzero = (
+        tuple(substitute(e, new) for e in found) for found in (read.known, read.nonzero)
+    )
+    return Read(place, read.extents, known, nonzero), extents
 
 
-def _differ(
+def differ(
     left: Expr, right: Expr, extents: Mapping[str, Expr], is_size: IsSize, known: tuple[Expr, ...]
 ) -> bool:
+    """Whether two ints are never the same, wherever none of the ranges is empty and the expressions
+    ``known`` are not negative."""
     difference = Binary("-", left, right, INT)
     parts = sizes.polynomial(difference)
     rest = parts.pop((), 0)

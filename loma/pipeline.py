@@ -74,11 +74,10 @@ def parsed(source: str, path: str = "<text>", name: str | None = None) -> Module
 
 
 def adjoint(module: Module) -> Module:
-    from loma import ad, passes
+    from loma import ad
 
     with _located(module.source, module.path):
-        module = ad.differentiate(_verified(passes.old_values(module)))
-        return _verified(passes.old_values(module))
+        return _verified(ad.differentiate(module))
 
 
 def optimised(
@@ -104,7 +103,7 @@ def optimised(
     with _located(module.source, module.path):
         module = _verified(passes.joined(module))
         split, pairs = ad.split_pairs(module, names=wanted, save=save)
-        final = _verified(passes.optimise(_verified(passes.old_values(split))))
+        final = _verified(passes.optimise(_verified(split)))
     zeroed = {
         function.name: tuple(k for k, p in enumerate(function.params) if p.mode == "Out")
         for function in module.functions
@@ -144,7 +143,7 @@ def derived(base: Optimised, function: str) -> Optimised:
         start = passes.joined(_reachable(base.module, names))
         split, pairs = ad.split_pairs(_reachable(start, names), list(names), base.save)
         zeroed |= {pair.forward: zeroed.get(pair.primal, ()) for pair in pairs}
-        final = _verified(passes.optimise(_verified(passes.old_values(split))))
+        final = _verified(passes.optimise(_verified(split)))
         return Optimised(final, pairs, names, zeroed, base.save)
 
 

@@ -53,7 +53,8 @@ class AdjointSweep:
                     return []
                 moved = map_expressions(stmt, lambda e: self._ctx.rename(e, env))
                 assert isinstance(moved, IndexAssign)
-                return adjoint_statements(moved, record.extreme, self._use(), record.kept)
+                first = id(stmt) in self._ctx.first
+                return adjoint_statements(moved, record.extreme, self._use(), record.kept, first)
             case Unpack(targets, call):
                 if not any(self._ctx.is_active(target.name) for target in targets):
                     return []
@@ -75,6 +76,7 @@ class AdjointSweep:
             self._ctx.names,
             self._ctx.temporary,
             self._ctx.is_size,
+            self._ctx.ranges(),
         )
 
     def _clear(self, name: str) -> list[Stmt]:
@@ -224,6 +226,17 @@ class AdjointSweep:
             self._ctx.sweeps.declarations.append(Declare(var, None))
             restores.append(self._forward.tape_access(var, tape, stmt, store=False))
             env[name] = var.name
+        before: list[Stmt] = []
+        for name, final, parts in record.undone:
+            var = self._ctx.new(f"{name}_at", self._ctx.types[name])
+            self._ctx.primal[var.name] = self._ctx.base(name)
+            self._ctx.sweeps.declarations.append(Declare(var, None))
+            before.append(Assign(var, "=", Var(final, var.type)))
+            restores += [
+                self._forward.overwritten(own, var, tape, stmt, store=False)
+                for own, tape in reversed(parts)
+            ]
+            env[name] = var.name
         env |= dict(record.settled)
         settled = self._ctx.settled
         self._ctx.settled |= dict(record.settled).keys()
@@ -234,4 +247,4 @@ class AdjointSweep:
         self._ctx.depth -= 1
         extent = self._ctx.rename(stmt.extent, record.env)
         body = (*restores, *code, *adjoint)
-        return [replace(stmt, extent=extent, body=body, backwards=not stmt.backwards)]
+        return [*before, replace(stmt, extent=extent, body=body, backwards=not stmt.backwards)]

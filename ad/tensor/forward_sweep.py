@@ -9,9 +9,9 @@ from loma import builder as b
 from loma import errors, sizes
 from loma.ad.activity import carries_derivative
 from loma.ad.tensor.index_statements import adjoint_reads, first_extreme, states_result
-from loma.ad.tensor.settled import Settling
-from loma.ad.tensor.sweep import Env, Record, SweepContext, modified
-from loma.axes import index_statement
+from loma.ad.tensor.settled import Accesses
+from loma.ad.tensor.sweep import Env, Record, SweepContext, modified, writes
+from loma.axes import index_statement, told_apart
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
     IndexAssign, IntConst, IntType, Pop, Push, Return, Span, Stmt, TensorType, TupleType, Unpack,
@@ -205,27 +205,78 @@ class ForwardSweep:
     def _loop(self, stmt: For, env: Env, code: list[Stmt]) -> Record:
         before = dict(env)
         modified = self._copy_modified(stmt, env, code)
-        moved = self._in_place(stmt, env)
-        assert isinstance(moved, For)
         _, start = Liveness(self._ctx.functions).block(stmt.body, frozenset(modified))
         settled = self._settle(stmt, modified)
         carried = [name for name in modified if name in start and name not in settled]
         tapes: list[tuple[str, Var]] = []
         stores: list[Stmt] = []
+        undone: list[tuple[str, str, tuple[tuple[IndexAssign, Var], ...]]] = []
+        kept: dict[int, Stmt] = {}  # by identity of the statement that overwrites it
         for name in carried:
+            writes = self._partial_writes(name, stmt)
+            if writes:
+                parts = [(own, self._part_tape(name, own, stmt)) for own in writes]
+                undone.append((name, env[name], tuple(parts)))
+                for own, tape in parts:
+                    var = self._ctx.version(name, env)
+                    kept[id(own)] = self.overwritten(own, var, tape, stmt, store=True)
+                continue
             tape = self._tape(name, stmt)
             tapes.append((name, tape))
             stores.append(self.tape_access(self._ctx.version(name, env), tape, stmt, store=True))
-        code.append(replace(moved, extent=self._ctx.rename(stmt.extent, before),
-                            body=(*stores, *moved.body)))  # fmt: skip
+        body: list[Stmt] = []
+        for inner in stmt.body:
+            body += [kept[id(inner)]] if id(inner) in kept else []
+            body += [self._in_place(s, env) for s in self._without_settled((inner,))]
+        code.append(replace(stmt, extent=self._ctx.rename(stmt.extent, before),
+                            body=(*stores, *body)))  # fmt: skip
         after = tuple((name, env[name]) for name in modified if name in settled)
-        return Record(stmt, before, tape=tuple(tapes), settled=after)
+        return Record(stmt, before, tape=tuple(tapes), undone=tuple(undone), settled=after)
+
+    def _partial_writes(self, name: str, stmt: For) -> list[IndexAssign]:
+        """The statements that write to a tensor in a loop, if each stands in the loop itself and
+        writes a part whose size is known; what they overwrite is less than the whole."""
+        inside = [s for s in statements(stmt.body) if name in writes((s,))]
+        own = [
+            s for s in stmt.body
+            if isinstance(s, IndexAssign) and isinstance(s.target, Index)
+            and root(s.target) == name and not covers(s)
+        ]  # fmt: skip
+        changing = self._ctx.assigned
+        for s in own:
+            axes = _target_axes(s)
+            assert isinstance(s.target, Index)
+            extents = {name for axis in axes for name in free_variables(axis.extent)}
+            if extents & (changing | self._counters(stmt)) or free_variables(s.target) & (
+                changing - {name}
+            ):
+                return []
+            if told_apart(s.target.subscripts, axes) < {axis.name for axis in axes}:
+                return []
+        return own if len(own) == len(inside) else []
+
+    def _counters(self, stmt: For) -> set[str]:
+        return {stmt.counter} | {loop.counter for loop in self._ctx.loops}
+
+    def _part_tape(self, name: str, own: IndexAssign, stmt: For) -> Var:
+        dims = tuple(sizes.count(axis.extent, self._ctx.is_size) for axis in _target_axes(own))
+        return self._new_tape(name, stmt, dims)
+
+    def overwritten(self, own: IndexAssign, var: Var, tape: Var, stmt: For, *, store: bool) -> Stmt:
+        """Keeps the part of a tensor that a statement is about to overwrite, or puts it back."""
+        assert isinstance(own.target, Index)
+        axes = _target_axes(own)
+        counters = tuple(Var(axis.name, INT) for axis in axes)
+        cell = Index(tape, (Var(stmt.counter, INT), *counters), own.target.type)
+        part = replace(own.target, base=var)
+        place, source = (cell, part) if store else (part, cell)
+        return replace(IndexAssign(place, "=", source, axes), span=own.span)
 
     def _settle(self, stmt: For, modified: list[str]) -> frozenset[str]:
         """The tensors that are settled in the loop; notes which statements' results stay."""
         context = self._ctx
         tensors = [name for name in modified if isinstance(context.types[name], TensorType)]
-        settling = Settling(stmt, tuple(context.loops), context.assigned, context.is_size)
+        settling = Accesses((stmt,), tuple(context.loops), context.assigned, context.is_size)
         own = [
             s for s in statements(stmt.body)
             if isinstance(s, IndexAssign) and root(s.target) in tensors
@@ -258,6 +309,11 @@ class ForwardSweep:
             dims = type_.dims
         elif not isinstance(type_, FloatType | IntType):
             raise errors.NotDifferentiable(f"'{name}' cannot be kept for a derivative", stmt.span)
+        return self._new_tape(name, stmt, dims)
+
+    def _new_tape(self, name: str, stmt: For, dims: tuple[Expr, ...]) -> Var:
+        """A tape of one entry of these sizes for each iteration."""
+        type_ = self._ctx.types[name]
         is_int = isinstance(type_, IntType) or not carries_derivative(type_)
         trips, is_known = self._trip_bound(stmt)
         trips = sizes.count(trips, self._ctx.is_size)
@@ -306,3 +362,8 @@ class ForwardSweep:
 
 def on_version(target: Index | Var, new: Var) -> Index | Var:
     return new if isinstance(target, Var) else replace(target, base=new)
+
+
+def _target_axes(stmt: IndexAssign) -> tuple[Axis, ...]:
+    own = free_variables(stmt.target)
+    return tuple(axis for axis in stmt.axes if axis.name in own)

@@ -18,14 +18,14 @@ from loma.walk import free_variables, map_children, substitute, walk
 
 
 def gather(
-    place: Index, value: Expr, axes: tuple[Axis, ...], names: Names
+    place: Index, value: Expr, axes: tuple[Axis, ...], names: Names, fixed: bool = False
 ) -> tuple[Index, Expr, tuple[Axis, ...]] | None:
     """``dX[h + p] += value`` as a statement over X's own index x, with ``h = x - p``: its target,
     value and axes.
 
     For each subscript one axis with coefficient 1 or -1 is solved for; what is read at it turns
     into a read inside ``zero_pad``, and the value counts only where the axis is inside its range.
-    None when a subscript has no such axis.
+    None when a subscript has no such axis; ``fixed``: subscripts without any axis are inside.
     """
     assert isinstance(place.base.type, TensorType)
     assert place.base.type.dims is not None
@@ -52,7 +52,8 @@ def gather(
         own = counts[position] & set(extents)
         if not own or (isinstance(subscript, Var) and subscript.name in bare):
             subscripts.append(subscript)
-            if not own and not stays_inside(subscript, dims[position], {}, lambda name: False):
+            known = own or fixed
+            if not known and not stays_inside(subscript, dims[position], {}, lambda name: False):
                 return None
             continue
         form = sizes.affine(subscript, axes)
@@ -73,7 +74,7 @@ def gather(
         new_axes.append(Axis(own_index.name, dims[position]))
     test: Expr | None = None
     for axis, solution in solved.items():
-        test = both(test, _between(solution, extents[axis]))
+        test = both(test, between(solution, extents[axis]))
     moved = _padded(substitute(value, solved), {a.name: a.extent for a in new_axes})
     vanishes = _vanishes(value, set(solved)) and not _looks_up(value, set(solved))
     if test is not None and not (vanishes and set(solved) <= whole):
@@ -163,11 +164,12 @@ def inside_tests(place: Index, axes: tuple[Axis, ...] = ()) -> list[Expr | None]
         if isinstance(subscript, Var) and sizes.equal(extents.get(subscript.name, subscript), dim):
             tests.append(None)
         else:
-            tests.append(_between(subscript, dim))
+            tests.append(between(subscript, dim))
     return tests
 
 
-def _between(value: Expr, end: Expr) -> Expr:
+def between(value: Expr, end: Expr) -> Expr:
+    """The condition that a subscript is inside a dimension."""
     return b.binary("and", b.binary("<=", IntConst(0), value), b.binary("<", value, end))
 
 

@@ -15,7 +15,7 @@ nothing can be turned around, the condition goes into the subscript, which is ch
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from loma import builder as b
@@ -23,10 +23,10 @@ from loma import sizes
 from loma.axes import IsSize, index_statement
 from loma.bounds import facts, stays_inside
 from loma.ad.expressions import Contribution, PartialName, contributions
-from loma.ad.tensor.gather import both, gather, inside_tests
+from loma.ad.tensor.gather import between, both, gather, inside_tests
 from loma.ir import (
-    FLOAT, INT, Axis, Expr, FloatConst, If, Index, IndexAssign, IntConst, Place, Reduce, ReduceKind,
-    Select, Stmt, TensorType, Var, Zero,
+    FLOAT, INT, Axis, Binary, Expr, FloatConst, If, Index, IndexAssign, IntConst, Place, Reduce,
+    ReduceKind, Select, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.names import Names
 from loma.overlap import reads_of, same_element
@@ -44,6 +44,7 @@ class Adjoints:
     names: Names
     temporary: Callable[[TensorType | None, str], Var]  # a declared tensor (or float) variable
     is_size: IsSize
+    around: Mapping[str, Expr]  # the ranges of the loop counters around
 
 
 def first_extreme(stmt: IndexAssign, temporary: Callable[[TensorType, str], Var]) -> Stmt | None:
@@ -102,12 +103,17 @@ def with_result(expr: Expr, stmt: IndexAssign) -> Expr:
 
 
 def adjoint_statements(
-    stmt: IndexAssign, extreme: Var | None, use: Adjoints, kept: bool = False
+    stmt: IndexAssign,
+    extreme: Var | None,
+    use: Adjoints,
+    kept: bool = False,
+    first: bool = False,
 ) -> list[Stmt]:
     """The adjoint of one index statement.
 
-    ``extreme`` is the tensor of :func:`first_extreme` for a ``max`` or ``min``; ``kept``: the target
-    still holds the result (:func:`states_result`).
+    ``extreme`` is the tensor of :func:`first_extreme` for a ``max`` or ``min``; ``kept``: the
+    target still holds the result (:func:`states_result`); ``first``: nothing has written to these
+    elements before, so that nobody looks at their adjoints any more.
     """
     target = stmt.target
     name = target.name if isinstance(target, Var) else _name(target)
@@ -140,7 +146,7 @@ def adjoint_statements(
         for other in own[1:]:
             total = b.add(total, other.value)
         out.append(index_statement(place, stmt.op, total, axes))
-    elif stmt.op == "=":
+    elif stmt.op == "=" and not first:
         cleared = _clear(stmt, use)
         # With the adjoint copied away above, the target is cleared before it is added to.
         out.insert(1 if g != _adjoint_place(target, use) and summed and reads_itself else len(out),
@@ -236,6 +242,7 @@ class _Point:
         extents = {axis.name: axis.extent for axis in self.axes}
         if isinstance(subscript, Var) and subscript.name in extents.keys() - set(self.own):
             return True  # it runs over the dimension
+        extents = {**self.use.around, **extents}
         return stays_inside(subscript, dim, extents, self.use.is_size, known)
 
     def contribute(self, one: Contribution) -> Stmt:
@@ -244,15 +251,50 @@ class _Point:
         if one.guard is None and not one.padded:
             return self._statement(place, one.value, self.axes)
         assert isinstance(place, Index)
-        found = None
-        if self._is_safe(one):
-            found = gather(place, one.selected, self.axes, self.use.names)
-        return self._where(place, one) if found is None else self._statement(*found)
+        around, guard = self._split(one.guard)
+        if one.padded:
+            around += [between(s, _dims(place)[k]) for k, s in self._outside(place)]
+        one = replace(one, guard=guard)
+        if guard is None and not one.padded:
+            stmt = self._statement(place, one.value, self.axes)
+        else:
+            known = tuple(fact for test in around for fact in facts(test))
+            found = None
+            if self._is_safe(one, known):
+                found = gather(place, one.selected, self.axes, self.use.names, one.padded)
+            stmt = self._where(place, one, known) if found is None else self._statement(*found)
+        if around:
+            stmt = If(functools.reduce(lambda x, y: b.binary("and", x, y), around), (stmt,), ())
+        return stmt
+
+    def _split(self, guard: Expr | None) -> tuple[list[Expr], Expr | None]:
+        """Conditions that are the same at every point, to be tested first, and what is left."""
+        match guard:
+            case Binary("and", left, right):
+                first, rest = self._split(left)
+                if rest is not None:
+                    return first, b.binary("and", rest, right)
+                more, rest = self._split(right)
+                return first + more, rest
+            case None:
+                return [], None
+            case _:
+                varies = free_variables(guard) & {axis.name for axis in self.axes}
+                return ([], guard) if varies else ([guard], None)
+
+    def _outside(self, place: Index) -> list[tuple[int, Expr]]:
+        """Subscripts that are the same at every point and may be outside."""
+        names = {axis.name for axis in self.axes}
+        return [
+            (k, s)
+            for k, s in enumerate(place.subscripts)
+            if not free_variables(s) & names and not self._is_inside(place, k)
+        ]
 
     def _statement(self, place: Index | Var, value: Expr, axes: tuple[Axis, ...]) -> Stmt:
         return index_statement(place, "+=", value, axes, self.own, self.use.is_size)
 
-    def _is_safe(self, one: Contribution) -> bool:
+    def _is_safe(self, one: Contribution, known: tuple[Expr, ...]) -> bool:
         """Whether what falls outside may be dropped: no mistake of the program is lost with it."""
         assert isinstance(one.place, Index)
         if one.guard is None:
@@ -261,18 +303,22 @@ class _Point:
             return not any(
                 isinstance(node, Index) for s in one.place.subscripts for node in walk(s)
             )
-        return self._inside(one.place, facts(one.guard))
+        return self._inside(one.place, known + facts(one.guard))
 
-    def _where(self, place: Index, one: Contribution) -> Stmt:
+    def _where(self, place: Index, one: Contribution, known: tuple[Expr, ...]) -> Stmt:
         """A scatter that adds zero to element 0 where there is no such place; nothing to a tensor
-        without elements."""
+        without elements. ``known`` is not negative at any point."""
         guard = one.guard
+        count = len(place.subscripts)
         if one.padded:
-            tests = inside_tests(place, self.axes)
+            tests = [
+                None if self._is_inside(place, k, known) else test
+                for k, test in enumerate(inside_tests(place, self.axes))
+            ]
             guard = functools.reduce(both, tests, guard)
             outside = [test is not None for test in tests]
         else:
-            outside = [not self._is_inside(place, k) for k in range(len(place.subscripts))]
+            outside = [not self._is_inside(place, k, known) for k in range(count)]
         if guard is None:
             return self._statement(place, one.value, self.axes)
         subscripts = list(place.subscripts)

@@ -17,13 +17,15 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from loma import sizes
+from loma.axes import told_apart
 from loma.bounds import facts, is_never_negative
 from loma.ir import (
-    INT, Axis, Binary, Expr, For, If, Index, IndexAssign, IntConst, Stmt, TensorType, Var, While,
+    INT, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Return, Stmt,
+    TensorType, Var, While,
 )  # fmt: skip
 from loma.names import Names
-from loma.overlap import Read, apart, reads_of
-from loma.walk import children, expressions, root, statements, substitute, walk
+from loma.overlap import Read, apart, differ, reads_of
+from loma.walk import children, expressions, free_variables, root, statements, substitute, walk
 
 IsSize = Callable[[str], bool]
 # The expressions that the adjoint of a statement computes with.
@@ -57,31 +59,37 @@ class _Use:
 
 
 @dataclass(slots=True)
-class _Accesses:
-    """What happens to one tensor in a loop; ``other``: more than writes and reads of elements."""
+class _OfTensor:
+    """What happens to one tensor in a block; ``other``: more than reads and writes of elements."""
 
     writes: list[_Write] = field(default_factory=list)
     reads: list[tuple[IndexAssign | None, _Use]] = field(default_factory=list)
+    read_whole: bool = False
     other: bool = False
 
 
-class Settling:
-    """Answers for one loop; ``changing`` are variables whose value says nothing of a later one,
-    ``around`` the loops around."""
+class Accesses:
+    """The writes and reads of a block; ``changing`` are variables whose value says nothing of a
+    later one, ``around`` the loops around."""
 
     def __init__(
-        self, loop: For, around: tuple[For, ...], changing: Collection[str], is_size: IsSize
+        self,
+        body: tuple[Stmt, ...],
+        around: tuple[For, ...],
+        changing: Collection[str],
+        is_size: IsSize,
     ) -> None:
         self._changing = changing
         self._is_size = is_size
         self._around = around
-        self._found: dict[str, _Accesses] = {}
-        self._walk((loop,), Point((), (), ()))
+        self._found: dict[str, _OfTensor] = {}
+        self._walk(body, Point((), (), ()))
 
     def settled(self, names: Collection[str], reads: AdjointReads) -> frozenset[str]:
-        """Those of the tensors that are settled; ``reads`` tells what the adjoint of a statement
-        needs if the statement itself is not run again."""
-        chosen = {n for n in names if n in self._found and not self._found[n].other}
+        """Those of the tensors that are settled in the block, a loop; ``reads`` tells what the
+        adjoint of a statement needs if the statement itself is not run again."""
+        known = {n: self._found[n] for n in names if n in self._found}
+        chosen = {n for n, found in known.items() if not (found.other or found.read_whole)}
         while True:
             kept = {name for name in chosen if self._is_settled(name, chosen, reads)}
             if kept == chosen:
@@ -95,9 +103,20 @@ class Settling:
         own = [write for write in accesses.writes if write.stmt is stmt]
         if len(own) != 1 or accesses.other:
             return False
-        read = Read(stmt.target, {}, ())
+        read = Read(stmt.target, {})
         use = _Use(read, stmt.axes, own[0].point, after=True)
         return all(self._precedes(write, use) for write in accesses.writes)
+
+    def first_writes(self) -> frozenset[int]:
+        """The assignments, by identity, to elements that nothing in the block writes before."""
+        return frozenset(
+            id(write.stmt)
+            for accesses in self._found.values()
+            if not accesses.other
+            for write in accesses.writes
+            if write.stmt.op == "=" and self._writes_once(write)
+            and all(other is write or self._never_meet(other, write) for other in accesses.writes)
+        )  # fmt: skip
 
     def _is_settled(self, name: str, chosen: set[str], reads: AdjointReads) -> bool:
         accesses = self._found[name]
@@ -139,6 +158,8 @@ class Settling:
                         known = tuple(f for f in facts(cond, holds) if self._is_fixed(f))
                         self._walk(block, Point(
                             here.loops, (*here.position, k), here.known + known))  # fmt: skip
+                case Declare(_, None) | Return():
+                    pass
                 case _:
                     *values, target = expressions(stmt)
                     for value in values:
@@ -155,12 +176,12 @@ class Settling:
             if isinstance(node, Var):
                 self._of(node.name).other = True
 
-    def _of(self, name: str) -> _Accesses:
-        return self._found.setdefault(name, _Accesses())
+    def _of(self, name: str) -> _OfTensor:
+        return self._found.setdefault(name, _OfTensor())
 
     def _wholes(self, expr: Expr) -> None:
         for name in _whole_tensors(expr):
-            self._of(name).other = True
+            self._of(name).read_whole = True
 
     def _reads(
         self, stmt: IndexAssign | None, expr: Expr, axes: tuple[Axis, ...], point: Point
@@ -232,11 +253,80 @@ class Settling:
         free = tuple(Axis(loop.counter, loop.extent) for loop in there_)
         ranges = {loop.counter: loop.extent for loop in here_}
         ranges |= {axis.name: axis.extent for axis in use.axes} | dict(use.read.extents)
-        read = Read(use.read.place, ranges, use.read.known)
+        read = replace(use.read, extents=ranges)
         around = self._extents(loops[:shared], ())
         return apart(
             target, (*free, *write.stmt.axes), read, around, self._is_size, use.point.known
         )
+
+    def _below(self, at: Expr, extent: Expr) -> tuple[Expr, Expr]:
+        """Of these one is not negative where a counter has no such value."""
+        below = Binary("-", Binary("-", IntConst(0), at, INT), IntConst(1), INT)
+        return below, Binary("-", at, extent, INT)
+
+    def _elsewhere(self, write: _Write, taken: set[str]) -> tuple[list[Expr], dict[str, Expr]]:
+        """The place of a write at any other point, and the ranges there of counters and indices
+        (those that do not change)."""
+        ranges = {loop.counter: loop.extent for loop in write.point.loops}
+        ranges |= {axis.name: axis.extent for axis in write.stmt.axes}
+        target = write.stmt.target
+        assert isinstance(target, Index)
+        names = Names(taken | {n.name for n in walk(target) if isinstance(n, Var)} | set(ranges))
+        there: dict[str, Expr] = {n: Var(names.fresh(f"{n}_there"), INT) for n in ranges}
+        moved = {root(there[name]): substitute(extent, there) for name, extent in ranges.items()}
+        return [substitute(s, there) for s in target.subscripts], moved
+
+    def _never_meet(self, other: _Write, write: _Write) -> bool:
+        """Whether two statements never write to one element: what the subscripts say of the
+        other's counters and indices is put in, then some subscript must differ."""
+        target = write.stmt.target
+        assert isinstance(target, Index)
+        here = {loop.counter: loop.extent for loop in (*self._around, *write.point.loops)}
+        here |= {axis.name: axis.extent for axis in write.stmt.axes}
+        names = {n.name for n in walk(target) if isinstance(n, Var)} | set(here)
+        subscripts, there = self._elsewhere(other, names)
+        unknown = dict(there)
+        solved = True
+        while solved:
+            solved = False
+            for own, fixed in zip(subscripts, target.subscripts, strict=True):
+                left = free_variables(own) & set(unknown)
+                if len(left) != 1:
+                    continue
+                name = left.pop()
+                form = sizes.affine(own, (Axis(name, unknown[name]),))
+                slope = None if form is None else sizes.constant(form[0][name])
+                if form is None or slope not in (1, -1):
+                    continue
+                at = Binary("-", fixed, form[1], INT)
+                at = at if slope == 1 else Binary("-", IntConst(0), at, INT)
+                extents = {k: v for k, v in {**here, **unknown}.items() if self._is_fixed(v)}
+                ends = self._below(at, unknown[name]) if name in extents else ()
+                if any(is_never_negative(e, extents, self._is_size, write.point.known)
+                       for e in ends):  # fmt: skip
+                    return True
+                subscripts = [substitute(s, {name: at}) for s in subscripts]
+                unknown = {
+                    k: substitute(extent, {name: at}) for k, extent in unknown.items() if k != name
+                }
+                solved = True
+        extents = {k: v for k, v in {**here, **unknown}.items() if self._is_fixed(v)}
+        return any(
+            differ(left, right, extents, self._is_size, write.point.known)
+            for left, right in zip(subscripts, target.subscripts, strict=True)
+        )
+
+    def _writes_once(self, write: _Write) -> bool:
+        """Whether a statement writes to each element at one point of its loops and indices only."""
+        target = write.stmt.target
+        assert isinstance(target, Index)
+        axes = (*(Axis(loop.counter, loop.extent) for loop in write.point.loops), *write.stmt.axes)
+        if not all(self._is_fixed(axis.extent) for axis in axes):
+            return {axis.name for axis in axes} <= {
+                s.name for s in target.subscripts if isinstance(s, Var)
+            }
+        own = tuple(axis for axis in axes if sizes.mentions(target, {axis.name}))
+        return len(own) == len(axes) and {a.name for a in own} <= _told_apart(target, own)
 
     def _step(
         self,
@@ -267,14 +357,24 @@ class Settling:
             one = Binary("-", ahead, IntConst(1), INT)
             if is_never_negative(one, extents, self._is_size, known):
                 return "before"
-            low = Binary("-", Binary("-", IntConst(0), at, INT), IntConst(1), INT)
-            high = Binary("-", at, loop.extent, INT)
-            for outside in (low, high) if self._is_fixed(loop.extent) else (low,):
+            ends = self._below(at, loop.extent)
+            for outside in ends if self._is_fixed(loop.extent) else ends[:1]:
                 if is_never_negative(outside, extents, self._is_size, known):
                     return "before"  # it is never written
             if is_never_negative(ahead, extents, self._is_size, known):
                 found = "same"
         return found
+
+
+def _told_apart(target: Index, axes: tuple[Axis, ...]) -> set[str]:
+    """:func:`told_apart`, also for subscripts with a constant beside an index that stands alone."""
+    names = {axis.name for axis in axes}
+    bare: list[Expr] = []
+    for subscript in target.subscripts:
+        form = sizes.affine(subscript, axes)
+        alone = form is not None and [sizes.constant(c) for c in form[0].values()] == [1]
+        bare.append(Var(next(iter(form[0])), INT) if form is not None and alone else subscript)
+    return told_apart(tuple(bare), axes) & names
 
 
 def _whole_tensors(expr: Expr) -> Iterator[str]:

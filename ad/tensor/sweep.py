@@ -10,12 +10,13 @@ from loma import builder as b
 from loma.ad.tensor.calls import CallPlan
 from loma.ad.expressions import PartialName
 from loma.ad.tensor.normalise import Normal
+from loma.ad.tensor.settled import Accesses
 from loma.ir import (
     FLOAT, Assign, Declare, Expr, For, Function, IndexAssign, Span, Stmt, TensorType, Type, Unpack,
     Var, Zero,
 )  # fmt: skip
 from loma.sizes import size_variables
-from loma.walk import root, statements, substitute
+from loma.walk import free_variables, root, statements, substitute
 
 Env = dict[str, str]  # primal variable -> the version that holds its value
 
@@ -30,6 +31,9 @@ class Record:
     saved: tuple[Var, ...] = ()  # what a called function's forward part handed over
     extreme: Var | None = None  # position of the first extreme of a max or min reduction
     tape: tuple[tuple[str, Var], ...] = ()  # for a loop: (variable, its tape)
+    # For a loop: (tensor, its version after the loop, the statements that overwrite parts of it,
+    # each with the tape of what was there).
+    undone: tuple[tuple[str, str, tuple[tuple[IndexAssign, Var], ...]], ...] = ()
     settled: tuple[tuple[str, str], ...] = ()  # for a loop: (tensor, its version after the loop)
     kept: bool = False  # what the statement wrote is in the version that its adjoint reads
 
@@ -93,6 +97,10 @@ class SweepContext:
         # (see settled.py), and the statements, by identity, whose results stay that long.
         self.settled: frozenset[str] = frozenset()
         self.kept: set[int] = set()
+        # The statements, by identity, that write to elements to which nothing has been written.
+        self.first = Accesses(
+            normal.function.body, (), self.assigned, self.is_size
+        ).first_writes()  # fmt: skip
         self.sweeps = Sweeps()
         self.env: Env = {}  # the versions at the end of the forward sweep
         self.blocks: list[Block] = []  # nested blocks whose adjoint is being made
@@ -102,6 +110,14 @@ class SweepContext:
         """A nested block of the function; ``env`` are the versions at its end."""
         inside = Counter(writes(body))
         return Block(env, frozenset(n for n, count in inside.items() if count == self._writes[n]))
+
+    def ranges(self) -> dict[str, Expr]:
+        """The ranges of the loop counters around, as far as nothing changes them."""
+        return {
+            loop.counter: loop.extent
+            for loop in self.loops
+            if not free_variables(loop.extent) & self.assigned
+        }
 
     def version(self, name: str, env: Env) -> Var:
         return Var(env.get(name, name), self.types[name])

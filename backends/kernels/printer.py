@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from loma import sizes
@@ -9,9 +10,11 @@ from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, temporaries
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.sharing import Library
 from loma.ir import Declare, For, Function, If, IndexAssign, IntConst, TensorType, Var
+from loma.passes.old_values import PREFIX
 from loma.printer import print_expr, print_function, print_stmt, print_type
 
 _INDENT = "    "
+_COPY = re.compile(rf"\s*{PREFIX}\w+\[.*\] = (\w+)\[")
 
 
 def print_steps(function: Function, steps: tuple[Step, ...], library: Library) -> str:
@@ -23,7 +26,16 @@ def print_steps(function: Function, steps: tuple[Step, ...], library: Library) -
     head = print_function(replace(function, body=())).split("\n")
     while head and head[-1].strip() in ("", "pass"):
         head.pop()
-    return "\n".join([*head, *_Printer(library, temporaries(steps)).steps(steps, _INDENT)]) + "\n"
+    lines = _Printer(library, temporaries(steps)).steps(steps, _INDENT)
+    return "\n".join([*head, *map(_with_reason, lines)]) + "\n"
+
+
+def _with_reason(line: str) -> str:
+    """A line that copies old values of a tensor says why."""
+    found = _COPY.match(line)
+    if found is None:
+        return line
+    return f"{line}  # a copy: the next statement reads '{found[1]}' where it may write"
 
 
 class _Printer:

@@ -15,12 +15,11 @@ from loma.backends.libtorch.access import without_no_diff
 from loma.backends.libtorch.context import SerialScope
 from loma.backends.libtorch.expressions import element_type, strip
 from loma.backends.libtorch.loops import data, is_library_call
-from loma.backends.libtorch.names import cpp_name
 from loma.backends.libtorch.plan import target_axes
 from loma.backends.libtorch.timing import timed
 from loma.backends.writer import Writer
 from loma.ir import (
-    Assign, Call, Expr, For, If, Index, IndexAssign, Member, Module, Op, Return, Stmt, TensorType,
+    Assign, Call, Expr, For, If, Index, IndexAssign, Member, Module, Op, Stmt, TensorType,
     Var, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.walk import expressions, root, statements, walk
@@ -64,29 +63,29 @@ def _is_whole(node: Expr, module: Module) -> bool:
             return False
 
 
-def write_serial(owner: Statements, loop: For, outermost: bool) -> None:
+def write_serial(owner: Statements, loop: For) -> None:
     """Writes the loop where ``owner`` stands."""
     context, writer = owner.context, owner.writer
     tensors = _tensors(loop)
-    _allocate(owner, tensors)
+    for name in sorted(tensors):
+        if name in owner.lazy and name not in owner.ready:
+            owner.allocate(name, "zeros", outermost=False)
     inner = [stmt for stmt in statements(loop.body) if isinstance(stmt, IndexAssign | Zero)]
     written = {root(stmt.target) for stmt in inner}
     inside = Writer()
-    context.serial = SerialScope()
+    used = context.serial = SerialScope()
     owner.writer = inside
     probes, context.probes = context.probes, None
     lazy, owner.lazy = owner.lazy, {}
     owner.loop(loop, loop.body)
     owner.lazy, owner.writer, context.probes = lazy, writer, probes
-    used, context.serial = context.serial, None
+    context.serial = None
     with timed(context, writer, [loop]), writer.block():
         for base, pointer in used.pointers.items():
             element = element_type(tensors[base])
             access = "mutable_data_ptr" if base in written else "const_data_ptr"
             text = data(context, base, context.variable(Var(base, tensors[base])),
                         f"{access}<{element}>")  # fmt: skip
-            if base in _needs(owner):
-                text = f"{cpp_name(base)}.defined() ? {text} : nullptr"
             const = "" if base in written else "const "
             writer.line(f"{const}{element}* const {pointer} = {text};")
         writer.extend(inside.lines)
@@ -112,29 +111,3 @@ def _tensors(loop: For) -> dict[str, TensorType]:
         for node in walk(without_no_diff(expr))
         if isinstance(node, Var) and isinstance(node.type, TensorType)
     }
-
-
-def _needs(owner: Statements) -> dict[str, str]:
-    """The adjoints that the caller may not want, with the argument that says so."""
-    last = owner.context.function.body[-1]
-    if not owner.needs or not isinstance(last, Return):
-        return {}
-    return {
-        value.name: need.name
-        for value, need in zip(last.values, owner.needs, strict=True)
-        if isinstance(value, Var)
-    }
-
-
-def _allocate(owner: Statements, tensors: dict[str, TensorType]) -> None:
-    """Allocates what no statement before surely has."""
-    needs = _needs(owner)
-    for name in sorted(tensors):
-        if name not in owner.lazy or name in owner.ready:
-            continue
-        if name in needs:
-            made = owner.host.allocate(owner.lazy[name], "zeros")
-            wanted = f"{cpp_name(needs[name])} != 0 && !{cpp_name(name)}.defined()"
-            owner.writer.line(f"if ({wanted}) {cpp_name(name)} = {made};")
-        else:
-            owner.allocate(name, "zeros", False)

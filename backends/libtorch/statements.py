@@ -240,7 +240,7 @@ class Statements:
             case If(cond, then, other):
                 self._if(cond, then, other, outermost)
             case For() if self.context.serial is None and is_serial(stmt, self.context.module):
-                write_serial(self, stmt, outermost)
+                write_serial(self, stmt)
             case For():
                 self.loop(stmt, stmt.body)
             case While():

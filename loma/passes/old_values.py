@@ -25,16 +25,18 @@ from loma.names import Names, names_of
 from loma.overlap import Read, apart, reads_of, same_element
 from loma.walk import free_variables, map_blocks, map_children, root, statements, walk
 
-# Why a copy was made, for whoever looks at the statements: the reads, by the copy's name.
+# Names of copies begin with it, so that whoever prints statements can say what they are.
 PREFIX = "_before_"
 
 
 def old_values(module: Module) -> Module:
-    """The pass on every tensor function of a module."""
-    return replace(
-        module,
-        functions=tuple(_Worker(f).run() if is_tensor_function(f) else f for f in module.functions),
-    )
+    """The pass on every function of a module."""
+    return replace(module, functions=tuple(map(without_overlap, module.functions)))
+
+
+def without_overlap(function: Function) -> Function:
+    """The pass on one function."""
+    return _Worker(function).run() if is_tensor_function(function) else function
 
 
 def changing_ints(body: tuple[Stmt, ...]) -> set[str]:
