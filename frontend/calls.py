@@ -297,10 +297,10 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
 
 def _check_extreme(node: ast.Call, name: str, items: list[Expr | list[Expr]]) -> None:
     """Refuses ``max(x, 1)`` of a whole tensor: the 1 may be meant as a dimension."""
-    whole = [i for i in items if not isinstance(i, list) and not b.is_rank0(i.type)]
-    ints = [i for i in whole if isinstance(i, IntConst)]
-    tensors = [i for i in whole if isinstance(i.type, TensorType)]
-    if len(items) == 2 == len(whole) and not node.keywords and not (ints and tensors):
+    one_each = [i for i in items if not isinstance(i, list)]
+    ints = [i for i in one_each if isinstance(i, IntConst)]
+    tensors = [i for i in one_each if isinstance(i.type, TensorType) and i.type.dims != ()]
+    if len(one_each) == len(items) == 2 and not node.keywords and not (ints and tensors):
         return
     number = f"{ints[0].value}" if ints else "1"
     raise errors.OperatorArguments(

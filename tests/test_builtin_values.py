@@ -184,20 +184,24 @@ def test_scalar_functions(module: Any, backend: str) -> None:
 
 
 def tensor_program() -> str:
-    """``elements``: each function in a row of its own, by index statements."""
+    """Each function in a row of its own, by index statements."""
     rows = []
     for number, name in enumerate(NAMES):
         elements = [f"{x}[{number}, i]" for x in LETTERS[: arity(name)]]
         rows.append(f"    r[{number}, i] = 1.0 * {call(name, elements)}")
     params = ", ".join(f"{x} : In[Tensor[{len(NAMES)}, N]]" for x in LETTERS)
     result = f"Tensor[{len(NAMES)}, N]"
-    return "\n".join([f"def elements({params}) -> {result}:", f"    r : {result}", *rows,
-                      "    return r\n"])  # fmt: skip
+    return "\n".join(
+        [f"def elements({params}) -> {result}:", f"    r : {result}", *rows, "    return r\n"]
+    )
 
 
-@pytest.fixture(scope="module")
-def tensors() -> Any:
-    return loma.compile(tensor_program())
+def library_program() -> str:
+    """Each on whole tensors of unknown rank, which calls PyTorch's."""
+    params = ", ".join(f"{x} : In[Tensor]" for x in LETTERS)
+    values = ", ".join(f"no_diff({call(name, LETTERS[: arity(name)])} * 1.0)" for name in NAMES)
+    results = ", ".join(["Tensor"] * len(NAMES))
+    return f"def library({params}) -> tuple[{results}]:\n    return {values}\n"
 
 
 def arguments(dtype: torch.dtype) -> list[Tensor]:
@@ -211,9 +215,9 @@ def arguments(dtype: torch.dtype) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_index_statements(tensors: Any, dtype: torch.dtype) -> None:
+def test_index_statements(dtype: torch.dtype) -> None:
     args = [x.requires_grad_() for x in arguments(dtype)]
-    value = tensors.elements(*args)
+    value = loma.compile(tensor_program()).elements(*args)
     first = torch.autograd.grad(value.sum(), args, create_graph=True)
     along = sum(c * g.sum() for c, g in zip(ALONG, first, strict=True))
     second = torch.autograd.grad(along, args)
@@ -222,6 +226,47 @@ def test_index_statements(tensors: Any, dtype: torch.dtype) -> None:
         rows = [[t[number].detach() for t in of[:count]] for of in (args, first, second)]
         check(name, rows[0], value[number].detach(), rows[1], rows[2],
               2e-5 if dtype == torch.float32 else 1e-11)  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_whole_tensors_of_unknown_rank(dtype: torch.dtype) -> None:
+    columns = list(torch.tensor(list(itertools.product(FEW, repeat=3)), dtype=dtype).T)
+    for name, value in zip(NAMES, loma.compile(library_program()).library(*columns), strict=True):
+        own = columns[: arity(name)]
+        usual = (
+            ~is_declared(name, own)
+            if name == "polygamma"
+            else torch.ones_like(own[0], dtype=torch.bool)
+        )
+        wanted, _, _ = expected(name, own)
+        compare(name, value[usual], wanted[usual], [c[usual] for c in own],
+                2e-5 if dtype == torch.float32 else 1e-11)  # fmt: skip
+
+
+def operator_program() -> str:
+    parts = []
+    for name in NAMES:
+        args = LETTERS[: arity(name)]
+        params = ", ".join(f"{x} : In[Tensor[N]]" for x in args)
+        parts.append(f"def f_{name}({params}) -> Tensor[N]:\n    return {call(name, args)} * 1.0\n")
+        parts.append(f"d_{name} = rev_diff(f_{name})\ndd_{name} = rev_diff(d_{name})\n")
+    return "\n".join(parts)
+
+
+def test_operators_on_whole_tensors() -> None:
+    """Their rules are those of the scalar functions, on tensors."""
+    host = Interpreter(differentiated(operator_program()))
+    for name in NAMES:
+        columns = list(torch.tensor(points(name), dtype=torch.float64).T)
+        args = [c.numpy() for c in columns]
+        one, zero = np.ones(len(args[0])), np.zeros(len(args[0]))
+        (value,) = host.call(f"f_{name}", *args)
+        first = host.call(f"d_{name}", *(a for x in args for a in (x, zero)), one)
+        paired = [a for x, c in zip(args, ALONG, strict=False) for a in (x, zero, c * one)]
+        second = host.call(f"dd_{name}", *paired, one, zero)[: len(args)]
+        found = [[torch.as_tensor(x) for x in part] for part in ([value], first, second)]
+        check(name, columns, found[0][0], found[1], found[2], 1e-11)
 
 
 def test_polygamma_is_precise() -> None:
