@@ -106,32 +106,6 @@ def neg_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     return (op("neg", c.g),)
 
 
-def relu_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """relu(x): 0 where y <= 0, else g"""
-    return (op("where", op("le", c.y, b.flt(0)), b.flt(0), c.g),)
-
-
-def sigmoid_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """sigmoid(x): g y (1 - y)"""
-    return (op("mul", c.g, op("mul", c.y, op("sub", b.flt(1), c.y))),)
-
-
-def tanh_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """tanh(x): g (1 - y y)"""
-    return (op("mul", c.g, op("sub", b.flt(1), op("mul", c.y, c.y))),)
-
-
-def exp_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """exp(x): g y"""
-    return (op("mul_no_nan", c.y, c.g),)
-
-
-def log_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """log(x): g / x"""
-    (x,) = c.args
-    return (op("mul_no_nan", op("div", b.flt(1), x), c.g),)
-
-
 def sqrt_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """sqrt(x): g / (2 y), and 0 at 0"""
     slope = op("div", b.flt(0.5), c.y)
@@ -196,8 +170,11 @@ def mean_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     return (op("expand", op("div", _kept(c), count_expr), shape=dims),)
 
 
-def amax_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """amax(x, dims): g at the first largest element, else 0"""
+def _reduced_in_rows(
+    c: OpAdjoint, adjoint: Callable[[Expr, Expr, Expr], Expr]
+) -> tuple[Expr | None, ...]:
+    """The adjoint of a reduction, as ``adjoint`` makes it from x with the elements of each result
+    in a row, their number, and g with rows of one element."""
     (x,) = c.args
     dims = _rank(c)
     reduced = reduced_dims(c, len(dims))
@@ -206,10 +183,79 @@ def amax_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     outer = tuple(dims[k] for k in kept)
     count = sizes.product(tuple(dims[k] for k in reduced))
     flat = op("reshape", op("permute", x, dims=order), shape=(*outer, count))
-    first = op("one_hot", op("argmax", flat, dim=-1), size=count)
-    spread = op("mul", op("reshape", c.g, shape=(*outer, IntConst(1))), first)
+    spread = adjoint(flat, count, op("reshape", c.g, shape=(*outer, IntConst(1))))
     back = op("reshape", spread, shape=tuple(dims[k] for k in order))
     return (op("permute", back, dims=tuple(order.index(k) for k in range(len(dims)))),)
+
+
+def extreme_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """amax(x, dims), amin(x, dims): g at the first such element, else 0"""
+
+    def at_first(rows: Expr, count: Expr, g: Expr) -> Expr:
+        return op("mul", g, op("one_hot", op(f"arg{c.name[1:]}", rows, dim=-1), size=count))
+
+    return _reduced_in_rows(c, at_first)
+
+
+def prod_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """prod(x, dims): g times the elements before each one, times those after it"""
+
+    def others(rows: Expr, count: Expr, g: Expr) -> Expr:
+        dims = dims_of(rows)
+        assert dims is not None
+        last = len(dims) - 1
+        before, after = (
+            _moved_on("ones", op("cumprod", x, dim=last), last) for x in (rows, _flip(rows, last))
+        )
+        return op("mul", g, op("mul", before, _flip(after, last)))
+
+    return _reduced_in_rows(c, others)
+
+
+def _flip(x: Expr, dim: object) -> Expr:
+    return op("flip", x, dims=(dim,))
+
+
+def _moved_on(name: str, x: Expr, dim: int, back: bool = False) -> Expr:
+    """Each element of x at the next place along dim (or the one before), and ``zeros`` or ``ones``
+    where there is none."""
+    dims = dims_of(x)
+    assert dims is not None
+    edge = op(name, shape=(*dims[:dim], IntConst(1), *dims[dim + 1 :]))
+    start = IntConst(1 if back else 0)
+    end = sizes.simplify(b.binary("+", start, dims[dim]))
+    return op("slice", op("cat", *((x, edge) if back else (edge, x)), dim=dim),
+              dim=dim, start=start, end=end)  # fmt: skip
+
+
+def cumsum_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """cumsum(x, dim): the sum of g from each element on"""
+    dim = _int(c, "dim")
+    return (_flip(op("cumsum", _flip(c.g, dim), dim=dim), dim),)
+
+
+def _scanned_back(c: OpAdjoint, factors: Expr, dim: int) -> Expr:
+    """r with r[t] = g[t] + factors[t + 1] * r[t + 1] along dim."""
+    after = _moved_on("zeros", factors, dim, back=True)
+    return _flip(op("scan", _flip(after, dim), _flip(c.g, dim), dim=dim), dim)
+
+
+def cumprod_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """cumprod(x, dim): y[t - 1] r[t], where r[t] = g[t] + x[t + 1] r[t + 1]"""
+    (x,) = c.args
+    dim = _dim(c)
+    return (op("mul", _moved_on("ones", c.y, dim), _scanned_back(c, x, dim)),)
+
+
+def scan_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """scan(a, b, dim): y[t - 1] r[t] and r[t], where r[t] = g[t] + a[t + 1] r[t + 1]"""
+    dim = _dim(c)
+    back = _scanned_back(c, c.args[0], dim)
+    return op("mul", _moved_on("zeros", c.y, dim), back), back
+
+
+def _dim(c: OpAdjoint) -> int:
+    return (sizes.constant(_int(c, "dim")) or 0) % len(_rank(c))
 
 
 def softmax_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
@@ -254,15 +300,16 @@ def _conv_attrs(c: OpAdjoint) -> dict[str, object]:
 
 
 def _channel_sum(c: OpAdjoint) -> tuple[Expr, ...]:
-    return (op("sum", c.g, dims=(0, 2, 3)),) if len(c.args) == 3 else ()
+    dims = (0, *range(2, len(_rank(c))))
+    return (op("sum", c.g, dims=dims),) if len(c.args) == 3 else ()
 
 
-def conv2d_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """x * w + b: conv2d_input(g, w), conv2d_weight(g, x), sum of g"""
+def convolution_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """x * w + b: conv2d_input(g, w), conv2d_weight(g, x), sum of g; and so for conv3d"""
     x, w = c.args[:2]
     attrs = _conv_attrs(c)
-    dx = op("conv2d_input", c.g, w, shape=_rank(c), **attrs)
-    dw = op("conv2d_weight", c.g, x, shape=_rank(c, 1), **attrs)
+    dx = op(f"{c.name}_input", c.g, w, shape=_rank(c), **attrs)
+    dw = op(f"{c.name}_weight", c.g, x, shape=_rank(c, 1), **attrs)
     return dx, dw, *_channel_sum(c)
 
 
@@ -275,18 +322,20 @@ def conv_transpose2d_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     return op("conv2d", c.g, w, **attrs), dw, *_channel_sum(c)
 
 
-def conv2d_input_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+def convolution_input_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """bilinear in g and w: conv2d(h, w), conv2d_weight(g, h), with h the result's adjoint"""
     grad, w = c.args
-    attrs = _conv_attrs(c)
-    return op("conv2d", c.g, w, **attrs), op("conv2d_weight", grad, c.g, shape=_rank(c, 1), **attrs)
+    conv, attrs = c.name.removesuffix("_input"), _conv_attrs(c)
+    dw = op(f"{conv}_weight", grad, c.g, shape=_rank(c, 1), **attrs)
+    return op(conv, c.g, w, **attrs), dw
 
 
-def conv2d_weight_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+def convolution_weight_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """bilinear in g and x: conv2d(x, h), conv2d_input(g, h), with h the result's adjoint"""
     grad, x = c.args
-    attrs = _conv_attrs(c)
-    return op("conv2d", x, c.g, **attrs), op("conv2d_input", grad, c.g, shape=_rank(c, 1), **attrs)
+    conv, attrs = c.name.removesuffix("_weight"), _conv_attrs(c)
+    dx = op(f"{conv}_input", grad, c.g, shape=_rank(c, 1), **attrs)
+    return op(conv, x, c.g, **attrs), dx
 
 
 def _pool_attrs(c: OpAdjoint) -> dict[str, object]:
@@ -333,6 +382,24 @@ def permute_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
 def transpose_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """transpose(x): g transposed"""
     return (op("transpose", c.g, **c.attrs),)
+
+
+def flip_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """flip(x, dims): g in reverse order"""
+    return (op("flip", c.g, **c.attrs),)
+
+
+def roll_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """roll(x, shifts, dims): g moved back"""
+    shifts = c.attrs["shifts"]
+    assert isinstance(shifts, tuple)
+    back = tuple(sizes.simplify(b.binary("-", IntConst(0), shift)) for shift in shifts)
+    return (op("roll", c.g, shifts=back, dims=c.attrs["dims"]),)
+
+
+def triangle_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """tril(x, k), triu(x, k): the same of g"""
+    return (op(c.name, c.g, **c.attrs),)
 
 
 def cat_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:

@@ -8,11 +8,13 @@ that was not taken, a tangent that is zero).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma import builder as b
+from loma import sizes
 from loma.ir import FLOAT, INT, BinaryOp, Builtin, Expr, FloatConst, IntConst, Select
 
 
@@ -99,15 +101,40 @@ def exp_rule(x: Expr) -> tuple[Partial, ...]:
     return (Singular(_call("exp", x)),)
 
 
+def expm1_rule(x: Expr) -> tuple[Partial, ...]:
+    """d expm1(x) = exp(x) dx"""
+    return (Singular(_call("exp", x)),)
+
+
+def exp2_rule(x: Expr) -> tuple[Partial, ...]:
+    """d exp2(x) = log(2) exp2(x) dx"""
+    return (Singular(b.mul(b.flt(math.log(2)), _call("exp2", x))),)
+
+
 def log_rule(x: Expr) -> tuple[Partial, ...]:
     """d log(x) = dx / x"""
     return (Singular(_div(b.flt(1), x)),)
+
+
+def log1p_rule(x: Expr) -> tuple[Partial, ...]:
+    """d log1p(x) = dx / (1 + x)"""
+    return (Singular(_div(b.flt(1), b.binary("+", b.flt(1), x))),)
+
+
+def log2_rule(x: Expr) -> tuple[Partial, ...]:
+    """d log2(x) = dx / (log(2) x)"""
+    return (Singular(_div(b.flt(1 / math.log(2)), x)),)
 
 
 def sqrt_rule(x: Expr) -> tuple[Partial, ...]:
     """d sqrt(x) = dx / (2 sqrt(x)), and 0 at 0"""
     slope = _div(b.flt(0.5), _call("sqrt", x))
     return (Singular(b.select(b.binary("!=", x, b.flt(0)), slope, b.flt(0))),)
+
+
+def rsqrt_rule(x: Expr) -> tuple[Partial, ...]:
+    """d rsqrt(x) = -rsqrt(x) dx / (2 x)"""
+    return (Singular(_div(b.mul(b.flt(-0.5), _call("rsqrt", x)), x)),)
 
 
 def sin_rule(x: Expr) -> tuple[Partial, ...]:
@@ -126,10 +153,87 @@ def tan_rule(x: Expr) -> tuple[Partial, ...]:
     return (b.binary("+", b.flt(1), b.binary("*", tan, tan)),)
 
 
+def asin_rule(x: Expr) -> tuple[Partial, ...]:
+    """d asin(x) = dx / sqrt(1 - x^2)"""
+    return (Singular(_call("rsqrt", b.binary("-", b.flt(1), b.mul(x, x)))),)
+
+
+def acos_rule(x: Expr) -> tuple[Partial, ...]:
+    """d acos(x) = -dx / sqrt(1 - x^2)"""
+    return (Singular(b.neg(_call("rsqrt", b.binary("-", b.flt(1), b.mul(x, x))))),)
+
+
+def atan_rule(x: Expr) -> tuple[Partial, ...]:
+    """d atan(x) = dx / (1 + x^2)"""
+    return (_div(b.flt(1), b.binary("+", b.flt(1), b.mul(x, x))),)
+
+
+def atan2_rule(y: Expr, x: Expr) -> tuple[Partial, ...]:
+    """d atan2(y, x) = (x dy - y dx) / (x^2 + y^2)"""
+    square = b.binary("+", b.mul(x, x), b.mul(y, y))
+    return Singular(_div(x, square)), Singular(b.neg(_div(y, square)))
+
+
+def sinh_rule(x: Expr) -> tuple[Partial, ...]:
+    """d sinh(x) = cosh(x) dx"""
+    return (Singular(_call("cosh", x)),)
+
+
+def cosh_rule(x: Expr) -> tuple[Partial, ...]:
+    """d cosh(x) = sinh(x) dx"""
+    return (Singular(_call("sinh", x)),)
+
+
 def tanh_rule(x: Expr) -> tuple[Partial, ...]:
     """d tanh(x) = (1 - tanh(x)^2) dx"""
     tanh = _call("tanh", x)
     return (b.binary("-", b.flt(1), b.binary("*", tanh, tanh)),)
+
+
+def sigmoid_rule(x: Expr) -> tuple[Partial, ...]:
+    """d sigmoid(x) = sigmoid(x) (1 - sigmoid(x)) dx"""
+    y = _call("sigmoid", x)
+    return (b.mul(y, b.binary("-", b.flt(1), y)),)
+
+
+def softplus_rule(x: Expr) -> tuple[Partial, ...]:
+    """d softplus(x) = sigmoid(x) dx"""
+    return (_call("sigmoid", x),)
+
+
+def relu_rule(x: Expr) -> tuple[Partial, ...]:
+    """d relu(x) = 0 where relu(x) <= 0, else dx"""
+    return (b.select(b.binary("<=", _call("relu", x), b.flt(0)), b.flt(0), b.flt(1)),)
+
+
+def _bell(x: Expr) -> Expr:
+    return b.mul(b.flt(2 / math.sqrt(math.pi)), _call("exp", b.neg(b.mul(x, x))))
+
+
+def erf_rule(x: Expr) -> tuple[Partial, ...]:
+    """d erf(x) = 2 / sqrt(pi) exp(-x^2) dx"""
+    return (_bell(x),)
+
+
+def erfc_rule(x: Expr) -> tuple[Partial, ...]:
+    """d erfc(x) = -2 / sqrt(pi) exp(-x^2) dx"""
+    return (b.neg(_bell(x)),)
+
+
+def lgamma_rule(x: Expr) -> tuple[Partial, ...]:
+    """d lgamma(x) = digamma(x) dx"""
+    return (Singular(_call("digamma", x)),)
+
+
+def digamma_rule(x: Expr) -> tuple[Partial, ...]:
+    """d digamma(x) = polygamma(1, x) dx"""
+    return (Singular(_call("polygamma", IntConst(1), x)),)
+
+
+def polygamma_rule(n: Expr, x: Expr) -> tuple[Partial, ...]:
+    """d polygamma(n, x) = polygamma(n + 1, x) dx"""
+    order = sizes.simplify(b.binary("+", n, IntConst(1)))
+    return None, Singular(_call("polygamma", order, x))
 
 
 def abs_rule(x: Expr) -> tuple[Partial, ...]:
@@ -163,13 +267,22 @@ def min_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
     return _chosen(_first_wins("<=", ">", x, y))
 
 
+def clamp_rule(x: Expr, low: Expr, high: Expr) -> tuple[Partial, ...]:
+    """d clamp(x, low, high) = d min(max(x, low), high)"""
+    below, inside = max_rule(x, low), min_rule(_call("max", x, low), high)
+    first, second = inside[0], inside[1]
+    assert isinstance(first, Expr)
+    kept = [times(first, partial) for partial in below]
+    return (*kept, second)
+
+
 def mul_no_nan_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
     """d(x y) = y dx + x dy, where a zero adjoint or a zero y passes nothing"""
     return Blocking(y), Singular(x)
 
 
 def flat_rule(*args: Expr) -> tuple[Partial, ...]:
-    """no derivative: ints, floor, truncation"""
+    """no derivative: ints, floor and its like, truncation"""
     return (None,) * len(args)
 
 

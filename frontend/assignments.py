@@ -9,7 +9,7 @@ from loma import errors
 from loma.frontend import expressions as ex
 from loma.frontend import stacks
 from loma.frontend.index_statement import Operation, free_indices, index_statement
-from loma.frontend.operators import split
+from loma.frontend.parts import RESULTS, Result
 from loma.frontend.places import check_root, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.types import check_declarable
@@ -174,8 +174,10 @@ def _unpack(scope: Scope, nodes: list[ast.expr], node: ast.expr, span: Span) -> 
             )
         names.append(item)
     match node:
-        case ast.Call(func=ast.Name(id="split")) if "split" not in scope.program.functions:
-            return _split(scope, names, node, span)
+        case ast.Call(func=ast.Name(id=name)) if (
+            name in RESULTS and name not in scope.program.functions
+        ):
+            return _results(scope, names, RESULTS[name](scope, node, len(names)), span)
         case ast.Call():
             value = ex.expression(scope, node)
         case _:
@@ -219,13 +221,12 @@ def _result_variable(scope: Scope, name: ast.Name, type_: Type) -> Var:
     return Var(name.id, symbol.type, span)
 
 
-def _split(scope: Scope, names: list[ast.Name], node: ast.Call, span: Span) -> list[Stmt]:
+def _results(scope: Scope, names: list[ast.Name], parts: list[Result], span: Span) -> list[Stmt]:
     out: list[Stmt] = []
-    parts = split(scope, node, len(names))
     for k, (name, (value, type_)) in enumerate(zip(names, parts, strict=True)):
-        if k + 1 < len(names) and name.id in variables(value):
+        if any(name.id in variables(later) for later, _ in parts[k + 1 :]):
             raise errors.SyntaxNotSupported(
-                f"'{name.id}' is split and takes a part at once", span_of(name),
+                f"'{name.id}' is taken apart and takes a part at once", span_of(name),
                 hint="use a new name for the part",
             )  # fmt: skip
         new = name.id not in scope.symbols

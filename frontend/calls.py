@@ -2,6 +2,8 @@
 
 A name before parentheses is, in this order: a reduction when its argument is ``... for i in N``, a
 function of the module, a tensor operator when an argument is a tensor, a built-in scalar function.
+With ``loma.`` before it, it is one of the last two: derivatives say ``loma.cosh(x)`` where the
+program has a function ``cosh`` of its own.
 """
 
 from __future__ import annotations
@@ -16,35 +18,43 @@ from loma.frontend import expressions as ex
 from loma.frontend import stacks
 from loma.frontend.foreign import instead, is_foreign
 from loma.frontend.operators import argument_of, operator
+from loma.frontend.parts import USAGE
 from loma.frontend.places import argument_place
 from loma.frontend.reductions import REDUCTIONS, reduction
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    INT, Call, Expr, Function, NoDiff, Param, Span, TensorType, TupleType, Type, Var, ZeroPad,
-    is_tensor_function,
+    INT, Call, Expr, Function, Index, IntConst, NoDiff, Op, Param, Span, TensorType, TupleType,
+    Type, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
-from loma.ops import OPS
+from loma.definitions import OPERATORS
 from loma.walk import free_variables, substitute_type
 
 _SCALAR_HINTS = {
-    "relu": "on scalars write max(x, 0.0)",
-    "sigmoid": "on scalars write 1.0 / (1.0 + exp(-x))",
     "where": "on scalars write a if cond else b",
     "sum": "write sum(X[i] for i in N), or sum(x, dims) of a tensor",
     "argmax": "write argmax(X[i] for i in N), or argmax(x, dim) of a tensor",
     "softmax": "write the quotient out: exp(X[i] - M) / sum(exp(X[j] - M) for j in N)",
     "mean": "on scalars write sum(... for i in N) / N",
     "amax": "on scalars write max(a, b) or max(... for i in N)",
+    "amin": "on scalars write min(a, b) or min(... for i in N)",
+    "silu": "on scalars write x * sigmoid(x)",
+    "gelu": "on scalars write 0.5 * x * erfc(-0.7071067811865476 * x)",
+    "elu": "on scalars write x if x > 0.0 else expm1(x)",
+    "leaky_relu": "on scalars write x if x > 0.0 else 0.01 * x",
+    "norm": "write sqrt(sum(X[i] * X[i] for i in N)), or norm(x, dims) of a tensor",
 }
 
 
 def call(scope: Scope, node: ast.Call) -> Expr:
     """A call as an expression."""
+    own = False  # the language's, also where the program has a function of that name
     match node.func:
         case ast.Name(id=name):
             pass
+        case ast.Attribute(value=ast.Name(id="loma"), attr=name) if name in OPERATORS:
+            own = True
         case ast.Attribute() as method if (error := stacks.misused(scope, method)) is not None:
             raise error
         case _:
@@ -75,7 +85,11 @@ def call(scope: Scope, node: ast.Call) -> Expr:
         (operand,) = _exactly(scope, node, 1)
         return NoDiff(operand, operand.type, span_of(node))
     callee = scope.program.functions.get(name)
-    if callee is not None and not (name in OPS and _for_operator(scope, node, callee)):
+    if (
+        callee is not None
+        and not own
+        and not (name in OPERATORS and _for_operator(scope, node, callee))
+    ):
         result = user_call(scope, node, callee)
         _check_value(result, callee, span_of(node))
         return result
@@ -96,7 +110,7 @@ def _exactly(scope: Scope, node: ast.Call, count: int) -> list[Expr]:
 def _zero_pad(scope: Scope, node: ast.Call) -> Expr:
     if len(node.args) == 1 and not node.keywords and isinstance(node.args[0], ast.Subscript):
         read = ex.subscript(scope, node.args[0], padded=True)
-        if isinstance(read.base.type, TensorType):
+        if isinstance(read, Index) and isinstance(read.base.type, TensorType):
             return ZeroPad(read, span_of(node))
     raise errors.OperatorArguments(
         "'zero_pad' takes one element of a tensor", span_of(node), hint="zero_pad(X[i + 1, j])"
@@ -111,8 +125,9 @@ def _for_operator(scope: Scope, node: ast.Call, callee: Function) -> bool:
     if is_tensor_function(callee):
         return False
     names = [arg.id for arg in node.args if isinstance(arg, ast.Name)]
+    types = [scope.symbols[n].type for n in names if n in scope.symbols]
     return any(isinstance(arg, ast.List) for arg in node.args) or any(
-        n in scope.symbols and isinstance(scope.symbols[n].type, TensorType) for n in names
+        isinstance(type_, TensorType) and type_.dims != () for type_ in types
     )
 
 
@@ -239,25 +254,29 @@ def _result(scope: Scope, type_: Type, values: dict[str, Expr]) -> Type:
 
 def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
     span = span_of(node)
-    if name in OPS:
+    if name in OPERATORS:
         items = [argument_of(scope, arg) for arg in node.args]
         tensors = any(isinstance(i, list) or isinstance(i.type, TensorType) for i in items)
-        if tensors or node.keywords or name not in BUILTINS:
+        reduces = name in REDUCTIONS and name not in _SCALAR_HINTS
+        if tensors or node.keywords or not (name in BUILTINS or reduces):
             if items and not tensors and name in _SCALAR_HINTS:
                 raise errors.OperatorArguments(
                     f"'{name}' takes tensors, found ints and floats", span,
                     hint=_SCALAR_HINTS[name],
                 )  # fmt: skip
-            return operator(scope, node, OPS[name], items)
+            if name in ("max", "min"):
+                _check_extreme(node, name, items)
+            made = operator(scope, node, OPERATORS[name], items)
+            scalar = isinstance(made, Op) and not any(
+                isinstance(arg.type, TensorType) for arg in made.args
+            )
+            if name in BUILTINS and scalar:
+                raise errors.CallTypeMismatch(f"'{name}' takes its arguments by position", span)
+            return made
     if name in BUILTINS:
-        args = [ex.expression(scope, arg) for arg in node.args]
-        if any(isinstance(arg.type, TensorType) and arg.type.dims != () for arg in args):
-            raise errors.CallTypeMismatch(
-                f"'{name}' takes ints and floats; it is no operator on tensors", span,
-                hint="use amax(x, dims)" if name == "max" else "write an index statement",
-            )  # fmt: skip
         if node.keywords:
             raise errors.CallTypeMismatch(f"'{name}' takes its arguments by position", span)
+        args = [ex.expression(scope, arg) for arg in node.args]
         return b.builtin(name, args, span)
     if name in REDUCTIONS:
         raise errors.OperatorArguments(
@@ -269,16 +288,35 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
         raise errors.SyntaxNotSupported(
             "'atomic_add' is a statement of its own and has no value", span
         )
+    if name in USAGE and scope.has_tensors():
+        raise errors.OperatorArguments(
+            f"'{name}' has several results, which an assignment takes", span, hint=USAGE[name]
+        )
     raise _unknown(scope, node, name)
+
+
+def _check_extreme(node: ast.Call, name: str, items: list[Expr | list[Expr]]) -> None:
+    """Refuses ``max(x, 1)`` of a whole tensor: the 1 may be meant as a dimension."""
+    one_each = [i for i in items if not isinstance(i, list)]
+    ints = [i for i in one_each if isinstance(i, IntConst)]
+    tensors = [i for i in one_each if isinstance(i.type, TensorType) and i.type.dims != ()]
+    if len(one_each) == len(items) == 2 and not node.keywords and not (ints and tensors):
+        return
+    number = f"{ints[0].value}" if ints else "1"
+    raise errors.OperatorArguments(
+        f"'{name}' of a whole tensor takes another tensor or a float", span_of(node),
+        hint=f"a{name}(x, {number}) is over a dimension, {name}(x, {number}.0) of each element and "
+        "a number",
+    )  # fmt: skip
 
 
 def _unknown(scope: Scope, node: ast.Call, name: str) -> errors.UserError:
     """The error for a name that nothing has, with what it may have been meant for."""
     own = list(scope.program.functions)
-    operators = [op.name for op in OPS.values() if not op.internal and op.infix is None]
+    operators = [op.name for op in OPERATORS.values() if not op.internal and op.infix is None]
     known = [*BUILTINS, *own, "no_diff", "atomic_add"]
     if scope.has_tensors():
-        known += [*operators, *REDUCTIONS, "zero_pad"]
+        known += [*operators, *USAGE, *REDUCTIONS, "zero_pad"]
     names = {arg.id for arg in node.args if isinstance(arg, ast.Name)}
     whole = any(isinstance(s.type, TensorType) and s.type.dims != () for s in scope.symbols.values()
                 if s.name in names)  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from loma import builder as b
 from loma import errors, sizes
-from loma.frontend import calls
+from loma.frontend import calls, slices
 from loma.frontend.ranges import Escape, escape
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.unsupported import unsupported
@@ -273,8 +273,8 @@ def subscript_nodes(node: ast.Subscript) -> list[ast.expr]:
 
 def subscript(
     scope: Scope, node: ast.Subscript, padded: bool = False, target: bool = False
-) -> Index:
-    """One element of a tensor or an array.
+) -> Expr:
+    """One element of a tensor or an array, or a slice of a tensor.
 
     ``padded``: a subscript may leave the tensor. ``target``: the element is written.
     """
@@ -320,7 +320,13 @@ def check_rank(node: ast.Subscript, base: Expr, type_: TensorType) -> tuple[Expr
 def _tensor_element(
     scope: Scope, node: ast.Subscript, base: Expr, type_: TensorType, nodes: list[ast.expr],
     padded: bool, target: bool,
-) -> Index:  # fmt: skip
+) -> Expr:  # fmt: skip
+    if type_.dims is not None and not (scope.elementwise or padded or target):
+        part = slices.is_slice(nodes, len(type_.dims))
+        if part or (nodes and not isinstance(base, Var)):
+            found = slices.sliced(scope, node, base, type_.dims)
+            return found if part else b.as_scalar(found)
+        slices.check_no_tensor(scope, nodes)
     for item in nodes:
         if isinstance(item, ast.Slice | ast.Starred):
             raise unsupported(item, node if isinstance(item, ast.Slice) else item)

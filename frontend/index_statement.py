@@ -201,7 +201,9 @@ def _check_bound(indices: list[ast.Name], own: set[str], op: str) -> None:
 
 def _place(scope: Scope, target: ast.Subscript | ast.Name) -> Index | Var:
     if isinstance(target, ast.Subscript):
-        return ex.subscript(scope, target, target=True)
+        found = ex.subscript(scope, target, target=True)
+        assert isinstance(found, Index)
+        return found
     variable = scope.lookup(target)
     assert isinstance(variable, Var)
     # a rank-0 tensor is one element

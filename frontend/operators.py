@@ -6,13 +6,12 @@ import ast
 from collections.abc import Sequence
 
 from loma import builder as b
-from loma import errors, sizes
+from loma import errors
 from loma.frontend import expressions as ex
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
-from loma.ir import INT, Expr, IntConst, Span, TensorType
-from loma.ops import AttrInfo, OpInfo
-from loma.printer import print_expr
+from loma.ir import Expr, IntConst, Span, TensorType
+from loma.ops import Definition, OpInfo
 
 
 def argument_of(scope: Scope, node: ast.expr) -> Expr | list[Expr]:
@@ -27,9 +26,14 @@ def operator(
 ) -> Expr:
     """Arguments in PyTorch's order: the tensors, then the attributes, each also by name."""
     span = span_of(node)
-    order: list[str | AttrInfo] = [*info.args, *info.attrs]
+    order = list(info.order or [*info.args, *(attr.name for attr in info.attrs)])
     if info.name == "gather" and len(items) > 1 and not _is_tensor(items[1]):
-        order = ["x", info.attrs[0], "index"]  # torch.gather(x, dim, index)
+        order = ["x", "dim", "index"]  # torch.gather(x, dim, index)
+    if info.name == "norm" and len(items) > 1 and not isinstance(items[1], list):
+        raise errors.OperatorArguments(
+            "the second argument of 'norm' is a list of dimensions (in PyTorch it is p)", span,
+            hint="norm(x, [1]) is the 2-norm along dimension 1",
+        )  # fmt: skip
     if len(items) > len(order):
         lists = any(attr.kind in ("ints", "dims") for attr in info.attrs)
         raise errors.OperatorArguments(
@@ -38,18 +42,33 @@ def operator(
             hint=f"put lists in brackets: {info.name}(x, [a, b])" if lists else None,
         )
     given: dict[str, Expr | list[Expr]] = {}
-    for slot, item in zip(order, items, strict=False):
-        given[slot if isinstance(slot, str) else slot.name] = item
+    given.update(zip(order, items, strict=False))
     for keyword in node.keywords:
         key = _keyword(info, keyword, span)
         if key in given:
             raise errors.OperatorArguments(f"'{info.name}' got '{key}' twice", span_of(keyword))
-        given[key] = argument_of(scope, keyword.value)
+        words = next((attr.words for attr in info.attrs if attr.name == key), ())
+        given[key] = _word(keyword, words) if words else argument_of(scope, keyword.value)
     args = _tensor_args(info, given, span)
     attrs = {
         attr.name: _attribute(scope, given[attr.name]) for attr in info.attrs if attr.name in given
     }
-    return b.operator(info.name, args, attrs, span)
+    if info.define is None:
+        return b.operator(info.name, args, attrs, span)
+    return info.define(
+        Definition(info.name, tuple(map(scope.once, args)),
+                   b.attributes(info, args, attrs, span), span, scope.once)
+    )  # fmt: skip
+
+
+def _word(keyword: ast.keyword, words: tuple[str, ...]) -> IntConst:
+    match keyword.value:
+        case ast.Constant(value=str(word)) if word in words:
+            return IntConst(words.index(word))
+        case _:
+            raise errors.OperatorArguments(
+                f"'{keyword.arg}' is one of {', '.join(map(repr, words))}", span_of(keyword.value)
+            )
 
 
 def _is_tensor(item: Expr | list[Expr]) -> bool:
@@ -63,6 +82,8 @@ def _keyword(info: OpInfo, keyword: ast.keyword, span: Span) -> str:
     names = [*info.args, *(attr.name for attr in info.attrs)]
     if name == "dim" and "dims" in names:
         return "dims"
+    if name == "unbiased" and "correction" in names:  # PyTorch's older name
+        return "correction"
     if name not in names:
         raise errors.OperatorArguments(
             f"'{info.name}' has no argument '{name}'; it has {', '.join(names)}",
@@ -83,7 +104,12 @@ def _tensor_args(info: OpInfo, given: dict[str, Expr | list[Expr]], span: Span) 
     for position, name in enumerate(info.args):
         if name not in given:
             if position >= len(info.args) - info.optional:
-                break
+                after = [later for later in info.args[position:] if later in given]
+                if not after:
+                    break
+                raise errors.OperatorArguments(
+                    f"'{info.name}' takes '{after[0]}' after '{name}', which is left out", span
+                )
             raise errors.OperatorArguments(
                 f"'{info.name}' needs its argument '{name}'", span,
                 hint=f"its arguments are {', '.join([*info.args, *(a.name for a in info.attrs)])}",
@@ -101,87 +127,3 @@ def _attribute(scope: Scope, value: Expr | list[Expr]) -> object:
     if isinstance(value, list):
         return tuple(fixed_sizes(scope, b.as_scalar(item)) for item in value)
     return fixed_sizes(scope, b.as_scalar(value))
-
-
-# ----------------------------------------------------------------------------------------- split
-
-
-def split(scope: Scope, node: ast.Call, count: int) -> list[tuple[Expr, TensorType]]:
-    """``split(x, sizes, dim)`` as ``count`` slices; ``sizes`` is a list, or the size of each.
-
-    Each slice comes with its type as the sizes say it; the last one's own may be what is left, so
-    that only a call can tell whether the two agree.
-    """
-    span = span_of(node)
-    slots: dict[str, ast.expr] = dict(zip(("x", "sizes", "dim"), node.args, strict=False))
-    slots |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-    if len(node.args) > 3 or set(slots) - {"x", "sizes", "dim"} or not {"x", "sizes"} <= set(slots):
-        raise errors.OperatorArguments(
-            "'split' takes a tensor, the sizes of the parts, and dim", span,
-            hint="a, b = split(x, [m, n], dim)",
-        )  # fmt: skip
-    x = ex.expression(scope, slots["x"])
-    if not isinstance(x.type, TensorType) or not x.type.dims:
-        raise errors.OperatorArguments(
-            f"argument 'x' of 'split' must be a tensor with sizes, found {b.show_type(x.type)}",
-            span_of(slots["x"]),
-        )
-    dim = ex.int_expression(scope, slots["dim"], "'dim'") if "dim" in slots else IntConst(0)
-    position, rank = sizes.constant(dim), len(x.type.dims)
-    if position is None or not -rank <= position < rank:
-        raise errors.OperatorArguments(
-            f"attribute 'dim' of 'split' is a constant from {-rank} to {rank - 1}", dim.span
-        )
-    whole = x.type.dims[position]
-    axis = position % rank
-    each, bounds = _parts(scope, slots["sizes"], whole, count, span)
-    dims = x.type.dims
-    return [
-        (
-            b.operator("slice", (x,), {"dim": IntConst(axis), "start": lo, "end": hi}, span),
-            TensorType((*dims[:axis], size, *dims[axis + 1 :]), x.type.element),
-        )
-        for size, lo, hi in zip(each, bounds[:-1], bounds[1:], strict=True)
-    ]
-
-
-def _parts(
-    scope: Scope, node: ast.expr, whole: Expr, count: int, span: Span
-) -> tuple[list[Expr], list[Expr]]:
-    """The sizes of the parts of a split, and where each begins and the last one ends."""
-    items = argument_of(scope, node)
-    if isinstance(items, list):
-        each = [fixed_sizes(scope, b.as_scalar(item)) for item in items]
-    else:
-        each = [fixed_sizes(scope, b.as_scalar(items))] * count
-    bounds: list[Expr] = [IntConst(0)]
-    for size in each:
-        if size.type != INT:
-            raise errors.OperatorArguments(
-                f"the sizes of 'split' are ints, found {b.show_type(size.type)}", span_of(node)
-            )
-        bounds.append(sizes.simplify(b.binary("+", bounds[-1], size)))
-    if len(each) != count:
-        raise errors.OperatorArguments(
-            f"'split' makes {len(each)} parts, found {count} names for them", span
-        )
-    excess = sizes.constant(b.binary("-", bounds[-1], whole))
-    each = [sizes.simplify(size) for size in each]
-    if not isinstance(items, list):
-        # As in PyTorch, the last part is what is left: more than none, at most the given size.
-        part = sizes.constant(each[0])
-        exact = excess == 0
-        if not (exact or (excess is not None and part is not None and 0 < excess < part)):
-            raise errors.ShapeMismatch(
-                f"'split' into parts of size {print_expr(each[0])} does not make {count} parts "
-                f"of size {print_expr(whole)}",
-                span, hint="give all sizes: split(x, [m, n], dim)",
-            )  # fmt: skip
-        each[-1] = sizes.simplify(b.binary("-", whole, bounds[-2]))
-    elif excess is not None and excess != 0:
-        raise errors.ShapeMismatch(
-            f"the parts of 'split' add up to {print_expr(bounds[-1])}, and the dimension has "
-            f"size {print_expr(whole)}",
-            span,
-        )
-    return each, [*bounds[:-1], whole]

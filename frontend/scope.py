@@ -11,12 +11,14 @@ from typing import Literal
 from loma import errors
 from loma.differentials import primal_name, with_mentioned
 from loma.ir import (
-    INT, ArrayType, Assign, Binary, Call, Declare, Expr, Function, Index, Op, Reduce, Span,
+    INT, ArrayType, Assign, Binary, Call, Declare, Expr, FloatConst, Function, Index, IntConst, Op,
+    Reduce, Span,
     StackType, Struct, StructType, TensorType, Type, Var, ZeroPad,
 )  # fmt: skip
 from loma.layout import Layout
 from loma.names import Names
-from loma.walk import walk
+from loma.sizes import is_arithmetic
+from loma.walk import free_variables, walk
 
 Kind = Literal["In", "Out", "size", "local", "counter", "index"]
 
@@ -168,11 +170,14 @@ class Scope:
             self.before, self._guarded_outside = outside
 
     def once(self, value: Expr) -> Expr:
-        """What may stand twice for a scalar: a variable that has its value before the statement.
+        """What may stand twice for a value: a variable that has it before the statement.
 
         It is the expression itself where it is not evaluated once (in index statements), or only
-        under a condition that may keep it from failing.
+        under a condition that may keep it from failing, and where no tensor of its sizes can be
+        declared.
         """
+        if isinstance(value, Var | FloatConst | IntConst) or not self._declarable(value.type):
+            return value
         conditional = self.guarded > self._guarded_outside
         if (self.elementwise and self.has_tensors()) or (conditional and _may_fail(value)):
             return value
@@ -184,6 +189,18 @@ class Scope:
         else:
             self.before.append(Declare(var, value, value.span))
         return Var(var.name, var.type, value.span)
+
+    def _declarable(self, type_: Type) -> bool:
+        """Whether a tensor's sizes are known when the function is called."""
+        dims = type_.dims or () if isinstance(type_, TensorType) else ()
+        return all(
+            is_arithmetic(dim)
+            and all(
+                self.symbols[name].kind in ("size", "In") and name not in self.reassigned
+                for name in free_variables(dim)
+            )
+            for dim in dims
+        )
 
     @contextmanager
     def elements(self) -> Iterator[None]:

@@ -50,7 +50,7 @@ _TABLE: dict[type[ast.AST], tuple[str, str | None]] = {
     ast.Starred: ("'*'", "write the items out"),
     ast.Tuple: ("a tuple here", "return takes several results: return a, b"),
     ast.List: ("a list here", "lists give shapes and dims to operators, as in reshape(x, [B, 8])"),
-    ast.Slice: ("a slice ':'", "use slice(x, dim, start, end), or indices: Y[i] = X[i + 1]"),
+    ast.Slice: ("a slice ':'", "it stands outside index statements; here write Y[i] = X[i + 1]"),
     # operators
     ast.MatMult: ("'@'", "write matmul(a, b), or C[i, j] += A[i, k] * B[k, j]"),
     ast.BitAnd: ("'&'", "write 'and'"),

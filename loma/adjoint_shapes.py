@@ -49,26 +49,27 @@ def unreduce_like(call: OpCall) -> TensorType:
     return like(call)
 
 
-def conv2d_adjoint(call: OpCall) -> TensorType:
-    """The adjoint of ``conv2d`` in x or in w, from that of its result and the other one."""
-    made = _four(call, "shape")
-    g, other = rank_of(call, 0, 4), rank_of(call, 1, 4)
-    pair = (made, other) if call.name == "conv2d_input" else (other, made)
+def convolution_adjoint(call: OpCall) -> TensorType:
+    """The adjoint of a convolution in x or in w, from that of its result and the other one."""
+    rank = 2 + len(call.ints("stride"))
+    made = _made(call, rank)
+    g, other = rank_of(call, 0, rank), rank_of(call, 1, rank)
+    pair = (made, other) if call.name.endswith("_input") else (other, made)
     _check_same(call, g, convolved(call, *pair), "the convolution's adjoint")
     return from_shape(call)
 
 
-def _four(call: OpCall, attr: str) -> Dims:
-    dims = call.ints(attr)
-    if len(dims) != 4:
+def _made(call: OpCall, rank: int) -> Dims:
+    dims = call.ints("shape")
+    if len(dims) != rank:
         raise errors.RankMismatch(
-            f"'{call.name}' makes a tensor of rank 4, found the {attr} {show(dims)}", call.span
+            f"'{call.name}' makes a tensor of rank {rank}, found the shape {show(dims)}", call.span
         )
     return dims
 
 
 def pool2d_adjoint(call: OpCall) -> TensorType:
-    wanted = pooled(call, _four(call, "shape"))
+    wanted = pooled(call, _made(call, 4))
     _check_same(call, rank_of(call, 0, 4), wanted, "the pooling's adjoint")
     return from_shape(call)
 
@@ -78,6 +79,12 @@ def slice_into(call: OpCall) -> TensorType:
     part = sliced(call, call.ints("shape"))
     _check_same(call, call.tensor(0).dims, part, "the slice's adjoint")
     return from_shape(call)
+
+
+def scan(call: OpCall) -> TensorType:
+    a, b = call.tensor(0), call.tensor(1)
+    _check_same(call, a.dims, b.dims, "the factors")
+    return TensorType(b.dims, b.element)
 
 
 def sum_to(call: OpCall) -> TensorType:

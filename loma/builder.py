@@ -14,8 +14,8 @@ from loma import errors, sizes
 from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, NOWHERE, ArrayType, Attr, Binary, BinaryOp, Builtin, Expr, FloatConst, FloatType,
-    Index, IntConst, IntType, MakeStruct, Op, Select, Span, Struct, StructType, TensorType, Type,
-    Unary,
+    Index, IntConst, IntType, MakeStruct, NoDiff, Op, Select, Span, Struct, StructType, TensorType,
+    Type, Unary,
 )  # fmt: skip
 from loma.ops import INFIX, OPS, AttrInfo, OpInfo
 from loma.shapes import OpCall
@@ -82,10 +82,11 @@ def passable(source: Type, target: Type) -> bool:
 
 
 def unary(op: str, operand: Expr, span: Span = NOWHERE) -> Expr:
-    """``-x`` on scalars and tensors, ``not x`` on scalars."""
-    if isinstance(operand.type, TensorType) and op == "-":
-        return operator("neg", (operand,), {}, span)
-    operand = as_scalar(operand)
+    """``-x`` and ``not x`` on scalars and tensors."""
+    if op == "not":
+        operand = as_scalar(operand)
+    if isinstance(operand.type, TensorType):
+        return operator("neg" if op == "-" else "not", (operand,), {}, span)
     if not is_scalar(operand.type):
         raise errors.UnaryOpTypeMismatch(
             f"'{op}' takes an int or a float, found {show_type(operand.type)}", span
@@ -110,12 +111,6 @@ def binary(op: str, left: Expr, right: Expr, span: Span = NOWHERE) -> Expr:
                 span,
             )
     if isinstance(left.type, TensorType) or isinstance(right.type, TensorType):
-        if op not in INFIX:
-            raise errors.BinaryOpTypeMismatch(
-                f"'{op}' is not an operator on tensors",
-                span,
-                hint="on whole tensors use + - * / and comparisons, or write an index statement",
-            )
         return operator(INFIX[op], (left, right), {}, span)
     result: Type = FLOAT if FLOAT in (left.type, right.type) else INT
     if op in _COMPARISONS or op in ("and", "or"):
@@ -154,11 +149,16 @@ def builtin(name: str, args: Sequence[Expr], span: Span = NOWHERE) -> Expr:
             f"'{name}' takes {_count(info.arity, 'argument')}, found {len(args)}", span
         )
     scalars = tuple(as_scalar(arg) for arg in args)
-    for arg in scalars:
+    for arg_name, arg in zip(info.args, scalars, strict=True):
         if not is_scalar(arg.type):
             raise errors.CallTypeMismatch(
                 f"'{name}' takes ints and floats here, found {show_type(arg.type)}", arg.span
             )
+        if arg_name in info.ints and arg.type != INT:
+            raise errors.CallTypeMismatch(
+                f"argument '{arg_name}' of '{name}' is an int, found {show_type(arg.type)}",
+                arg.span if arg.span != NOWHERE else span, hint="convert it: float2int(x)",
+            )  # fmt: skip
     if info.result == "operands":
         result: Type = FLOAT if any(a.type == FLOAT for a in scalars) else INT
     else:
@@ -239,6 +239,10 @@ def neg(operand: Expr) -> Expr:
     return unary("-", operand)
 
 
+def no_diff(operand: Expr) -> NoDiff:
+    return NoDiff(operand, operand.type, operand.span)
+
+
 def flt(value: float) -> FloatConst:
     return FloatConst(float(value))
 
@@ -254,6 +258,15 @@ def operator(
     ``attrs`` maps names to ints, int expressions, or sequences of them.
     """
     info = OPS[name]
+    complete = attributes(info, args, attrs, span)
+    call = OpCall(name, tuple(args), complete, span)
+    return Op(name, tuple(args), tuple(complete.items()), info.shape(call), span)
+
+
+def attributes(
+    info: OpInfo, args: Sequence[Expr], attrs: dict[str, object] | None, span: Span
+) -> dict[str, Attr]:
+    """The attributes of an operator's call, all of them; the arguments are checked, too."""
     _check_args(info, args, span)
     values: list[tuple[str, Attr]] = []
     given = dict(attrs or {})
@@ -263,14 +276,14 @@ def operator(
     for unknown in given:
         names = [a.name for a in info.attrs]
         raise errors.OperatorArguments(
-            f"'{name}' has no attribute '{unknown}'; it has {', '.join(names) or 'none'}", span,
+            f"'{info.name}' has no attribute '{unknown}'; it has {', '.join(names) or 'none'}",
+            span,
             hint=errors.suggest(unknown, names),
         )  # fmt: skip
     complete = dict(values)
     if complete.get("stride") == ():
         complete["stride"] = complete["kernel_size"]
-    call = OpCall(name, tuple(args), complete, span)
-    return Op(name, tuple(args), tuple(complete.items()), info.shape(call), span)
+    return complete
 
 
 def _check_args(info: OpInfo, args: Sequence[Expr], span: Span) -> None:
@@ -311,31 +324,54 @@ def _attr(
     if value is None:
         raise errors.OperatorArguments(f"'{info.name}' needs its attribute '{attr.name}'", span)
     items = value if isinstance(value, tuple | list) else (value,)
-    exprs = tuple(IntConst(v) if isinstance(v, int) else cast(Expr, v) for v in items)
+    exprs = tuple(_number(v) for v in items)
     for expr in exprs:
+        if attr.kind == "float":
+            continue
         if expr.type != INT:
             raise errors.OperatorArguments(
                 f"attribute '{attr.name}' of '{info.name}' takes ints, found "
                 f"{show_type(expr.type)}",
                 expr.span if expr.span != NOWHERE else span,
             )
-    if attr.kind in ("dim", "dims", "flag"):
+    if attr.kind in ("dim", "dims", "flag", "word"):
         exprs = tuple(_constant(info, attr, e, args, span) for e in exprs)
-    if attr.kind in ("int", "dim", "flag"):
+        twice = [e for k, e in enumerate(exprs) if e in exprs[:k]]
+        if twice and attr.kind == "dims" and info.name != "permute":
+            raise errors.OperatorArguments(
+                f"'{info.name}' names dimension {sizes.constant(twice[0])} twice", span
+            )
+    if attr.kind in ("int", "dim", "flag", "float", "word"):
+        wanted = "float" if attr.kind == "float" else "int"
         if isinstance(value, tuple | list):
             raise errors.OperatorArguments(
-                f"attribute '{attr.name}' of '{info.name}' is one int, found a list", span
+                f"attribute '{attr.name}' of '{info.name}' is one {wanted}, found a list", span
+            )
+        if not is_scalar(exprs[0].type):
+            raise errors.OperatorArguments(
+                f"attribute '{attr.name}' of '{info.name}' is a float, found "
+                f"{show_type(exprs[0].type)}",
+                span,
             )
         return exprs[0]
-    pair = isinstance(attr.default, tuple) and len(attr.default) == 2
-    if pair or attr.name in ("kernel_size", "stride"):
+    rank = len(attr.default) if isinstance(attr.default, tuple) else 0
+    if attr.name in ("kernel_size", "stride"):
+        rank = rank or 2
+    if rank:
         if not isinstance(value, tuple | list):
-            exprs = exprs * 2
-        if len(exprs) not in ((0, 2) if attr.default == () else (2,)):
+            exprs = exprs * rank
+        if len(exprs) not in ((0, rank) if attr.default == () else (rank,)):
+            count = {1: "one int", 2: "two ints", 3: "three ints"}[rank]
             raise errors.OperatorArguments(
-                f"attribute '{attr.name}' of '{info.name}' takes two ints, found {len(exprs)}", span
+                f"attribute '{attr.name}' of '{info.name}' takes {count}, found {len(exprs)}", span
             )
     return exprs
+
+
+def _number(value: object) -> Expr:
+    if isinstance(value, float):
+        return FloatConst(value)
+    return IntConst(value) if isinstance(value, int) else cast(Expr, value)
 
 
 def _constant(
@@ -346,7 +382,7 @@ def _constant(
         raise errors.OperatorArguments(
             f"attribute '{attr.name}' of '{info.name}' must be a constant", span
         )
-    if attr.kind == "flag":
+    if attr.kind in ("flag", "word"):
         return IntConst(value)
     # a reduction's result type is of lower rank, but its dims name those of its first argument;
     # the *_like operators and the adjoints that carry a shape name dims of what they make

@@ -7,13 +7,16 @@ Operators marked ``internal`` come from derivative rules; programs may use them 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from loma import adjoint_shapes, shapes
-from loma.shapes import ShapeRule
+from loma.builtins import BUILTINS, BuiltinInfo
+from loma.ir import Expr
+from loma.shapes import Dims, OpCall, ShapeRule
 
-AttrKind = Literal["int", "ints", "dim", "dims", "flag"]
+AttrKind = Literal["int", "ints", "dim", "dims", "flag", "float", "word"]
 REQUIRED = None
 
 
@@ -21,11 +24,24 @@ REQUIRED = None
 class AttrInfo:
     """An attribute: "int" and "ints" take any int expressions; "dim" and "dims" take constants
     that name dimensions of the first argument (negative ones count from the end); "flag" is a
-    constant 0 or 1. ``default`` None means that it must be given."""
+    constant 0 or 1, "float" any number, "word" a string of ``words``, of which the
+    operator has the position. ``default`` None means that it must be given."""
 
     name: str
     kind: AttrKind
-    default: int | tuple[int, ...] | None = REQUIRED
+    default: float | tuple[int, ...] | None = REQUIRED
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Definition(OpCall):
+    """A call of an operator that is an expression of others, while it is written out. ``once``
+    gives an expression that is read more than once a name."""
+
+    once: Callable[[Expr], Expr]
+
+    def dims(self, position: int) -> Dims | None:
+        return self.tensor(position).dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +49,9 @@ class OpInfo:
     """``args`` are the names of the tensor arguments; of these the last ``optional`` may be left
     out. ``takes_list``: one argument, a list of tensors. ``scalars``: an argument may be a scalar.
     ``ints`` names the arguments that must be IntTensors; the others must be float tensors unless
-    ``any_element``. ``differentiable`` is False where the derivative is zero."""
+    ``any_element``. ``differentiable`` is False where the derivative is zero. ``order`` names
+    arguments and attributes in PyTorch's order where attributes do not come last. ``define``: what
+    stands for a call of it (:mod:`loma.definitions`)."""
 
     name: str
     args: tuple[str, ...]
@@ -48,33 +66,73 @@ class OpInfo:
     infix: str | None = None
     ints: tuple[str, ...] = ()
     any_element: bool = False
+    order: tuple[str, ...] = ()
+    define: Callable[[Definition], Expr] | None = None
 
 
-def _a(name: str, kind: AttrKind, default: int | tuple[int, ...] | None = REQUIRED) -> AttrInfo:
+def _a(name: str, kind: AttrKind, default: float | tuple[int, ...] | None = REQUIRED) -> AttrInfo:
     return AttrInfo(name, kind, default)
 
 
-_CONV = (
-    _a("stride", "ints", (1, 1)),
-    _a("padding", "ints", (0, 0)),
-    _a("dilation", "ints", (1, 1)),
-    _a("groups", "int", 1),
-)
+def _window(rank: int) -> tuple[AttrInfo, ...]:
+    """What convolutions over so many dimensions have."""
+    return (
+        _a("stride", "ints", (1,) * rank),
+        _a("padding", "ints", (0,) * rank),
+        _a("dilation", "ints", (1,) * rank),
+        _a("groups", "int", 1),
+    )
+
+
+_CONV = _window(2)
 _POOL = (_a("kernel_size", "ints"), _a("stride", "ints", ()), _a("padding", "ints", (0, 0)))
+_DIAGONAL = (_a("diagonal", "int", 0),)
 _REDUCE = (_a("dims", "dims", ()), _a("keepdim", "flag", 0))
 _SLICE = (_a("dim", "dim"), _a("start", "int"), _a("end", "int"), _a("step", "int", 1))
 
 
-def _infix(name: str, symbol: str, doc: str, result: ShapeRule) -> OpInfo:
-    differentiable = result is shapes.broadcast
+def _infix(name: str, symbol: str, doc: str, result: ShapeRule, flat: bool = False) -> OpInfo:
+    differentiable = result is shapes.broadcast and not flat
     return OpInfo(
         name, ("a", "b"), (), result, doc, scalars=True, infix=symbol,
         differentiable=differentiable, any_element=True,
     )  # fmt: skip
 
 
-def _unary(name: str, doc: str, differentiable: bool = True) -> OpInfo:
-    return OpInfo(name, ("x",), (), shapes.same, doc, differentiable=differentiable)
+def _arg_extreme(name: str, doc: str) -> OpInfo:
+    return OpInfo(name, ("x",), (_a("dim", "dim"),), shapes.argmax, doc,
+                  differentiable=False, any_element=True)  # fmt: skip
+
+
+def _any(
+    name: str, attrs: tuple[AttrInfo, ...], doc: str, shape: ShapeRule = shapes.same
+) -> OpInfo:
+    """Of one tensor, whose elements may be ints, too."""
+    return OpInfo(name, ("x",), attrs, shape, doc, any_element=True)
+
+
+def _convolution(rank: int, sizes: str, window: str) -> tuple[OpInfo, ...]:
+    """A convolution over so many dimensions, and its adjoints."""
+    name, attrs = f"conv{rank}d", _window(rank)
+    shape, adjoint = _a("shape", "ints"), adjoint_shapes.convolution_adjoint
+    return (
+        OpInfo(
+            name, ("x", "w", "b"), attrs, shapes.convolution,
+            f"cross-correlation of x [N, C, {sizes}] with w [O, C/groups, {window}]", optional=1,
+        ),
+        OpInfo(f"{name}_input", ("g", "w"), (shape, *attrs), adjoint,
+               f"adjoint of {name} in x, which has the given shape", internal=True),
+        OpInfo(f"{name}_weight", ("g", "x"), (shape, *attrs), adjoint,
+               f"adjoint of {name} in w, which has the given shape", internal=True),
+    )  # fmt: skip
+
+
+def _builtin(info: BuiltinInfo) -> OpInfo:
+    """A built-in function of scalars, element by element."""
+    return OpInfo(
+        info.name, info.args, (), shapes.builtin, info.doc, scalars=True, any_element=True,
+        differentiable=not info.flat, infix="**" if info.name == "pow" else None,
+    )  # fmt: skip
 
 
 _ROWS: tuple[OpInfo, ...] = (
@@ -83,6 +141,10 @@ _ROWS: tuple[OpInfo, ...] = (
     _infix("sub", "-", "elementwise difference", shapes.broadcast),
     _infix("mul", "*", "elementwise product", shapes.broadcast),
     _infix("div", "/", "elementwise quotient", shapes.broadcast),
+    _infix("mod", "%", "remainder with the sign of b", shapes.broadcast),
+    _infix("floordiv", "//", "quotient, rounded down", shapes.broadcast, flat=True),
+    _infix("and", "and", "1 where neither is 0, else 0", shapes.compare),
+    _infix("or", "or", "1 where one is not 0, else 0", shapes.compare),
     _infix("lt", "<", "1 where a < b, else 0", shapes.compare),
     _infix("le", "<=", "1 where a <= b, else 0", shapes.compare),
     _infix("gt", ">", "1 where a > b, else 0", shapes.compare),
@@ -90,23 +152,18 @@ _ROWS: tuple[OpInfo, ...] = (
     _infix("eq", "==", "1 where a == b, else 0", shapes.compare),
     _infix("ne", "!=", "1 where a != b, else 0", shapes.compare),
     OpInfo("neg", ("x",), (), shapes.same, "the negative", infix="-", any_element=True),
-    # elementwise functions
-    _unary("relu", "max(x, 0); derivative 0 at 0"),
-    _unary("sigmoid", "1 / (1 + exp(-x))"),
-    _unary("tanh", "hyperbolic tangent"),
-    _unary("exp", "e to the power x"),
-    _unary("log", "natural logarithm"),
-    _unary("sqrt", "square root; derivative 0 at 0"),
-    _unary("abs", "absolute value; derivative 0 at 0"),
-    _unary("sign", "-1, 0 or 1", differentiable=False),
     OpInfo(
-        "mul_no_nan",
-        ("x", "y"),
+        "not",
+        ("x",),
         (),
-        shapes.broadcast,
-        "x * y, and 0 where y is 0, even if x is infinite or NaN",
-        scalars=True,
+        shapes.compare,
+        "1 where x is 0, else 0",
+        differentiable=False,
+        infix="not",
+        any_element=True,
     ),
+    # elementwise functions
+    *(_builtin(info) for info in BUILTINS.values() if not info.scalar_only),
     OpInfo(
         "where",
         ("cond", "a", "b"),
@@ -135,27 +192,49 @@ _ROWS: tuple[OpInfo, ...] = (
         any_element=True,
     ),
     OpInfo(
-        "argmax",
+        "amin",
         ("x",),
-        (_a("dim", "dim"),),
-        shapes.argmax,
-        "position of the first largest element along dim",
+        _REDUCE,
+        shapes.reduce,
+        "smallest element over dims; the adjoint goes to the first of equals",
+        any_element=True,
+    ),
+    OpInfo(
+        "prod",
+        ("x",),
+        _REDUCE,
+        shapes.reduce,
+        "product over dims (all of them by default)",
+        any_element=True,
+    ),
+    _arg_extreme("argmax", "position of the first largest element along dim"),
+    _arg_extreme("argmin", "position of the first smallest element along dim"),
+    OpInfo(
+        "argsort",
+        ("x",),
+        (_a("dim", "dim", -1), _a("descending", "flag", 0)),
+        shapes.positions,
+        "positions of the elements in order along dim; equal ones keep theirs, NaN is largest",
         differentiable=False,
         any_element=True,
+    ),
+    _any("cumsum", (_a("dim", "dim"),), "sum of the elements up to each one along dim"),
+    _any("cumprod", (_a("dim", "dim"),), "product of the elements up to each one along dim"),
+    OpInfo(
+        "scan",
+        ("a", "b"),
+        (_a("dim", "dim"),),
+        adjoint_shapes.scan,
+        "y with y[t] = a[t] * y[t - 1] + b[t] along dim, y[0] = b[0]",
+        internal=True,
     ),
     OpInfo("softmax", ("x",), (_a("dim", "dim"),), shapes.same, "exp(x) / sum(exp(x)) along dim"),
     OpInfo("log_softmax", ("x",), (_a("dim", "dim"),), shapes.same, "log of softmax along dim"),
     # linear algebra and convolutions
     OpInfo("matmul", ("a", "b"), (), shapes.matmul, "matrix product, batched as in torch.matmul"),
     OpInfo("linear", ("x", "w", "b"), (), shapes.linear, "x @ w.T + b", optional=1),
-    OpInfo(
-        "conv2d",
-        ("x", "w", "b"),
-        _CONV,
-        shapes.conv2d,
-        "cross-correlation of x [N, C, H, W] with w [O, C/groups, P, Q]",
-        optional=1,
-    ),
+    *_convolution(2, "H, W", "P, Q"),
+    *_convolution(3, "D, H, W", "P, Q, R"),
     OpInfo(
         "conv_transpose2d",
         ("x", "w", "b"),
@@ -163,22 +242,6 @@ _ROWS: tuple[OpInfo, ...] = (
         shapes.conv_transpose2d,
         "the adjoint of conv2d in its input",
         optional=1,
-    ),
-    OpInfo(
-        "conv2d_input",
-        ("g", "w"),
-        (_a("shape", "ints"), *_CONV),
-        adjoint_shapes.conv2d_adjoint,
-        "adjoint of conv2d in x, which has the given shape",
-        internal=True,
-    ),
-    OpInfo(
-        "conv2d_weight",
-        ("g", "x"),
-        (_a("shape", "ints"), *_CONV),
-        adjoint_shapes.conv2d_adjoint,
-        "adjoint of conv2d in w, which has the given shape",
-        internal=True,
     ),
     # pooling
     OpInfo("max_pool2d", ("x",), _POOL, shapes.pool2d, "largest element of each window"),
@@ -234,6 +297,16 @@ _ROWS: tuple[OpInfo, ...] = (
         takes_list=True,
         any_element=True,
     ),
+    _any("flip", (_a("dims", "dims"),), "dims in reverse order"),
+    _any(
+        "roll",
+        (_a("shifts", "ints"), _a("dims", "dims", ())),
+        "moved along dims, what leaves at the end comes in at the start (without dims: of all "
+        "elements in a row)",
+        shapes.roll,
+    ),
+    _any("tril", _DIAGONAL, "0 above that diagonal of each matrix", shapes.matrices),
+    _any("triu", _DIAGONAL, "0 below that diagonal of each matrix", shapes.matrices),
     OpInfo("slice", ("x",), _SLICE, shapes.slice_, "x[start:end:step] along dim", any_element=True),
     OpInfo(
         "slice_into",

@@ -272,7 +272,9 @@ def find(module: Module, name: str) -> Function:
 
 
 def _loma_text(module: Module, function: str | None) -> str:
-    return print_module(module) if function is None else print_function(find(module, function))
+    if function is None:
+        return print_module(module)
+    return print_function(find(module, function), module)
 
 
 def _kernels_text(module: Module, function: str | None) -> str:

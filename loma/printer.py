@@ -8,6 +8,7 @@ inside parentheses at its sums and products, or between a call's arguments.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import assert_never
 
 from loma.differentials import primal_name
@@ -18,7 +19,9 @@ from loma.ir import (
     StructType, TensorType, TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 from loma.ops import OPS, AttrInfo
+from loma.walk import map_children, map_expressions
 
+OWN = "loma."  # before a built-in function whose name a function of the program has
 WIDTH = 100
 _INDENT = "    "
 
@@ -149,9 +152,11 @@ def _loop(axis: Axis) -> str:
 
 
 def _operator(op: Op) -> tuple[str, int]:
-    info = OPS[op.name]
+    info = OPS[op.name.removeprefix(OWN)]
     # On scalars alone the infix form would be scalar arithmetic, so the name is spelt out.
     if info.infix and any(isinstance(arg.type, TensorType) for arg in op.args):
+        if info.infix == "not":
+            return f"not {_expr(op.args[0], _NOT)}", _NOT
         if len(op.args) == 1:
             return f"-{_negated(op.args[0])}", _NEGATION
         return _infix(info.infix, *op.args)
@@ -160,7 +165,7 @@ def _operator(op: Op) -> tuple[str, int]:
 
 def _arguments(op: Op) -> list[str]:
     """What stands between an operator's parentheses."""
-    info = OPS[op.name]
+    info = OPS[op.name.removeprefix(OWN)]
     items = list(map(print_expr, op.args))
     if info.takes_list:
         items = [f"[{', '.join(items)}]"]
@@ -182,7 +187,7 @@ def _is_default(op: Op, attr: AttrInfo, value: Attr) -> bool:
         return value == dict(op.attrs)["kernel_size"]
     if isinstance(attr.default, tuple):
         return value == tuple(map(IntConst, attr.default))
-    return value == IntConst(attr.default)
+    return isinstance(attr.default, int) and value == IntConst(attr.default)
 
 
 def _attribute(attr: AttrInfo, value: Attr) -> str:
@@ -310,8 +315,11 @@ def print_param(param: Param) -> str:
     return f"{param.name} : {param.mode}[{print_type(param.type)}]"
 
 
-def print_function(function: Function) -> str:
-    """The definition of a function, no line end after it."""
+def print_function(function: Function, module: Module | None = None) -> str:
+    """The definition of a function, no line end after it. Functions of the ``module`` hide the
+    language's own of the same names, which have a prefix then."""
+    if module is not None:
+        function = _qualified(function, module)
     match function.results:
         case ():
             result = ""
@@ -330,6 +338,21 @@ def print_function(function: Function) -> str:
     if function.body or not function.doc:
         lines += _block(function.body, "")
     return "\n".join(lines)
+
+
+def _qualified(function: Function, module: Module) -> Function:
+    names = {f.name for f in module.functions} | {d.name for d in module.derivatives}
+    hidden = names & OPS.keys()  # every other built-in has a name that no program may redefine
+    if not hidden:
+        return function
+
+    def qualified(expr: Expr) -> Expr:
+        new = map_children(expr, qualified)
+        if isinstance(new, Builtin | Op) and new.name in hidden:
+            return replace(new, name=OWN + new.name)
+        return new
+
+    return replace(function, body=tuple(map_expressions(s, qualified) for s in function.body))
 
 
 def _doc(doc: str) -> list[str]:
@@ -358,7 +381,7 @@ def print_module(module: Module) -> str:
     for function in module.functions:
         derived = function.primal is not None and not function.half
         note = f"# the adjoint of {function.primal}\n" if derived else ""
-        parts.append(note + print_function(function))
+        parts.append(note + print_function(function, module))
     # A derivative that is there already as a function needs no line that asks for it.
     made = {function.name for function in module.functions}
     requests = [d for d in module.derivatives if d.name not in made]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loma import errors, sizes
+from loma.builtins import BUILTINS
 from loma.ir import INT, Attr, Binary, Expr, FloatType, IntConst, IntType, Span, TensorType
 
 Dims: TypeAlias = tuple[Expr, ...]
@@ -163,6 +164,28 @@ def compare(call: OpCall) -> TensorType:
     return TensorType(_broadcast_dims(call), "int")
 
 
+def builtin(call: OpCall) -> TensorType:
+    """A built-in scalar function on all elements."""
+    info = BUILTINS[call.name]
+    for name, arg in zip(info.args, call.args, strict=True):
+        if name in info.ints and arg.type != INT:
+            raise errors.OperatorArguments(
+                f"argument '{name}' of '{call.name}' is one int for all elements", call.span
+            )
+    element = _element(call)
+    if info.result == "int":
+        element = "int"
+    elif element == "int" and (info.result == "float" and not _is_whole_power(call)):
+        element = "float"
+    return TensorType(_broadcast_dims(call), element)
+
+
+def _is_whole_power(call: OpCall) -> bool:
+    """``n ** 2`` of ints is an int; with an exponent that may be negative it is a float."""
+    exponent = call.args[-1]
+    return call.name == "pow" and isinstance(exponent, IntConst) and exponent.value >= 0
+
+
 def where(call: OpCall) -> TensorType:
     elements = [a.type for a in call.args[1:]]
     tensors = [t.element for t in elements if isinstance(t, TensorType)]
@@ -192,6 +215,10 @@ def argmax(call: OpCall) -> TensorType:
         return TensorType(None, "int")
     dim = call.const("dim")
     return TensorType(dims[:dim] + dims[dim + 1 :], "int")
+
+
+def positions(call: OpCall) -> TensorType:
+    return TensorType(call.tensor(0).dims, "int")
 
 
 def matmul(call: OpCall) -> TensorType:
@@ -237,8 +264,9 @@ def _check_bias(call: OpCall, channels: Expr | None) -> None:
             agree(call, bias[0], channels, "the size of the bias and the output channels")
 
 
-def conv2d(call: OpCall) -> TensorType:
-    x, w = rank_of(call, 0, 4), rank_of(call, 1, 4)
+def convolution(call: OpCall) -> TensorType:
+    rank = 2 + len(call.ints("stride"))
+    x, w = rank_of(call, 0, rank), rank_of(call, 1, rank)
     _check_bias(call, w[0] if w is not None else None)
     return TensorType(convolved(call, x, w), _element(call))
 
@@ -345,6 +373,25 @@ def transpose(call: OpCall) -> TensorType:
     i, j = call.const("dim0"), call.const("dim1")
     dims[i], dims[j] = dims[j], dims[i]
     return TensorType(tuple(dims), x.element)
+
+
+def roll(call: OpCall) -> TensorType:
+    shifts, dims = len(call.ints("shifts")), len(call.ints("dims"))
+    if shifts != (dims or 1):
+        raise errors.OperatorArguments(
+            f"'roll' takes a shift for each dimension, found {shifts} and {dims}", call.span
+        )
+    return call.tensor(0)
+
+
+def matrices(call: OpCall) -> TensorType:
+    x = call.tensor(0)
+    if x.dims is not None and len(x.dims) < 2:
+        raise errors.RankMismatch(
+            f"argument 1 of '{call.name}' is {show(x.dims)}; it takes matrices [..., N, M]",
+            call.args[0].span,
+        )
+    return x
 
 
 def cat(call: OpCall) -> TensorType:

@@ -16,7 +16,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     another order, or the beginning of a longer name. Case and underscores do not count. A name of
     one letter is no misspelling: k is an index, K a size."""
     wrong = _letters(name)
-    found: list[tuple[int, bool, int, str]] = []
+    found: list[tuple[bool, int, int, int, str]] = []
     for candidate in set(candidates) - {name}:
         right = _letters(candidate)
         begins = len(wrong) >= 4 and right.startswith(wrong)
@@ -27,10 +27,10 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
         if longest < 2 or (longest == 2 == len(wrong) == len(right) and not reordered):
             continue
         if distance <= allowed or (reordered and distance <= 2):
-            found.append((distance, not reordered, abs(len(wrong) - len(right)), candidate))
-    if not found:
-        return None
-    return min(found, key=lambda item: (item[1], item[0], item[2], item[3]))[3]
+            # 'expm' begins 'expm1', 'logg' is 'log' with a letter more rather than 'log2'
+            ends = 0 if begins else 1 if wrong.startswith(right) else 2
+            found.append((not reordered, distance, ends, abs(len(wrong) - len(right)), candidate))
+    return min(found)[-1] if found else None
 
 
 def _letters(name: str) -> str:

@@ -233,6 +233,10 @@ class Expressions:
         )
         self.require(len(expr.args) == info.arity, f"'{expr.name}' takes {info.arity} arguments")
         types = [self.scalar(arg) for arg in expr.args]
+        for arg, type_ in zip(info.args, types, strict=True):
+            self.require(
+                arg not in info.ints or type_ == INT, f"'{arg}' of '{expr.name}' is no int"
+            )
         if info.result == "operands":
             return FLOAT if FLOAT in types else INT
         return INT if info.result == "int" else FLOAT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,10 +31,10 @@ class Case:
     @property
     def text(self) -> str:
         params = ", ".join(f"{name} : In[{type_}]" for name, type_, _, _ in self._params())
-        lines = self.body.strip().split("\n")
+        lines = textwrap.dedent(self.body).strip().split("\n")
         if "return" not in self.body:
             lines = [f"return {self.body}"]
-        indented = "\n".join(f"    {line.strip()}" for line in lines)
+        indented = "\n".join(f"    {line}" for line in lines)
         return f"def op_{self.name}({params}) -> {self.result}:\n{indented}\n"
 
     def _params(self) -> list[tuple[str, str, tuple[int, ...], int]]:
@@ -97,6 +98,19 @@ def _weight_conv(w: Tensor, x: Tensor) -> Tensor:
     return _conv(x, w)
 
 
+def _conv_3(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    return F.conv3d(x, w, b, (1, 2, 1), (0, 1, 2), (2, 1, 2), 2)
+
+
+def _scan(a: Tensor, b: Tensor) -> Tensor:
+    rows = [b[:, 0]]
+    for t in range(1, b.shape[1]):
+        rows.append(a[:, t] * rows[-1] + b[:, t])
+    return torch.stack(rows, 1)
+
+
+_CONV_3 = "stride=[1, 2, 1], padding=[0, 1, 2], dilation=[2, 1, 2], groups=2"
+_CONV_OUT_3 = "B, O, 3, 4, 8"
 _CONV = "stride=[2, 1], padding=[1, 2], dilation=[1, 2], groups=2"
 # (H + 2 - (P - 1) - 1) // 2 + 1 and W + 4 - 2 (Q - 1) - 1 + 1 with the sizes above
 _CONV_OUT = "B, O, 4, 8"
@@ -130,7 +144,37 @@ CASES = [
          lambda i, j: (i != j).long()),
     Case("int_arithmetic", "i: int[N, M] < 9; j: int[M] < 9", "IntTensor[N, M]", "i * j - (i + j)",
          lambda i, j: i * j - (i + j)),
+    Case("mod", "x: N, M; y: M", "Tensor[N, M]", "x * x % 1.5 + y % x",
+         lambda x, y: x * x % 1.5 + y % x, smooth=False),
+    Case("floordiv", "x: N, M; s: float", "Tensor[N, M]", "x // 0.25 * x + s // x",
+         lambda x, s: (x.detach() // 0.25) * x + s.detach() // x.detach(), smooth=False),
+    Case("int_division", "i: int[N, M] < 9; j: int[M] < 9", "IntTensor[N, M]",
+         "(i - 4) // (j + 1) + (i - 4) % (j + 1) + i ** 2",
+         lambda i, j: (i - 4) // (j + 1) + (i - 4) % (j + 1) + i ** 2),
+    Case("logic", "x: N, M; y: M; i: int[N, M]", "IntTensor[N, M]",
+         "x < y and not i or y > 0.0 and x < 0.5",
+         lambda x, y, i: ((x < y) & (i == 0) | (y > 0) & (x < 0.5)).long(),
+         ops=("and", "or", "not")),
+    Case("pow", "x: N, M; y: M; s: float", "Tensor[N, M]",
+         "x ** y + x ** 2 * s ** y + x ** s - x ** -1.5",
+         lambda x, y, s: x ** y + x ** 2 * s ** y + x ** s - x ** -1.5, positive=True),
     # elementwise functions
+    Case("extremes", "x: N, M; y: M; s: float; i: int[N, M] < 9", "Tensor[N, M]",
+         "max(x, y) * x + min(x, 0.25) * max(0.5, y) + clamp(x, -0.5, y) * clamp(i, 2, 5) "
+         "+ min(i, s)",
+         lambda x, y, s, i: torch.maximum(x, y) * x + x.clamp(max=0.25) * y.clamp(min=0.5)
+         + torch.minimum(x.clamp(min=-0.5), y) * i.clamp(2, 5) + torch.minimum(i, s),
+         ops=("max", "min", "clamp")),
+    Case("int_builtins", "i: int[N, M] < 9; j: int[M] < 9", "IntTensor[N, M]",
+         "max(i, j) + sign(i - 4) * abs(j - i) + isfinite(i) - min(i, j)",
+         lambda i, j: torch.maximum(i, j) + (i - 4).sign() * (j - i).abs() + 1
+         - torch.minimum(i, j)),
+    Case("unknown_rank_builtins", "x: *2; y: *1; s: float", "Tensor",
+         "clamp(x, s - 2.0, s) * sum(atan2(y, s)) + softplus(x) ** 2 % 1.5 + max(x, s) "
+         "+ sigmoid(where(isnan(x) or x < s and not x < -s, sin(x), x))",
+         lambda x, y, s: torch.minimum(torch.maximum(x, s - 2), s) * torch.atan2(y, s).sum()
+         + F.softplus(x) ** 2 % 1.5 + torch.maximum(x, s)
+         + torch.sigmoid(torch.where((x < s) & ~(x < -s), x.sin(), x))),
     Case("relu", "x: N, M", "Tensor[N, M]", "relu(x) * x", lambda x: F.relu(x) * x),
     Case("sigmoid", "x: N, M", "Tensor[N, M]", "sigmoid(x)", torch.sigmoid),
     Case("tanh", "x: N, M", "Tensor[N, M]", "tanh(x)", torch.tanh),
@@ -162,7 +206,17 @@ CASES = [
     Case("amax_all", "x: N, M", "Tensor[1, 1]", "amax(x * x, keepdim=True)",
          lambda x: (x * x).amax((0, 1), keepdim=True)),
     Case("amax_two", "x: N, M, K", "Tensor[M]", "amax(x, [2, 0])", lambda x: x.amax((0, 2))),
+    Case("amin", "x: N, M, K", "Tensor[N, K]", "amin(x, [1]) * amin(x, [1])",
+         lambda x: x.amin(1) ** 2),
+    Case("prod", "x: N, M, K", "Tensor[M]", "prod(x, [2, 0])", lambda x: x.prod(2).prod(0)),
     Case("argmax", "x: N, M, K", "IntTensor[N, K]", "argmax(x, 1)", _first_argmax),
+    Case("argmin", "x: N, M, K", "IntTensor[N, K]", "argmin(x, 1)", lambda x: x.argmin(1)),
+    Case("argsort", "x: N, M, K", "IntTensor[N, M, K]", "argsort(x, 1, descending=True)",
+         lambda x: x.argsort(1, descending=True)),
+    Case("cumsum", "x: N, M, K", "Tensor[N, M, K]", "cumsum(x * x, 1)",
+         lambda x: (x * x).cumsum(1)),
+    Case("cumprod", "x: N, M, K", "Tensor[N, M, K]", "cumprod(x, -2)", lambda x: x.cumprod(1)),
+    Case("scan", "a: N, M, K; b: N, M, K", "Tensor[N, M, K]", "scan(a, b, 1)", _scan),
     Case("softmax", "x: N, M, K", "Tensor[N, M, K]", "softmax(x, dim=1)",
          lambda x: torch.softmax(x, 1)),
     Case("softmax_last", "x: *2", "Tensor", "softmax(x, -1)", lambda x: torch.softmax(x, -1)),
@@ -191,6 +245,14 @@ CASES = [
     Case("conv2d_weight", f"g: {_CONV_OUT}; x: B, C, H, W", "Tensor[6, 2, 3, 2]",
          f"conv2d_weight(g, x, shape=[6, 2, 3, 2], {_CONV})",
          adjoint_of(_weight_conv, "O", "2", "P", "Q")),
+    Case("conv3d", "x: B, C, 5, H, W; w: O, 2, 2, P, Q; b: O",
+         "Tensor[B, O, 3, (H + 2 - P) // 2 + 1, W + 5 - 2 * Q + 1]", f"conv3d(x, w, b, {_CONV_3})",
+         _conv_3),
+    Case("conv3d_input", f"g: {_CONV_OUT_3}; w: O, 2, 2, P, Q", "Tensor[2, 4, 5, 7, 6]",
+         f"conv3d_input(g, w, shape=[2, 4, 5, 7, 6], {_CONV_3})", adjoint_of(_conv_3, *"BC5HW")),
+    Case("conv3d_weight", f"g: {_CONV_OUT_3}; x: B, C, 5, H, W", "Tensor[6, 2, 2, 3, 2]",
+         f"conv3d_weight(g, x, shape=[6, 2, 2, 3, 2], {_CONV_3})",
+         adjoint_of(lambda w, x: _conv_3(x, w), *"O22PQ")),
     # pooling
     Case("max_pool2d", "x: B, C, H, W", "Tensor[B, C, (H - 3) // 2 + 1, W - 2 + 1]",
          "max_pool2d(x * x, [3, 2], stride=[2, 1])",
@@ -216,6 +278,13 @@ CASES = [
          lambda x: (x * x).permute(2, 0, 1)),
     Case("transpose", "x: N, M, K", "Tensor[K, M, N]", "transpose(x * x, 0, -1)",
          lambda x: (x * x).transpose(0, 2)),
+    Case("flip", "x: N, M, K", "Tensor[N, M, K]", "flip(x * x, [0, -1])",
+         lambda x: (x * x).flip(0, 2)),
+    Case("roll", "x: N, M, K", "Tensor[N, M, K]", "roll(x * x, [1, -7], [0, -1])",
+         lambda x: (x * x).roll((1, -7), (0, 2))),
+    Case("tril", "x: B, N, M", "Tensor[B, N, M]", "tril(x * x, 1)", lambda x: (x * x).tril(1)),
+    Case("triu", "x: N, M", "Tensor[N, M]", "triu(x * x, diagonal=-1)",
+         lambda x: (x * x).triu(-1)),
     Case("cat", "x: N, M; y: N, K", "Tensor[N, 2 * M + K]", "cat([x, y * y, x], 1)",
          lambda x, y: torch.cat([x, y * y, x], 1)),
     Case("split", "x: N, M", "Tensor[N, 1]", """

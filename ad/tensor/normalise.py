@@ -159,6 +159,7 @@ class _Normaliser:
         self._types = types
         self._assigned = assigned
         self._sizes = sizes
+        self._known = {name for name, type_ in types.items() if type_ == INT} - assigned
         self._out: list[Stmt] = []
         self._hoisted: list[Stmt] = []
         # The reductions of the statement at hand that temporaries hold, by what they compute.
@@ -321,7 +322,20 @@ class _Normaliser:
             return self._scalar(expr)
         if isinstance(expr, Var):
             return expr
+        self._check_declarable(expr)
         return self._temporary(expr.type, "_t", self._tensor(expr))
+
+    def _check_declarable(self, expr: Expr) -> None:
+        """Refuses a tensor inside a loop that has another size in each iteration."""
+        assert isinstance(expr.type, TensorType)
+        for dim in expr.type.dims or ():
+            if self._depth and not free_variables(dim) <= self._known:
+                raise errors.NotDifferentiable(
+                    f"a tensor of size '{print_expr(dim)}', which varies in a loop, has no "
+                    "derivative here",
+                    expr.span,
+                    hint="take it at its largest size, and where(...) for what is beyond",
+                )
 
     def _scalar(self, expr: Expr) -> Expr:
         """A scalar expression outside an index statement."""

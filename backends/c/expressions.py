@@ -18,6 +18,7 @@ from loma.backends.c.places import (
     AND, COMPARE, OR, POSTFIX, PRODUCT, SUM, TERNARY, UNARY, Places, Text,
 )  # fmt: skip
 from loma.backends.c.ranges import constant
+from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, Index, IntConst, MakeStruct, Member,
     NoDiff, Op, Reduce, Select, Span, Type, Unary, Var, ZeroPad,
@@ -27,9 +28,26 @@ from loma.walk import free_variables, root
 
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _MATH = {
-    "sin": "sin", "cos": "cos", "tan": "tan", "exp": "exp", "log": "log", "sqrt": "sqrt",
-    "tanh": "tanh", "pow": "pow", "floor": "floor", "abs": "fabs",
-}  # fmt: skip
+    name: name for name in (
+        "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "exp",
+        "expm1", "exp2", "log", "log1p", "log2", "sqrt", "pow", "erf", "erfc", "lgamma", "floor",
+        "ceil",
+    )
+} | {"abs": "fabs", "round": "rint"}  # fmt: skip
+_OF_INTS = ("max", "min", "clamp", "sign")  # of these ints have a helper of their own
+_HELPERS = (
+    *_OF_INTS,
+    "abs",
+    "mul_no_nan",
+    "rsqrt",
+    "digamma",
+    "polygamma",
+    "isnan",
+    "isfinite",
+    "sigmoid",
+    "relu",
+    "softplus",
+)
 _CALL = re.compile(r"\w\(")
 _LARGEST_PRODUCT = 16  # x ** n up to this n is computed by products
 
@@ -227,15 +245,19 @@ class Expressions(Places):
                 return self._to_int(args[0]), POSTFIX
             case "thread_id":
                 return self.context.item, POSTFIX
-            case "max" | "min":
-                helper = self.context.helper(f"{name}_int" if expr.type == INT else name)
-            case "abs" | "mul_no_nan":
-                helper = self.context.helper(name)
+            case _ if name in _HELPERS:
+                whole = name in _OF_INTS and expr.type == INT
+                helper = self.context.helper(f"{name}_int" if whole else name)
             case _:
                 raise errors.BackendLacksOperator(
                     f"the C backend has no built-in function '{name}'", expr.span
                 )
-        return f"{helper}({', '.join(self.text(arg, expr.type) for arg in args)})", POSTFIX
+        of_ints = BUILTINS[name].result == "operands" and expr.type == INT
+        texts = [
+            self.text(arg, INT if of_ints or label in BUILTINS[name].ints else FLOAT)
+            for label, arg in zip(BUILTINS[name].args, args, strict=True)
+        ]
+        return f"{helper}({', '.join(texts)})", POSTFIX
 
     def call(self, call: Call) -> tuple[str, list[Temporary]]:
         """The call, and where its results are if it returns them by pointer; its value is then a

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from loma.backends.interpreter import special
+
 Value = Any
 
 
@@ -107,22 +109,61 @@ def mul_no_nan(x: Value, y: Value) -> Value:
     return choose(y == 0, np.float64(0.0), x * y)
 
 
+def sign(x: Value) -> Value:
+    """-1, 0 or 1; 0 for NaN."""
+    value = _as_int(x > 0) - _as_int(x < 0)
+    return value if _is_int(x) else to_float(value)
+
+
+def _is_int(x: Value) -> bool:
+    return isinstance(x, int) or (isinstance(x, np.ndarray) and x.dtype == np.int64)
+
+
+def sigmoid(x: Value) -> Value:
+    # exp of a negative number only, so that it never overflows
+    small = np.exp(-np.abs(x))
+    return choose(x >= 0, 1.0 / (1.0 + small), small / (1.0 + small))
+
+
 BUILTIN_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "sin": np.sin,
     "cos": np.cos,
     "tan": np.tan,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "atan2": np.arctan2,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
     "tanh": np.tanh,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log1p": np.log1p,
+    "log2": np.log2,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "pow": np.power,
+    "erf": special.erf,
+    "erfc": special.erfc,
+    "lgamma": special.lgamma,
+    "digamma": special.digamma,
+    "polygamma": special.polygamma,
     "abs": abs,
+    "sign": sign,
     "min": smaller,
     "max": larger,
+    "clamp": lambda x, low, high: smaller(larger(x, low), high),
     "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "isnan": lambda x: _as_int(np.isnan(x)),
+    "isfinite": lambda x: _as_int(np.isfinite(x)),
+    "sigmoid": sigmoid,
+    "relu": lambda x: choose(x <= 0, np.float64(0.0), x),
+    "softplus": lambda x: np.logaddexp(x, 0.0),
     "int2float": to_float,
     "float2int": to_int,
     "mul_no_nan": mul_no_nan,
 }
-# Of these the arguments stay ints when the result is an int.
-KEEP_INTS = frozenset({"abs", "min", "max"})

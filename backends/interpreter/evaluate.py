@@ -13,6 +13,7 @@ from loma.backends.interpreter import arithmetic as arith
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR, Grid
 from loma.backends.interpreter.ops import OPS
+from loma.builtins import BUILTINS
 from loma.backends.interpreter.values import convert
 from loma.ir import (
     FLOAT, INT, ArrayType, Assign, Attr, Axis, Binary, Builtin, Call, Declare, Expr, FloatConst,
@@ -146,7 +147,7 @@ def _builtin(frame: Frame, expr: Builtin, grid: Grid) -> Value:
     if function is None:
         raise errors.BackendLacksOperator(f"the interpreter has no '{expr.name}'", expr.span)
     args = [evaluate(frame, arg, grid) for arg in expr.args]
-    if not (expr.name in arith.KEEP_INTS and expr.type == INT):
+    if expr.type != INT or BUILTINS[expr.name].result != "operands":
         args = [arith.to_float(arg) for arg in args]
     if expr.name == "float2int":
         return arith.to_int(args[0], frame.bits)
@@ -367,8 +368,9 @@ def _operator(frame: Frame, expr: Op) -> Array:
     attrs = {name: _attr(frame, value) for name, value in expr.attrs}
     try:
         result = np.asarray(rule(*args, **attrs))
-    except ValueError as error:
-        raise ValueError(f"{frame.place(expr.span)}: '{expr.name}': {error}") from None
+    except (ValueError, IndexError) as error:
+        kind = ValueError if isinstance(error, ValueError) else IndexError
+        raise kind(f"{frame.place(expr.span)}: '{expr.name}': {error}") from None
     element = expr.type.element if isinstance(expr.type, TensorType) else "float"
     return result.astype(np.int64 if element == "int" else np.float64, copy=False)
 

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loma.backends.interpreter import windows
+from loma.backends.interpreter.arithmetic import BUILTIN_FUNCTIONS, to_float
+from loma.builtins import BUILTINS
 
 Array = NDArray[Any]
 Rule = Callable[..., Array]
@@ -20,17 +22,32 @@ Shape = tuple[int, ...]
 
 
 def _truth(function: Callable[..., Any]) -> Rule:
-    return lambda a, b: np.asarray(function(a, b)).astype(np.int64)
+    return lambda *args: np.asarray(function(*args)).astype(np.int64)
 
 
-def _sigmoid(x: Array) -> Array:
-    # exp of a negative number only, so that it never overflows
-    small = np.exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0, 1.0 / (1.0 + small), small / (1.0 + small)))
+def _elementwise(name: str) -> Rule:
+    """A built-in scalar function on arrays."""
+    function = BUILTIN_FUNCTIONS[name]
+    if BUILTINS[name].result == "operands":
+        return lambda *args: np.asarray(function(*args))
+    return lambda *args: np.asarray(function(*map(to_float, args)))
 
 
-def _relu(x: Array) -> Array:
-    return np.asarray(np.where((x > 0) | np.isnan(x), x, 0.0))
+def _power(x: Array, y: Array) -> Array:
+    ints = np.asarray(x).dtype == np.asarray(y).dtype == np.int64 and np.all(np.asarray(y) >= 0)
+    return np.asarray(np.power(x, y) if ints else np.power(to_float(x), to_float(y)))
+
+
+def _divided(function: Callable[..., Any]) -> Rule:
+    """A division, which ints by zero have none of."""
+
+    def divide(a: Array, b: Array) -> Array:
+        ints = np.asarray(a).dtype == np.asarray(b).dtype == np.int64
+        if ints and np.any(np.equal(b, 0)):
+            raise ValueError("division of an int by zero")
+        return np.asarray(function(a, b))
+
+    return divide
 
 
 def _where(cond: Array, a: Any, b: Any) -> Array:
@@ -61,8 +78,38 @@ def _amax(x: Array, *, dims: Shape, keepdim: int) -> Array:
     return np.asarray(np.max(x, axis=_axes(dims), keepdims=bool(keepdim)))
 
 
+def _amin(x: Array, *, dims: Shape, keepdim: int) -> Array:
+    return np.asarray(np.min(x, axis=_axes(dims), keepdims=bool(keepdim)))
+
+
+def _prod(x: Array, *, dims: Shape, keepdim: int) -> Array:
+    return np.asarray(np.prod(x, axis=_axes(dims), keepdims=bool(keepdim)))
+
+
 def _argmax(x: Array, *, dim: int) -> Array:
     return np.asarray(np.argmax(x, axis=dim))
+
+
+def _argmin(x: Array, *, dim: int) -> Array:
+    return np.asarray(np.argmin(x, axis=dim))
+
+
+def _argsort(x: Array, *, dim: int, descending: int) -> Array:
+    if not descending:
+        return np.argsort(x, axis=dim, kind="stable")
+    # of the reversed elements, so that equal ones keep their order
+    order = np.argsort(np.flip(x, dim), axis=dim, kind="stable")
+    return np.flip(x.shape[dim] - 1 - order, dim)
+
+
+def _scan(a: Array, b: Array, *, dim: int) -> Array:
+    if a.shape != b.shape:
+        raise ValueError(f"factors of shape {a.shape} for a scan of shape {b.shape}")
+    y = np.moveaxis(b.copy(), dim, 0)
+    factors = np.moveaxis(a, dim, 0)
+    for t in range(1, len(y)):
+        y[t] += factors[t] * y[t - 1]
+    return np.moveaxis(y, 0, dim)
 
 
 def _softmax(x: Array, *, dim: int) -> Array:
@@ -100,7 +147,7 @@ def _slice(x: Array, *, dim: int, start: int, end: int, step: int) -> Array:
 
 def _place(shape: Shape, dim: int, start: int, end: int, step: int) -> tuple[slice, ...]:
     if not (0 <= start <= end <= shape[dim]) or step < 1:
-        raise ValueError(
+        raise IndexError(
             f"the slice {start}:{end}:{step} leaves dimension {dim} of size {shape[dim]}"
         )
     return tuple(slice(start, end, step) if k == dim else slice(None) for k in range(len(shape)))
@@ -163,6 +210,10 @@ OPS: dict[str, Rule] = {
     "sub": np.subtract,
     "mul": np.multiply,
     "div": np.divide,
+    "mod": _divided(np.mod),
+    "floordiv": _divided(np.floor_divide),
+    "and": _truth(np.logical_and),
+    "or": _truth(np.logical_or),
     "lt": _truth(np.less),
     "le": _truth(np.less_equal),
     "gt": _truth(np.greater),
@@ -170,28 +221,32 @@ OPS: dict[str, Rule] = {
     "eq": _truth(np.equal),
     "ne": _truth(np.not_equal),
     "neg": np.negative,
-    "relu": _relu,
-    "sigmoid": _sigmoid,
-    "tanh": np.tanh,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "abs": np.abs,
-    "sign": np.sign,
-    "mul_no_nan": lambda x, y: np.where(np.equal(y, 0), 0.0, np.multiply(x, y)),
+    "not": _truth(np.logical_not),
+    **{name: _elementwise(name) for name, info in BUILTINS.items() if not info.scalar_only},
+    "pow": _power,
     "where": _where,
     "sum": _sum,
     "mean": _mean,
     "amax": _amax,
+    "amin": _amin,
+    "prod": _prod,
     "argmax": _argmax,
+    "argmin": _argmin,
+    "argsort": _argsort,
+    "cumsum": lambda x, *, dim: np.cumsum(x, axis=dim),
+    "cumprod": lambda x, *, dim: np.cumprod(x, axis=dim),
+    "scan": _scan,
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "matmul": np.matmul,
     "linear": _linear,
-    "conv2d": windows.conv2d,
+    "conv2d": windows.convolution,
+    "conv3d": windows.convolution,
     "conv_transpose2d": windows.conv_transpose2d,
-    "conv2d_input": windows.conv2d_input,
-    "conv2d_weight": windows.conv2d_weight,
+    "conv2d_input": windows.convolution_input,
+    "conv2d_weight": windows.convolution_weight,
+    "conv3d_input": windows.convolution_input,
+    "conv3d_weight": windows.convolution_weight,
     "max_pool2d": windows.max_pool2d,
     "max_pool2d_index": windows.max_pool2d_index,
     "avg_pool2d": windows.avg_pool2d,
@@ -200,6 +255,10 @@ OPS: dict[str, Rule] = {
     "permute": lambda x, *, dims: np.transpose(x, dims),
     "transpose": lambda x, *, dim0, dim1: np.swapaxes(x, dim0, dim1),
     "cat": lambda *tensors, dim: np.concatenate(tensors, axis=dim),
+    "flip": lambda x, *, dims: np.flip(x, dims),
+    "roll": lambda x, *, shifts, dims: np.roll(x, shifts, dims) if dims else np.roll(x, shifts[0]),
+    "tril": lambda x, *, diagonal: np.tril(x, diagonal),
+    "triu": lambda x, *, diagonal: np.triu(x, diagonal),
     "slice": _slice,
     "slice_into": _slice_into,
     "expand": lambda x, *, shape: np.broadcast_to(x, shape),

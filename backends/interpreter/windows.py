@@ -9,28 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Pair = tuple[int, int]
-ONES: Pair = (1, 1)
+Sizes = tuple[int, ...]
+Place = tuple[Any, ...]  # of the last dimensions
 
 
 def _window(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def _padded(x: Array, padding: Pair, value: float = 0.0) -> Array:
-    rows, cols = padding
-    return np.pad(x, ((0, 0), (0, 0), (rows, rows), (cols, cols)), constant_values=value)
+def _padded(x: Array, padding: Sizes, value: float = 0.0) -> Array:
+    return np.pad(x, ((0, 0), (0, 0), *((p, p) for p in padding)), constant_values=value)
 
 
 def _taps(
-    kernel: Pair, out: Pair, stride: Pair, dilation: Pair
-) -> Iterator[tuple[int, int, tuple[slice, slice]]]:
-    """(p, q, the places of the padded input that this tap meets) for every tap of the window."""
-    for p in range(kernel[0]):
-        for q in range(kernel[1]):
-            rows = slice(p * dilation[0], p * dilation[0] + (out[0] - 1) * stride[0] + 1, stride[0])
-            cols = slice(q * dilation[1], q * dilation[1] + (out[1] - 1) * stride[1] + 1, stride[1])
-            yield p, q, (rows, cols)
+    kernel: Sizes, out: Sizes, stride: Sizes, dilation: Sizes
+) -> Iterator[tuple[Place, Place]]:
+    """(the place of a tap in the window, those of the padded input that it meets) for every tap."""
+    for tap in np.ndindex(*kernel):
+        met = (
+            slice(k * d, k * d + (size - 1) * s + 1, s)
+            for k, size, s, d in zip(tap, out, stride, dilation, strict=True)
+        )
+        yield (..., *tap), (..., *met)
 
 
 def _check(cond: bool, message: str) -> None:
@@ -38,107 +38,119 @@ def _check(cond: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _out_size(size: Pair, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pair:
+def _out_size(size: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Sizes:
     out = tuple(
         _window(*parts) for parts in zip(size, kernel, stride, padding, dilation, strict=True)
     )
     _check(min(out) > 0, f"the window {kernel} does not fit in an input of size {size}")
-    return out[0], out[1]
+    return out
 
 
-def conv2d(
+def _in_groups(x: Array, groups: int) -> Array:
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+
+
+def _rows(x: Array) -> Array:
+    return x.reshape(*x.shape[:3], -1)
+
+
+def _weights(w: Array, groups: int) -> Array:
+    return w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+
+
+def _check_channels(channels: int, w: Array, groups: int) -> None:
+    fits = channels == w.shape[1] * groups and w.shape[0] % groups == 0
+    _check(fits, "the channels of x and w disagree")
+
+
+def _biased(y: Array, b: Array | None) -> Array:
+    return y if b is None else y + b.reshape(-1, *(1,) * (y.ndim - 2))
+
+
+def convolution(
     x: Array, w: Array, b: Array | None = None, *,
-    stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    stride: Sizes, padding: Sizes, dilation: Sizes, groups: int,
 ) -> Array:  # fmt: skip
-    n, c, h, width = x.shape
-    o, per_group, kh, kw = w.shape
-    _check(c == per_group * groups and o % groups == 0, "the channels of x and w disagree")
-    out = _out_size((h, width), (kh, kw), stride, padding, dilation)
-    padded = _padded(x, padding).reshape(n, groups, per_group, h + 2 * padding[0], -1)
-    weight = w.reshape(groups, o // groups, per_group, kh, kw)
-    y = np.zeros((n, groups, o // groups, *out), dtype=x.dtype)
-    for p, q, (rows, cols) in _taps((kh, kw), out, stride, dilation):
-        y += np.einsum("ngchw,goc->ngohw", padded[..., rows, cols], weight[..., p, q])
-    y = y.reshape(n, o, *out)
-    return y if b is None else y + b[:, None, None]
+    _check_channels(x.shape[1], w, groups)
+    kernel, outputs = w.shape[2:], w.shape[0]
+    out = _out_size(x.shape[2:], kernel, stride, padding, dilation)
+    padded, weight = _in_groups(_padded(x, padding), groups), _weights(w, groups)
+    y = np.zeros((x.shape[0], groups, outputs // groups, *out), dtype=x.dtype)
+    for tap, places in _taps(kernel, out, stride, dilation):
+        y += np.einsum("ngc...,goc->ngo...", padded[places], weight[tap])
+    return _biased(y.reshape(x.shape[0], outputs, *out), b)
 
 
-def conv2d_input(
+def convolution_input(
     g: Array, w: Array, *,
-    shape: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int,
 ) -> Array:  # fmt: skip
-    kernel = w.shape[2], w.shape[3]
-    out = _out_size((shape[2], shape[3]), kernel, stride, padding, dilation)
+    out = _out_size(shape[2:], w.shape[2:], stride, padding, dilation)
     expected = (shape[0], w.shape[0], *out)
     _check(g.shape == expected, f"the adjoint has shape {g.shape}, not {expected}")
     return _scattered(g, w, shape, stride, padding, dilation, groups)
 
 
 def _scattered(
-    g: Array, w: Array, shape: tuple[int, ...],
-    stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    g: Array, w: Array, shape: Sizes,
+    stride: Sizes, padding: Sizes, dilation: Sizes, groups: int,
 ) -> Array:  # fmt: skip
     """Every element of g spread over the window that it came from."""
-    n, c, h, width = shape
-    o, per_group, kh, kw = w.shape
-    _check(c == per_group * groups and o % groups == 0, "the channels of x and w disagree")
-    out = g.shape[2], g.shape[3]
-    rows_all, cols_all = h + 2 * padding[0], width + 2 * padding[1]
-    padded = np.zeros((n, groups, per_group, rows_all, cols_all), dtype=g.dtype)
-    adjoint = g.reshape(n, groups, o // groups, *out)
-    weight = w.reshape(groups, o // groups, per_group, kh, kw)
-    for p, q, (rows, cols) in _taps((kh, kw), out, stride, dilation):
-        padded[..., rows, cols] += np.einsum("ngohw,goc->ngchw", adjoint, weight[..., p, q])
-    inner = padded[..., padding[0] : padding[0] + h, padding[1] : padding[1] + width]
-    return inner.reshape(n, c, h, width)
+    n, channels = shape[:2]
+    _check_channels(channels, w, groups)
+    wide = tuple(size + 2 * p for size, p in zip(shape[2:], padding, strict=True))
+    padded = np.zeros((n, groups, w.shape[1], *wide), dtype=g.dtype)
+    adjoint, weight = _in_groups(g, groups), _weights(w, groups)
+    for tap, places in _taps(w.shape[2:], g.shape[2:], stride, dilation):
+        padded[places] += np.einsum("ngo...,goc->ngc...", adjoint, weight[tap])
+    inner: Place = (..., *(slice(p, p + n) for p, n in zip(padding, shape[2:], strict=True)))
+    return padded[inner].reshape(shape)
 
 
-def conv2d_weight(
+def convolution_weight(
     g: Array, x: Array, *,
-    shape: tuple[int, ...], stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    shape: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int,
 ) -> Array:  # fmt: skip
-    n, _, h, width = x.shape
-    o, per_group, kh, kw = shape
-    out = _out_size((h, width), (kh, kw), stride, padding, dilation)
-    _check(g.shape == (n, o, *out), f"the adjoint has shape {g.shape}, not {(n, o, *out)}")
-    padded = _padded(x, padding).reshape(n, groups, per_group, h + 2 * padding[0], -1)
-    adjoint = g.reshape(n, groups, o // groups, *out)
-    weight = np.zeros((groups, o // groups, per_group, kh, kw), dtype=g.dtype)
-    for p, q, (rows, cols) in _taps((kh, kw), out, stride, dilation):
-        weight[..., p, q] = np.einsum("ngohw,ngchw->goc", adjoint, padded[..., rows, cols])
+    kernel = shape[2:]
+    out = _out_size(x.shape[2:], kernel, stride, padding, dilation)
+    expected = (x.shape[0], shape[0], *out)
+    _check(g.shape == expected, f"the adjoint has shape {g.shape}, not {expected}")
+    padded, adjoint = _in_groups(_padded(x, padding), groups), _rows(_in_groups(g, groups))
+    weight = np.zeros((groups, shape[0] // groups, shape[1], *kernel), dtype=g.dtype)
+    for tap, places in _taps(kernel, out, stride, dilation):
+        met = _rows(padded[places])
+        weight[tap] = np.einsum("ngok,ngck->goc", adjoint, met)
     return weight.reshape(shape)
 
 
 def conv_transpose2d(
     x: Array, w: Array, b: Array | None = None, *,
-    stride: Pair, padding: Pair, output_padding: Pair, dilation: Pair, groups: int,
+    stride: Sizes, padding: Sizes, output_padding: Sizes, dilation: Sizes, groups: int,
 ) -> Array:  # fmt: skip
-    n, _, h, width = x.shape
-    _, per_group, kh, kw = w.shape
     sizes = [
         (size - 1) * s - 2 * p + d * (k - 1) + extra + 1
         for size, s, p, d, k, extra in zip(
-            (h, width), stride, padding, dilation, (kh, kw), output_padding, strict=True
+            x.shape[2:], stride, padding, dilation, w.shape[2:], output_padding, strict=True
         )
     ]
-    shape = (n, per_group * groups, *sizes)
-    y = _scattered(x, w, shape, stride, padding, dilation, groups)
-    return y if b is None else y + b[:, None, None]
+    shape = (x.shape[0], w.shape[1] * groups, *sizes)
+    return _biased(_scattered(x, w, shape, stride, padding, dilation, groups), b)
 
 
-def _windows(x: Array, kernel: Pair, stride: Pair, padding: Pair, fill: float) -> Array:
+def _windows(x: Array, kernel: Sizes, stride: Sizes, padding: Sizes, fill: float) -> Array:
     """Every window of x, its elements along a new last axis in row-major order."""
-    out = _out_size((x.shape[2], x.shape[3]), kernel, stride, padding, ONES)
+    ones = (1,) * len(kernel)
+    out = _out_size(x.shape[2:], kernel, stride, padding, ones)
     padded = _padded(x, padding, fill)
-    taps = [padded[..., rows, cols] for _, _, (rows, cols) in _taps(kernel, out, stride, ONES)]
+    taps = [padded[places] for _, places in _taps(kernel, out, stride, ones)]
     return np.stack(taps, axis=-1)
 
 
-def max_pool2d(x: Array, *, kernel_size: Pair, stride: Pair, padding: Pair) -> Array:
+def max_pool2d(x: Array, *, kernel_size: Sizes, stride: Sizes, padding: Sizes) -> Array:
     return np.asarray(_windows(x, kernel_size, stride, padding, -np.inf).max(axis=-1))
 
 
-def max_pool2d_index(x: Array, *, kernel_size: Pair, stride: Pair, padding: Pair) -> Array:
+def max_pool2d_index(x: Array, *, kernel_size: Sizes, stride: Sizes, padding: Sizes) -> Array:
     places = np.arange(x.shape[2] * x.shape[3], dtype=np.float64).reshape(1, 1, *x.shape[2:])
     place = _windows(np.broadcast_to(places, x.shape), kernel_size, stride, padding, -1.0)
     values = np.where(place < 0, -np.inf, _windows(x, kernel_size, stride, padding, -np.inf))
@@ -148,17 +160,18 @@ def max_pool2d_index(x: Array, *, kernel_size: Pair, stride: Pair, padding: Pair
     return np.take_along_axis(place, first[..., None], axis=-1)[..., 0].astype(np.int64)
 
 
-def avg_pool2d(x: Array, *, kernel_size: Pair, stride: Pair, padding: Pair) -> Array:
+def avg_pool2d(x: Array, *, kernel_size: Sizes, stride: Sizes, padding: Sizes) -> Array:
     return np.asarray(_windows(x, kernel_size, stride, padding, 0.0).mean(axis=-1))
 
 
 def avg_pool2d_input(
-    g: Array, *, shape: tuple[int, ...], kernel_size: Pair, stride: Pair, padding: Pair
+    g: Array, *, shape: Sizes, kernel_size: Sizes, stride: Sizes, padding: Sizes
 ) -> Array:
     n, c, h, width = shape
-    out = _out_size((h, width), kernel_size, stride, padding, ONES)
+    ones = (1, 1)
+    out = _out_size((h, width), kernel_size, stride, padding, ones)
     _check(g.shape == (n, c, *out), f"the adjoint has shape {g.shape}, not {(n, c, *out)}")
     padded = np.zeros((n, c, h + 2 * padding[0], width + 2 * padding[1]), dtype=g.dtype)
-    for _, _, (rows, cols) in _taps(kernel_size, out, stride, ONES):
-        padded[..., rows, cols] += g / (kernel_size[0] * kernel_size[1])
+    for _, places in _taps(kernel_size, out, stride, ones):
+        padded[places] += g / (kernel_size[0] * kernel_size[1])
     return padded[..., padding[0] : padding[0] + h, padding[1] : padding[1] + width]

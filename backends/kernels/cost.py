@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loma import sizes
+from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Expr, For, Function, If, Index,
     IndexAssign, IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Unary, Var, While, Zero,
     is_tensor_function,
 )  # fmt: skip
+from loma.ops import OPS
 from loma.walk import children, expressions, free_variables, statements, substitute, walk
 
 Element: TypeAlias = Literal["float", "float32", "int"]
@@ -36,14 +38,14 @@ VIEWS = frozenset(
     {"reshape", "permute", "transpose", "slice", "expand", "reshape_like", "expand_like"}
 )
 _ELEMENTWISE = frozenset(
+    {name for name, info in OPS.items() if info.infix or name in BUILTINS or name == "where"}
+)
+_OF_ARGUMENT = frozenset(  # one operation for each element of the first argument
     {
-        "add", "sub", "mul", "div", "lt", "le", "gt", "ge", "eq", "ne", "neg", "relu", "sigmoid",
-        "tanh", "exp", "log", "sqrt", "abs", "sign", "mul_no_nan", "where",
+        "sum", "mean", "amax", "amin", "prod", "argmax", "argmin", "cumsum", "cumprod", "sum_to",
+        "sum_to_like", "scatter_add", "scatter_add_like",
     }
 )  # fmt: skip
-_OF_ARGUMENT = frozenset(  # one operation for each element of the first argument
-    {"sum", "mean", "amax", "argmax", "sum_to", "sum_to_like", "scatter_add", "scatter_add_like"}
-)
 _SOFTMAX_STEPS = 5  # largest, difference, exp, sum, quotient (or difference)
 
 
@@ -307,12 +309,12 @@ class _Counter:
             case "matmul" | "linear":
                 flops = sizes.product((IntConst(2), out, self._dims(first)[-1]))
                 return _add(flops, out) if len(op.args) == 3 else flops
-            case "conv2d":
+            case "conv2d" | "conv3d":
                 flops = sizes.product((IntConst(2), out, *weights))
                 return _add(flops, out) if len(op.args) == 3 else flops
-            case "conv_transpose2d" | "conv2d_input":
+            case "conv_transpose2d" | "conv2d_input" | "conv3d_input":
                 return sizes.product((IntConst(2), self._size(first), *weights))
-            case "conv2d_weight":
+            case "conv2d_weight" | "conv3d_weight":
                 return sizes.product((IntConst(2), self._size(first), *self._dims(op)[1:]))
             case "softmax" | "log_softmax":
                 return sizes.product((IntConst(_SOFTMAX_STEPS), out))
@@ -371,7 +373,7 @@ class _Counter:
             touched.writes.append(count)
 
 
-_CONVOLUTIONS = frozenset({"conv2d", "conv_transpose2d", "conv2d_input"})
+_CONVOLUTIONS = frozenset({"conv2d", "conv3d", "conv_transpose2d", "conv2d_input", "conv3d_input"})
 
 
 # ------------------------------------------------------------------------------ int expressions

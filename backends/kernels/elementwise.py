@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from loma import sizes
+from loma.builtins import BUILTINS
 from loma.ir import (
-    FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, If, Index,
-    IndexAssign, IntConst, NoDiff, Op, Reduce, ReduceKind, Select, Stmt, TensorType, Unary, Var,
+    FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, FloatType, If,
+    Index, IndexAssign, IntConst, IntType, NoDiff, Op, Reduce, ReduceKind, Select, Stmt,
+    TensorType, Unary, Var,
 )  # fmt: skip
 from loma.names import Names
+from loma.ops import OPS
 from loma.walk import statements
 
-_INFIX: dict[str, BinaryOp] = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_COMPARE: dict[str, BinaryOp] = {
-    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+_REDUCTIONS: dict[str, ReduceKind] = {
+    "sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "prod": "prod",
 }  # fmt: skip
-_FUNCTIONS = ("exp", "log", "tanh", "sqrt", "abs", "mul_no_nan")
-_REDUCTIONS: dict[str, ReduceKind] = {"sum": "sum", "mean": "sum", "amax": "max"}
+_TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
 
 
 def index_statements(stmt: Stmt, names: Names) -> tuple[list[Declare], list[Stmt]] | None:
@@ -70,6 +71,12 @@ def _dims(expr: Expr) -> tuple[Expr, ...]:
     return expr.type.dims
 
 
+def _scalar(value: Op) -> IntType | FloatType:
+    """The type of an operator's elements."""
+    assert isinstance(value.type, TensorType)
+    return INT if value.type.element == "int" else FLOAT
+
+
 class _Lowering:
     def __init__(self, names: Names, stmt: Stmt) -> None:
         self._names = names
@@ -91,30 +98,35 @@ class _Lowering:
         if not isinstance(value.type, TensorType):
             if isinstance(value, Var | FloatConst | IntConst):
                 return value
+            if value.type == INT and sizes.is_arithmetic(value):
+                return Builtin("int2float", (value,), FLOAT, value.span)
             raise _Stays
         match value:
             case Var():
                 return self._read(value, axes)
             case NoDiff(operand):
                 return self.element(operand, axes)
-            case Op(name, args) if name in _INFIX:
-                left, right = (self.element(arg, axes) for arg in args)
-                return Binary(_INFIX[name], left, right, FLOAT, value.span)
             case Op("neg", (x,)):
                 return Unary("-", self.element(x, axes), FLOAT, value.span)
-            case Op("relu", (x,)):
-                operand = self.element(x, axes)
-                return Builtin("max", (operand, FloatConst(0.0)), FLOAT, value.span)
-            case Op("sigmoid", (x,)):
-                small = Builtin("exp", (Unary("-", self.element(x, axes), FLOAT),), FLOAT)
-                one = FloatConst(1.0)
-                return Binary("/", one, Binary("+", one, small, FLOAT), FLOAT, value.span)
-            case Op(name, args) if name in _FUNCTIONS:
+            case Op("not", (x,)):
+                return Unary("not", self.element(x, axes), INT, value.span)
+            case Op(name, args) if OPS[name].infix:
+                left, right = (self.element(arg, axes) for arg in args)
+                symbol = cast(BinaryOp, OPS[name].infix)
+                return Binary(symbol, left, right, _scalar(value), value.span)
+            case Op(name, args) if name in BUILTINS:
                 own = tuple(self.element(arg, axes) for arg in args)
-                return Builtin(name, own, FLOAT, value.span)
+                return Builtin(name, own, _scalar(value), value.span)
             case Op("where", (cond, a, b)):
                 branches = (self.element(a, axes), self.element(b, axes))
                 return Select(self._condition(cond, axes), *branches, FLOAT, value.span)
+            case Op(name, (x,)) if name in _TRIANGLES and len(axes) == len(_dims(value)):
+                row, column = (Var(axis.name, INT) for axis in axes[-2:])
+                diagonal = dict(value.attrs)["diagonal"]
+                assert isinstance(diagonal, Expr)
+                edge = Binary("+", row, diagonal, INT)
+                inside = Binary(_TRIANGLES[name], column, edge, INT)
+                return Select(inside, self.element(x, axes), FloatConst(0.0), FLOAT, value.span)
             case Op(name) if name in _REDUCTIONS:
                 return self._read(self._stored(value, self._reduced), axes)
             case Op("softmax"):
@@ -123,12 +135,10 @@ class _Lowering:
                 raise _Stays
 
     def _condition(self, cond: Expr, axes: list[Axis]) -> Expr:
-        match cond:
-            case Op(name, (a, b)) if name in _COMPARE:
-                left, right = self.element(a, axes), self.element(b, axes)
-                return Binary(_COMPARE[name], left, right, INT, cond.span)
-            case _:
-                return Binary("!=", self.element(cond, axes), FloatConst(0.0), INT)
+        element = self.element(cond, axes)
+        if element.type == INT:
+            return element
+        return Binary("!=", element, FloatConst(0.0), INT)
 
     def _read(self, tensor: Var, axes: list[Axis]) -> Expr:
         """The element that broadcasting puts at the axes."""

@@ -16,6 +16,7 @@ from typing import assert_never
 from loma import config, errors
 from loma.backends.libtorch import guards
 from loma.backends.libtorch.names import cpp_name
+from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IntConst,
     IntType, MakeStruct, Member, Module, NoDiff, Op, Reduce, Select, Span, TensorType, Type,
@@ -26,8 +27,15 @@ from loma.printer import print_type
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _LOGICAL = {"and": "&&", "or": "||"}
 _LARGEST_PRODUCT = 16  # x ** n up to this n is written as products
-_STD = {"sin", "cos", "tan", "exp", "log", "sqrt", "tanh", "floor"}
-_VECTOR = {"sin", "cos", "tan", "exp", "log", "tanh", "pow"}  # those of runtime/vector_math.h
+_VECTOR = {  # those of runtime/vector_math.h
+    "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "exp", "expm1",
+    "exp2", "log", "log1p", "log2", "pow", "erf", "erfc",
+}  # fmt: skip
+_STD = _VECTOR | {"sqrt", "floor", "ceil"}
+_OWN = {  # those of runtime/special.h and kernels.h
+    "max", "min", "clamp", "sign", "mul_no_nan", "isnan", "isfinite", "rsqrt", "relu", "sigmoid",
+    "softplus", "lgamma", "digamma", "polygamma",
+}  # fmt: skip
 
 
 def scalar_type(type_: Type, span: Span) -> str:
@@ -206,8 +214,6 @@ class Expressions(ABC):
 
     def _builtin(self, expr: Builtin) -> str:
         name = expr.name
-        if name in _STD:
-            return f"{_library(name)}({strip(self.value(expr.args[0], FLOAT))})"
         match name:
             case guards.HELD | guards.CHECKED:
                 return self.value(expr.args[0], INT)
@@ -222,19 +228,21 @@ class Expressions(ABC):
                     f"the libtorch backend has no '{name}': it belongs to @simd functions",
                     expr.span,
                 )
-        args = ", ".join(strip(self.value(arg, expr.type)) for arg in expr.args)
-        real = "real" if expr.type == FLOAT else "int64_t"
-        match name:
-            case "max" | "min":
-                return f"loma::{name}<{real}>({args})"
-            case "mul_no_nan":
-                return f"loma::mul_no_nan<real>({args})"
-            case "pow":
-                return f"{_library('pow')}({args})"
-            case _:
-                raise errors.BackendLacksOperator(
-                    f"the libtorch backend has no built-in function '{name}'", expr.span
-                )
+        info = BUILTINS.get(name)
+        if info is None or name not in _STD | _OWN | {"round"}:
+            raise errors.BackendLacksOperator(
+                f"the libtorch backend has no built-in function '{name}'", expr.span
+            )
+        type_ = expr.type if info.result == "operands" else FLOAT
+        args = ", ".join(
+            strip(self.value(arg, INT if of in info.ints else type_))
+            for of, arg in zip(info.args, expr.args, strict=True)
+        )
+        if name == "round":
+            return f"std::nearbyint({args})"
+        if name in _STD:
+            return f"{_library(name)}({args})"
+        return f"loma::{name}<{'real' if type_ == FLOAT else 'int64_t'}>({args})"
 
     def _call(self, call: Call) -> str:
         function = self.callee(call)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from loma import config, errors, sizes
 from loma.backends.libtorch.names import cpp_string
+from loma.builtins import BUILTINS
 from loma.ir import FLOAT, Expr, Op, TensorType, Type
 
 
@@ -122,6 +123,34 @@ def _is_float(type_: Type) -> bool:
     return isinstance(type_, TensorType) and type_.element != "int"
 
 
+_ATEN = {"min": "minimum", "max": "maximum"}  # those that have the function's own name aside
+
+
+def _builtin(name: str, is_int: bool) -> Row:
+    """``at::name(x, ...)`` of tensors that broadcast."""
+    function = _ATEN.get(name, name)
+
+    def emit(c: Lowered) -> str:
+        args = (c.tensor(k) for k in range(len(c.args)))
+        return f"at::{function}({', '.join(args)}){_TO_INT if is_int else ''}"
+
+    return Row(emit, _h(function))
+
+
+def _clamp(c: Lowered) -> str:
+    # at::clamp takes no mixture of tensors and numbers
+    return f"at::minimum(at::maximum({c.tensor(0)}, {c.tensor(1)}), {c.tensor(2)})"
+
+
+def _softplus(c: Lowered) -> str:
+    # at::softplus is x itself above a threshold
+    return f"at::log_sigmoid({c.tensor(0)}.neg()).neg()"
+
+
+def _polygamma(c: Lowered) -> str:
+    return f"at::polygamma({c.args[0]}, {c.tensor(1)})"
+
+
 def _mul_no_nan(c: Lowered) -> str:
     x, y = c.tensor(0), c.tensor(1)
     return f"loma::mul_no_nan({x}, {y})"
@@ -137,12 +166,15 @@ def _where(c: Lowered) -> str:
     return f"at::where(at::ne({cond}, 0), {c.tensor(1)}, {c.tensor(2)})"
 
 
+_EXTREMES = ("amax", "amin")
+
+
 def _reduction(name: str) -> Row:
     def emit(c: Lowered) -> str:
         dims = c.list("dims")
         if dims == "{}":
-            dims = "at::OptionalIntArrayRef()" if name != "amax" else "at::IntArrayRef()"
-        elif name != "amax":
+            dims = "at::IntArrayRef()" if name in _EXTREMES else "at::OptionalIntArrayRef()"
+        elif name not in _EXTREMES:
             dims = f"at::IntArrayRef({dims})"
         return f"at::{name}({c.args[0]}, {dims}, {c.flag('keepdim')})"
 
@@ -156,6 +188,34 @@ def _along(name: str) -> Row:
     return Row(emit, _h(name), checked=True)
 
 
+def _prod(c: Lowered) -> str:
+    return f"loma::prod({c.args[0]}, {c.list('dims')}, {c.flag('keepdim')})"
+
+
+def _argsort(c: Lowered) -> str:
+    return f"at::argsort({c.args[0]}, true, {c.const('dim')}, {c.flag('descending')})"
+
+
+def _scan(c: Lowered) -> str:
+    place = cpp_string(c.place)
+    return f"loma::scan<real>({c.args[0]}, {c.args[1]}, {c.const('dim')}, {place})"
+
+
+def _flip(c: Lowered) -> str:
+    return f"at::flip({c.args[0]}, {c.list('dims')})"
+
+
+def _roll(c: Lowered) -> str:
+    return f"at::roll({c.args[0]}, {c.list('shifts')}, {c.list('dims')})"
+
+
+def _triangle(name: str) -> Row:
+    def emit(c: Lowered) -> str:
+        return f"at::{name}({c.args[0]}, {c.attr('diagonal')})"
+
+    return Row(emit, _h(name), checked=True)
+
+
 def _linear(c: Lowered) -> str:
     return f"at::linear({c.args[0]}, {c.args[1]}, {c.optional(2)})"
 
@@ -164,17 +224,29 @@ def _geometry(c: Lowered) -> str:
     return f"{c.list('stride')}, {c.list('padding')}, {c.list('dilation')}"
 
 
-def _measured() -> bool:
+def _measured(c: Lowered) -> bool:
     """Whether convolutions call the runtime, which picks a form, or the library itself."""
-    return "convolution" in config.optimisations()
+    return c.op.name.startswith("conv2d") and "convolution" in config.optimisations()
 
 
-def _conv2d(c: Lowered) -> str:
+def _no_extra(c: Lowered) -> str:
+    """The library's output_padding."""
+    zeros = ["0"] * _rank(c, "stride")
+    return f"{{{', '.join(zeros)}}}"
+
+
+def _rank(c: Lowered, name: str) -> int:
+    value = dict(c.op.attrs)[name]
+    assert isinstance(value, tuple)
+    return len(value)
+
+
+def _convolution(c: Lowered) -> str:
     operands = f"{c.args[0]}, {c.args[1]}, {c.optional(2)}, {_geometry(c)}"
     # A bias is optional<Tensor>; "{}" would be read as an undefined tensor, which means the same.
-    if _measured():
+    if _measured(c):
         return f"loma::conv2d({operands}, {c.attr('groups')})"
-    return f"at::convolution({operands}, false, {{0, 0}}, {c.attr('groups')})"
+    return f"at::convolution({operands}, false, {_no_extra(c)}, {c.attr('groups')})"
 
 
 def _conv_transpose2d(c: Lowered) -> str:
@@ -185,27 +257,20 @@ def _conv_transpose2d(c: Lowered) -> str:
     )
 
 
-def _conv2d_adjoint(c: Lowered, of_input: bool) -> str:
-    if _measured():
-        name = "conv2d_input" if of_input else "conv2d_weight"
+def _convolution_adjoint(c: Lowered) -> str:
+    of_input = c.op.name.endswith("_input")
+    if _measured(c):
         operands = f"{c.args[0]}, {c.args[1]}, {c.list('shape')}, {_geometry(c)}"
-        return f"loma::{name}({operands}, {c.attr('groups')})"
+        return f"loma::{c.op.name}({operands}, {c.attr('groups')})"
     # The other operand's values are not looked at, only its sizes: memory that is never touched.
     blank = f"at::empty({c.list('shape')}, {c.args[0]}.options())"
     x, w = (blank, c.args[1]) if of_input else (c.args[1], blank)
     mask = "{true, false, false}" if of_input else "{false, true, false}"
     return (
         f"std::get<{0 if of_input else 1}>(at::convolution_backward({c.args[0]}, {x}, {w}, "
-        f"at::OptionalIntArrayRef(), {_geometry(c)}, false, {{0, 0}}, {c.attr('groups')}, {mask}))"
+        f"at::OptionalIntArrayRef(), {_geometry(c)}, false, {_no_extra(c)}, {c.attr('groups')}, "
+        f"{mask}))"
     )
-
-
-def _conv2d_input(c: Lowered) -> str:
-    return _conv2d_adjoint(c, of_input=True)
-
-
-def _conv2d_weight(c: Lowered) -> str:
-    return _conv2d_adjoint(c, of_input=False)
 
 
 def _window(c: Lowered) -> str:
@@ -255,6 +320,12 @@ def _slice(c: Lowered) -> str:
 
 def _slice_into(c: Lowered) -> str:
     return f"loma::slice_into({c.args[0]}, {c.list('shape')}, {_bounds(c)}, {cpp_string(c.place)})"
+
+
+def add_slice(target: str, c: Lowered) -> str:
+    """``slice_into`` of a tensor, added to ``target``."""
+    part = f"loma::slice({target}, {_bounds(c)}, {cpp_string(c.place)})"
+    return f"{part}.add_({c.args[0]})"
 
 
 def _expand(c: Lowered) -> str:
@@ -322,36 +393,48 @@ ROWS: dict[str, Row] = {
         name: _function(name)
         for name in (
             "neg",
-            "relu",
-            "sigmoid",
-            "tanh",
-            "exp",
-            "log",
-            "sqrt",
-            "abs",
-            "sign",
             "zeros_like",
             "ones_like",
         )
     },
+    "mod": _builtin("remainder", False),
+    "floordiv": _builtin("floor_divide", False),
+    **{name: _builtin(f"logical_{name}", True) for name in ("and", "or", "not")},
+    **{
+        name: _builtin(name, info.result == "int")
+        for name, info in BUILTINS.items()
+        if not info.scalar_only
+    },
+    "pow": _infix("pow"),
+    "clamp": Row(_clamp, _h("minimum", "maximum")),
+    "softplus": Row(_softplus, _h("log_sigmoid", "neg")),
+    "polygamma": Row(_polygamma, _h("polygamma")),
     "mul_no_nan": Row(_mul_no_nan, _h("mul", "eq", "masked_fill")),
     "where": Row(_where, _h("where", "ne")),
     "sum": _reduction("sum"),
     "mean": _reduction("mean"),
     "amax": _reduction("amax"),
+    "amin": _reduction("amin"),
+    "prod": Row(_prod, (), checked=True),
     "argmax": _along("argmax"),
+    "argmin": _along("argmin"),
+    "argsort": Row(_argsort, _h("argsort"), checked=True),
+    "cumsum": _along("cumsum"),
+    "cumprod": _along("cumprod"),
+    "scan": Row(_scan, (), checked=True),
     "softmax": _along("softmax"),
     "log_softmax": _along("log_softmax"),
     "matmul": _function("matmul"),
     "linear": Row(_linear, _h("linear")),
-    "conv2d": Row(_conv2d, (*_h("convolution"), "convolution_choice.h")),
+    "conv2d": Row(_convolution, (*_h("convolution"), "convolution_choice.h")),
+    "conv3d": Row(_convolution, _h("convolution")),
     "conv_transpose2d": Row(_conv_transpose2d, _h("convolution")),
-    "conv2d_input": Row(
-        _conv2d_input, (*_h("convolution_backward", "empty"), "convolution_choice.h")
-    ),
-    "conv2d_weight": Row(
-        _conv2d_weight, (*_h("convolution_backward", "empty"), "convolution_choice.h")
-    ),
+    **{
+        name: Row(
+            _convolution_adjoint, (*_h("convolution_backward", "empty"), "convolution_choice.h")
+        )
+        for name in ("conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight")
+    },
     "max_pool2d": Row(_max_pool2d(0), _h("max_pool2d_with_indices")),
     "max_pool2d_index": Row(_max_pool2d(1), _h("max_pool2d_with_indices")),
     "avg_pool2d": Row(_avg_pool2d, _h("avg_pool2d")),
@@ -360,6 +443,10 @@ ROWS: dict[str, Row] = {
     "permute": Row(_permute, _h("permute"), aliases=True, checked=True),
     "transpose": Row(_transpose, _h("transpose"), aliases=True, checked=True),
     "cat": Row(_cat, _h("cat")),
+    "flip": Row(_flip, _h("flip"), checked=True),
+    "roll": Row(_roll, _h("roll"), checked=True),
+    "tril": _triangle("tril"),
+    "triu": _triangle("triu"),
     "slice": Row(_slice, _h("slice"), aliases=True),
     "slice_into": Row(_slice_into, _h("slice", "zeros"), checked=True),
     "expand": Row(_expand, (), aliases=True, checked=True),

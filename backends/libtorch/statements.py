@@ -298,9 +298,10 @@ class Statements:
         elif stmt.op == "=":
             self.writer.line(f"{name} = {self._checked(target, value)};")
         else:
-            text = self.host.tensor(value)
-            if not _same_dims(target.type, value.type):
-                text = self._shaped(text, target, value)
+            if _same_dims(target.type, value.type):
+                self.writer.line(f"{self.host.added(target, value)};")
+                return
+            text = self._shaped(self.host.tensor(value), target, value)
             self.writer.line(f"{name}.add_({text});")
 
     def _index_assign(self, stmt: IndexAssign, fresh: bool) -> None:

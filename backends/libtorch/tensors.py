@@ -19,10 +19,9 @@ from loma.ir import (
     INT, Call, Expr, Index, IndexAssign, IntConst, NoDiff, Op, Reduce, TensorType,
     Var, ZeroPad,
 )  # fmt: skip
+from loma.walk import free_variables
 
-_BROADCASTING = {
-    "add", "sub", "mul", "div", "lt", "le", "gt", "ge", "eq", "ne", "mul_no_nan", "where", "matmul",
-}  # fmt: skip
+_BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.scalars)}
 
 
 class Host(Expressions):
@@ -123,13 +122,8 @@ class Host(Expressions):
 
     def _operator(self, op: Op) -> str:
         row = ops.row(op)
-        args = tuple(
-            self.tensor(arg) if isinstance(arg.type, TensorType)
-            else strip(self.value(arg))
-            for arg in op.args
-        )  # fmt: skip
-        place = self.context.place(self.context.line(op.span))
-        text = row.emit(ops.Lowered(op, args, lambda e: strip(self.value(e, INT)), place))
+        lowered = self._lowered(op)
+        text, place = row.emit(lowered), lowered.place
         if _may_refuse(op):
             where = cpp_string(f"{place}in '{self.context.shown(op)}': ")
             text = f"loma::located({where}, [&] {{ return {text}; }})"
@@ -137,6 +131,25 @@ class Host(Expressions):
             where = f"{place}the result of '{op.name}'"
             return self.shaped(text, op.type, where)
         return text
+
+    def _lowered(self, op: Op) -> ops.Lowered:
+        args = tuple(
+            self.tensor(arg) if isinstance(arg.type, TensorType)
+            else strip(self.value(arg))
+            for arg in op.args
+        )  # fmt: skip
+        place = self.context.place(self.context.line(op.span))
+        return ops.Lowered(op, args, lambda e: strip(self.value(e, INT)), place)
+
+    def added(self, target: Var, value: Expr) -> str:
+        """A call that adds a tensor to a variable of its sizes: only to a part of it where the rest
+        of the value is zero, so that a loop over slices does not take quadratic time."""
+        name = self.context.variable(target)
+        match value:
+            case Op("slice_into") if target.name not in free_variables(value):
+                return ops.add_slice(name, self._lowered(value))
+            case _:
+                return f"{name}.add_({self.tensor(value)})"
 
     def shaped(self, text: str, type_: object, place: str) -> str:
         """The tensor, with a check of its sizes where the type knows them."""
@@ -200,6 +213,8 @@ def _may_refuse(op: Op) -> bool:
             return not sizes.equal(left[-1], right[-2])
         case "linear", [left, right, *_]:
             return not (left and right and sizes.equal(left[-1], right[-1]))
+        case "mod" | "floordiv", _ if isinstance(op.type, TensorType) and op.type.element == "int":
+            return True  # division by zero
         case name, [_, _, *_] if not OPS[name].internal:
             return name not in _BROADCASTING or not _provable(op)
         case _:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from loma import sizes
-from loma.backends.interpreter.arithmetic import (
-    BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY, KEEP_INTS,
-)  # fmt: skip
+from loma.backends.interpreter.arithmetic import BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY
+from loma.builtins import BUILTINS
 from loma.ir import (
     INT, Axis, Binary, Builtin, Expr, IntConst, Op, Reduce, Select, TensorType, TupleType, Type,
     Unary,
@@ -79,7 +78,7 @@ def _value(expr: Expr) -> int | None:
             return None
         case Binary(op, IntConst(left), IntConst(right)):
             return _fitting((COMPARISONS | INT_BINARY)[op](left, right))
-        case Builtin(name, args) if name in KEEP_INTS:
+        case Builtin(name, args) if BUILTINS[name].result == "operands":
             numbers = [arg.value for arg in args if isinstance(arg, IntConst)]
             function: Callable[..., Any] = BUILTIN_FUNCTIONS[name]
             return _fitting(function(*numbers)) if len(numbers) == len(args) else None

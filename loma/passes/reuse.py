@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from loma.builtins import BUILTINS
 from loma.ir import (
     INT, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, NoDiff,
     Reduce, Stmt, Var, While, ZeroPad, is_tensor_function,
@@ -21,7 +22,11 @@ from loma.walk import (
     root, statements, substitute, written_names,
 )  # fmt: skip
 
-_COSTLY = ("exp", "log", "tanh", "sqrt", "pow", "sin", "cos", "tan")
+_CHEAP = {
+    "abs", "sign", "min", "max", "clamp", "floor", "ceil", "round", "isnan", "isfinite", "relu",
+    "mul_no_nan", "int2float", "float2int", "thread_id",
+}  # fmt: skip
+_COSTLY = BUILTINS.keys() - _CHEAP
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@
 #include "parallel.h"
 #include "sanitize.h"
 #include "tiles.h"
+#include "special.h"
 #include "vector_math.h"
 #include "memory.h"
 
@@ -163,10 +164,49 @@ inline at::Tensor mul_no_nan(const at::Tensor& x, const at::Tensor& y) {
   return x.mul(y).masked_fill_(y.eq(0), 0);
 }
 
+// The product over ``dims``, all of them when there are none.
+inline at::Tensor prod(at::Tensor tensor, at::IntArrayRef dims, bool kept) {
+  const int64_t rank = tensor.dim();
+  if (dims.empty()) {
+    const at::Tensor whole = tensor.prod();
+    return kept ? whole.reshape(std::vector<int64_t>(rank, 1)) : whole;
+  }
+  std::vector<int64_t> order;
+  for (int64_t dim : dims) order.push_back(dim < 0 ? dim + rank : dim);
+  std::sort(order.rbegin(), order.rend());
+  for (int64_t dim : order) tensor = tensor.prod(dim, kept);
+  return tensor;
+}
+
+// y[t] = a[t] * y[t - 1] + b[t] along ``dim``, y[0] = b[0].
+template <typename real>
+at::Tensor scan(const at::Tensor& a, const at::Tensor& b, int64_t dim, const char* place) {
+  if (a.sizes() != b.sizes()) shape_error(place, a.sizes(), b.sizes());
+  at::Tensor y = b.clone(at::MemoryFormat::Contiguous);
+  if (y.is_meta() || y.numel() == 0) return y;
+  const at::Tensor factors = dense(a);
+  dim = dim < 0 ? dim + y.dim() : dim;
+  const int64_t length = y.size(dim), inner = y.stride(dim), columns = y.numel() / length;
+  const real* factor = factors.const_data_ptr<real>();
+  real* value = y.mutable_data_ptr<real>();
+  parallel_for(0, columns, 4096 / length, [=](int64_t begin, int64_t end) {
+    for (int64_t column = begin; column < end;) {  // those side by side at once
+      const int64_t row = column / inner, first = column % inner;
+      const int64_t count = std::min(inner - first, end - column);
+      for (int64_t t = 1; t < length; ++t) {
+        const int64_t here = (row * length + t) * inner + first;
+        for (int64_t i = here; i < here + count; ++i) value[i] += factor[i] * value[i - inner];
+      }
+      column += count;
+    }
+  });
+  return y;
+}
+
 inline at::Tensor slice(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t end, int64_t step,
                         const char* place) {
   const int64_t size = tensor.size(dim);
-  TORCH_CHECK_VALUE(0 <= start && start <= end && end <= size && step > 0, place, "slice from ", start,
+  TORCH_CHECK_INDEX(0 <= start && start <= end && end <= size && step > 0, place, "slice from ", start,
                     " to ", end, " in steps of ", step, " leaves dimension ", dim, " of size ", size);
   return tensor.slice(dim, start, end, step);
 }

@@ -20,22 +20,22 @@
 #if __GLIBC_PREREQ(2, 35)
 #define LOMA_LIBMVEC 1
 extern "C" {
-#pragma omp declare simd notinbranch
-float loma_sinf(float) noexcept __asm__("sinf");
-#pragma omp declare simd notinbranch
-double loma_sin(double) noexcept __asm__("sin");
-#pragma omp declare simd notinbranch
-float loma_cosf(float) noexcept __asm__("cosf");
-#pragma omp declare simd notinbranch
-double loma_cos(double) noexcept __asm__("cos");
-#pragma omp declare simd notinbranch
-float loma_tanf(float) noexcept __asm__("tanf");
-#pragma omp declare simd notinbranch
-double loma_tan(double) noexcept __asm__("tan");
-#pragma omp declare simd notinbranch
-float loma_powf(float, float) noexcept __asm__("powf");
-#pragma omp declare simd notinbranch
-double loma_pow(double, double) noexcept __asm__("pow");
+#define LOMA_SIMD _Pragma("omp declare simd notinbranch")
+#define LOMA_VECTOR(name)                              \
+  LOMA_SIMD float loma_##name##f(float) noexcept __asm__(#name "f"); \
+  LOMA_SIMD double loma_##name(double) noexcept __asm__(#name);
+#define LOMA_VECTOR2(name)                                    \
+  LOMA_SIMD float loma_##name##f(float, float) noexcept __asm__(#name "f"); \
+  LOMA_SIMD double loma_##name(double, double) noexcept __asm__(#name);
+// clang-format off
+LOMA_VECTOR(sin) LOMA_VECTOR(cos) LOMA_VECTOR(tan) LOMA_VECTOR(asin) LOMA_VECTOR(acos)
+LOMA_VECTOR(atan) LOMA_VECTOR(sinh) LOMA_VECTOR(cosh) LOMA_VECTOR(expm1) LOMA_VECTOR(exp2)
+LOMA_VECTOR(log1p) LOMA_VECTOR(log2) LOMA_VECTOR(erf) LOMA_VECTOR(erfc)
+LOMA_VECTOR2(pow) LOMA_VECTOR2(atan2)
+// clang-format on
+#undef LOMA_VECTOR
+#undef LOMA_VECTOR2
+#undef LOMA_SIMD
 }
 #endif
 #endif
@@ -214,12 +214,18 @@ LOMA_BRANCH_FREE real tanh(real x) {
 #endif
 
 // clang-format off
-template <typename real> LOMA_BRANCH_FREE real sin(real x) { LOMA_CALL(sin, x); }
-template <typename real> LOMA_BRANCH_FREE real cos(real x) { LOMA_CALL(cos, x); }
-template <typename real> LOMA_BRANCH_FREE real tan(real x) { LOMA_CALL(tan, x); }
-template <typename real> LOMA_BRANCH_FREE real pow(real x, real y) { LOMA_CALL(pow, x, y); }
+#define LOMA_FUNCTION(name) \
+  template <typename real> LOMA_BRANCH_FREE real name(real x) { LOMA_CALL(name, x); }
+#define LOMA_FUNCTION2(name) \
+  template <typename real> LOMA_BRANCH_FREE real name(real x, real y) { LOMA_CALL(name, x, y); }
+LOMA_FUNCTION(sin) LOMA_FUNCTION(cos) LOMA_FUNCTION(tan) LOMA_FUNCTION(asin) LOMA_FUNCTION(acos)
+LOMA_FUNCTION(atan) LOMA_FUNCTION(sinh) LOMA_FUNCTION(cosh) LOMA_FUNCTION(expm1) LOMA_FUNCTION(exp2)
+LOMA_FUNCTION(log1p) LOMA_FUNCTION(log2) LOMA_FUNCTION(erf) LOMA_FUNCTION(erfc)
+LOMA_FUNCTION2(pow) LOMA_FUNCTION2(atan2)
 // clang-format on
 
+#undef LOMA_FUNCTION
+#undef LOMA_FUNCTION2
 #undef LOMA_CALL
 #undef LOMA_BRANCH_FREE
 

@@ -1,0 +1,62 @@
+"""Rules of operators that work element by element: those of the scalar functions, on whole tensors.
+
+The partial derivatives of :mod:`loma.ad.scalar_rules` are written in placeholders for the elements;
+with tensors in their place, arithmetic becomes operators. Where a partial derivative has the
+function's own value, the rule reads the operator's, which is there.
+"""
+
+from __future__ import annotations
+
+from loma import builder as b
+from loma.ad.operator_rules import OpAdjoint, op, unbroadcast
+from loma.ad.scalar_rules import ScalarRule, times
+from loma.ir import (
+    FLOAT, INT, Binary, Builtin, Expr, FloatConst, IntConst, Select, TensorType, Unary, Var,
+)  # fmt: skip
+
+
+def lifted(call: OpAdjoint, rule: ScalarRule) -> tuple[Expr | None, ...]:
+    """The adjoint of each argument of an operator by the rule of the scalar function."""
+    places = tuple(_element(arg, f" {k}") for k, arg in enumerate(call.args))
+    g = Var(" g", FLOAT)  # no name of a program, nor are the others
+    values: dict[Expr, Expr] = dict(zip(places, call.args, strict=True))
+    values |= {g: call.g, Builtin(call.name, places, FLOAT): call.y}
+    return tuple(
+        None
+        if partial is None or place.type == INT or isinstance(place, FloatConst)
+        else unbroadcast(_lift(times(g, partial), values), arg)
+        for place, partial, arg in zip(places, rule(*places), call.args, strict=True)
+    )
+
+
+def _element(arg: Expr, name: str) -> Expr:
+    """What stands for an element of an argument; constants stand for themselves."""
+    if isinstance(arg, FloatConst | IntConst):
+        return arg
+    is_int = arg.type == INT or (isinstance(arg.type, TensorType) and arg.type.element == "int")
+    return Var(name, INT if is_int else FLOAT)
+
+
+def _lift(expr: Expr, values: dict[Expr, Expr]) -> Expr:
+    """A scalar expression with operators on tensors where its placeholders are tensors."""
+    if expr in values:
+        return values[expr]
+    match expr:
+        case Binary(name, left, right):
+            return b.binary(name, _lift(left, values), _lift(right, values))
+        case Unary(name, operand):
+            return b.unary(name, _lift(operand, values))
+        case Builtin(name, args):
+            parts = tuple(_lift(arg, values) for arg in args)
+            return op(name, *parts) if _has_tensor(parts) else b.builtin(name, parts)
+        case Select(cond, then, other):
+            test, first, second = (_lift(part, values) for part in (cond, then, other))
+            if _has_tensor((test, first, second)):
+                return op("where", test, first, second)
+            return b.select(test, first, second)
+        case _:
+            return expr
+
+
+def _has_tensor(parts: tuple[Expr, ...]) -> bool:
+    return any(isinstance(part.type, TensorType) for part in parts)
