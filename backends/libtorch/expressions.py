@@ -242,7 +242,10 @@ class Expressions(ABC):
             return f"std::nearbyint({args})"
         if name in _STD:
             return f"{_library(name)}({args})"
-        return f"loma::{name}<{'real' if type_ == FLOAT else 'int64_t'}>({args})"
+        types = "real" if type_ == FLOAT else "int64_t"
+        if name in ("sigmoid", "softplus") and "vector_math" not in config.optimisations():
+            types += ", false"
+        return f"loma::{name}<{types}>({args})"
 
     def _call(self, call: Call) -> str:
         function = self.callee(call)

@@ -43,16 +43,18 @@ inline real relu(real x) {
   return x <= 0 ? real(0) : x;
 }
 
-// exp of a negative number only, so that it never overflows.
-template <typename real>
+// exp of a negative number only, so that neither overflows. ``by_vectors``: with vector_math.h.
+template <typename real, bool by_vectors = true>
 inline real sigmoid(real x) {
-  const real small = vector::exp<real>(-std::abs(x));
+  const real low = -std::abs(x), small = by_vectors ? vector::exp<real>(low) : std::exp(low);
   return (x >= 0 ? real(1) : small) / (real(1) + small);
 }
 
-template <typename real>
+template <typename real, bool by_vectors = true>
 inline real softplus(real x) {
-  return relu<real>(x) + vector::log1p<real>(vector::exp<real>(-std::abs(x)));
+  const real low = -std::abs(x), small = by_vectors ? vector::exp<real>(low) : std::exp(low);
+  const real rest = by_vectors ? vector::log1p<real>(small) : std::log1p(small);
+  return x > 0 ? x + rest : rest;
 }
 
 template <typename real>

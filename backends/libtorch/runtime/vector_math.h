@@ -20,14 +20,15 @@
 #if __GLIBC_PREREQ(2, 35)
 #define LOMA_LIBMVEC 1
 extern "C" {
-#define LOMA_SIMD _Pragma("omp declare simd notinbranch")
-#define LOMA_VECTOR(name)                              \
-  LOMA_SIMD float loma_##name##f(float) noexcept __asm__(#name "f"); \
-  LOMA_SIMD double loma_##name(double) noexcept __asm__(#name);
-#define LOMA_VECTOR2(name)                                    \
-  LOMA_SIMD float loma_##name##f(float, float) noexcept __asm__(#name "f"); \
-  LOMA_SIMD double loma_##name(double, double) noexcept __asm__(#name);
+// "const", as -fno-math-errno makes them: a loop with conditions becomes vector code, too.
 // clang-format off
+#define LOMA_SIMD _Pragma("omp declare simd notinbranch") __attribute__((const))
+#define LOMA_VECTOR(name)                                             \
+  LOMA_SIMD float loma_##name##f(float) noexcept __asm__(#name "f");  \
+  LOMA_SIMD double loma_##name(double) noexcept __asm__(#name);
+#define LOMA_VECTOR2(name)                                                   \
+  LOMA_SIMD float loma_##name##f(float, float) noexcept __asm__(#name "f");  \
+  LOMA_SIMD double loma_##name(double, double) noexcept __asm__(#name);
 LOMA_VECTOR(sin) LOMA_VECTOR(cos) LOMA_VECTOR(tan) LOMA_VECTOR(asin) LOMA_VECTOR(acos)
 LOMA_VECTOR(atan) LOMA_VECTOR(sinh) LOMA_VECTOR(cosh) LOMA_VECTOR(expm1) LOMA_VECTOR(exp2)
 LOMA_VECTOR(log1p) LOMA_VECTOR(log2) LOMA_VECTOR(erf) LOMA_VECTOR(erfc)
