@@ -42,6 +42,7 @@ SCALAR_RULES: dict[str, s.ScalarRule] = {
     "floor": s.flat_rule,
     "int2float": s.identity_rule,
     "float2int": s.flat_rule,
+    "len": s.flat_rule,
     "thread_id": s.flat_rule,
 }
 

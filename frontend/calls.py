@@ -14,6 +14,7 @@ from loma.builtins import BUILTINS
 from loma.differentials import primal_name
 from loma.frontend import expressions as ex
 from loma.frontend import stacks
+from loma.frontend.counting import range_bounds, range_of
 from loma.frontend.foreign import instead, is_foreign
 from loma.frontend.operators import argument_of, operator
 from loma.frontend.places import argument_place
@@ -22,8 +23,8 @@ from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    INT, Call, Expr, Function, NoDiff, Param, Span, TensorType, TupleType, Type, Var, ZeroPad,
-    is_tensor_function,
+    INT, Builtin, Call, Expr, Function, NoDiff, Param, Span, TensorType, TupleType, Type, Var,
+    ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.ops import OPS
 from loma.walk import free_variables, substitute_type
@@ -69,6 +70,11 @@ def call(scope: Scope, node: ast.Call) -> Expr:
             "'thread_id()' is known only in a @simd function", span_of(node),
             hint="pass it as an argument: i : In[int]",
         )  # fmt: skip
+    if name == "len" and len(node.args) == 1 and not node.keywords:
+        found = range_of(node.args[0])
+        if found is not None:
+            bounds = range_bounds(scope, found[0], "a bound of a range")
+            return Builtin("len", bounds, INT, span_of(node))
     if name == "zero_pad":
         return _zero_pad(scope, node)
     if name == "no_diff":
@@ -249,7 +255,7 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
                     hint=_SCALAR_HINTS[name],
                 )  # fmt: skip
             return operator(scope, node, OPS[name], items)
-    if name in BUILTINS:
+    if name in BUILTINS and name != "len":
         args = [ex.expression(scope, arg) for arg in node.args]
         if any(isinstance(arg.type, TensorType) and arg.type.dims != () for arg in args):
             raise errors.CallTypeMismatch(

@@ -176,7 +176,7 @@ def index_statement(
         first = [name for name in indices if name.id in own]
         scope.program.warnings += doubtful(expr, summed, first, indices, value)
     kind: Literal["=", "+="] = "+=" if op in ("+=", "-=") else "="
-    return _checked(place, kind, expr, axes, own, span)
+    return _checked(place, kind, expr, axes, own, span, ast.unparse(target))
 
 
 def _target_names(scope: Scope, target: ast.Subscript | ast.Name) -> set[str]:
@@ -209,8 +209,9 @@ def _place(scope: Scope, target: ast.Subscript | ast.Name) -> Index | Var:
 
 def _checked(
     place: Index | Var, op: Literal["=", "+="], value: Expr, axes: tuple[Axis, ...],
-    own: set[str], span: Span,
+    own: set[str], span: Span, text: str,
 ) -> Stmt:  # fmt: skip
+    """The statement, of whose target ``text`` is the text."""
     target_axes = tuple(axis for axis in axes if axis.name in own)
     summed = axes[len(target_axes) :]
     subscripts = place.subscripts if isinstance(place, Index) else ()
@@ -218,15 +219,14 @@ def _checked(
     once = injective(subscripts, target_axes)
     if op == "=" and not once:
         raise errors.TargetNotInjective(
-            f"'{print_expr(place)}' may be assigned twice: different indices may give the same "
-            "element",
+            f"'{text}' may be assigned twice: different indices may give the same element",
             place.span,
             hint="use '+=', which adds up what falls on one element",
         )
     if isinstance(place, Var):
         reads_itself = place.name in variables(value)
     else:
-        _check_same_element(place, name, value)
+        _check_same_element(place, name, value, text)
         reads_itself = any(isinstance(n, Var) and n.name == name for n in walk(value))
         if reads_itself and not once:
             raise errors.TargetReadElsewhere(
@@ -243,14 +243,14 @@ def _checked(
     return IndexAssign(place, op, value, axes, span)
 
 
-def _check_same_element(place: Index, name: str, value: Expr) -> None:
+def _check_same_element(place: Index, name: str, value: Expr, text: str) -> None:
     for node in walk(value):
         if not (isinstance(node, Index) and isinstance(node.base, Var) and node.base.name == name):
             continue
         pairs = zip(node.subscripts, place.subscripts, strict=True)
         if not all(sizes.equal(read, written) is True for read, written in pairs):
             raise errors.TargetReadElsewhere(
-                f"'{name}' is read at another element than '{print_expr(place)}', which is written",
+                f"'{name}' is read at another element than '{text}', which is written",
                 node.span,
                 hint=f"copy '{name}' to another tensor in a statement before, and read the copy",
             )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from loma import errors
 from loma.differentials import primal_name, with_mentioned
 from loma.ir import (
-    INT, ArrayType, Assign, Binary, Call, Declare, Expr, Function, Index, Op, Reduce, Span,
+    INT, ArrayType, Assign, Binary, Builtin, Call, Declare, Expr, Function, Index, Op, Reduce, Span,
     StackType, Struct, StructType, TensorType, Type, Var, ZeroPad,
 )  # fmt: skip
 from loma.layout import Layout
@@ -42,7 +42,7 @@ class Symbol:
 
     ``extent`` is the range of a loop counter or an index. ``definition`` is the value of an int
     variable that is assigned once and depends on sizes only: in a tensor's type it stands for the
-    variable.
+    variable. ``value`` is what the name means wherever it stands, if it is no variable of the IR.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Symbol:
     span: Span
     extent: Expr | None = None
     definition: Expr | None = None
+    value: Expr | None = None
 
     def describe(self) -> str:
         """What kind of thing the name is, for messages."""
@@ -111,6 +112,7 @@ class Scope:
     before: list[Declare | Assign] = field(default_factory=list)
     start: list[Declare] = field(default_factory=list)
     names: Names = field(default_factory=Names)  # those that the text mentions, and further ones
+    counters: dict[str, str] = field(default_factory=dict)  # names of counts, by those in the text
     _guarded_outside: int = 0  # conditions around the statement at hand
 
     def add(self, symbol: Symbol) -> None:
@@ -204,6 +206,8 @@ class Scope:
                     f"'{node.id}' is a stack, which has no value of its own", span_of(node),
                     hint=f"{node.id}.push(x), or x = {node.id}.pop()", var=node.id,
                 )  # fmt: skip
+            if symbol.value is not None:
+                return replace(symbol.value, span=span_of(node))
             return Var(symbol.name, symbol.type, span_of(node))
         if self.subscripts and self.has_tensors():
             raise errors.UnboundIndex(
@@ -234,7 +238,7 @@ class Scope:
 
     def undeclared(self, name: str, span: Span, type_: str = "float") -> errors.UserError:
         """The error for an unknown name, with the best hint there is."""
-        hint = errors.suggest(name, self.symbols)
+        hint = errors.suggest(name, self.symbols.keys() - set(self.counters.values()))
         if self.ended.get(name) == "counter":
             hint = "a loop's counter exists only inside the loop"
         elif self.ended.get(name) == "index":
@@ -285,6 +289,7 @@ def _may_fail(expr: Expr) -> bool:
     """Whether something in a scalar expression could fail when it runs."""
     return any(
         isinstance(node, Index | Call | Reduce | ZeroPad | Op)
+        or (isinstance(node, Builtin) and node.name == "len")
         or (isinstance(node, Binary) and node.op in ("/", "//", "%") and node.type == INT)
         for node in walk(expr)
     )

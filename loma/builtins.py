@@ -37,6 +37,7 @@ BUILTINS: dict[str, BuiltinInfo] = {
         BuiltinInfo("int2float", 1, "float", "the int as a float"),
         BuiltinInfo("float2int", 1, "int", "truncation toward zero; no derivative"),
         BuiltinInfo("mul_no_nan", 2, "float", "x * y, and 0 where y is 0, even if x is inf or NaN"),
+        BuiltinInfo("len", 3, "int", "len(range(start, stop, step)): how many values a range has"),
         BuiltinInfo("thread_id", 0, "int", "the work item of a @simd function"),
     )
 }

@@ -227,6 +227,8 @@ class Expressions(Places):
                 return self._to_int(args[0]), POSTFIX
             case "thread_id":
                 return self.context.item, POSTFIX
+            case "len":
+                return self._length(expr)
             case "max" | "min":
                 helper = self.context.helper(f"{name}_int" if expr.type == INT else name)
             case "abs" | "mul_no_nan":
@@ -236,6 +238,15 @@ class Expressions(Places):
                     f"the C backend has no built-in function '{name}'", expr.span
                 )
         return f"{helper}({', '.join(self.text(arg, expr.type) for arg in args)})", POSTFIX
+
+    def _length(self, expr: Builtin) -> Text:
+        """``len(range(...))``; only one that may fail asks whether it does."""
+        listed = ", ".join(self.text(arg, INT) for arg in expr.args)
+        start, step = constant(expr.args[0]), constant(expr.args[2])
+        if step and (abs(step) > 2 or (start is not None and (start if step > 0 else ~start) >= 0)):
+            return f"(int){self.context.helper('length')}({listed})", UNARY
+        place = self.context.place(expr.span)
+        return f"{self.context.failing('counted')}({listed}, {place})", POSTFIX
 
     def call(self, call: Call) -> tuple[str, list[Temporary]]:
         """The call, and where its results are if it returns them by pointer; its value is then a

@@ -107,6 +107,13 @@ def mul_no_nan(x: Value, y: Value) -> Value:
     return choose(y == 0, np.float64(0.0), x * y)
 
 
+def range_length(start: Value, stop: Value, step: Value) -> Value:
+    """``len(range(start, stop, step))`` for steps that are not 0."""
+    if all(isinstance(value, int) for value in (start, stop, step)):
+        return max(-((start - stop) // step), 0)
+    return np.maximum(-((start - stop) // step), 0)
+
+
 BUILTIN_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "sin": np.sin,
     "cos": np.cos,
@@ -123,6 +130,7 @@ BUILTIN_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "int2float": to_float,
     "float2int": to_int,
     "mul_no_nan": mul_no_nan,
+    "len": range_length,
 }
 # Of these the arguments stay ints when the result is an int.
-KEEP_INTS = frozenset({"abs", "min", "max"})
+KEEP_INTS = frozenset({"abs", "min", "max", "len"})

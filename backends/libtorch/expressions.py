@@ -15,7 +15,7 @@ from typing import assert_never
 
 from loma import config, errors
 from loma.backends.libtorch import guards
-from loma.backends.libtorch.names import cpp_name
+from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.ir import (
     FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IntConst,
     IntType, MakeStruct, Member, Module, NoDiff, Op, Reduce, Select, Span, TensorType, Type,
@@ -91,6 +91,10 @@ class Expressions(ABC):
     @abstractmethod
     def tensor_call(self, call: Call) -> str:
         """A call of a tensor function that has one scalar result."""
+
+    @abstractmethod
+    def place(self, span: Span) -> str:
+        """The beginning of a message: function and line."""
 
     def member(self, member: Member) -> str:
         """A member of a struct."""
@@ -184,11 +188,17 @@ class Expressions(ABC):
                 a = f"int64_t({a})"
             return f"({a} {op} {b})"
         name = {"/": "truncdiv", "//": "floordiv", "%": "mod"}[op]
-        if expr.type == INT and isinstance(right, IntConst) and right.value > 0:
-            return f"loma::{name}({strip(a)}, {b})"
-        if expr.type == FLOAT:
+        if expr.type == INT:
+            if not _is_nonzero(right):
+                b = self._nonzero(b, expr.span)
+        else:
             name = {"floordiv": "real_floordiv", "mod": "real_mod"}[name]
         return f"loma::{name}({strip(a)}, {strip(b)})"
+
+    def _nonzero(self, divisor: str, span: Span, *what: str) -> str:
+        """A divisor that is checked."""
+        texts = [cpp_string(text) for text in (self.place(span), *what)]
+        return f"loma::nonzero({', '.join([strip(divisor), *texts])})"
 
     def _power(self, expr: Binary) -> str:
         base = strip(self.value(expr.left, expr.type))
@@ -222,13 +232,18 @@ class Expressions(ABC):
                     f"the libtorch backend has no '{name}': it belongs to @simd functions",
                     expr.span,
                 )
-        args = ", ".join(strip(self.value(arg, expr.type)) for arg in expr.args)
+        listed = [strip(self.value(arg, expr.type)) for arg in expr.args]
+        if name == "len" and not _is_nonzero(expr.args[2]):
+            listed[2] = self._nonzero(listed[2], expr.span, "the step of a range is 0")
+        args = ", ".join(listed)
         real = "real" if expr.type == FLOAT else "int64_t"
         match name:
             case "max" | "min":
                 return f"loma::{name}<{real}>({args})"
             case "mul_no_nan":
                 return f"loma::mul_no_nan<real>({args})"
+            case "len":
+                return f"loma::range_length({args})"
             case "pow":
                 return f"{_library('pow')}({args})"
             case _:
@@ -245,6 +260,16 @@ class Expressions(ABC):
             for arg, param in zip(call.args, function.params, strict=True)
         )
         return f"{scalar_function_name(call.function)}<real>({args})"
+
+
+def _is_nonzero(divisor: Expr) -> bool:
+    match divisor:
+        case IntConst(value):
+            return value != 0
+        case Builtin("max", args):
+            return any(isinstance(arg, IntConst) and arg.value > 0 for arg in args)
+        case _:
+            return False
 
 
 def _library(name: str) -> str:
