@@ -7,6 +7,7 @@ import io
 import keyword
 import re
 import tokenize
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -14,6 +15,7 @@ from loma import errors
 from loma.differentials import primal_name
 from loma.excerpts import printable
 from loma.frontend import statements
+from loma.frontend.constants import Constant, read_constants, replace_constants
 from loma.frontend.long_chains import shorten
 from loma.frontend.python_syntax import parse_python
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
@@ -21,6 +23,7 @@ from loma.frontend.results import check_results
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
 from loma.frontend.signatures import derivative_header, function_header, function_scope
 from loma.frontend.structs import read_struct
+from loma.frontend.types import TYPE_NAMES
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
     Derivative, Function, Module, Span, Stmt, TensorType, is_tensor_function,
@@ -68,17 +71,22 @@ def _module(source: str, path: str) -> Module:
     classes: list[ast.ClassDef] = []
     defs: list[ast.FunctionDef] = []
     derivatives: list[Derivative] = []
+    values: list[ast.AnnAssign] = []
     for stmt in tree.body:
         match stmt:
             case ast.FunctionDef():
                 defs.append(stmt)
             case ast.ClassDef():
                 classes.append(stmt)
+            case ast.AnnAssign():
+                values.append(stmt)
             case ast.Assign():
                 derivatives.append(_derivative(stmt))
             case _:
                 _check_ignored(stmt)
-    _check_names(classes, defs, derivatives)
+    constants = read_constants(values)
+    _check_names(classes, defs, derivatives, constants)
+    replace_constants([*classes, *defs], constants)
     program = Program()
     for struct in sort_structs(classes):
         read_struct(struct, program)
@@ -238,7 +246,7 @@ def _check_ignored(node: ast.stmt) -> None:
             raise unsupported(node)
         case _:
             raise errors.SyntaxNotSupported(
-                "a program has functions, structs and derivatives at its top level only",
+                "a program has functions, structs, constants and derivatives at its top level only",
                 span_of(node),
                 hint="put statements into a function",
             )
@@ -257,18 +265,24 @@ def _derivative(node: ast.Assign) -> Derivative:
                 hint=f"d_f = {mode}(f)",
             )  # fmt: skip
         case _:
+            hint = "d_f = rev_diff(f)"
+            if not isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
+                hint = f"a constant has a type: {node.targets[0].id} : float = ..."
             raise errors.SyntaxNotSupported(
-                "only derivatives are assigned at the top level", span_of(node),
-                hint="d_f = rev_diff(f)",
-            )  # fmt: skip
+                "only derivatives are assigned at the top level", span_of(node), hint=hint
+            )
 
 
 def _check_names(
-    classes: list[ast.ClassDef], defs: list[ast.FunctionDef], derivatives: list[Derivative]
+    classes: list[ast.ClassDef],
+    defs: list[ast.FunctionDef],
+    derivatives: list[Derivative],
+    constants: Mapping[str, Constant],
 ) -> None:
     definitions: list[ast.ClassDef | ast.FunctionDef] = [*classes, *defs]
     places = [(node.name, span_of_def(node)) for node in definitions]
     places += [(derivative.name, derivative.span) for derivative in derivatives]
+    places += [(constant.name, constant.span) for constant in constants.values()]
     seen: dict[str, Span] = {}
     structs = {node.name for node in classes}
     for node in classes:
@@ -279,7 +293,10 @@ def _check_names(
                 span_of_def(node), hint="use another name", var=node.name,
             )  # fmt: skip
     for name, span in sorted(places, key=lambda item: (item[1].line, item[1].col)):
-        if name in (_RESERVED_STRUCTS if name in structs else _RESERVED_FUNCTIONS):
+        reserved = _RESERVED_STRUCTS if name in structs else _RESERVED_FUNCTIONS
+        if name in constants:
+            reserved = _RESERVED_STRUCTS | _RESERVED_FUNCTIONS | {*TYPE_NAMES, "Stack"}
+        if name in reserved:
             raise errors.DuplicateFunction(
                 f"'{name}' is a name of the language itself", span, hint="use another name",
                 var=name,

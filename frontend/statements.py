@@ -10,6 +10,7 @@ from loma import errors
 from loma.frontend import calls, stacks
 from loma.frontend import expressions as ex
 from loma.frontend.assignments import assign, augment
+from loma.frontend.constants import whole_number
 from loma.frontend.counting import Count, count, range_of
 from loma.frontend.places import check_aliases, holds_struct, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
@@ -188,15 +189,13 @@ def _while(scope: Scope, node: ast.While) -> Stmt:
 
 
 def _max_iter(node: ast.expr) -> int:
-    match node:
-        case ast.Constant(value=int(limit)) if limit is not True and 0 < limit < 2**31:
-            return limit
-        case _:
-            raise errors.SyntaxNotSupported(
-                "max_iter is a positive whole number below 2^31, written out", span_of(node),
-                hint="it bounds the memory of the reverse pass; the condition may depend on "
-                "variables",
-            )  # fmt: skip
+    limit = whole_number(node)
+    if limit is None or not 0 < limit < 2**31:
+        raise errors.SyntaxNotSupported(
+            "max_iter is a positive whole number below 2^31, written out", span_of(node),
+            hint="it bounds the memory of the reverse pass; the condition may depend on variables",
+        )  # fmt: skip
+    return limit
 
 
 # ------------------------------------------------------------------------------ calls and return
