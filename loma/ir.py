@@ -456,7 +456,8 @@ class Function:
     ``used_up`` are no results: adjoints of the primal's ``Out`` arrays, which it turns into those
     of what the arrays held before. A caller wants these only if they are in ``given_back``, because
     the array was an adjoint that the primal used up. ``half`` says which part of ``primal`` under
-    autograd the function is (:mod:`loma.ad.tensor.split`).
+    autograd the function is (:mod:`loma.ad.tensor.split`). ``defaults`` are the values of the last
+    parameters where a call leaves these out.
     """
 
     name: str
@@ -468,6 +469,7 @@ class Function:
     span: Span = field(default=NOWHERE, compare=False)
     primal: str | None = field(default=None, compare=False)
     half: Literal["", "forward", "backward"] = field(default="", compare=False)
+    defaults: tuple[IntConst | FloatConst, ...] = ()
     used_up: tuple[str, ...] = field(default=(), compare=False)
     given_back: tuple[str, ...] = field(default=(), compare=False)
 
@@ -507,6 +509,12 @@ class Module:
             if function.name == name:
                 return function
         raise KeyError(name)
+
+
+def default_values(function: Function) -> dict[str, int | float]:
+    """The values of arguments that a call may leave out."""
+    last = function.params[len(function.params) - len(function.defaults) :]
+    return {p.name: d.value for p, d in zip(last, function.defaults, strict=True)}
 
 
 def is_tensor_function(function: Function) -> bool:

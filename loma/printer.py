@@ -328,7 +328,12 @@ def print_function(function: Function) -> str:
             result = f" -> {print_type(only)}"
         case several:
             result = f" -> {print_type(TupleType(several))}"
-    params = tuple(map(print_param, function.params))
+    required = len(function.params) - len(function.defaults)
+    params = tuple(
+        print_param(param)
+        + (f" = {print_expr(function.defaults[k - required])}" if k >= required else "")
+        for k, param in enumerate(function.params)
+    )
     lines = ["@simd"] if function.simd else []
     lines += _wrapped(f"def {function.name}(", params, f"){result}:", "")
     if len(lines[-1]) > WIDTH and len(function.results) > 1:
