@@ -53,8 +53,10 @@ class Constant:
     span: Span
 
 
-def read_constants(nodes: list[ast.AnnAssign]) -> dict[str, Constant]:
-    """The constants, whose values may be made of each other."""
+def read_constants(
+    nodes: list[ast.AnnAssign], imported: Mapping[str, Constant]
+) -> dict[str, Constant]:
+    """The constants, whose values may be made of each other and of those that are imported."""
     defined: dict[str, ast.AnnAssign] = {}
     for node in nodes:
         match node.target:
@@ -67,7 +69,7 @@ def read_constants(nodes: list[ast.AnnAssign]) -> dict[str, Constant]:
                 )  # fmt: skip
             case other:
                 raise errors.SyntaxNotSupported("a constant has a name", span_of(other))
-    found: dict[str, Constant] = {}
+    found = dict(imported)
     open_: list[str] = []
 
     def lookup(node: ast.Name) -> Number:
@@ -77,7 +79,8 @@ def read_constants(nodes: list[ast.AnnAssign]) -> dict[str, Constant]:
         if name not in defined:
             raise errors.UndeclaredVariable(
                 f"there is no constant '{name}'", span_of(node), var=name,
-                hint=errors.suggest(name, defined) or "a constant is made of numbers and constants",
+                hint=errors.suggest(name, [*defined, *imported])
+                or "a constant is made of numbers and constants",
             )  # fmt: skip
         if name in open_:
             raise errors.SyntaxNotSupported(

@@ -21,9 +21,19 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------- positions
 
 
+# Lines of the k-th imported file are k * FILE larger than they are in the file.
+FILE = 1 << 24
+
+
+def line_in_file(line: int) -> int:
+    """A line as its file counts it."""
+    return line % FILE
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of source text: lines count from 1, columns from 0, the end is exclusive."""
+    """A stretch of source text: lines count from 1, columns from 0, the end is exclusive. Which
+    file it is in, where a program imports others, the lines say: see ``FILE``."""
 
     line: int = 0
     col: int = 0
