@@ -9,6 +9,7 @@ program has a function ``cosh`` of its own.
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from loma import builder as b
 from loma import errors, sizes
@@ -16,6 +17,7 @@ from loma.builtins import BUILTINS
 from loma.differentials import primal_name
 from loma.frontend import expressions as ex
 from loma.frontend import stacks
+from loma.frontend.counting import range_bounds, range_of
 from loma.frontend.foreign import instead, is_foreign
 from loma.frontend.operators import argument_of, operator
 from loma.frontend.parts import USAGE
@@ -25,8 +27,8 @@ from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    INT, Call, Expr, Function, Index, IntConst, NoDiff, Op, Param, Span, TensorType, TupleType,
-    Type, Var, ZeroPad, is_tensor_function,
+    INT, Builtin, Call, Expr, FloatConst, Function, Index, IntConst, NoDiff, Op, Param, Span,
+    TensorType, TupleType, Type, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.definitions import OPERATORS
 from loma.walk import free_variables, substitute_type
@@ -79,6 +81,11 @@ def call(scope: Scope, node: ast.Call) -> Expr:
             "'thread_id()' is known only in a @simd function", span_of(node),
             hint="pass it as an argument: i : In[int]",
         )  # fmt: skip
+    if name == "len" and len(node.args) == 1 and not node.keywords:
+        found = range_of(node.args[0])
+        if found is not None:
+            bounds = range_bounds(scope, found[0], "a bound of a range")
+            return Builtin("len", bounds, INT, span_of(node))
     if name == "zero_pad":
         return _zero_pad(scope, node)
     if name == "no_diff":
@@ -140,26 +147,55 @@ def user_call(scope: Scope, node: ast.Call, callee: Function) -> Call:
             hint="put what both need into an ordinary function",
             related=((callee.span, "defined here"),),
         )  # fmt: skip
-    if node.keywords:
-        raise errors.CallTypeMismatch(
-            f"'{name}' takes its arguments by position", span_of(node.keywords[0])
-        )
-    if len(node.args) != len(callee.params):
-        listed = ", ".join(p.name for p in callee.params) or "none"
-        raise errors.CallTypeMismatch(
-            f"'{name}' takes {len(callee.params)} argument{'' if len(callee.params) == 1 else 's'} "
-            f"({listed}), found {len(node.args)}",
-            span,
-            related=((callee.span, "defined here"),),
-        )
+    given = _given(node, callee)
     args = tuple(
-        _argument(scope, item, param, callee)
-        for item, param in zip(node.args, callee.params, strict=True)
+        _argument(scope, item, param, callee) if isinstance(item, ast.expr) else item
+        for item, param in zip(given, callee.params, strict=True)
     )
     values = _bind_sizes(callee, args)
     results = tuple(_result(scope, type_, values) for type_ in callee.results)
     scope.calls.setdefault(name, span)
     return Call(name, args, results[0] if len(results) == 1 else TupleType(results), span)
+
+
+def _given(node: ast.Call, callee: Function) -> list[ast.expr | IntConst | FloatConst]:
+    """What a call passes for each argument: by position, by name, or the default value."""
+    span, name, params = span_of(node), callee.name, callee.params
+    listed = ", ".join(p.name for p in params) or "none"
+    found: dict[str, ast.expr | IntConst | FloatConst] = {
+        param.name: arg for param, arg in zip(params, node.args, strict=False)
+    }
+    for keyword in node.keywords:
+        place = span_of(keyword)
+        if keyword.arg is None:
+            raise errors.CallTypeMismatch("'**' is not part of loma", place)
+        if keyword.arg not in {param.name for param in params}:
+            raise errors.CallTypeMismatch(
+                f"'{name}' has no argument '{keyword.arg}'; its arguments are {listed}", place,
+                hint=errors.suggest(keyword.arg, [p.name for p in params]),
+                related=((callee.span, "defined here"),),
+            )  # fmt: skip
+        if keyword.arg in found:
+            raise errors.CallTypeMismatch(f"argument '{keyword.arg}' is given twice", place)
+        found[keyword.arg] = keyword.value
+    first = len(params) - len(callee.defaults)
+    for param, default in zip(params[first:], callee.defaults, strict=True):
+        found.setdefault(param.name, replace(default, span=span))
+    missing = [param.name for param in params if param.name not in found]
+    if node.keywords and missing and len(node.args) <= len(params):
+        raise errors.CallTypeMismatch(
+            f"'{name}' misses argument '{missing[0]}'; its arguments are {listed}", span,
+            related=((callee.span, "defined here"),),
+        )  # fmt: skip
+    if len(node.args) > len(params) or missing:
+        least = f"{first} to " if callee.defaults else ""
+        raise errors.CallTypeMismatch(
+            f"'{name}' takes {least}{len(params)} argument{'' if len(params) == 1 else 's'} "
+            f"({listed}), found {len(node.args) + len(node.keywords)}",
+            span,
+            related=((callee.span, "defined here"),),
+        )
+    return [found[param.name] for param in params]
 
 
 def _check_value(result: Call, callee: Function, span: Span) -> None:
@@ -273,7 +309,7 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
             if name in BUILTINS and scalar:
                 raise errors.CallTypeMismatch(f"'{name}' takes its arguments by position", span)
             return made
-    if name in BUILTINS:
+    if name in BUILTINS and name != "len":
         if node.keywords:
             raise errors.CallTypeMismatch(f"'{name}' takes its arguments by position", span)
         args = [ex.expression(scope, arg) for arg in node.args]

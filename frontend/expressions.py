@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 
 from loma import builder as b
 from loma import errors, sizes
@@ -12,8 +13,8 @@ from loma.frontend.ranges import Escape, escape
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    FLOAT, INT, ArrayType, Expr, FloatConst, Index, IntConst, Member, Span, StructType, TensorType,
-    TupleType, Type, Var, is_tensor_function,
+    FLOAT, INT, ArrayType, Binary, Expr, FloatConst, Index, IntConst, Member, Span, StructType,
+    TensorType, TupleType, Type, Var, is_tensor_function,
 )  # fmt: skip
 from loma.printer import print_expr
 from loma.walk import walk
@@ -106,7 +107,7 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
             if type(op) not in _BINARY:
                 raise unsupported(op, node)
             first, second = expression(scope, left), expression(scope, right)
-            return b.binary(_BINARY[type(op)], first, second, span)
+            return _shift(scope, left, b.binary(_BINARY[type(op)], first, second, span))
         case ast.BoolOp(op=op, values=values):
             return _logic(scope, "and" if isinstance(op, ast.And) else "or", values, span)
         case ast.Compare(left=left, ops=ops, comparators=others):
@@ -123,6 +124,24 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
             return calls.call(scope, node)
         case _:
             raise unsupported(node)
+
+
+def _shift(scope: Scope, left: ast.expr, whole: Expr) -> Expr:
+    """``i - 1`` for an i that stands for ``k + 1`` is k."""
+    symbol = scope.symbols.get(left.id) if isinstance(left, ast.Name) else None
+    if symbol is None or symbol.value is None:
+        return whole
+    match whole:
+        case Binary(
+            "+" | "-" as op, Binary("+" | "-" as inner, Var() as name, IntConst(a)), IntConst(c)
+        ):
+            offset = (a if inner == "+" else -a) + (c if op == "+" else -c)
+            if offset == 0:
+                return replace(name, span=whole.span)
+            sign = "+" if offset > 0 else "-"
+            return b.binary(sign, name, IntConst(abs(offset)), whole.span)
+        case _:
+            return whole
 
 
 def _whole_number(scope: Scope, value: int, span: Span) -> IntConst:
@@ -371,7 +390,7 @@ def _check_inside(
         if found is None or (scope.guarded and not found.always):
             continue
         name = ast.unparse(node.value)
-        what, hint = _describe(position, dim, found)
+        what, hint = _describe(position, dim, found, item)
         if hint is None and isinstance(read.base.type, TensorType) and not target:
             hint = f"read zero outside with zero_pad({ast.unparse(node)})"
         raise errors.SubscriptOutOfRange(
@@ -381,7 +400,7 @@ def _check_inside(
         )
 
 
-def _describe(position: Expr, dim: Expr, found: Escape) -> tuple[str, str | None]:
+def _describe(position: Expr, dim: Expr, found: Escape, node: ast.expr) -> tuple[str, str | None]:
     """What a subscript that leaves its dimension does, and a hint for a constant one."""
     text, value = print_expr(position), sizes.constant(position)
     if value is not None:
@@ -389,7 +408,7 @@ def _describe(position: Expr, dim: Expr, found: Escape) -> tuple[str, str | None
         last = print_expr(sizes.simplify(b.binary("-", dim, back)))
         return f"{text} is", f"positions count from 0; the last one is {last}"
     low, high = print_expr(found.range.low), print_expr(found.range.high)
-    return f"'{text}' runs from {low} to {high},", None
+    return f"'{ast.unparse(node)}' runs from {low} to {high},", None
 
 
 def convert(

@@ -179,7 +179,7 @@ def index_statement(
         first = [name for name in indices if name.id in own]
         scope.program.warnings += doubtful(expr, summed, first, indices, value)
     kind: Literal["=", "+="] = "+=" if op in ("+=", "-=") else "="
-    return _checked(scope, place, kind, expr, axes, own, span)
+    return _checked(scope, place, kind, expr, axes, own, span, ast.unparse(target))
 
 
 def _target_names(scope: Scope, target: ast.Subscript | ast.Name) -> set[str]:
@@ -214,8 +214,9 @@ def _place(scope: Scope, target: ast.Subscript | ast.Name) -> Index | Var:
 
 def _checked(
     scope: Scope, place: Index | Var, op: Literal["=", "+="], value: Expr, axes: tuple[Axis, ...],
-    own: set[str], span: Span,
+    own: set[str], span: Span, text: str,
 ) -> Stmt:  # fmt: skip
+    """The statement, of whose target ``text`` is the text."""
     target_axes = tuple(axis for axis in axes if axis.name in own)
     summed = axes[len(target_axes) :]
     subscripts = place.subscripts if isinstance(place, Index) else ()
@@ -223,8 +224,7 @@ def _checked(
     once = injective(subscripts, target_axes)
     if op == "=" and not once:
         raise errors.TargetNotInjective(
-            f"'{print_expr(place)}' may be assigned twice: different indices may give the same "
-            "element",
+            f"'{text}' may be assigned twice: different indices may give the same element",
             place.span,
             hint="use '+=', which adds up what falls on one element",
         )

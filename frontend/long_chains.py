@@ -162,7 +162,7 @@ def _assign(name: str, value: int, at: ast.If) -> ast.stmt:
     return ast.copy_location(ast.Assign([target], constant), at.test)
 
 
-def identifiers(function: ast.FunctionDef) -> Iterator[str]:
+def identifiers(function: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
     """What the function may call something."""
     for node in ast.walk(function):
         match node:

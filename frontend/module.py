@@ -12,8 +12,9 @@ from pathlib import PurePath
 
 from loma import errors
 from loma.differentials import primal_name
-from loma.excerpts import printable
+from loma.excerpts import Text, printable
 from loma.frontend import statements
+from loma.frontend.imports import Definition, Import, Unit, gather, is_import, join, read_imports
 from loma.frontend.long_chains import shorten
 from loma.frontend.python_syntax import parse_python
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
@@ -21,9 +22,10 @@ from loma.frontend.results import check_results
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
 from loma.frontend.signatures import derivative_header, function_header, function_scope
 from loma.frontend.structs import read_struct
+from loma.frontend.types import TYPE_NAMES
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    Derivative, Function, Module, Span, Stmt, TensorType, is_tensor_function,
+    FILE, Derivative, Function, Module, Span, Stmt, TensorType, is_tensor_function,
 )  # fmt: skip
 from loma.walk import expressions, walk
 from loma.walk import statements as ir_statements
@@ -44,8 +46,9 @@ def parse(source: str, path: str = "<text>") -> Module:
 
     The module's name is the stem of ``path`` made an identifier, "module" if there is none.
     """
+    source = gather(source, path)
     try:
-        return _module(source.removeprefix("\ufeff"), path)
+        return _module(source, path)
     except errors.UserError as error:
         raise error.locate(source, path) from None
     except (RecursionError, MemoryError):
@@ -61,24 +64,19 @@ def module_name(path: str) -> str:
     return name if name.isidentifier() else "module"
 
 
-def _module(source: str, path: str) -> Module:
-    tree = _syntax(source)
-    shorten(tree)
-    _check_depth(tree)
-    classes: list[ast.ClassDef] = []
-    defs: list[ast.FunctionDef] = []
-    derivatives: list[Derivative] = []
-    for stmt in tree.body:
-        match stmt:
-            case ast.FunctionDef():
-                defs.append(stmt)
-            case ast.ClassDef():
-                classes.append(stmt)
-            case ast.Assign():
-                derivatives.append(_derivative(stmt))
-            case _:
-                _check_ignored(stmt)
-    _check_names(classes, defs, derivatives)
+def _module(source: Text, path: str) -> Module:
+    units = [_unit(source, 0, PurePath(path).stem)]
+    for number, (file, text) in enumerate(source.imports, 1):
+        try:
+            units.append(_unit(text, number, PurePath(file).stem))
+        except (RecursionError, MemoryError):
+            raise _too_deep(*_deep_place(text)).locate(text, file) from None
+    join(units)
+    definitions = units[0].definitions.values()
+    classes = [node for node in definitions if isinstance(node, ast.ClassDef)]
+    defs = [node for node in definitions if isinstance(node, ast.FunctionDef)]
+    derivatives = [node for node in definitions if isinstance(node, Derivative)]
+    _check_names(classes, defs, derivatives, units[0].values)
     program = Program()
     for struct in sort_structs(classes):
         read_struct(struct, program)
@@ -97,6 +95,49 @@ def _module(source: str, path: str) -> Module:
     structs = tuple(program.structs.values())
     warnings = tuple(warning.locate(source, path) for warning in program.warnings)
     return Module(module_name(path), structs, in_order, requests, source, path, warnings)
+
+
+def _unit(text: str, number: int, stem: str) -> Unit:
+    """The definitions of one file, the ``number``-th that the program imports."""
+    try:
+        tree = _syntax(text.removeprefix("\ufeff"))
+    except errors.UserError as error:
+        line = error.span.line
+        error.span = replace(error.span, line=line + number * FILE) if line else error.span
+        raise
+    ast.increment_lineno(tree, number * FILE)
+    shorten(tree)
+    _check_depth(tree)
+    classes: list[ast.ClassDef] = []
+    defs: list[ast.FunctionDef] = []
+    derivatives: list[Derivative] = []
+    values: list[ast.AnnAssign] = []
+    imports: dict[str, Import] = {}
+    for stmt in tree.body:
+        match stmt:
+            case ast.FunctionDef():
+                defs.append(stmt)
+            case ast.ClassDef():
+                classes.append(stmt)
+            case ast.AnnAssign():
+                values.append(stmt)
+            case ast.Assign():
+                derivatives.append(_derivative(stmt))
+            case ast.ImportFrom() if is_import(stmt):
+                for name, item in read_imports(stmt):
+                    if name in imports:
+                        raise errors.DuplicateFunction(
+                            f"'{name}' is already imported", item.span, var=name,
+                            related=((imports[name].span, "first imported here"),),
+                        )  # fmt: skip
+                    imports[name] = item
+            case _:
+                _check_ignored(stmt)
+    _check_names(classes, defs, derivatives, values)
+    definitions: dict[str, Definition] = {node.name: node for node in classes}
+    definitions |= {node.name: node for node in defs}
+    definitions |= {derivative.name: derivative for derivative in derivatives}
+    return Unit(number, stem, definitions, values, imports)
 
 
 def _function(scope: Scope, node: ast.FunctionDef) -> Function:
@@ -238,7 +279,7 @@ def _check_ignored(node: ast.stmt) -> None:
             raise unsupported(node)
         case _:
             raise errors.SyntaxNotSupported(
-                "a program has functions, structs and derivatives at its top level only",
+                "a program has functions, structs, constants and derivatives at its top level only",
                 span_of(node),
                 hint="put statements into a function",
             )
@@ -257,18 +298,25 @@ def _derivative(node: ast.Assign) -> Derivative:
                 hint=f"d_f = {mode}(f)",
             )  # fmt: skip
         case _:
+            hint = "d_f = rev_diff(f)"
+            if not isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
+                hint = f"a constant has a type: {node.targets[0].id} : float = ..."
             raise errors.SyntaxNotSupported(
-                "only derivatives are assigned at the top level", span_of(node),
-                hint="d_f = rev_diff(f)",
-            )  # fmt: skip
+                "only derivatives are assigned at the top level", span_of(node), hint=hint
+            )
 
 
 def _check_names(
-    classes: list[ast.ClassDef], defs: list[ast.FunctionDef], derivatives: list[Derivative]
+    classes: list[ast.ClassDef],
+    defs: list[ast.FunctionDef],
+    derivatives: list[Derivative],
+    values: list[ast.AnnAssign],
 ) -> None:
     definitions: list[ast.ClassDef | ast.FunctionDef] = [*classes, *defs]
     places = [(node.name, span_of_def(node)) for node in definitions]
     places += [(derivative.name, derivative.span) for derivative in derivatives]
+    constants = {v.target.id for v in values if isinstance(v.target, ast.Name)}
+    places += [(v.target.id, span_of(v.target)) for v in values if isinstance(v.target, ast.Name)]
     seen: dict[str, Span] = {}
     structs = {node.name for node in classes}
     for node in classes:
@@ -279,7 +327,10 @@ def _check_names(
                 span_of_def(node), hint="use another name", var=node.name,
             )  # fmt: skip
     for name, span in sorted(places, key=lambda item: (item[1].line, item[1].col)):
-        if name in (_RESERVED_STRUCTS if name in structs else _RESERVED_FUNCTIONS):
+        reserved = _RESERVED_STRUCTS if name in structs else _RESERVED_FUNCTIONS
+        if name in constants:
+            reserved = _RESERVED_STRUCTS | _RESERVED_FUNCTIONS | {*TYPE_NAMES, "Stack"}
+        if name in reserved:
             raise errors.DuplicateFunction(
                 f"'{name}' is a name of the language itself", span, hint="use another name",
                 var=name,

@@ -6,8 +6,9 @@ import ast
 
 from loma import errors
 from loma.frontend import expressions as ex
-from loma.frontend.scope import Scope, Symbol, int_symbol, span_of
-from loma.ir import INT, Axis, Expr, Reduce, ReduceKind
+from loma.frontend.counting import Count, count, range_of
+from loma.frontend.scope import Scope, span_of
+from loma.ir import INT, Axis, Expr, IntConst, Reduce, ReduceKind
 from loma.walk import variables
 
 REDUCTIONS: dict[str, ReduceKind] = {
@@ -22,8 +23,8 @@ def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.Gen
             "a reduction is over elements of tensors", span_of(node),
             hint="write a loop: for i in range(n):",
         )  # fmt: skip
-    symbols: list[Symbol] = []
     axes: list[Axis] = []
+    names: list[str] = []  # of the axes, in the text
 
     def bind(rest: list[ast.comprehension]) -> Expr:
         if not rest:
@@ -43,12 +44,14 @@ def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.Gen
                 hint="write sum(... for i in N for j in M)",
             )  # fmt: skip
         with scope.elements():
-            extent = _extent(scope, loop.iter)
-        _refuse_dependent(kind, loop.target.id, extent, axes, loop.iter)
-        symbol = int_symbol(loop.target.id, "index", span_of(loop.target), extent)
-        symbols.append(symbol)
-        axes.append(Axis(symbol.name, extent))
-        with scope.with_symbols(symbol):
+            found = _count(scope, loop.iter)
+        used = set(variables(found.extent))
+        before = [name for name, axis in zip(names, axes, strict=True) if axis.name in used]
+        _refuse_dependent(kind, loop.target.id, before, loop.iter)
+        symbols = found.symbols(scope, loop.target, "index")
+        names.append(loop.target.id)
+        axes.append(Axis(symbols[0].name, found.extent))
+        with scope.with_symbols(*symbols):
             return bind(rest[1:])
 
     reduced = bind(generator.generators)
@@ -70,13 +73,9 @@ def _independent(axes: list[Axis]) -> list[tuple[Axis, ...]]:
     return runs
 
 
-def _refuse_dependent(
-    kind: ReduceKind, index: str, extent: Expr, earlier: list[Axis], place: ast.expr
-) -> None:
+def _refuse_dependent(kind: ReduceKind, index: str, others: list[str], place: ast.expr) -> None:
     """Sums and products are taken in steps; a maximum of nothing, which a step could meet, is
     refused at run time, and a position among such ranges is no position of a block of elements."""
-    used = set(variables(extent))
-    others = [axis.name for axis in earlier if axis.name in used]
     if kind in ("sum", "prod") or not others:
         return
     worst = "-3e38" if kind in ("max", "argmax") else "3e38"
@@ -84,28 +83,31 @@ def _refuse_dependent(
         f"the range of '{index}' depends on '{others[0]}', which the same {kind} binds; "
         "only sum and prod allow that", span_of(place),
         hint=f"give '{index}' a range without '{others[0]}', and other elements a value that is "
-        f"not chosen: {kind}(... if {index} < {ast.unparse(_bound(place))} else {worst} for ...)",
+        f"not chosen: {kind}(... if {_condition(index, place)} else {worst} for ...)",
     )  # fmt: skip
 
 
-def _bound(node: ast.expr) -> ast.expr:
-    """n of ``range(n)``, and of a size n that stands alone."""
-    return node.args[0] if isinstance(node, ast.Call) else node
+def _condition(index: str, node: ast.expr) -> str:
+    """Which values of an index are in a range, or in a size that stands alone."""
+    found = range_of(node)
+    args = [ast.unparse(arg) for arg in found[0].args] if found is not None else [ast.unparse(node)]
+    match args:
+        case [stop]:
+            return f"{index} < {stop}"
+        case [start, stop]:
+            return f"{start} <= {index} < {stop}"
+        case _:
+            return "condition"
 
 
-def _extent(scope: Scope, node: ast.expr) -> Expr:
+def _count(scope: Scope, node: ast.expr) -> Count:
+    if range_of(node) is not None:
+        return count(scope, node, "a range", in_order=True)
     match node:
-        case ast.Call(func=ast.Name(id="range"), args=[inner], keywords=[]):
-            return ex.int_expression(scope, inner, "a range")
-        case ast.Call(func=ast.Name(id="range")):
-            raise errors.SyntaxNotSupported(
-                "a range has one bound and starts at 0", span_of(node),
-                hint="shift the index: for i in range(n - m), and i + m inside",
-            )  # fmt: skip
         case ast.List() | ast.Tuple() | ast.Constant(value=str()):
             raise errors.SyntaxNotSupported(
                 "a reduction runs over a size or a range", span_of(node),
                 hint="write 'for i in N' or 'for i in range(n)'",
             )  # fmt: skip
         case _:
-            return ex.int_expression(scope, node, "a range")
+            return Count(ex.int_expression(scope, node, "a range"), IntConst(0), IntConst(1))

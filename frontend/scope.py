@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from loma import errors
 from loma.differentials import primal_name, with_mentioned
 from loma.ir import (
-    INT, ArrayType, Assign, Binary, Call, Declare, Expr, FloatConst, Function, Index, IntConst, Op,
-    Reduce, Span,
+    INT, ArrayType, Assign, Binary, Builtin, Call, Declare, Expr, FloatConst, Function, Index,
+    IntConst, Op, Reduce, Span,
     StackType, Struct, StructType, TensorType, Type, Var, ZeroPad,
 )  # fmt: skip
 from loma.layout import Layout
@@ -44,7 +44,7 @@ class Symbol:
 
     ``extent`` is the range of a loop counter or an index. ``definition`` is the value of an int
     variable that is assigned once and depends on sizes only: in a tensor's type it stands for the
-    variable.
+    variable. ``value`` is what the name means wherever it stands, if it is no variable of the IR.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Symbol:
     span: Span
     extent: Expr | None = None
     definition: Expr | None = None
+    value: Expr | None = None
 
     def describe(self) -> str:
         """What kind of thing the name is, for messages."""
@@ -113,6 +114,7 @@ class Scope:
     before: list[Declare | Assign] = field(default_factory=list)
     start: list[Declare] = field(default_factory=list)
     names: Names = field(default_factory=Names)  # those that the text mentions, and further ones
+    counters: dict[str, str] = field(default_factory=dict)  # names of counts, by those in the text
     _guarded_outside: int = 0  # conditions around the statement at hand
 
     def add(self, symbol: Symbol) -> None:
@@ -169,14 +171,16 @@ class Scope:
         finally:
             self.before, self._guarded_outside = outside
 
-    def once(self, value: Expr) -> Expr:
-        """What may stand twice for a value: a variable that has it before the statement.
+    def once(self, value: Expr, *, kept: bool = False) -> Expr:
+        """What may stand twice for a value: a variable that has it before the statement; one of its
+        own if the value is to be ``kept`` while the program's variables change.
 
         It is the expression itself where it is not evaluated once (in index statements), or only
         under a condition that may keep it from failing, and where no tensor of its sizes can be
         declared.
         """
-        if isinstance(value, Var | FloatConst | IntConst) or not self._declarable(value.type):
+        fixed = isinstance(value, FloatConst | IntConst) or (isinstance(value, Var) and not kept)
+        if fixed or not self._declarable(value.type):
             return value
         conditional = self.guarded > self._guarded_outside
         if (self.elementwise and self.has_tensors()) or (conditional and _may_fail(value)):
@@ -221,6 +225,8 @@ class Scope:
                     f"'{node.id}' is a stack, which has no value of its own", span_of(node),
                     hint=f"{node.id}.push(x), or x = {node.id}.pop()", var=node.id,
                 )  # fmt: skip
+            if symbol.value is not None:
+                return replace(symbol.value, span=span_of(node))
             return Var(symbol.name, symbol.type, span_of(node))
         if self.subscripts and self.has_tensors():
             raise errors.UnboundIndex(
@@ -251,7 +257,7 @@ class Scope:
 
     def undeclared(self, name: str, span: Span, type_: str = "float") -> errors.UserError:
         """The error for an unknown name, with the best hint there is."""
-        hint = errors.suggest(name, self.symbols)
+        hint = errors.suggest(name, self.symbols.keys() - set(self.counters.values()))
         if self.ended.get(name) == "counter":
             hint = "a loop's counter exists only inside the loop"
         elif self.ended.get(name) == "index":
@@ -302,6 +308,7 @@ def _may_fail(expr: Expr) -> bool:
     """Whether something in a scalar expression could fail when it runs."""
     return any(
         isinstance(node, Index | Call | Reduce | ZeroPad | Op)
+        or (isinstance(node, Builtin) and node.name == "len")
         or (isinstance(node, Binary) and node.op in ("/", "//", "%") and node.type == INT)
         for node in walk(expr)
     )

@@ -7,6 +7,7 @@ from typing import Literal
 
 from loma import errors
 from loma.differentials import forward_signature, reverse_signature
+from loma.frontend.constants import converted, value
 from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
 from loma.frontend.long_chains import identifiers
 from loma.frontend.types import (
@@ -20,8 +21,8 @@ from loma.frontend.types import (
     size_value,
 )
 from loma.ir import (
-    INT, ArrayType, Derivative, Expr, Function, Param, Span, TensorType, Type, Var,
-    is_tensor_function,
+    FLOAT, INT, ArrayType, Derivative, Expr, FloatConst, Function, IntConst, Param, Span,
+    TensorType, Type, Var, is_tensor_function,
 )  # fmt: skip
 from loma.names import Names
 from loma.printer import print_type
@@ -57,7 +58,9 @@ def function_header(node: ast.FunctionDef, program: Program) -> Function:
                 span_of(node.returns),
                 hint="make it an Out argument",
             )
-    return Function(node.name, params, results, (), simd=simd, span=span_of_def(node))
+    defaults = _defaults(node, params, results)
+    span = span_of_def(node)
+    return Function(node.name, params, results, (), simd=simd, defaults=defaults, span=span)
 
 
 def _check_form(node: ast.FunctionDef) -> bool:
@@ -73,11 +76,37 @@ def _check_form(node: ast.FunctionDef) -> bool:
         raise errors.SyntaxNotSupported(
             "arguments are plain names: no '*', '**' or '/'", span_of(extra)
         )
-    if args.defaults:
+    if args.defaults and node.decorator_list:
         raise errors.SyntaxNotSupported(
-            "arguments have no default values", span_of(args.defaults[0])
-        )
+            "an argument of a @simd function has no default value: the number of work items comes "
+            "last", span_of(args.defaults[0]),
+        )  # fmt: skip
     return bool(node.decorator_list)
+
+
+def _defaults(
+    node: ast.FunctionDef, params: tuple[Param, ...], results: tuple[Type, ...]
+) -> tuple[IntConst | FloatConst, ...]:
+    """The values of the last arguments where a call leaves them out."""
+    found: list[IntConst | FloatConst] = []
+    given = node.args.defaults
+    tensors = is_tensor_function(Function(node.name, params, results, ()))
+    for param, item in zip(params[len(params) - len(given) :], given, strict=True):
+        if param.mode != "In" or param.type not in (INT, FLOAT):
+            raise errors.SyntaxNotSupported(
+                f"'{param.name}' cannot have a default value: only In[int] and In[float] have one",
+                span_of(item), related=((param.span, "the argument"),),
+            )  # fmt: skip
+        if param.type == INT:
+            number = int(converted(value(item), "int", item))
+            if not tensors and not -(2**31) <= number < 2**31:
+                raise errors.SyntaxNotSupported(
+                    "this whole number needs more than 32 bits", span_of(item)
+                )
+            found.append(IntConst(number, span_of(item)))
+        else:
+            found.append(FloatConst(float(converted(value(item), "float", item)), span_of(item)))
+    return tuple(found)
 
 
 def _check_simd(

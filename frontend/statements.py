@@ -10,12 +10,14 @@ from loma import errors
 from loma.frontend import calls, stacks
 from loma.frontend import expressions as ex
 from loma.frontend.assignments import assign, augment
+from loma.frontend.constants import whole_number
+from loma.frontend.counting import Count, count, range_of
 from loma.frontend.places import check_aliases, holds_struct, place, whole_value
-from loma.frontend.scope import Scope, Symbol, int_symbol, span_of
+from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.types import check_sizes, read_type, size_definition, size_in_scope
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, Expr, For, If, Index, Place,
+    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, For, If, Index, Place,
     Return, StackType, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 from loma.unbounded import is_unbounded
@@ -144,28 +146,17 @@ def _for(scope: Scope, node: ast.For) -> Stmt:
         )
     if not isinstance(node.target, ast.Name):
         raise errors.SyntaxNotSupported("a loop has one counter", span_of(node.target))
-    extent, backwards = _loop_range(scope, node.iter)
-    name = node.target.id
-    with scope.with_symbols(int_symbol(name, "counter", span_of(node.target), extent)):
+    found = _loop_range(scope, node.iter)
+    symbols = found.symbols(scope, node.target, "counter")
+    with scope.with_symbols(*symbols):
         inner = _block(scope, node.body)
-    return For(name, extent, inner, backwards, span_of(node))
+    return For(symbols[0].name, found.extent, inner, found.backwards, span_of(node))
 
 
-def _loop_range(scope: Scope, node: ast.expr) -> tuple[Expr, bool]:
+def _loop_range(scope: Scope, node: ast.expr) -> Count:
+    if range_of(node) is not None:
+        return count(scope, node, "the bound of a loop")
     match node:
-        case ast.Call(func=ast.Name(id="range"), args=[bound], keywords=[]):
-            return ex.int_expression(scope, bound, "the bound of a loop"), False
-        case ast.Call(
-            func=ast.Name(id="reversed"),
-            args=[ast.Call(func=ast.Name(id="range"), args=[bound], keywords=[])],
-            keywords=[],
-        ):
-            return ex.int_expression(scope, bound, "the bound of a loop"), True
-        case ast.Call(func=ast.Name(id="range")):
-            raise errors.SyntaxNotSupported(
-                "a range has one bound, starts at 0 and has step 1", span_of(node),
-                hint="use t + start or t * step inside the loop",
-            )  # fmt: skip
         case ast.Name(id=name):
             raise errors.SyntaxNotSupported(
                 "a loop runs over 'range(n)'", span_of(node), hint=f"for ... in range({name}):"
@@ -198,15 +189,13 @@ def _while(scope: Scope, node: ast.While) -> Stmt:
 
 
 def _max_iter(node: ast.expr) -> int:
-    match node:
-        case ast.Constant(value=int(limit)) if limit is not True and 0 < limit < 2**31:
-            return limit
-        case _:
-            raise errors.SyntaxNotSupported(
-                "max_iter is a positive whole number below 2^31, written out", span_of(node),
-                hint="it bounds the memory of the reverse pass; the condition may depend on "
-                "variables",
-            )  # fmt: skip
+    limit = whole_number(node)
+    if limit is None or not 0 < limit < 2**31:
+        raise errors.SyntaxNotSupported(
+            "max_iter is a positive whole number below 2^31, written out", span_of(node),
+            hint="it bounds the memory of the reverse pass; the condition may depend on variables",
+        )  # fmt: skip
+    return limit
 
 
 # ------------------------------------------------------------------------------ calls and return

@@ -8,6 +8,7 @@ from typing import Literal
 
 from loma import errors, sizes
 from loma.differentials import differential, primal_name
+from loma.frontend.constants import whole_number
 from loma.frontend.scope import Program, Scope, Symbol, span_of
 from loma.ir import (
     FLOAT, INT, ArrayType, Binary, BinaryOp, Builtin, Expr, IntConst, Span, StackType, StructType,
@@ -152,14 +153,13 @@ def _array(node: ast.expr, inner: ast.expr, program: Program, size_of: SizeOf) -
         raise errors.UnknownType(f"the elements of {noun} are no tensors", span_of(items[0]))
     if len(items) == 1:
         return ArrayType(element, None)
-    match items[1]:
-        case ast.Constant(value=int(size)) if size is not True and 0 < size < 2**31:
-            found = ArrayType(element, size)
-            if not _is_stack(node):
-                check_bytes(found, span_of(node), program)
-            return found
-        case other:
-            raise errors.UnknownType(f"the size of {noun} is a positive constant", span_of(other))
+    size = whole_number(items[1])
+    if size is None or not 0 < size < 2**31:
+        raise errors.UnknownType(f"the size of {noun} is a positive constant", span_of(items[1]))
+    found = ArrayType(element, size)
+    if not _is_stack(node):
+        check_bytes(found, span_of(node), program)
+    return found
 
 
 def check_bytes(type_: Type, span: Span, program: Program) -> None:

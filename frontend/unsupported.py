@@ -24,10 +24,9 @@ _TABLE: dict[type[ast.AST], tuple[str, str | None]] = {
     ast.Try: ("'try'", None),
     ast.TryStar: ("'try'", None),
     ast.Assert: ("'assert'", None),
-    ast.Import: ("'import' of anything but loma", "everything loma offers is there without import"),
-    ast.ImportFrom: (
+    ast.Import: (
         "'import' of anything but loma",
-        "everything loma offers is there without import",
+        "from other import f takes f of other.loma; what loma offers is there without import",
     ),
     ast.Global: ("'global'", "pass the value as an argument"),
     ast.Nonlocal: ("'nonlocal'", "pass the value as an argument"),

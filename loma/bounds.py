@@ -187,6 +187,24 @@ def is_never_negative(
     the expressions ``known`` are."""
     for fact in (ZERO, *known):
         low = least(Binary("-", expr, fact, INT), extents, is_size)
-        if low is not None and sizes.is_nonnegative(low, is_size):
+        if low is None:
+            continue
+        if any(sizes.is_nonnegative(e, is_size) for e in (low, _below(low))):
             return True
     return False
+
+
+def _below(expr: Expr) -> Expr:
+    """What is not larger, without quotients: ``c * (x // c)`` lies between x - c + 1 and x."""
+    out: sizes.Polynomial = {}
+    for monomial, coefficient in sizes.polynomial(expr).items():
+        match monomial:
+            case (Binary("//", top, IntConst(by)),) if by > 0 and coefficient % by == 0:
+                number = coefficient // by
+                least = sizes.polynomial(top)
+                if number > 0:
+                    least = sizes.added(least, {(): by - 1}, -1)
+                out = sizes.added(out, {m: c * number for m, c in least.items()})
+            case _:
+                out = sizes.added(out, {monomial: coefficient})
+    return sizes.from_polynomial(out)

@@ -84,6 +84,9 @@ BUILTINS: dict[str, BuiltinInfo] = {
         BuiltinInfo("float2int", ("x",), "int", "truncation toward zero; no derivative",
                     scalar_only=True),
         _real("mul_no_nan", "x * y, and 0 where y is 0, even if x is infinite or NaN", "x y"),
+        BuiltinInfo("len", ("start", "stop", "step"), "int",
+                    "len(range(start, stop, step)): how many values a range has",
+                    flat=True, scalar_only=True, ints=("start", "stop", "step")),
         BuiltinInfo("thread_id", (), "int", "the work item of a @simd function", scalar_only=True),
     )
 }  # fmt: skip

@@ -26,7 +26,7 @@ from loma.cli_numbers import THREADS, Real, Whole
 from loma.cli_point import FILE, named_size, point_arguments, point_options
 from loma.errors import ToolchainError, UserError, UserWarning
 from loma.excerpts import one_line
-from loma.ir import Function, Module, is_tensor_function
+from loma.ir import Function, Module, is_tensor_function, line_in_file
 
 STAGES = ("parsed", "adjoint", "optimised", "kernels", "cpp", "c")
 
@@ -104,7 +104,7 @@ def _report_record(report: UserError | UserWarning) -> dict[str, object]:
         "kind": type(report).__name__,
         "message": report.message,
         "path": report.path,
-        "line": report.span.line,
+        "line": line_in_file(report.span.line),
         "column": report.span.col + 1,
         "hint": report.hint,
         "text": report.to_string(),

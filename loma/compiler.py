@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from loma import cache, config
 from loma.errors import UserWarning
-from loma.excerpts import printable
+from loma.excerpts import Text, printable
 from loma.reports import public, show_warnings
 from loma.saving import SAVES, Save
 from loma.functions import Functions, LomaModule, Record
@@ -49,7 +49,9 @@ class Program:
         passes = ",".join(sorted(config.optimisations()))
         part += " timed" if self.timed else ""
         part += "" if self.contract else " not contracted"
-        program = (self.name, self.source, *self.derived)
+        imports = self.source.imports if isinstance(self.source, Text) else []
+        files = [part for path, text in imports for part in (Path(path).name, text)]
+        program = (self.name, self.source, *self.derived, *files)
         return cache.digest([*compiler, passes, self.save, part, *program])
 
     def stage(self) -> Optimised:
@@ -71,12 +73,18 @@ _natives: dict[str, ModuleType] = {}  # by namespace of the operators
 
 @public
 def compile(
-    program: str | Path, *, save: Save = "auto", contract: bool = True, timed: bool = False
+    program: str | Path,
+    *,
+    path: str | Path | None = None,
+    save: Save = "auto",
+    contract: bool = True,
+    timed: bool = False,
 ) -> LomaModule:
     """Compiles a ``.loma`` file, or a program given as text, and loads it.
 
-    A string that is one line and ends in ``.loma`` is a file's name. The same program gives the
-    same module object. ``save`` is what a function keeps for its backward part under autograd:
+    A string that is one line and ends in ``.loma`` is a file's name. ``path`` says where a text
+    would be as a file: beside it are the files that it imports. The same program gives the same
+    module object. ``save`` is what a function keeps for its backward part under autograd:
     "all" that it needs, nothing but its "inputs" and results (the rest is computed again), or, by
     default, "auto": what is cheap is computed again. Without ``contract`` every product and every
     sum is rounded by itself, where the processor could round both as one: what an elementwise
@@ -85,7 +93,7 @@ def compile(
     program, ``FileNotFoundError``, and :class:`loma.errors.ToolchainError` when C++ cannot be
     compiled; warns with :class:`loma.errors.UserWarning` of what a program may not mean.
     """
-    module = load(replace(_read(program, save), contract=contract, timed=timed))
+    module = load(replace(_read(program, save, path), contract=contract, timed=timed))
     show_warnings(warnings_of(module))
     return module
 
@@ -133,14 +141,29 @@ def _lock_of(key: str) -> threading.Lock:
         return _locks.setdefault(key, threading.Lock())
 
 
-def _read(program: str | Path, save: Save = "auto") -> Program:
+def _read(program: str | Path, save: Save = "auto", text_path: str | Path | None = None) -> Program:
     if save not in SAVES:
         raise ValueError(f"save must be one of {', '.join(SAVES)}, got {save!r}")
     if isinstance(program, str) and ("\n" in program or not program.strip().endswith(".loma")):
-        return Program(program, "<text>", "module", save=save)
-    path = Path(program)
+        if text_path is None:
+            return Program(_with_imports(program, "<text>"), "<text>", "module", save=save)
+        text, path = program, Path(text_path)
+    elif text_path is not None:
+        raise TypeError("path is for a program that is given as text")
+    else:
+        path = Path(program)
+        text = path.read_text(encoding="utf-8")
     # halves of characters, which stand for bytes that are no UTF-8, are for the file system alone
-    return Program(path.read_text(encoding="utf-8"), str(path), printable(path.stem), save=save)
+    return Program(_with_imports(text, str(path)), str(path), printable(path.stem), save=save)
+
+
+def _with_imports(text: str, path: str) -> str:
+    """The text, with those of the files that it imports."""
+    if "import" not in text:
+        return text
+    from loma.frontend.imports import gather
+
+    return gather(text, path)
 
 
 def _obtain(program: Program, key: str) -> LomaModule:

@@ -26,7 +26,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Self, TypeAlias
 
 from loma.excerpts import ansi, excerpt, place, plain, text_under
-from loma.ir import NOWHERE, Span
+from loma.ir import NOWHERE, Span, line_in_file
 from loma.spelling import suggest as suggest
 
 Related: TypeAlias = tuple[tuple[Span, str], ...]
@@ -43,7 +43,7 @@ class Node:
 
     @property
     def lineno(self) -> int:
-        return self.span.line
+        return line_in_file(self.span.line)
 
     @property
     def col_offset(self) -> int:
@@ -99,13 +99,14 @@ class _Report(Exception):
         """The report: head line, source line, carets, hint, related places."""
         paint = ansi if color else plain
         lines = [
-            paint("bold", f"{place(self.path, self.span)}: ")
+            paint("bold", f"{place(self.path, self.span, self.source)}: ")
             + paint(self._word, f"{self._word}: ")
             + paint("bold", self.message),
             *excerpt(self.source, self.span, paint, "caret"),
         ]
         for span, note in self.related:
-            lines.append(f"  {place(self.path, span)}: {paint('note', 'note: ')}{note}")
+            where = place(self.path, span, self.source)
+            lines.append(f"  {where}: {paint('note', 'note: ')}{note}")
             lines += excerpt(self.source, span, paint, "note")
         if self.hint:
             lines.append(f"  {paint('hint', 'hint: ')}{self.hint}")
@@ -142,7 +143,7 @@ class UserError(_Report):
     @property
     def var(self) -> Name:
         text = self._var if self._var is not None else text_under(self.source, self.span)
-        return Name(text, self.span.line)
+        return Name(text, line_in_file(self.span.line))
 
     arg = var
 
@@ -160,7 +161,7 @@ class UserError(_Report):
 
     @property
     def lineno(self) -> int:
-        return self.span.line
+        return line_in_file(self.span.line)
 
     @property
     def first_declare_stmt(self) -> Node:

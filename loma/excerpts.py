@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
-from loma.ir import Span
+from loma.ir import FILE, Span, line_in_file
 
 Paint: TypeAlias = Callable[[str, str], str]
 
@@ -36,10 +36,23 @@ def plain(style: str, text: str) -> str:
     return text
 
 
-def place(path: str, span: Span) -> str:
+class Text(str):
+    """A program's text, with the paths and texts of the files that it imports."""
+
+    imports: list[tuple[str, str]]
+
+    def __new__(cls, text: str) -> Self:
+        made = super().__new__(cls, text)
+        made.imports = []
+        return made
+
+
+def place(path: str, span: Span, source: str = "") -> str:
     """``path:line:column`` with the column counted from 1, as compilers and editors do."""
+    if span.line > FILE and isinstance(source, Text):
+        path = source.imports[span.line // FILE - 1][0]
     path = one_line(path)
-    return f"{path}:{span.line}:{span.col + 1}" if span.line else path
+    return f"{path}:{line_in_file(span.line)}:{span.col + 1}" if span.line else path
 
 
 def one_line(text: str) -> str:
@@ -54,6 +67,10 @@ def printable(text: str) -> str:
 
 
 def _source_line(source: str, line: int) -> str:
+    if line > FILE:
+        texts = source.imports if isinstance(source, Text) else []
+        own = [text for number, (_, text) in enumerate(texts, 1) if number == line // FILE]
+        return _source_line(own[0], line_in_file(line)) if own else ""
     # Only the line ends that Python's parser counts: str.splitlines() knows more of them.
     lines = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return printable(lines[line - 1]) if 0 < line <= len(lines) else ""
@@ -97,7 +114,7 @@ def excerpt(source: str, span: Span, paint: Paint, style: str) -> list[str]:
     underlined = text[start:stop].rstrip()
     padding = "".join("\t" if c == "\t" else " " * _width(c) for c in text[:start])
     carets = "^" * max(1, sum(map(_width, underlined)))
-    number = f"{span.line:>5} | "
+    number = f"{line_in_file(span.line):>5} | "
     margin = f"{'':>5} | "
     return [
         paint("dim", number) + text,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -91,10 +92,23 @@ def _reload(source: str, path: str, name: str) -> LomaModule:
     return load(Program(source, path, name))
 
 
+def signature(record: Record) -> inspect.Signature:
+    """What Python's tools see of a function's arguments."""
+    kind, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    return inspect.Signature(
+        [
+            inspect.Parameter(param["name"], kind, default=param.get("default", none))
+            for param in record["params"]
+        ]
+    )
+
+
 def documentation(record: Record) -> str:
     """Of a function: its first line as the program has it, and its docstring."""
     params = ", ".join(
-        f"{param['name']} : {param['mode']}[{param['type']}]" for param in record["params"]
+        f"{param['name']} : {param['mode']}[{param['type']}]"
+        + (f" = {param['default']}" if "default" in param else "")
+        for param in record["params"]
     )
     types = record["result_types"]
     result = types[0] if len(types) == 1 else f"tuple[{', '.join(types)}]"

@@ -21,9 +21,19 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------- positions
 
 
+# Lines of the k-th imported file are k * FILE larger than they are in the file.
+FILE = 1 << 24
+
+
+def line_in_file(line: int) -> int:
+    """A line as its file counts it."""
+    return line % FILE
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of source text: lines count from 1, columns from 0, the end is exclusive."""
+    """A stretch of source text: lines count from 1, columns from 0, the end is exclusive. Which
+    file it is in, where a program imports others, the lines say: see ``FILE``."""
 
     line: int = 0
     col: int = 0
@@ -456,7 +466,8 @@ class Function:
     ``used_up`` are no results: adjoints of the primal's ``Out`` arrays, which it turns into those
     of what the arrays held before. A caller wants these only if they are in ``given_back``, because
     the array was an adjoint that the primal used up. ``half`` says which part of ``primal`` under
-    autograd the function is (:mod:`loma.ad.tensor.split`).
+    autograd the function is (:mod:`loma.ad.tensor.split`). ``defaults`` are the values of the last
+    parameters where a call leaves these out.
     """
 
     name: str
@@ -468,6 +479,7 @@ class Function:
     span: Span = field(default=NOWHERE, compare=False)
     primal: str | None = field(default=None, compare=False)
     half: Literal["", "forward", "backward"] = field(default="", compare=False)
+    defaults: tuple[IntConst | FloatConst, ...] = ()
     used_up: tuple[str, ...] = field(default=(), compare=False)
     given_back: tuple[str, ...] = field(default=(), compare=False)
 
@@ -507,6 +519,12 @@ class Module:
             if function.name == name:
                 return function
         raise KeyError(name)
+
+
+def default_values(function: Function) -> dict[str, int | float]:
+    """The values of arguments that a call may leave out."""
+    last = function.params[len(function.params) - len(function.defaults) :]
+    return {p.name: d.value for p, d in zip(last, function.defaults, strict=True)}
 
 
 def is_tensor_function(function: Function) -> bool:

@@ -104,6 +104,8 @@ def _render(expr: Expr) -> tuple[str, int]:
         case Select(cond, then, other):
             parts = _expr(then, _OR), _expr(cond, _OR), _expr(other, _TERNARY)
             return "{} if {} else {}".format(*parts), _TERNARY
+        case Builtin("len", args):
+            return f"len({_range(*args)})", _ATOM
         case Builtin(name, args) | Call(name, args):
             return f"{name}({', '.join(map(print_expr, args))})", _ATOM
         case MakeStruct(args, type_):
@@ -144,6 +146,13 @@ def _infix(op: str, left: Expr, right: Expr) -> tuple[str, int]:
 
 def _subscripts(items: tuple[Expr, ...]) -> str:
     return ", ".join(map(print_expr, items)) or "()"
+
+
+def _range(start: Expr, stop: Expr, step: Expr) -> str:
+    items = [start, stop, step]
+    if step == IntConst(1):
+        items = [stop] if start == IntConst(0) else [start, stop]
+    return f"range({', '.join(map(print_expr, items))})"
 
 
 def _loop(axis: Axis) -> str:
@@ -327,7 +336,12 @@ def print_function(function: Function, module: Module | None = None) -> str:
             result = f" -> {print_type(only)}"
         case several:
             result = f" -> {print_type(TupleType(several))}"
-    params = tuple(map(print_param, function.params))
+    required = len(function.params) - len(function.defaults)
+    params = tuple(
+        print_param(param)
+        + (f" = {print_expr(function.defaults[k - required])}" if k >= required else "")
+        for k, param in enumerate(function.params)
+    )
     lines = ["@simd"] if function.simd else []
     lines += _wrapped(f"def {function.name}(", params, f"){result}:", "")
     if len(lines[-1]) > WIDTH and len(function.results) > 1:

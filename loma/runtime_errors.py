@@ -22,6 +22,8 @@ class Kind(IntEnum):
     EMPTY_STACK = 5
     MEMORY = 6
     ALIAS = 7
+    STEP = 8
+    LENGTH = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ _FAILURES: dict[Kind, _Failure] = {
     Kind.ALIAS: _Failure(
         ValueError, "arguments {first} and {second} are the same storage, and one of them is Out"
     ),
+    Kind.STEP: _Failure(ValueError, "the step of a range is 0"),
+    Kind.LENGTH: _Failure(OverflowError, "a range has more than 2147483647 values"),
 }
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from loma.functions import documentation
+from loma.functions import documentation, signature
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,18 +23,33 @@ def tensor_function(record: Record, native: ModuleType) -> Callable[..., Any]:
     Where the runtime can call it over lists, it has the attribute ``each``.
     """
     call = _refusing(record) if record["refusal"] else _calling(record, native)
+    call = _completed(record, call)
     if not record["refusal"] and (each := native.each(record["operator"])) is not None:
-        call.each = each  # type: ignore[attr-defined]
+        call.each = _completed(record, each)  # type: ignore[attr-defined]
     call.__name__ = call.__qualname__ = record["name"]
     call.__module__ = native.__name__
     call.__doc__ = documentation(record)
-    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(param["name"], inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            for param in record["params"]
-        ]
-    )
+    call.__signature__ = signature(record)  # type: ignore[attr-defined]
     return call
+
+
+def _completed(record: Record, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call with default values for what is left out."""
+    defaults = {
+        param["name"]: (at, param["default"])
+        for at, param in enumerate(record["params"])
+        if "default" in param
+    }
+    if not defaults:
+        return call
+
+    def complete(*args: Any, **kwargs: Any) -> Any:
+        for name, (at, value) in defaults.items():
+            if at >= len(args):
+                kwargs.setdefault(name, value)
+        return call(*args, **kwargs)
+
+    return complete
 
 
 def _refusing(record: Record) -> Callable[..., Any]:

@@ -290,7 +290,12 @@ class Generator(Expressions):
         counter = self._fresh("i")
         bound = 1 + self._below(3)
         extent = str(bound) if self._chance(50) else f"({self._int(1)}) % {bound + 1}"
-        steps = f"range({extent})"
+        bounds = extent
+        if self._chance(30):  # all values are in range(bound)
+            first = str(self._below(2)) if self._chance(60) else f"({self._int(1)}) % {bound + 1}"
+            bounds = self._pick("{0}, {1}", "{0}, {1}, 2", "{1} - 1, {0} - 1, -1")
+            bounds = bounds.format(first, extent)
+        steps = f"range({bounds})"
         self._line(f"for {counter} in {f'reversed({steps})' if self._chance(20) else steps}:")
         with self._looping(counter, bound):
             self._some_statements()

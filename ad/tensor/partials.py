@@ -97,7 +97,7 @@ def partial_from_forward(
         Return((Member(dual, "dval", FLOAT),)),
     )
     doc = f"The derivative of {function.name} in {function.params[position].name}."
-    return replace(function, name=name, body=body, doc=doc)
+    return replace(function, name=name, body=body, doc=doc, defaults=())
 
 
 class _Pusher:

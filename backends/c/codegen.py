@@ -39,7 +39,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "allocate": ("fail", "memory"), "grown": ("fail", "memory"), "release": ("memory",),
     "at": ("fail",), "within": ("fail",), "nonzero": ("fail",), "push": ("fail",), "pop": ("fail",),
-    "apart": ("fail",), "polygamma": ("digamma",),
+    "apart": ("fail",), "polygamma": ("digamma",), "counted": ("fail", "length"),
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from loma.backends.identifiers import c_string
 from loma.backends.stack import Frame, Use
 from loma.ir import (
     ArrayType, Expr, For, Function, Index, Member, Module, Param, Span, StructType, Type, Var,
+    line_in_file,
 )  # fmt: skip
 from loma.names import Names
 from loma.walk import calls, expressions, statements, variables, written
@@ -208,7 +209,7 @@ class FunctionContext:
     def place(self, span: Span) -> str:
         """The last arguments of a helper that can fail: the function and the line."""
         line = span.line or self.line or self.function.span.line
-        return f"{c_string(self.function.name)}, {line}"
+        return f"{c_string(self.function.name)}, {line_in_file(line)}"
 
     def is_slice(self, expr: Expr) -> bool:
         """Whether an array value is a struct of pointer and size."""

@@ -245,6 +245,8 @@ class Expressions(Places):
                 return self._to_int(args[0]), POSTFIX
             case "thread_id":
                 return self.context.item, POSTFIX
+            case "len":
+                return self._length(expr)
             case _ if name in _HELPERS:
                 whole = name in _OF_INTS and expr.type == INT
                 helper = self.context.helper(f"{name}_int" if whole else name)
@@ -258,6 +260,15 @@ class Expressions(Places):
             for label, arg in zip(BUILTINS[name].args, args, strict=True)
         ]
         return f"{helper}({', '.join(texts)})", POSTFIX
+
+    def _length(self, expr: Builtin) -> Text:
+        """``len(range(...))``; only one that may fail asks whether it does."""
+        listed = ", ".join(self.text(arg, INT) for arg in expr.args)
+        start, step = constant(expr.args[0]), constant(expr.args[2])
+        if step and (abs(step) > 2 or (start is not None and (start if step > 0 else ~start) >= 0)):
+            return f"(int){self.context.helper('length')}({listed})", UNARY
+        place = self.context.place(expr.span)
+        return f"{self.context.failing('counted')}({listed}, {place})", POSTFIX
 
     def call(self, call: Call) -> tuple[str, list[Temporary]]:
         """The call, and where its results are if it returns them by pointer; its value is then a

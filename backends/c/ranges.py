@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loma.ir import INT, Binary, Expr, IntConst, Select, Unary, Var
+from loma.ir import INT, Binary, Builtin, Expr, IntConst, Select, Unary, Var
 
 Bounds = tuple[int, int]
 _LARGEST = 2**31 - 1
@@ -50,6 +50,11 @@ def _bounds(expr: Expr, ranges: Mapping[str, Bounds]) -> Bounds | None:
         case Unary("-", operand):
             inner = bounds(operand, ranges)
             return None if inner is None else (-inner[1], -inner[0])
+        case Builtin("len", (start, stop, step)):
+            a, b, by = bounds(start, ranges), bounds(stop, ranges), constant(step)
+            if a is None or b is None or not by:
+                return (0, _LARGEST)
+            return (0, len(range(a[0], b[1], by) if by > 0 else range(a[1], b[0], by)))
         case Select(_, then, other) if expr.type == INT:
             a, b = bounds(then, ranges), bounds(other, ranges)
             return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))

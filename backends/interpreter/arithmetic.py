@@ -125,6 +125,13 @@ def sigmoid(x: Value) -> Value:
     return choose(x >= 0, 1.0 / (1.0 + small), small / (1.0 + small))
 
 
+def range_length(start: Value, stop: Value, step: Value) -> Value:
+    """``len(range(start, stop, step))`` for steps that are not 0."""
+    if all(isinstance(value, int) for value in (start, stop, step)):
+        return max(-((start - stop) // step), 0)
+    return np.maximum(-((start - stop) // step), 0)
+
+
 BUILTIN_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "sin": np.sin,
     "cos": np.cos,
@@ -166,4 +173,5 @@ BUILTIN_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "int2float": to_float,
     "float2int": to_int,
     "mul_no_nan": mul_no_nan,
+    "len": range_length,
 }

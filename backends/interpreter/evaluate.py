@@ -105,7 +105,9 @@ def _narrow(frame: Frame, value: Value) -> Value:
     return arith.wrapped(value, 32) if frame.bits == 32 and isinstance(value, int) else value
 
 
-def _nonzero(frame: Frame, divisor: Value, grid: Grid, span: Span) -> Value:
+def _nonzero(
+    frame: Frame, divisor: Value, grid: Grid, span: Span, text: str = "division of an int by zero"
+) -> Value:
     if np.ndim(divisor) == 0:
         if divisor != 0:
             return divisor
@@ -114,7 +116,7 @@ def _nonzero(frame: Frame, divisor: Value, grid: Grid, span: Span) -> Value:
     zeros = np.asarray(divisor) == 0
     mask = grid.mask()
     if np.any(zeros if mask is None else zeros & mask) and not grid.empty:
-        raise ValueError(f"{frame.place(span)}: division of an int by zero")
+        raise ValueError(f"{frame.place(span)}: {text}")
     return arith.choose(zeros, 1, divisor)
 
 
@@ -149,9 +151,24 @@ def _builtin(frame: Frame, expr: Builtin, grid: Grid) -> Value:
     args = [evaluate(frame, arg, grid) for arg in expr.args]
     if expr.type != INT or BUILTINS[expr.name].result != "operands":
         args = [arith.to_float(arg) for arg in args]
+    if expr.name == "len":
+        return _length(frame, args, grid, expr.span)
     if expr.name == "float2int":
         return arith.to_int(args[0], frame.bits)
     return _narrow(frame, function(*args)) if expr.type == INT else function(*args)
+
+
+def _length(frame: Frame, bounds: list[Value], grid: Grid, span: Span) -> Value:
+    """How many values a range has."""
+    start, stop, step = bounds
+    if np.ndim(step) == 0 and step == 0 and frame.bits == 32:
+        raise frame.failure(Kind.STEP, span)
+    found = arith.range_length(
+        start, stop, _nonzero(frame, step, grid, span, "the step of a range is 0")
+    )
+    if frame.bits == 32 and np.ndim(found) == 0 and found >= 2**31:
+        raise frame.failure(Kind.LENGTH, span)
+    return found
 
 
 def _reduce(frame: Frame, expr: Reduce, grid: Grid) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loma.ir import Function, Span, Struct
+from loma.ir import Function, Span, Struct, line_in_file
 from loma.runtime_errors import Kind, exception
 
 Value = Any
@@ -46,4 +46,4 @@ class Frame:
 
     def _line(self, span: Span) -> int:
         """What AD adds may have no place of its own: then that of the statement or function."""
-        return span.line or self.line or self.function.span.line
+        return line_in_file(span.line or self.line or self.function.span.line)

@@ -13,7 +13,8 @@ from loma.backends.libtorch.codegen import cpp_name
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.libtorch.sizes import bind_row, dim_row
 from loma.ir import (
-    FLOAT, INT, Expr, Function, Module, Param, TensorType, Type, Var, is_tensor_function,
+    FLOAT, INT, Expr, Function, Module, Param, TensorType, Type, Var, default_values,
+    is_tensor_function,
 )  # fmt: skip
 from loma.names import Names
 from loma.printer import print_param, print_type
@@ -314,6 +315,7 @@ def _declaration(function: Function, passed: Sequence[Param], returned: int) -> 
 
 def record(function: Function, zeroed: Collection[int]) -> dict[str, Any]:
     """What :mod:`loma.functions` makes the Python callable from, as JSON values."""
+    defaults = default_values(function)
     return {
         "name": function.name,
         "layer": "tensor",
@@ -329,6 +331,7 @@ def record(function: Function, zeroed: Collection[int]) -> dict[str, Any]:
                 "type": print_type(param.type),
                 "kind": _kind(param.type),
                 "mode": param.mode,
+                **({"default": defaults[param.name]} if param.name in defaults else {}),
             }
             for position, param in enumerate(function.params)
             if position not in zeroed

@@ -25,6 +25,7 @@ from loma.backends.libtorch.tensors import Host
 from loma.backends.writer import Writer
 from loma.ir import (
     Function, IndexAssign, IntType, Module, Op, Param, TensorType, Type, is_tensor_function,
+    line_in_file,
 )  # fmt: skip
 from loma.printer import print_type
 from loma.walk import calls, aggregates, expressions, statements, walk
@@ -107,7 +108,7 @@ def lower_function(
         _template("function.cpp.j2").render(
             name=cpp_name(function.name),
             signature=signature(function),
-            line=function.span.line,
+            line=line_in_file(function.span.line),
             loops=context.nests,
             result=_result_type(function),
             params=params,

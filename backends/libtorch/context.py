@@ -14,7 +14,7 @@ from loma.backends.writer import Writer
 from loma.excerpts import text_at
 from loma.ir import (
     INT, NOWHERE, Assign, Axis, CallStmt, Declare, Expr, For, Function, Index, IndexAssign, Module,
-    Span, TensorType, Type, Unpack, Var, Zero,
+    Span, TensorType, Type, Unpack, Var, Zero, line_in_file,
 )  # fmt: skip
 from loma.printer import print_expr, print_function
 from loma.walk import expressions, statements, variables, walk
@@ -205,7 +205,7 @@ class FunctionContext:
         backward = ", backward" if function.primal and function.half != "forward" else ""
         if not line:
             return f"{function.primal or function.name}{backward}: "
-        return f"{self._function_at(line)}: line {line}{backward}: "
+        return f"{self._function_at(line)}: line {line_in_file(line)}{backward}: "
 
     def dimension(self, tensor: str, dim: int) -> int:
         """A dimension as the program counts it: private tensors may have one less."""

@@ -68,7 +68,9 @@ def _is_harmless(node: Expr, axes: tuple[Axis, ...]) -> bool:
                 and sizes.equal(extents[subscript.name], dim) is True
                 for subscript, dim in zip(subscripts, dims, strict=True)
             )
-        case IntConst() | FloatConst() | Var() | Unary() | Select() | Builtin() | NoDiff():
+        case IntConst() | FloatConst() | Var() | Unary() | Select() | NoDiff():
             return True
+        case Builtin(name):
+            return name != "len"
         case _:
             return False

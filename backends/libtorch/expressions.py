@@ -15,7 +15,7 @@ from typing import assert_never
 
 from loma import config, errors
 from loma.backends.libtorch import guards
-from loma.backends.libtorch.names import cpp_name
+from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IntConst,
@@ -99,6 +99,10 @@ class Expressions(ABC):
     @abstractmethod
     def tensor_call(self, call: Call) -> str:
         """A call of a tensor function that has one scalar result."""
+
+    @abstractmethod
+    def place(self, span: Span) -> str:
+        """The beginning of a message: function and line."""
 
     def member(self, member: Member) -> str:
         """A member of a struct."""
@@ -192,11 +196,17 @@ class Expressions(ABC):
                 a = f"int64_t({a})"
             return f"({a} {op} {b})"
         name = {"/": "truncdiv", "//": "floordiv", "%": "mod"}[op]
-        if expr.type == INT and isinstance(right, IntConst) and right.value > 0:
-            return f"loma::{name}({strip(a)}, {b})"
-        if expr.type == FLOAT:
+        if expr.type == INT:
+            if not _is_nonzero(right):
+                b = self._nonzero(b, expr.span)
+        else:
             name = {"floordiv": "real_floordiv", "mod": "real_mod"}[name]
         return f"loma::{name}({strip(a)}, {strip(b)})"
+
+    def _nonzero(self, divisor: str, span: Span, *what: str) -> str:
+        """A divisor that is checked."""
+        texts = [cpp_string(text) for text in (self.place(span), *what)]
+        return f"loma::nonzero({', '.join([strip(divisor), *texts])})"
 
     def _power(self, expr: Binary) -> str:
         base = strip(self.value(expr.left, expr.type))
@@ -229,15 +239,20 @@ class Expressions(ABC):
                     expr.span,
                 )
         info = BUILTINS.get(name)
-        if info is None or name not in _STD | _OWN | {"round"}:
+        if info is None or name not in _STD | _OWN | {"round", "len"}:
             raise errors.BackendLacksOperator(
                 f"the libtorch backend has no built-in function '{name}'", expr.span
             )
         type_ = expr.type if info.result == "operands" else FLOAT
-        args = ", ".join(
+        listed = [
             strip(self.value(arg, INT if of in info.ints else type_))
             for of, arg in zip(info.args, expr.args, strict=True)
-        )
+        ]
+        if name == "len":
+            if not _is_nonzero(expr.args[2]):
+                listed[2] = self._nonzero(listed[2], expr.span, "the step of a range is 0")
+            return f"loma::range_length({', '.join(listed)})"
+        args = ", ".join(listed)
         if name == "round":
             return f"std::nearbyint({args})"
         if name in _STD:
@@ -256,6 +271,16 @@ class Expressions(ABC):
             for arg, param in zip(call.args, function.params, strict=True)
         )
         return f"{scalar_function_name(call.function)}<real>({args})"
+
+
+def _is_nonzero(divisor: Expr) -> bool:
+    match divisor:
+        case IntConst(value):
+            return value != 0
+        case Builtin("max", args):
+            return any(isinstance(arg, IntConst) and arg.value > 0 for arg in args)
+        case _:
+            return False
 
 
 def _library(name: str) -> str:

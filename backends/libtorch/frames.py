@@ -8,7 +8,7 @@ from typing import Literal
 from loma.backends.libtorch.access import Access, Subscript
 from loma.backends.libtorch.expressions import strip
 from loma.ir import (
-    INT, ArrayType, Binary, Call, Expr, Index, IntConst, Module, Pop, Push, Reduce, While,
+    INT, ArrayType, Binary, Builtin, Call, Expr, Index, IntConst, Module, Pop, Push, Reduce, While,
 )  # fmt: skip
 from loma.walk import expressions, statements, walk
 
@@ -81,6 +81,8 @@ def may_throw(expr: Expr, module: Module) -> bool:
             case Binary("/" | "//" | "%", left, right) if left.type == right.type == INT:
                 if not isinstance(right, IntConst) or right.value == 0:
                     return True
+            case Builtin("len", (_, _, step)) if not isinstance(step, IntConst):
+                return True
             case Index(array, (subscript,)) if isinstance(array.type, ArrayType):
                 if not _is_inside(subscript, array.type):
                     return True

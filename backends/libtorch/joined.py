@@ -20,7 +20,7 @@ from loma.backends.libtorch.names import cpp_name
 from loma.backends.libtorch.nest import Nest
 from loma.backends.writer import Writer
 from loma.ir import (
-    INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Var,
+    INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Var, line_in_file,
 )  # fmt: skip
 from loma.printer import print_stmt
 from loma.walk import blocks, expressions, statements, substitute, walk
@@ -141,7 +141,7 @@ def write_joined(writer: Writer, context: FunctionContext, found: Joined, blank:
     params, args = _arguments(nest, context, found)
     function = Writer()
     for stmt in found.statements:
-        line = f"line {stmt.span.line}: " if stmt.span.line else ""
+        line = f"line {line_in_file(stmt.span.line)}: " if stmt.span.line else ""
         function.comment(f"{line}{print_stmt(stmt)}")
     function.line("template <typename real>")
     function.line(f"static __attribute__((noinline)) void {name}(")

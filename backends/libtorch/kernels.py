@@ -20,6 +20,7 @@ from loma.backends.libtorch.access import steps
 from loma.backends.writer import Writer
 from loma.ir import (
     Assign, Expr, For, If, Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var, While,
+    line_in_file,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
 from loma.walk import expressions, mentioned_names, statements, walk
@@ -163,7 +164,7 @@ def _bytes(owner: Statements, var: Var, count: str | None) -> str:
 
 
 def _lines(source: tuple[Stmt, ...]) -> str:
-    lines = {stmt.span.line for stmt in statements(source) if stmt.span.line}
+    lines = {line_in_file(stmt.span.line) for stmt in statements(source) if stmt.span.line}
     if len(lines) < 2:
         return "".join(f", line {line}" for line in lines)
     return f", lines {min(lines)} to {max(lines)}"

@@ -25,8 +25,7 @@ from loma.backends.libtorch.guards import CHECKED, mark_of
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.writer import Writer
 from loma.ir import (
-    FLOAT, INT, Axis, Call, Expr, Index, Reduce, TensorType, Var,
-    ZeroPad,
+    FLOAT, INT, Axis, Call, Expr, Index, Reduce, Span, TensorType, Var, ZeroPad,
 )  # fmt: skip
 from loma.walk import children, free_variables
 
@@ -50,6 +49,9 @@ class Nest(Expressions):
         self.writable: set[str] = set()
         self.bounds: dict[str, tuple[str, str]] = {}  # axis -> the stretch of it that its loop runs
         self._count = 0
+
+    def place(self, span: Span) -> str:
+        return self.context.place(self.context.line(span))
 
     # ------------------------------------------------------------------------------- names
 

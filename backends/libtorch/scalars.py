@@ -26,7 +26,7 @@ from loma.backends.writer import Writer
 from loma.ir import (
     FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, Function, Index,
     MakeStruct, Member, Module, Param, Pop, Push, Return, Span, StackType, Stmt, Struct, StructType,
-    Type, Unpack, Var, Zero, is_tensor_function,
+    Type, Unpack, Var, Zero, is_tensor_function, line_in_file,
 )  # fmt: skip
 from loma.layout import Layout
 from loma.walk import calls, expressions, root, statements, variables, walk, written
@@ -249,7 +249,7 @@ class ScalarExpressions(Host):
 
     def origin(self, span: Span) -> str:
         """The last arguments of what can fail: the function and the line."""
-        return f"{cpp_string(self.context.function.name)}, {self.context.line(span)}"
+        return f"{cpp_string(self.context.function.name)}, {line_in_file(self.context.line(span))}"
 
 
 class ScalarStatements(Statements):

@@ -73,7 +73,8 @@ def write_serial(owner: Statements, loop: For) -> None:
     inner = [stmt for stmt in statements(loop.body) if isinstance(stmt, IndexAssign | Zero)]
     written = {root(stmt.target) for stmt in inner}
     inside = Writer()
-    used = context.serial = SerialScope()
+    used = SerialScope()
+    context.serial = used
     owner.writer = inside
     probes, context.probes = context.probes, None
     lazy, owner.lazy = owner.lazy, {}
@@ -93,9 +94,9 @@ def write_serial(owner: Statements, loop: For) -> None:
 
 def write_zero(owner: Statements, target: Var) -> None:
     """Fills a tensor with zeros by its pointer."""
-    assert owner.context.serial is not None
-    assert isinstance(target.type, TensorType)
     context = owner.context
+    assert context.serial is not None
+    assert isinstance(target.type, TensorType)
     pointer = f"{context.variable(target)}_data_"
     context.serial.pointers[target.name] = pointer
     element = element_type(target.type)

@@ -24,7 +24,7 @@ from loma.backends.writer import Writer
 from loma.ir import (
     INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, If, Index, IndexAssign, Member,
     NoDiff, Pop, Push, Reduce, Return, Stmt, TensorType, Type, Unpack, Var, While, Zero,
-    is_tensor_function,
+    is_tensor_function, line_in_file,
 )  # fmt: skip
 from loma.printer import print_stmt, print_type
 from loma.walk import blocks, free_variables, map_children, mentioned_names, root
@@ -108,7 +108,7 @@ class Statements:
             isinstance(stmt, Declare) and stmt.value is None
         ):
             return
-        line = f"line {stmt.span.line}: " if stmt.span.line else ""
+        line = f"line {line_in_file(stmt.span.line)}: " if stmt.span.line else ""
         lines = print_stmt(stmt).split("\n")
         if len(lines) > _COMMENT_LINES:
             lines = [*lines[:_COMMENT_LINES], "..."]
@@ -377,7 +377,7 @@ class Statements:
 
     def _while(self, stmt: While) -> None:
         count = self.context.temporary("count")
-        line = stmt.span.line or self.context.current.line
+        line = line_in_file(stmt.span.line or self.context.current.line)
         name = cpp_string(self.context.function.name)
         self.writer.line(f"int64_t {count} = 0;")
         with self.writer.block(f"while ({strip(self.host.condition(stmt.cond))})"):

@@ -16,8 +16,8 @@ from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
 from loma.ops import OPS
 from loma.ir import (
-    INT, Call, Expr, Index, IndexAssign, IntConst, NoDiff, Op, Reduce, TensorType,
-    Var, ZeroPad,
+    INT, Call, Expr, Index, IndexAssign, IntConst, NoDiff, Op, Reduce, Span, TensorType, Var,
+    ZeroPad,
 )  # fmt: skip
 from loma.walk import free_variables
 
@@ -31,6 +31,9 @@ class Host(Expressions):
         super().__init__(context.module)
         self.context = context
         context.host = self
+
+    def place(self, span: Span) -> str:
+        return self.context.place(self.context.line(span))
 
     # --------------------------------------------------------------------------------- scalars
 

@@ -19,7 +19,7 @@ from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
-from loma.ir import Declare, Expr, Function, Return, Stmt, TensorType, Unpack, Var
+from loma.ir import Declare, Expr, Function, Return, Stmt, TensorType, Unpack, Var, line_in_file
 from loma.printer import print_stmt
 from loma.walk import statements, variables
 
@@ -74,7 +74,7 @@ class Probes:
             yield unit
             return
         number = len(self.probes)
-        lines = [stmt.span.line for stmt in inside if stmt.span.line]
+        lines = [line_in_file(stmt.span.line) for stmt in inside if stmt.span.line]
         text = "\n".join([*([title] if title else []), *(print_stmt(stmt) for stmt in block)])
         self.probes.append(Probe(context.function.name, min(lines, default=0), text))
         name = f"timed{number}_"

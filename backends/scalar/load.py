@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copyreg
 import ctypes
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +12,10 @@ from loma import runtime_errors
 from loma.backends.compilers import LIBRARY_FILE
 from loma.backends.scalar.build import extension
 from loma.backends.scalar.entries import TAKE_FAILURE, entry_name
-from loma.functions import Record, documentation
+from loma.functions import Record, documentation, signature
 
 if TYPE_CHECKING:
     from loma.functions import LomaModule
-
-_KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def load(module: LomaModule, record: Record, folder: Path) -> dict[str, Callable[..., Any]]:
@@ -36,7 +33,10 @@ def load(module: LomaModule, record: Record, folder: Path) -> dict[str, Callable
         call = native.function(
             types,
             item["name"],
-            [(param["name"], param["record"], param["role"]) for param in item["all_params"]],
+            [
+                (param["name"], param["record"], param["role"], param.get("default"))
+                for param in item["all_params"]
+            ],
             item["results"],
             _address(loaded, entry_name(number)),
             take_failure,
@@ -52,9 +52,7 @@ def _described(call: Callable[..., Any], record: Record, module: LomaModule) -> 
     call.__module__ = module.__name__
     call.__doc__ = documentation(record)
     call.__self__ = module  # type: ignore[attr-defined]
-    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(param["name"], _KIND) for param in record["params"]]
-    )
+    call.__signature__ = signature(record)  # type: ignore[attr-defined]
     return call
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from loma.ir import INT, ArrayType, FloatType, Function, IntType, Module, Param, StructType, Type
+from loma.ir import (
+    INT, ArrayType, FloatType, Function, IntType, Module, Param, StructType, Type, default_values,
+)  # fmt: skip
 from loma.names import Names
 from loma.printer import print_type
 
@@ -39,7 +41,11 @@ def function_record(function: Function) -> dict[str, Any]:
     is a result), "Copy" (the function gets a copy, which it may change) or "Items", the number of
     work items.
     """
+    defaults = default_values(function)
     params = [_parameter(param, _role(function, param)) for param in function.params]
+    for param in params:
+        if param["name"] in defaults:
+            param["default"] = defaults[param["name"]]
     if function.simd:
         name = Names(param.name for param in function.params).fresh("items")
         params.append(_parameter(Param(name, INT, "In"), "Items"))

@@ -148,6 +148,8 @@ class _Factor:
                 )
             case Binary(op, _, right) if op in ("//", "%") and not sizes.constant(right):
                 return False  # the divisor may be zero
+            case Builtin("len", (_, _, step)) if not sizes.constant(step):
+                return False
             case IntConst() | FloatConst() | Var():
                 return not isinstance(expr.type, TensorType)
             case Unary() | Binary() | Builtin() | NoDiff() | Select():

@@ -81,7 +81,9 @@ def _value(expr: Expr) -> int | None:
         case Builtin(name, args) if BUILTINS[name].result == "operands":
             numbers = [arg.value for arg in args if isinstance(arg, IntConst)]
             function: Callable[..., Any] = BUILTIN_FUNCTIONS[name]
-            return _fitting(function(*numbers)) if len(numbers) == len(args) else None
+            if len(numbers) < len(args) or (name == "len" and not numbers[2]):
+                return None
+            return _fitting(function(*numbers))
         case _:
             return None
 

@@ -294,7 +294,9 @@ LOMA_COLD inline void while_error(const char* function, int64_t line, int64_t li
               " iterations");
 }
 
-LOMA_COLD inline void zero_division() { TORCH_CHECK_VALUE(false, "division of an int by zero"); }
+LOMA_COLD inline void zero_division(const char* place, const char* what) {
+  TORCH_CHECK_VALUE(false, place, what);
+}
 
 // Collects the first subscript that an element found outside its dimension, from any thread.
 class Outside {
@@ -333,21 +335,34 @@ class Outside {
 
 // ---------------------------------------------------------------------------------- arithmetic
 
+// A divisor that may be zero, in the function and the line that `place` names.
+inline int64_t nonzero(int64_t divisor, const char* place,
+                       const char* what = "division of an int by zero") {
+  if (divisor == 0) zero_division(place, what);
+  return divisor;
+}
+
 // Ints: "/" truncates toward zero, "//" and "%" round toward minus infinity.
 inline int64_t truncdiv(int64_t a, int64_t b) {
-  if (b == 0) zero_division();
   return b == -1 ? -a : a / b;
 }
 
+// How many values range(start, stop, step) has.
+inline int64_t range_length(int64_t start, int64_t stop, int64_t step) {
+  const bool up = step > 0;
+  if (up ? stop <= start : stop >= start) return 0;
+  const uint64_t room = up ? uint64_t(stop) - uint64_t(start) : uint64_t(start) - uint64_t(stop);
+  const uint64_t count = (room - 1) / (up ? uint64_t(step) : -uint64_t(step)) + 1;
+  return int64_t(std::min<uint64_t>(count, INT64_MAX));
+}
+
 inline int64_t floordiv(int64_t a, int64_t b) {
-  if (b == 0) zero_division();
   if (b == -1) return -a;
   const int64_t q = a / b;
   return q - (a % b != 0 && ((a < 0) != (b < 0)));
 }
 
 inline int64_t mod(int64_t a, int64_t b) {
-  if (b == 0) zero_division();
   if (b == -1) return 0;
   const int64_t r = a % b;
   return r + (r != 0 && ((r < 0) != (b < 0)) ? b : 0);

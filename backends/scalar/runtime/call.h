@@ -22,6 +22,7 @@ struct Parameter {
   std::string name;
   const Type* type;
   Role role;
+  py::object fallback;  // what a call that leaves it out passes, or None
 };
 
 // What went wrong inside generated code, as that has it; the kinds are those of

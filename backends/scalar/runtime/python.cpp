@@ -56,6 +56,9 @@ void match_arguments(const Function& f, PyObject* const* args, std::size_t posit
     values[i] = args[positional + static_cast<std::size_t>(k)];
   }
   for (std::size_t i = 0; i < count; ++i) {
+    if (values[i] == nullptr && !f.parameters[f.passed[i]].fallback.is_none()) {
+      values[i] = f.parameters[f.passed[i]].fallback.ptr();
+    }
     if (values[i] == nullptr) {
       raise(PyExc_TypeError, f.name + "() misses argument '" + f.parameters[f.passed[i]].name +
                                  "'; its arguments are: " + argument_names(f));
@@ -186,7 +189,7 @@ PyTypeObject* callable_type() {
   return type;
 }
 
-// `parameters` are (name, type, role); `entry` and `take_failure` are addresses.
+// `parameters` are (name, type, role, default value or None); `entry` and `take_failure` are addresses.
 py::object make_callable(const std::shared_ptr<Types>& types, const std::string& name,
                          const py::sequence& parameters, const py::sequence& results,
                          std::uintptr_t entry, std::uintptr_t take_failure, py::object exception) {
@@ -208,7 +211,8 @@ py::object make_callable(const std::shared_ptr<Types>& types, const std::string&
       function->passed.push_back(static_cast<int>(function->parameters.size()));
     }
     function->writes |= role == Role::Out;
-    function->parameters.push_back({row[0].cast<std::string>(), types->type(row[1]), role});
+    function->parameters.push_back({row[0].cast<std::string>(), types->type(row[1]), role,
+                                    py::reinterpret_borrow<py::object>(row[3])});
   }
   for (const auto& result : results) {
     function->results.push_back(types->type(py::reinterpret_borrow<py::sequence>(result)));

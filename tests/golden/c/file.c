@@ -4,7 +4,7 @@
 
 /* The first failure of a call: what its host asks for with loma_error_take. */
 typedef struct {
-  int kind; /* 1 loop, 2 subscript, 3 division, 4 full stack, 5 empty stack, 6 memory, 7 alias */
+  int kind; /* 1 loop, 2 subscript, 3 division, 4 full stack, 5 empty stack, 6 memory, 7 alias, 8 step, 9 length */
   const char *function;
   int line;
   int first, second; /* the numbers of the message */

@@ -1,0 +1,325 @@
+"""``from other import f``: definitions of ``other.loma``, beside the file that imports them.
+
+A program is one text: :func:`gather` reads the files that it imports, and :func:`join` puts what is
+needed of them behind its own definitions. What is imported has the name that the import gives it;
+what that needs comes along as ``_other_name``, a name that nothing else has. Places in imported
+files are lines behind the program's own (:data:`loma.ir.FILE`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from loma import errors
+from loma.excerpts import Text
+from loma.frontend.constants import Constant, read_constants, replace_constants
+from loma.frontend.long_chains import identifiers
+from loma.frontend.scope import span_of, span_of_def
+from loma.ir import FILE, Derivative, Span
+from loma.names import Names
+
+Definition = ast.ClassDef | ast.FunctionDef | Derivative
+
+
+@dataclass(slots=True)
+class Unit:
+    """A file: what it defines and imports, by name. ``number`` is 0 for the program itself."""
+
+    number: int
+    stem: str
+    definitions: dict[str, Definition]
+    values: list[ast.AnnAssign]
+    imports: dict[str, Import]
+    constants: dict[str, Constant] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One name of ``from module import name``, placed at ``span``."""
+
+    module: str
+    name: str
+    span: Span
+
+
+def is_import(node: ast.stmt) -> bool:
+    """Whether a statement imports from another file; what comes from loma is there anyway."""
+    match node:
+        case ast.ImportFrom(module=str(name), level=0):
+            return name.split(".")[0] != "loma"
+        case ast.ImportFrom():
+            return True
+        case _:
+            return False
+
+
+def read_imports(node: ast.ImportFrom) -> Iterator[tuple[str, Import]]:
+    """The names that a statement gives to what it imports."""
+    if node.level or node.module is None or "." in node.module:
+        raise errors.SyntaxNotSupported(
+            "an import names a file beside this one", span_of(node),
+            hint="from other import f, for the function f of other.loma in the same folder",
+        )  # fmt: skip
+    for alias in node.names:
+        if alias.name == "*":
+            raise errors.SyntaxNotSupported(
+                "an import names what it takes", span_of(alias),
+                hint=f"from {node.module} import f, g",
+            )  # fmt: skip
+        yield alias.asname or alias.name, Import(node.module, alias.name, span_of(alias))
+
+
+# ------------------------------------------------------------------------------------- the files
+
+
+def gather(source: str, path: str) -> Text:
+    """The program's text with those of the files that it imports, and that these import.
+
+    Raises SyntaxNotSupported for a file that is not there, and for a circle of imports.
+    """
+    if isinstance(source, Text):
+        return source
+    text = Text(source.removeprefix("\ufeff"))
+    numbers: dict[str, int] = {}  # of the files that have been read, by module
+    folder = Path(path).parent
+
+    def visit(source: str, number: int, around: list[str]) -> None:
+        for node in _statements(source, number):
+            if not (isinstance(node, ast.ImportFrom) and is_import(node)):
+                continue
+            try:
+                list(read_imports(node))
+                module = node.module or ""
+                if path.startswith("<"):
+                    raise errors.SyntaxNotSupported(
+                        f"this program is no file, so there is no '{module}.loma' beside it",
+                        span_of(node),
+                        hint="say where it would be: loma.compile(text, path='program.loma')",
+                    )
+                if module in around:
+                    circle = " -> ".join([*around[around.index(module) :], module])
+                    raise errors.SyntaxNotSupported(
+                        f"files import each other in a circle: {circle}", span_of(node),
+                        hint="put what both need into a file of its own",
+                    )  # fmt: skip
+                if module not in numbers:
+                    file = folder / f"{module}.loma"
+                    found = _read(file, span_of(node))
+                    text.imports.append((str(file), found))
+                    numbers[module] = len(text.imports)
+                    visit(found, numbers[module], [*around, module])
+            except errors.UserError as error:
+                raise error.locate(text, path) from None
+
+    visit(text, 0, [Path(path).stem])
+    return text
+
+
+def _statements(source: str, number: int) -> list[ast.stmt]:
+    """The statements at the top level; none where the text is no Python, which is told later."""
+    if "import" not in source:
+        return []
+    try:
+        tree = ast.parse(source.removeprefix("\ufeff"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    ast.increment_lineno(tree, number * FILE)
+    return tree.body
+
+
+def _read(file: Path, span: Span) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError:
+        known = sorted(p.stem for p in file.parent.glob("*.loma"))
+        raise errors.SyntaxNotSupported(
+            f"there is no file '{file}'", span,
+            hint=errors.suggest(file.stem, known) or "an import names a file beside this one",
+        ) from None  # fmt: skip
+    except UnicodeDecodeError as error:
+        raise errors.SyntaxNotSupported(
+            f"'{file}' is no UTF-8 text: {error.reason} at byte {error.start}", span
+        ) from None
+
+
+# ------------------------------------------------------------------------------- the definitions
+
+
+def join(units: list[Unit]) -> dict[str, Constant]:
+    """Adds to the first unit what it needs of the others, and puts values for constants.
+
+    Returns the constants of the first unit. Raises UndeclaredVariable for a name that a file has
+    not, DuplicateFunction for one that the importing file has itself.
+    """
+    program = units[0]
+    by_name = {unit.stem: unit for unit in units[1:]}
+    for unit in reversed(units):
+        _check_imports(unit, by_name)
+    for unit in _imported_first(program, by_name):
+        taken = {}
+        for local, item in unit.imports.items():
+            origin, name = _origin(by_name[item.module], item.name, by_name)
+            if name in origin.constants:
+                taken[local] = replace(origin.constants[name], name=local, span=item.span)
+        unit.constants = read_constants(unit.values, taken)
+        nodes = [n for n in unit.definitions.values() if not isinstance(n, Derivative)]
+        replace_constants(nodes, unit.constants)
+    final: dict[tuple[int, str], str] = {}
+    for local, item in program.imports.items():
+        origin, name = _origin(by_name[item.module], item.name, by_name)
+        if name in origin.constants:
+            continue
+        known = final.setdefault((origin.number, name), local)
+        if known != local:
+            raise errors.DuplicateFunction(
+                f"'{name}' of '{item.module}' has the name '{known}' here already", item.span,
+                hint=f"use '{known}'", var=local,
+            )  # fmt: skip
+    names = Names()
+    for unit in units:
+        names.take(unit.stem, *unit.definitions, *unit.imports, *unit.constants)
+        for node in unit.definitions.values():
+            if isinstance(node, ast.AST):
+                names.take(*identifiers(node))
+    waiting = list(final)
+    while waiting:
+        number, name = waiting.pop(0)
+        unit = units[number]
+        node = unit.definitions[name]
+        uses: dict[str, str] = {}
+        for local in _mentioned(node):
+            found = _known(unit, local, by_name)
+            if found is None:
+                continue
+            key = (found[0].number, found[1])
+            if key not in final:
+                final[key] = names.fresh(f"_{found[0].stem}_{found[1]}")
+                waiting.append(key)
+            uses[local] = final[key]
+        program.definitions[final[number, name]] = _renamed(node, final[number, name], uses)
+    return program.constants
+
+
+def _check_imports(unit: Unit, by_name: dict[str, Unit]) -> None:
+    for local, item in unit.imports.items():
+        node = unit.definitions.get(local)
+        spans = [v.target for v in unit.values if getattr(v.target, "id", None) == local]
+        if node is not None or spans:
+            first = span_of(spans[0]) if node is None else _place(node)
+            raise errors.DuplicateFunction(
+                f"'{local}' is already defined", item.span, var=local,
+                hint=f"from {item.module} import {item.name} as another name",
+                related=((first, "defined here, too"),),
+            )  # fmt: skip
+        _origin(by_name[item.module], item.name, by_name, item.span)
+
+
+def _place(node: Definition) -> Span:
+    return node.span if isinstance(node, Derivative) else span_of_def(node)
+
+
+def _origin(
+    unit: Unit, name: str, by_name: dict[str, Unit], span: Span | None = None
+) -> tuple[Unit, str]:
+    """Where a name that a file offers is defined."""
+    while name in unit.imports:
+        item = unit.imports[name]
+        unit, name = by_name[item.module], item.name
+    values = [getattr(value.target, "id", "") for value in unit.values]
+    if name not in unit.definitions and name not in values:
+        offered = [*unit.definitions, *values, *unit.imports]
+        raise errors.UndeclaredVariable(
+            f"'{unit.stem}.loma' has no '{name}'", span or Span(), var=name,
+            hint=errors.suggest(name, offered) or f"it has {', '.join(offered) or 'nothing'}",
+        )  # fmt: skip
+    return unit, name
+
+
+def _imported_first(program: Unit, by_name: dict[str, Unit]) -> list[Unit]:
+    """The units, each behind those that it imports."""
+    done: dict[int, Unit] = {}
+
+    def visit(unit: Unit) -> None:
+        if unit.number not in done:
+            for item in unit.imports.values():
+                visit(by_name[item.module])
+            done[unit.number] = unit
+
+    visit(program)
+    return list(done.values())
+
+
+# ---------------------------------------------------------------------------------------- names
+
+
+def _primal(name: str) -> tuple[str, str]:
+    """What stands before the name of a struct: ``make_``, and ``_d`` for each differential."""
+    prefix = "make_" if name.startswith("make_") else ""
+    while name[len(prefix) :].startswith("_d"):
+        prefix += "_d"
+    return prefix, name[len(prefix) :]
+
+
+def _known(unit: Unit, local: str, by_name: dict[str, Unit]) -> tuple[Unit, str] | None:
+    """The function, struct or derivative that a name means in a file; None for other names."""
+    if local not in unit.definitions and local not in unit.imports:
+        return None
+    origin, name = _origin(unit, local, by_name)
+    return (origin, name) if name in origin.definitions else None
+
+
+def _mentioned(node: Definition) -> list[str]:
+    """The names that may be those of functions and structs, as they stand and without what makes
+    them names of differentials."""
+    if isinstance(node, Derivative):
+        return [node.of]
+    found: dict[str, None] = {}
+    for name in _Names(node).found:
+        found |= {name.id: None, _primal(name.id)[1]: None}
+    return list(found)
+
+
+class _Names(ast.NodeVisitor):
+    """What is called, and what stands in types: the names that no variable can have hidden."""
+
+    def __init__(self, node: ast.AST) -> None:
+        self.found: list[ast.Name] = []
+        self.visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        reduces = len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp)
+        if isinstance(node.func, ast.Name) and not reduces:
+            self.found.append(node.func)
+        self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> None:
+        self._type(node.annotation)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self._type(node.annotation)
+        self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._type(node.returns)
+        self.generic_visit(node)
+
+    def _type(self, node: ast.expr | None) -> None:
+        if node is not None:
+            self.found += [name for name in ast.walk(node) if isinstance(name, ast.Name)]
+
+
+def _renamed(node: Definition, name: str, uses: dict[str, str]) -> Definition:
+    """The definition under another name, with other names for what it uses; syntax in place."""
+    if isinstance(node, Derivative):
+        return replace(node, name=name, of=uses.get(node.of, node.of))
+    for place in {id(found): found for found in _Names(node).found}.values():
+        prefix, primal = _primal(place.id)
+        if place.id in uses:
+            place.id = uses[place.id]
+        elif prefix and primal in uses:
+            place.id = prefix + uses[primal]
+    node.name = name
+    return node
