@@ -11,6 +11,7 @@ from loma.ad.activity import carries_derivative
 from loma.ad.tensor.index_statements import first_extreme
 from loma.ad.tensor.sweep import Env, Record, SweepContext, modified
 from loma.axes import index_statement
+from loma.bounds import interval
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
     IndexAssign, IntConst, IntType, Pop, Push, Return, Span, Stmt, TensorType, TupleType, Unpack,
@@ -234,8 +235,12 @@ class ForwardSweep:
         bound = stmt.extent
         for counter, extent in reversed(self._ctx.counters):
             form = sizes.affine(bound, (Axis(counter, extent),))
-            if form is None:
-                break
+            if form is None:  # steps divide: (N - i) // 2
+                found = interval(bound, {counter: extent}, self._ctx.is_size)
+                if found is None:
+                    break
+                bound = found.high
+                continue
             slopes, _ = form
             if counter in slopes:
                 slope = sizes.constant(slopes[counter])
