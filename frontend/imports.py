@@ -190,10 +190,12 @@ def join(units: list[Unit]) -> dict[str, Constant]:
         unit = units[number]
         node = unit.definitions[name]
         uses: dict[str, str] = {}
-        for local in _mentioned(node):
+        for local, is_type in _mentioned(node):
             found = _known(unit, local, by_name)
             if found is None:
                 continue
+            if is_type and not isinstance(found[0].definitions[found[1]], ast.ClassDef):
+                continue  # a size of that name
             key = (found[0].number, found[1])
             if key not in final:
                 final[key] = names.fresh(f"_{found[0].stem}_{found[1]}")
@@ -271,14 +273,16 @@ def _known(unit: Unit, local: str, by_name: dict[str, Unit]) -> tuple[Unit, str]
     return (origin, name) if name in origin.definitions else None
 
 
-def _mentioned(node: Definition) -> list[str]:
+def _mentioned(node: Definition) -> list[tuple[str, bool]]:
     """The names that may be those of functions and structs, as they stand and without what makes
-    them names of differentials."""
+    them names of differentials, and whether they stand in types."""
     if isinstance(node, Derivative):
-        return [node.of]
-    found: dict[str, None] = {}
-    for name in _Names(node).found:
-        found |= {name.id: None, _primal(name.id)[1]: None}
+        return [(node.of, False)]
+    names = _Names(node)
+    found: dict[tuple[str, bool], None] = {}
+    for is_type, places in ((False, names.calls), (True, names.types)):
+        for name in places:
+            found |= {(name.id, is_type): None, (_primal(name.id)[1], is_type): None}
     return list(found)
 
 
@@ -286,13 +290,14 @@ class _Names(ast.NodeVisitor):
     """What is called, and what stands in types: the names that no variable can have hidden."""
 
     def __init__(self, node: ast.AST) -> None:
-        self.found: list[ast.Name] = []
+        self.calls: list[ast.Name] = []
+        self.types: list[ast.Name] = []
         self.visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         reduces = len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp)
         if isinstance(node.func, ast.Name) and not reduces:
-            self.found.append(node.func)
+            self.calls.append(node.func)
         self.generic_visit(node)
 
     def visit_arg(self, node: ast.arg) -> None:
@@ -308,14 +313,15 @@ class _Names(ast.NodeVisitor):
 
     def _type(self, node: ast.expr | None) -> None:
         if node is not None:
-            self.found += [name for name in ast.walk(node) if isinstance(name, ast.Name)]
+            self.types += [name for name in ast.walk(node) if isinstance(name, ast.Name)]
 
 
 def _renamed(node: Definition, name: str, uses: dict[str, str]) -> Definition:
     """The definition under another name, with other names for what it uses; syntax in place."""
     if isinstance(node, Derivative):
         return replace(node, name=name, of=uses.get(node.of, node.of))
-    for place in {id(found): found for found in _Names(node).found}.values():
+    names = _Names(node)
+    for place in {id(found): found for found in (*names.calls, *names.types)}.values():
         prefix, primal = _primal(place.id)
         if place.id in uses:
             place.id = uses[place.id]

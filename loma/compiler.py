@@ -146,7 +146,7 @@ def _read(program: str | Path, save: Save = "auto", text_path: str | Path | None
         raise ValueError(f"save must be one of {', '.join(SAVES)}, got {save!r}")
     if isinstance(program, str) and ("\n" in program or not program.strip().endswith(".loma")):
         if text_path is None:
-            return Program(_with_imports(program, "<text>"), "<text>", "module", save=save)
+            return Program(with_imports(program, "<text>"), "<text>", "module", save=save)
         text, path = program, Path(text_path)
     elif text_path is not None:
         raise TypeError("path is for a program that is given as text")
@@ -154,10 +154,10 @@ def _read(program: str | Path, save: Save = "auto", text_path: str | Path | None
         path = Path(program)
         text = path.read_text(encoding="utf-8")
     # halves of characters, which stand for bytes that are no UTF-8, are for the file system alone
-    return Program(_with_imports(text, str(path)), str(path), printable(path.stem), save=save)
+    return Program(with_imports(text, str(path)), str(path), printable(path.stem), save=save)
 
 
-def _with_imports(text: str, path: str) -> str:
+def with_imports(text: str, path: str) -> str:
     """The text, with those of the files that it imports."""
     if "import" not in text:
         return text

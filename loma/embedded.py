@@ -29,7 +29,7 @@ def module(decorated: type | Callable[..., Any]) -> LomaModule:
     of a class body's functions, and of such a function, unless the file starts with
     ``from __future__ import annotations``. Lines in error messages are those of the Python file.
     """
-    from loma.compiler import Program, load, warnings_of
+    from loma.compiler import Program, load, warnings_of, with_imports
 
     try:
         lines, first = inspect.getsourcelines(decorated)
@@ -38,7 +38,8 @@ def module(decorated: type | Callable[..., Any]) -> LomaModule:
             f"loma.module: the source text of {decorated!r} is not available"
         ) from error
     path = inspect.getsourcefile(decorated) or "<text>"
-    loaded = load(Program(_program_text(lines, first), path, decorated.__name__))
+    text = with_imports(_program_text(lines, first), path)
+    loaded = load(Program(text, path, decorated.__name__))
     show_warnings(warnings_of(loaded))
     return loaded
 

@@ -170,7 +170,25 @@ def _extremes(x: Tensor) -> Tensor:
     return x[1:].amax() * x[:-1].amin() + x[1::2].prod() * x
 
 
+def _nested(x: Tensor) -> Tensor:
+    c = torch.ones((), dtype=x.dtype)
+    for r in range(1, len(x)):
+        for q in reversed(range(r, len(x), 2)):
+            c = c + x[q] * c
+    return x * c
+
+
 TEXTS = {
+    "nested": """
+def nested(X : In[Tensor[N]]) -> Tensor[N]:
+    Y : Tensor[N]
+    c : float = 1.0
+    for r in range(1, N):
+        for q in reversed(range(r, N, 2)):
+            c = c + X[q] * c
+    Y[i] = X[i] * c
+    return Y
+""",
     "recurrence": """
 def recurrence(X : In[Tensor[N]]) -> tuple[Tensor[N], float]:
     Y : Tensor[N]
@@ -236,6 +254,8 @@ TENSOR = [
     Case("parts of nothing", TEXTS["parts"], _parts, ((2,), 3)),
     Case("triangles", TEXTS["triangles"], _triangles, ((4,),)),
     Case("triangles of one", TEXTS["triangles"], _triangles, ((1,),)),
+    Case("nested", TEXTS["nested"], _nested, ((5,),)),
+    Case("nested of one", TEXTS["nested"], _nested, ((1,),)),
     Case("stepped", TEXTS["stepped"], _stepped, ((6,), Indices([1, 6]), 2)),
     Case("stepped down", TEXTS["stepped"], _stepped, ((6,), Indices([5, 0]), -3)),
     Case("stepped nowhere", TEXTS["stepped"], _stepped, ((6,), Indices([5, 0]), 1)),

@@ -12,6 +12,7 @@ from loma.ad.tensor.index_statements import adjoint_reads, first_extreme, states
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.sweep import Env, Record, SweepContext, modified, writes
 from loma.axes import index_statement, told_apart
+from loma.bounds import interval
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
     IndexAssign, IntConst, IntType, Pop, Push, Return, Span, Stmt, TensorType, TupleType, Unpack,
@@ -331,8 +332,12 @@ class ForwardSweep:
         for loop in reversed(self._ctx.loops):
             counter, extent = loop.counter, loop.extent
             form = sizes.affine(bound, (Axis(counter, extent),))
-            if form is None:
-                break
+            if form is None:  # steps divide: (N - i) // 2
+                found = interval(bound, {counter: extent}, self._ctx.is_size)
+                if found is None:
+                    break
+                bound = found.high
+                continue
             slopes, _ = form
             if counter in slopes:
                 slope = sizes.constant(slopes[counter])
