@@ -27,6 +27,8 @@ from loma.ir import (
     Unary,
     Var,
 )
+from loma.printer import print_type
+from loma.sizes import Binding, bindings, dims_of, scaled_size
 
 
 class SampleError(ValueError):
@@ -132,15 +134,51 @@ def bind_sizes(
                     f"{function.name}: size {dim.name} is {value} by {source}, "
                     f"but {shape[position]} by dimension {position} of '{param.name}'"
                 )
+    for name, at in bindings(params).items():
+        if (at.scale, at.offset) != (1, 0):
+            _bind_scaled(function, params[at.param], name, at, given, bound, open_names)
     sizes = {name: value for name, (value, _) in bound.items()}
     missing = [name for name in dict.fromkeys(open_names) if name not in sizes]
     if complete and missing:
         raise SampleError(f"{function.name}: give a value for the size {', '.join(missing)}")
-    fresh = itertools.count(2)
     for name in open_names:
         if name not in sizes:
-            sizes[name] = next(n for n in fresh if n not in sizes.values())
+            least = _least(name, params)
+            sizes[name] = next(n for n in itertools.count(least) if n not in sizes.values())
     return sizes
+
+
+def _least(name: str, params: Sequence[Param]) -> int:
+    """A value of a size variable from which on no dimension that is made of it alone is below 2."""
+    found = 2
+    for param in params:
+        for dim in dims_of(param):
+            if (scaled := scaled_size(dim)) is not None and scaled[0] == name:
+                found = max(found, -((scaled[2] - 2) // scaled[1]))
+    return found
+
+
+def _bind_scaled(
+    function: Function,
+    param: Param,
+    name: str,
+    at: Binding,
+    given: Given,
+    bound: dict[str, tuple[int, str]],
+    open_names: list[str],
+) -> None:
+    """The size variable of a dimension that is ``scale * name + offset``."""
+    shape = given.shapes.get(param.name)
+    if shape is None:
+        open_names.append(name)
+        return
+    value, rest = divmod(shape[at.dim] - at.offset, at.scale)
+    if rest or value < 0:
+        raise SampleError(
+            f"{function.name}: '{param.name}' is {print_type(param.type)}, so its dimension "
+            f"{at.dim} cannot be {shape[at.dim]}"
+        )
+    bound.setdefault(name, (value, f"dimension {at.dim} of '{param.name}'"))
 
 
 def _shape(
@@ -220,10 +258,9 @@ def _int_value(function: Function, param: Param, given: Given) -> int:
 def _refuse_unknown(function: Function, params: Sequence[Param], given: Given) -> None:
     tensors = [p for p in params if isinstance(p.type, TensorType)]
     scalars = [p for p in params if isinstance(p.type, IntType | FloatType)]
-    dims = [dim for p in tensors for dim in getattr(p.type, "dims", None) or ()]
     known: tuple[tuple[str, Mapping[str, object], list[str]], ...] = (
         ("tensor argument", given.shapes, [p.name for p in tensors]),
-        ("size variable", given.sizes, [dim.name for dim in dims if isinstance(dim, Var)]),
+        ("size variable", given.sizes, list(bindings(params))),
         ("int or float argument", given.scalars, [p.name for p in scalars]),
     )
     for kind, values, names in known:

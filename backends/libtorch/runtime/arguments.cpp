@@ -113,6 +113,23 @@ I size_of(const at::Tensor& x, int d) {
   }
 }
 
+// The size variable that a dimension binds.
+template <class I>
+I bound(const Function& f, const Parameter& p, int d, const I& size) {
+  const Dim& dim = p.dims[d];
+  if (dim.scale == 1 && dim.offset == 0) {
+    return size;
+  }
+  const I rest = size - dim.offset;
+  // A size is not negative, so that without an offset above it the rest is none either.
+  TORCH_CHECK_VALUE((dim.offset <= 0 || rest >= 0) &&
+                        (dim.scale == 1 || floor_mod(rest, I(dim.scale)) == 0),
+                    f.display, ": argument '", p.name, "' has size ", size, " in dimension ", d,
+                    ", expected ", dim.text, " with a whole ", f.size_names[dim.value],
+                    ", 0 or more");
+  return floor_div(rest, I(dim.scale));
+}
+
 template <class I>
 I to_int(const c10::IValue& value) {
   if constexpr (std::is_same_v<I, int64_t>) {
@@ -182,7 +199,7 @@ std::vector<I> bind_slots(const Operator& op, Arguments arguments) {
     check_tensor(f, p, x, dtype, first, first_tensor);
     for (int d = 0; d < p.rank; ++d) {
       if (p.dims[d].rule == Dim::Rule::Bind) {
-        slots[p.dims[d].value] = size_of<I>(x, d);
+        slots[p.dims[d].value] = bound<I>(f, p, d, size_of<I>(x, d));
       } else {
         checks = true;
       }

@@ -43,7 +43,7 @@ enum class Role : uint8_t {
 // One dimension. Slots are the size variables in order, then the int arguments in order.
 struct Dim {
   enum class Rule : uint8_t {
-    Bind,        // sets size variable `value`
+    Bind,        // sets size variable `value`: the size is `scale` times that, plus `offset`
     Slot,        // is slot `value`
     Constant,    // is `value`
     Expression,  // is what the functions say
@@ -52,6 +52,8 @@ struct Dim {
   int64_t (*number)(const int64_t* v);
   c10::SymInt (*symbol)(const c10::SymInt* v);
   const char* text;  // as the program writes it
+  int64_t scale = 1;
+  int64_t offset = 0;
 };
 
 // A size that is an expression over the slots `v`.
@@ -83,6 +85,8 @@ struct Source {
   enum class Kind : uint8_t { Argument, Result, Saved, Grad, Size, Need } kind;
   int index;
   int dim;
+  int64_t scale;  // a Size is what that dimension binds; see Dim
+  int64_t offset;
 };
 
 struct SplitPair {
