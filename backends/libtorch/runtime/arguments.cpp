@@ -40,7 +40,12 @@ const char* dtype_name(at::ScalarType dtype) {
     case at::kBFloat16: return "bfloat16";
     case at::kLong: return "int64";
     case at::kInt: return "int32";
+    case at::kShort: return "int16";
+    case at::kChar: return "int8";
+    case at::kByte: return "uint8";
     case at::kBool: return "bool";
+    case at::kComplexFloat: return "complex64";
+    case at::kComplexDouble: return "complex128";
     default: return c10::toString(dtype);
   }
 }
@@ -53,9 +58,8 @@ void check_tensor(const Function& f, const Parameter& p, const at::Tensor& x, at
     TORCH_CHECK_TYPE(own == at::kLong, f.display, ": argument '", p.name,
                      "' must be an int64 tensor, got ", dtype_name(own));
   } else {
-    TORCH_CHECK_TYPE(own == at::kFloat || own == at::kDouble || own == at::kBFloat16, f.display,
-                     ": argument '", p.name,
-                     "' must be a float32, float64 or bfloat16 tensor, got ", dtype_name(own));
+    TORCH_CHECK_TYPE(is_supported(own), f.display, ": argument '", p.name, "' must be a ",
+                     kSupported, " tensor, got ", dtype_name(own));
     TORCH_CHECK_TYPE(p.kind != Kind::Tensor32 || own == at::kFloat, f.display, ": argument '",
                      p.name, "' must be a float32 tensor, got ", dtype_name(own));
     TORCH_CHECK_TYPE(own == dtype, f.display, ": argument '", p.name, "' is ", dtype_name(own),

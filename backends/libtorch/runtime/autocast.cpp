@@ -1,6 +1,6 @@
 // Automatic mixed precision: under torch.autocast a call may get floating arguments of several
-// dtypes, bfloat16 from a layer of torch and float32 from parameters. They are cast to the widest
-// among them, as the operators of autocast's list "promote to the widest" are. This happens above
+// dtypes, a narrow one from a layer of torch and float32 from parameters. They are cast to the widest
+// among them (dtypes that no call has are left for the check of the arguments to refuse), as the operators of autocast's list "promote to the widest" are. This happens above
 // autograd, so gradients come back in each argument's own dtype. Arguments of one dtype stay as
 // they are. An Out argument counts for the widest dtype, but is never cast: the caller's memory is
 // written.
@@ -11,11 +11,6 @@
 
 namespace loma {
 namespace {
-
-// Others, float16 among them, are left for the check of the arguments to refuse.
-bool is_supported(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
-}
 
 // The widest dtype of the float tensors, else of the floats (a number has a dtype only for want of
 // a tensor's); float32 for a function that takes no other.

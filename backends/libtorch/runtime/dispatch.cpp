@@ -119,16 +119,14 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   check_result_sizes(op, slots);
   const auto dtype = dtype_of_call(op, arguments);
-  // bfloat16 is computed in float32 and rounded once, at the end.
-  const bool narrow = dtype == at::kBFloat16;
-  const auto inputs = kernel_arguments(op, arguments, slots, narrow ? at::kFloat : dtype);
+  const auto inputs = kernel_arguments(op, arguments, slots, computed_in(dtype));
   const Kernel kernel = op.function->kernel;
   Tensors results = general
                         ? kernel(inputs.tensors, inputs.ints, false)
                         : run_specialised(*op.specialisations, op.module->specialisation.load(),
                                           slots, kernel, inputs.tensors, inputs.ints);
   TORCH_INTERNAL_ASSERT(results.size() == op.function->results.size(), op.function->display);
-  if (narrow) {
+  if (is_narrow(dtype)) {
     for (auto& result : results) {
       if (result.defined() && result.is_floating_point()) {
         result = result.to(dtype);
@@ -337,7 +335,7 @@ bool may_write_in_place(const Operator& op, const Stack& arguments) {
     }
     if (op.parameter(i).role == Role::Out &&
         (!x.is_contiguous() || (x.is_inference() && !c10::InferenceMode::is_enabled()) ||
-         x.scalar_type() != dtype || (dtype != at::kFloat && dtype != at::kDouble))) {
+         x.scalar_type() != dtype || is_narrow(dtype))) {
       return false;
     }
   }

@@ -25,6 +25,17 @@ struct ModuleState;
 
 inline bool is_integer(Kind kind) { return kind == Kind::IntTensor || kind == Kind::Int; }
 
+// The floating dtypes that a call may have. It is computed in one that kernels have: narrow ones in
+// float32, with one rounding, at the end.
+inline bool is_narrow(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
+inline bool is_supported(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble || is_narrow(dtype);
+}
+inline at::ScalarType computed_in(at::ScalarType dtype) {
+  return is_narrow(dtype) ? at::kFloat : dtype;
+}
+constexpr const char* kSupported = "float32, float64, bfloat16 or float16";
+
 // A function as an operator of the dispatcher.
 struct Operator {
   ModuleState* module;
