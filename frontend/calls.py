@@ -166,18 +166,22 @@ def _argument(scope: Scope, node: ast.expr, param: Param, callee: Function) -> E
     if param.mode == "In":
         if b.is_scalar(param.type):
             arg = b.as_scalar(arg)
-        ok = b.passable(arg.type, param.type)
+        if b.passable(arg.type, param.type):
+            return b.same_ints(arg, param.type)
+        ok = False
     else:
         argument_place(scope, arg, what)
         # The function writes through: no conversion can stand between.
         ok = arg.type == param.type or (
-            not b.is_scalar(param.type) and b.passable(arg.type, param.type)
+            not b.is_scalar(param.type)
+            and b.passable(arg.type, param.type)
+            and b.same_ints(arg, param.type) is arg
         )
     if ok:
         return arg
     found, wanted = arg.type, param.type
     if isinstance(found, TensorType) and isinstance(wanted, TensorType):
-        if (found.element == "int") != (wanted.element == "int"):
+        if found.integer != wanted.integer or b.same_ints(arg, wanted) is not arg:
             raise errors.DtypeMismatch(
                 f"{what} must be {b.show_type(wanted)}, found {b.show_type(found)}", span_of(node)
             )

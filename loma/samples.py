@@ -86,8 +86,9 @@ def sample_arguments(
                 shape = _shape(function, param, tensor, given, sizes | ints)
                 total += 8 * math.prod(shape)  # bytes, in float64
                 _refuse_huge(function, param, shape, total)
-                if tensor.element == "int":
-                    arguments[param.name] = torch.randint(0, 2, shape, generator=generator)
+                if tensor.integer:
+                    made = torch.randint(0, 2, shape, generator=generator)
+                    arguments[param.name] = made.bool() if tensor.element == "bool" else made
                 else:
                     arguments[param.name] = draw(shape)
             case _:

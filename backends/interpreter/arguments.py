@@ -38,10 +38,10 @@ def _bound(frame: Frame, param: Param, arg: Value) -> Value:
     match param.type:
         case TensorType(dims, element):
             array = np.asarray(arg)
-            if element == "int" and array.dtype.kind not in "iub" and array.size:
-                raise TypeError(f"{where} takes integers, found {array.dtype}")
-            if element != "int" and array.dtype.kind in "iub" and array.size:
-                raise TypeError(f"{where} takes floats, found {array.dtype}")
+            taken = {"bool": "b", "int": "iub"}.get(element, "fc")
+            if not frame.inner and array.dtype.kind not in taken and array.size:
+                noun = {"bool": "bools", "int": "integers"}.get(element, "floats")
+                raise TypeError(f"{where} takes {noun}, found {array.dtype}")
             if dims is not None and len(dims) != array.ndim:
                 raise ValueError(
                     f"{where} is {print_type(param.type)}, of rank {len(dims)}; "

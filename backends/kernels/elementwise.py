@@ -14,7 +14,8 @@ from typing import Literal
 from loma import sizes
 from loma.ir import (
     FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, If, Index,
-    IndexAssign, IntConst, NoDiff, Op, Reduce, ReduceKind, Select, Stmt, TensorType, Unary, Var,
+    IndexAssign, IntConst, NoDiff, Op, Reduce, ReduceKind, Select, Stmt, TensorType, Type, Unary,
+    Var,
 )  # fmt: skip
 from loma.names import Names
 from loma.walk import statements
@@ -59,13 +60,13 @@ class _Stays(Exception):
 
 
 def _is_float(type_: object) -> bool:
-    return isinstance(type_, TensorType) and type_.dims is not None and type_.element != "int"
+    return isinstance(type_, TensorType) and type_.dims is not None and not type_.integer
 
 
-def _dims(expr: Expr) -> tuple[Expr, ...]:
+def _dims(expr: Expr, ints: bool = False) -> tuple[Expr, ...]:
     if not isinstance(expr.type, TensorType) or expr.type.dims is None:
         raise _Stays
-    if expr.type.element == "int":
+    if expr.type.integer and not ints:
         raise _Stays
     return expr.type.dims
 
@@ -127,12 +128,14 @@ class _Lowering:
             case Op(name, (a, b)) if name in _COMPARE:
                 left, right = self.element(a, axes), self.element(b, axes)
                 return Binary(_COMPARE[name], left, right, INT, cond.span)
+            case Var(_, TensorType() as type_) if type_.integer:
+                return Binary("!=", self._read(cond, axes, INT), IntConst(0), INT)
             case _:
                 return Binary("!=", self.element(cond, axes), FloatConst(0.0), INT)
 
-    def _read(self, tensor: Var, axes: list[Axis]) -> Expr:
+    def _read(self, tensor: Var, axes: list[Axis], element: Type = FLOAT) -> Expr:
         """The element that broadcasting puts at the axes."""
-        dims = _dims(tensor)
+        dims = _dims(tensor, element == INT)
         if len(dims) > len(axes):
             raise _Stays
         subscripts: list[Expr] = []
@@ -143,7 +146,7 @@ class _Lowering:
                 subscripts.append(IntConst(0))
             else:
                 raise _Stays
-        return Index(tensor, tuple(subscripts), FLOAT, tensor.span)
+        return Index(tensor, tuple(subscripts), element, tensor.span)
 
     def _stored(self, value: Op, make: Callable[[Op, list[Axis]], Expr]) -> Var:
         """A temporary with the value that ``make`` gives for each element."""

@@ -89,6 +89,8 @@ def _kind(type_: Type) -> str | None:
     match type_:
         case TensorType(_, "int"):
             return "IntTensor"
+        case TensorType(_, "bool"):
+            return "BoolTensor"
         case TensorType(_, "float32"):
             return "Tensor32"
         case TensorType():

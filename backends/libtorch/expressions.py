@@ -47,7 +47,18 @@ def scalar_type(type_: Type, span: Span) -> str:
 
 def element_type(type_: TensorType) -> str:
     """The C++ type of a tensor's elements."""
-    return {"float": "real", "float32": "float", "int": "int64_t"}[type_.element]
+    return "bool" if type_.element == "bool" else value_type(type_)
+
+
+def value_type(type_: TensorType) -> str:
+    """The C++ type in which a tensor's elements are computed with."""
+    return {"float": "real", "float32": "float", "int": "int64_t", "bool": "int64_t"}[type_.element]
+
+
+def widened(text: str, type_: Type) -> str:
+    """An element that was read, in that type: sums of C++'s own bool have 32 bits."""
+    is_bool = isinstance(type_, TensorType) and type_.element == "bool"
+    return f"int64_t({text})" if is_bool else text
 
 
 def scalar_function_name(name: str) -> str:

@@ -10,7 +10,7 @@ from loma import errors, sizes
 from loma.backends.libtorch import ops
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import (
-    Expressions, body_name, element_type, scalar_type, strip,
+    Expressions, body_name, element_type, scalar_type, strip, widened,
 )  # fmt: skip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
@@ -48,11 +48,12 @@ class Host(Expressions):
         base = self.tensor(read.base)
         number = element_type(read.base.type)
         if not read.subscripts:
-            return f"loma::item<{number}>({base})"
+            return widened(f"loma::item<{number}>({base})", read.base.type)
         subscripts = ", ".join(strip(self.value(s, INT)) for s in read.subscripts)
         place = cpp_string(self.context.place(self.context.line(read.span)))
         name = self.context.show(read.base) if isinstance(read.base, Var) else "the value"
-        return f"loma::element<{number}>({base}, {{{subscripts}}}, {place}, {cpp_string(name)})"
+        text = f"loma::element<{number}>({base}, {{{subscripts}}}, {place}, {cpp_string(name)})"
+        return widened(text, read.base.type)
 
     def zero_pad(self, pad: ZeroPad) -> str:
         base = self.tensor(pad.read.base)
@@ -121,10 +122,18 @@ class Host(Expressions):
                     "the libtorch backend cannot compile this tensor expression", expr.span
                 )
 
+    def _operand(self, op: Op, arg: Expr) -> str:
+        """A BoolTensor is widened where ints are wanted of it, and not only its elements."""
+        text = self.tensor(arg)
+        keeps = isinstance(op.type, TensorType) and op.type.element == "bool"
+        keeps = keeps or (op.name == "where" and arg is op.args[0])
+        is_bool = isinstance(arg.type, TensorType) and arg.type.element == "bool"
+        return f"{text}.to(at::kLong)" if is_bool and not keeps else text
+
     def _operator(self, op: Op) -> str:
         row = ops.row(op)
         args = tuple(
-            self.tensor(arg) if isinstance(arg.type, TensorType)
+            self._operand(op, arg) if isinstance(arg.type, TensorType)
             else strip(self.value(arg))
             for arg in op.args
         )  # fmt: skip

@@ -32,6 +32,12 @@ namespace {
 
 bool is_float_tensor(Kind kind) { return kind == Kind::Tensor || kind == Kind::Tensor32; }
 
+// The dtypes that an IntTensor may have.
+bool is_widened(at::ScalarType dtype) {
+  return dtype == at::kLong || dtype == at::kInt || dtype == at::kShort || dtype == at::kChar ||
+         dtype == at::kByte || dtype == at::kBool;
+}
+
 const char* dtype_name(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat: return "float32";
@@ -54,9 +60,16 @@ void check_tensor(const Function& f, const Parameter& p, const at::Tensor& x, at
                   const Parameter*& first, const at::Tensor*& first_tensor) {
   TORCH_CHECK_TYPE(x.defined(), f.display, ": argument '", p.name, "' is an undefined tensor");
   const auto own = x.scalar_type();
-  if (p.kind == Kind::IntTensor) {
-    TORCH_CHECK_TYPE(own == at::kLong, f.display, ": argument '", p.name,
-                     "' must be an int64 tensor, got ", dtype_name(own));
+  if (p.kind == Kind::BoolTensor) {
+    TORCH_CHECK_TYPE(own == at::kBool, f.display, ": argument '", p.name,
+                     "' must be a bool tensor, got ", dtype_name(own));
+  } else if (p.kind == Kind::IntTensor) {
+    TORCH_CHECK_TYPE(is_widened(own), f.display, ": argument '", p.name,
+                     "' must be an int64 tensor (or int32, int16, int8, uint8 or bool, which are "
+                     "widened), got ", dtype_name(own));
+    // What is widened is a copy.
+    TORCH_CHECK_TYPE(p.role != Role::Out || own == at::kLong, f.display, ": argument '", p.name,
+                     "' is written, so it must be an int64 tensor, got ", dtype_name(own));
   } else {
     TORCH_CHECK_TYPE(is_supported(own), f.display, ": argument '", p.name, "' must be a ",
                      kSupported, " tensor, got ", dtype_name(own));
@@ -149,7 +162,7 @@ at::ScalarType dtype_of_call(const Operator& op, Arguments arguments) {
   std::optional<at::ScalarType> scalar;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Kind kind = op.parameter(i).kind;
-    if (kind == Kind::Int || kind == Kind::IntTensor || !arguments[i].isTensor()) {
+    if (is_integer(kind) || !arguments[i].isTensor()) {
       continue;
     }
     const at::Tensor& x = arguments[i].toTensor();

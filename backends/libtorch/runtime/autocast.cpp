@@ -21,7 +21,7 @@ std::optional<at::ScalarType> widest(const Operator& op, Arguments arguments) {
     if (kind == Kind::Tensor32) {
       return at::kFloat;
     }
-    if (kind == Kind::Int || kind == Kind::IntTensor || !arguments[i].isTensor()) {
+    if (is_integer(kind) || !arguments[i].isTensor()) {
       continue;
     }
     const at::Tensor& x = arguments[i].toTensor();
@@ -57,7 +57,7 @@ void run_autocast(const Operator& op, Stack* stack) {
     for (size_t i = 0; i < count; ++i) {
       const Parameter& p = op.parameter(i);
       c10::IValue& argument = torch::jit::peek(*stack, i, count);
-      if (p.kind == Kind::Int || p.kind == Kind::IntTensor || !argument.toTensor().defined()) {
+      if (is_integer(p.kind) || !argument.toTensor().defined()) {
         continue;
       }
       if (is_cast(p, argument.toTensor().scalar_type(), *dtype)) {

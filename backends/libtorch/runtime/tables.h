@@ -33,7 +33,7 @@ inline bool is_double(const Tensors& tensors) {
   return false;
 }
 
-enum class Kind : uint8_t { Tensor, Tensor32, IntTensor, Float, Int };  // Tensor32: float32 only
+enum class Kind : uint8_t { Tensor, Tensor32, IntTensor, BoolTensor, Float, Int };  // 32: float32 only
 enum class Role : uint8_t {
   In,
   Out,       // passed by the caller; its final value comes back as a result of the operator
