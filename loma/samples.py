@@ -28,7 +28,7 @@ from loma.ir import (
     Var,
 )
 from loma.printer import print_type
-from loma.sizes import Binding, bindings, dims_of, scaled_size
+from loma.sizes import bindings, dims_of, scaled_size
 
 
 class SampleError(ValueError):
@@ -111,7 +111,6 @@ def bind_sizes(
     bound: dict[str, tuple[int, str]] = {
         name: (value, "the given size") for name, value in given.sizes.items()
     }
-    open_names: list[str] = []
     for param in params:
         if not isinstance(param.type, TensorType) or param.type.dims is None:
             continue
@@ -121,31 +120,31 @@ def bind_sizes(
                 f"{function.name}: '{param.name}' has {len(param.type.dims)} dimensions, "
                 f"but the given shape has {len(shape)}: {_joined(shape)}"
             )
-        for position, dim in enumerate(param.type.dims):
-            if not isinstance(dim, Var) or dim.name in ints:
+        for position, dim in enumerate(param.type.dims if shape is not None else ()):
+            assert shape is not None
+            parts = scaled_size(dim)
+            if parts is None or parts[0] in ints:
                 continue
-            if shape is None:
-                open_names.append(dim.name)
-                continue
-            value, source = bound.setdefault(
-                dim.name, (shape[position], f"dimension {position} of '{param.name}'")
-            )
-            if value != shape[position]:
+            name, scale, offset = parts
+            own, rest = divmod(shape[position] - offset, scale)
+            if rest or own < 0:
                 raise SampleError(
-                    f"{function.name}: size {dim.name} is {value} by {source}, "
-                    f"but {shape[position]} by dimension {position} of '{param.name}'"
+                    f"{function.name}: '{param.name}' is {print_type(param.type)}, so its "
+                    f"dimension {position} cannot be {shape[position]}"
                 )
-    for name, at in bindings(params).items():
-        if (at.scale, at.offset) != (1, 0):
-            _bind_scaled(function, params[at.param], name, at, given, bound, open_names)
+            value, source = bound.setdefault(name, (own, f"dimension {position} of '{param.name}'"))
+            if value != own:
+                raise SampleError(
+                    f"{function.name}: size {name} is {value} by {source}, "
+                    f"but {own} by dimension {position} of '{param.name}'"
+                )
     sizes = {name: value for name, (value, _) in bound.items()}
-    missing = [name for name in dict.fromkeys(open_names) if name not in sizes]
+    missing = [name for name in bindings(params) if name not in sizes]
     if complete and missing:
         raise SampleError(f"{function.name}: give a value for the size {', '.join(missing)}")
-    for name in open_names:
-        if name not in sizes:
-            least = _least(name, params)
-            sizes[name] = next(n for n in itertools.count(least) if n not in sizes.values())
+    for name in missing:
+        least = _least(name, params)
+        sizes[name] = next(n for n in itertools.count(least) if n not in sizes.values())
     return sizes
 
 
@@ -157,29 +156,6 @@ def _least(name: str, params: Sequence[Param]) -> int:
             if (scaled := scaled_size(dim)) is not None and scaled[0] == name:
                 found = max(found, -((scaled[2] - 2) // scaled[1]))
     return found
-
-
-def _bind_scaled(
-    function: Function,
-    param: Param,
-    name: str,
-    at: Binding,
-    given: Given,
-    bound: dict[str, tuple[int, str]],
-    open_names: list[str],
-) -> None:
-    """The size variable of a dimension that is ``scale * name + offset``."""
-    shape = given.shapes.get(param.name)
-    if shape is None:
-        open_names.append(name)
-        return
-    value, rest = divmod(shape[at.dim] - at.offset, at.scale)
-    if rest or value < 0:
-        raise SampleError(
-            f"{function.name}: '{param.name}' is {print_type(param.type)}, so its dimension "
-            f"{at.dim} cannot be {shape[at.dim]}"
-        )
-    bound.setdefault(name, (value, f"dimension {at.dim} of '{param.name}'"))
 
 
 def _shape(

@@ -165,5 +165,9 @@ def test_samples():
     assert [tuple(value.shape) for value in made.values()] == [(5, 10), (1,)]
     made = sample_arguments(function, Given(sizes={"D": 3, "E": 4}))
     assert [tuple(value.shape) for value in made.values()] == [(2, 8), (0,)]
+    made = sample_arguments(function, Given(shapes={"y": (1,)}))
+    assert [tuple(value.shape) for value in made.values()] == [(2, 10), (1,)]
+    with pytest.raises(SampleError, match="size E is 5 by dimension 1 of 'x', but 6 by dim"):
+        sample_arguments(function, Given(shapes={"x": (5, 10), "y": (2,)}))
     with pytest.raises(SampleError, match="so its dimension 0 cannot be 4"):
         sample_arguments(function, Given(shapes={"x": (4, 10)}))

@@ -134,7 +134,7 @@ I size_of(const at::Tensor& x, int d) {
 template <class I>
 I bound(const Function& f, const Parameter& p, int d, const I& size) {
   const Dim& dim = p.dims[d];
-  if (dim.scale == 1 && dim.offset == 0) {
+  if (is_slot(dim)) {
     return size;
   }
   const I rest = size - dim.offset;
@@ -185,7 +185,7 @@ I evaluate(const Dim& dim, const std::vector<I>& slots) {
   switch (dim.rule) {
     case Dim::Rule::Bind:
     case Dim::Rule::Slot:
-      return slots[dim.value];
+      return is_slot(dim) ? slots[dim.value] : slots[dim.value] * dim.scale + dim.offset;
     case Dim::Rule::Constant:
       return dim.value;
     case Dim::Rule::Expression:

@@ -18,7 +18,7 @@ bool takes_lists(const Operator& op) {
   const auto fits = [](const Parameter& p) {
     return p.kind == Kind::Float ? p.role == Role::In
                                  : p.kind == Kind::Tensor && p.rank == 1 &&
-                                       p.dims[0].rule <= Dim::Rule::Slot && p.role != Role::Adjoint;
+                                       is_slot(p.dims[0]) && p.role != Role::Adjoint;
   };
   return f.in_place && op.returned == 0 && f.sizes == 1 &&
          std::all_of(f.parameters.begin(), f.parameters.end(), fits);

@@ -56,6 +56,11 @@ struct Dim {
   int64_t offset = 0;
 };
 
+// Whether the size is a slot's value as it is.
+inline bool is_slot(const Dim& dim) {
+  return dim.rule <= Dim::Rule::Slot && dim.scale == 1 && dim.offset == 0;
+}
+
 // A size that is an expression over the slots `v`.
 #define LOMA_SIZE(expression, text)                                               \
   {                                                                               \
