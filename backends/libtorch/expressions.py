@@ -55,10 +55,11 @@ def value_type(type_: TensorType) -> str:
     return {"float": "real", "float32": "float", "int": "int64_t", "bool": "int64_t"}[type_.element]
 
 
-def widened(text: str, type_: Type) -> str:
-    """An element that was read, in that type: sums of C++'s own bool have 32 bits."""
+def loaded(place: str, type_: Type) -> str:
+    """The value of an element in memory. One of a BoolTensor is read as a byte, since gcc makes no
+    vectors of conditions on bools."""
     is_bool = isinstance(type_, TensorType) and type_.element == "bool"
-    return f"int64_t({text})" if is_bool else text
+    return f"int64_t(reinterpret_cast<const uint8_t&>({place}))" if is_bool else place
 
 
 def scalar_function_name(name: str) -> str:

@@ -10,7 +10,7 @@ from loma import errors, sizes
 from loma.backends.libtorch import ops
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import (
-    Expressions, body_name, element_type, scalar_type, strip, widened,
+    Expressions, body_name, element_type, scalar_type, strip, value_type,
 )  # fmt: skip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
@@ -46,14 +46,16 @@ class Host(Expressions):
             scalar_type(read.base.type, read.span)
         assert isinstance(read.base.type, TensorType)
         base = self.tensor(read.base)
-        number = element_type(read.base.type)
-        if not read.subscripts:
-            return widened(f"loma::item<{number}>({base})", read.base.type)
-        subscripts = ", ".join(strip(self.value(s, INT)) for s in read.subscripts)
-        place = cpp_string(self.context.place(self.context.line(read.span)))
-        name = self.context.show(read.base) if isinstance(read.base, Var) else "the value"
-        text = f"loma::element<{number}>({base}, {{{subscripts}}}, {place}, {cpp_string(name)})"
-        return widened(text, read.base.type)
+        number, value = element_type(read.base.type), value_type(read.base.type)
+        if read.subscripts:
+            subscripts = ", ".join(strip(self.value(s, INT)) for s in read.subscripts)
+            place = cpp_string(self.context.place(self.context.line(read.span)))
+            name = self.context.show(read.base) if isinstance(read.base, Var) else "the value"
+            text = f"loma::element<{number}>({base}, {{{subscripts}}}, {place}, {cpp_string(name)})"
+        else:
+            text = f"loma::item<{number}>({base})"
+        # Sums of C++'s own bool would have 32 bits.
+        return text if value == number else f"{value}({text})"
 
     def zero_pad(self, pad: ZeroPad) -> str:
         base = self.tensor(pad.read.base)
