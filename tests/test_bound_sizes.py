@@ -61,7 +61,9 @@ def real(*shape: int) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def program() -> Program:
-    return Program([SLOPES, GATED, CALLS], second=["gated"], first=[])
+    made = Program([SLOPES, GATED, CALLS], first=[])
+    made.parts = ["".join(made.parts)]  # one module
+    return made
 
 
 CASES: list[tuple[str, tuple[Any, ...], Any]] = [
@@ -77,6 +79,15 @@ CASES: list[tuple[str, tuple[Any, ...], Any]] = [
 @pytest.mark.parametrize(("name", "args", "reference"), CASES)
 def test_values_and_derivatives(program, name, args, reference):
     check(program, name, args, reference)
+
+
+@pytest.mark.full
+def test_second_derivatives_by_autograd(program):
+    for name, x in (("gated", real(2, 3, 4)), ("slopes", real(3, 2))):
+        function, more = program.compiled(name), (2,) if name == "slopes" else ()
+        assert torch.autograd.gradgradcheck(
+            lambda x, f=function, m=more: f(x, *m), x.requires_grad_()
+        )
 
 
 NOT_WHOLE = "expected 2 \\* D with a whole D, 0 or more"
