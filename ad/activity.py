@@ -27,8 +27,8 @@ def carries_derivative(type_: Type) -> bool:
             return True
         case ArrayType(element) | StackType(element):
             return carries_derivative(element)
-        case TensorType(_, element):
-            return element != "int"
+        case TensorType():
+            return not type_.integer
         case _:
             return False
 

@@ -33,7 +33,7 @@ def _element(arg: Expr, name: str) -> Expr:
     """What stands for an element of an argument; constants stand for themselves."""
     if isinstance(arg, FloatConst | IntConst):
         return arg
-    is_int = arg.type == INT or (isinstance(arg.type, TensorType) and arg.type.element == "int")
+    is_int = arg.type == INT or (isinstance(arg.type, TensorType) and arg.type.integer)
     return Var(name, INT if is_int else FLOAT)
 
 

@@ -153,6 +153,8 @@ def _adds_without_broadcast(value: Type, target: Type) -> bool:
     if not (isinstance(value, TensorType) and b.convertible(value, target)):
         return False
     assert isinstance(target, TensorType)
+    if "bool" in (value.element, target.element):
+        return False
     pairs = zip(value.dims or (), target.dims or (), strict=False)
     return all(a != IntConst(1) or c == IntConst(1) for a, c in pairs)
 
@@ -212,13 +214,14 @@ def _result_variable(scope: Scope, name: ast.Name, type_: Type) -> Var:
         scope.add(Symbol(name.id, type_, "local", span))
         return Var(name.id, type_, span)
     symbol = scope.check_writable(name.id, span)
-    if not b.convertible(type_, symbol.type):
+    variable = Var(symbol.name, symbol.type, span)
+    if not b.convertible(type_, symbol.type) or b.same_ints(variable, type_) is not variable:
         raise errors.AssignTypeMismatch(
             f"'{name.id}' is {b.show_type(symbol.type)} and cannot take {b.show_type(type_)}", span,
             related=((symbol.span, "declared here"),),
         )  # fmt: skip
     scope.unassigned.discard(name.id)
-    return Var(name.id, symbol.type, span)
+    return variable
 
 
 def _results(scope: Scope, names: list[ast.Name], parts: list[Result], span: Span) -> list[Stmt]:

@@ -217,18 +217,22 @@ def _argument(scope: Scope, node: ast.expr, param: Param, callee: Function) -> E
     if param.mode == "In":
         if b.is_scalar(param.type):
             arg = b.as_scalar(arg)
-        ok = b.passable(arg.type, param.type)
+        if b.passable(arg.type, param.type):
+            return b.same_ints(arg, param.type)
+        ok = False
     else:
         argument_place(scope, arg, what)
         # The function writes through: no conversion can stand between.
         ok = arg.type == param.type or (
-            not b.is_scalar(param.type) and b.passable(arg.type, param.type)
+            not b.is_scalar(param.type)
+            and b.passable(arg.type, param.type)
+            and b.same_ints(arg, param.type) is arg
         )
     if ok:
         return arg
     found, wanted = arg.type, param.type
     if isinstance(found, TensorType) and isinstance(wanted, TensorType):
-        if (found.element == "int") != (wanted.element == "int"):
+        if found.integer != wanted.integer or b.same_ints(arg, wanted) is not arg:
             raise errors.DtypeMismatch(
                 f"{what} must be {b.show_type(wanted)}, found {b.show_type(found)}", span_of(node)
             )
@@ -245,14 +249,10 @@ def _argument(scope: Scope, node: ast.expr, param: Param, callee: Function) -> E
 def _bind_sizes(callee: Function, args: tuple[Expr, ...]) -> dict[str, Expr]:
     """The callee's size variables and int arguments as the caller's expressions."""
     values: dict[str, Expr] = {}
-    ints = {p.name for p in callee.params if p.type == INT}
     for param, arg in zip(callee.params, args, strict=True):
         if param.type == INT and param.mode == "In" and arg.type == INT:
             values[param.name] = arg
-        if isinstance(param.type, TensorType) and isinstance(arg.type, TensorType):
-            for wanted, found in zip(param.type.dims or (), arg.type.dims or (), strict=False):
-                if isinstance(wanted, Var) and wanted.name not in ints:
-                    values.setdefault(wanted.name, found)
+    values |= sizes.bound_sizes(callee.params, args)
     for param, arg in zip(callee.params, args, strict=True):
         _check_sizes(callee, param, arg, values)
     return values
@@ -265,9 +265,19 @@ def _check_sizes(callee: Function, param: Param, arg: Expr, values: dict[str, Ex
     assert isinstance(wanted, TensorType)
     pairs = zip(param.type.dims or (), wanted.dims or (), arg.type.dims or (), strict=False)
     for k, (own, size, found) in enumerate(pairs):
-        if free_variables(own) <= set(values) and sizes.equal(size, found) is False:
+        if not free_variables(own) <= set(values):
+            continue
+        # what binds a size: 2 * D cannot be 5, nor D + 3 be 2
+        binds = [
+            name
+            for name, at in sizes.bindings(callee.params).items()
+            if callee.params[at.param] is param and at.dim == k and not isinstance(own, Var)
+        ]
+        negative = any((sizes.constant(values[name]) or 0) < 0 for name in binds)
+        if negative or sizes.equal(size, found) is False:
+            expected = b.show_type(param.type if binds else wanted)
             raise errors.ShapeMismatch(
-                f"argument '{param.name}' of '{callee.name}' must be {b.show_type(wanted)}, found "
+                f"argument '{param.name}' of '{callee.name}' must be {expected}, found "
                 f"{b.show_type(arg.type)}: dimension {k} differs",
                 arg.span,
                 related=((param.span, "the argument's type is given here"),),

@@ -355,7 +355,7 @@ def _tensor_element(
             "subscripts take elements of variables only", span_of(node),
             hint="give the tensor a name in a statement of its own before: t = ...",
         )  # fmt: skip
-    element: Type = INT if type_.element == "int" else FLOAT
+    element: Type = INT if type_.integer else FLOAT
     read = Index(base, _positions(scope, nodes), element, span_of(node))
     if not padded:
         _check_inside(scope, node, read, dims, target)
@@ -426,4 +426,4 @@ def convert(
         raise error(
             f"{what} must be {b.show_type(target)}, found {b.show_type(value.type)}", value.span
         )
-    return value
+    return b.same_ints(value, target)

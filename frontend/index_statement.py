@@ -170,6 +170,11 @@ def index_statement(
     with scope.with_symbols(*symbols), scope.elements():
         place = _place(scope, target)
         expr = ex.scalar(scope, value)
+    if _is_truth(place) and op in ("+=", "-="):
+        raise errors.AssignTypeMismatch(
+            f"'{op}' adds up, and an element of a BoolTensor is 0 or 1", span,
+            hint="write max(... for k in K) for 'any', min(...) for 'all', or declare an IntTensor",
+        )  # fmt: skip
     if op in ("*=", "/="):
         expr = b.binary(op[0], place, expr, span)
     elif op == "-=":
@@ -178,8 +183,15 @@ def index_statement(
     if summed:
         first = [name for name in indices if name.id in own]
         scope.program.warnings += doubtful(expr, summed, first, indices, value)
+    if _is_truth(place):
+        expr = b.truth(expr)
     kind: Literal["=", "+="] = "+=" if op in ("+=", "-=") else "="
     return _checked(scope, place, kind, expr, axes, own, span, ast.unparse(target))
+
+
+def _is_truth(place: Index | Var) -> bool:
+    tensor = place.base.type if isinstance(place, Index) else place.type
+    return isinstance(tensor, TensorType) and tensor.element == "bool"
 
 
 def _target_names(scope: Scope, target: ast.Subscript | ast.Name) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Literal
 
-from loma import errors
+from loma import errors, sizes
 from loma.differentials import forward_signature, reverse_signature
 from loma.frontend.constants import converted, value
 from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
@@ -27,7 +27,7 @@ from loma.ir import (
 from loma.names import Names
 from loma.printer import print_type
 from loma.unbounded import is_unbounded
-from loma.walk import variables
+from loma.walk import variables, walk
 
 
 # ------------------------------------------------------------------------------------- functions
@@ -132,7 +132,6 @@ def _check_simd(
 def _params(node: ast.FunctionDef, scope: Scope) -> tuple[Param, ...]:
     names = [arg.arg for arg in node.args.args]
     ints = {arg.arg for arg in node.args.args if _is_int(arg)}
-    bound = set(_bare_sizes(node, ints))
     out: list[Param] = []
     for arg in node.args.args:
         found = _mode_and_type(arg)
@@ -149,26 +148,36 @@ def _params(node: ast.FunctionDef, scope: Scope) -> tuple[Param, ...]:
             )  # fmt: skip
 
         def size_of(name: ast.Name) -> Expr:
-            if name.id in bound or name.id in ints:
-                return Var(name.id, INT, span_of(name))
-            if name.id in names:
+            if name.id in names and name.id not in ints:
                 raise errors.UnknownSizeVariable(
                     f"'{name.id}' is an argument that is no In[int] and cannot be a size",
                     span_of(name), var=name.id,
                 )  # fmt: skip
-            raise errors.UnknownSizeVariable(
-                f"size variable '{name.id}' stands alone in no dimension of an argument",
-                span_of(name),
-                hint=errors.suggest(name.id, bound | ints)
-                or f"make it an argument: {name.id} : In[int]",
-                var=name.id,
-            )
+            return Var(name.id, INT, span_of(name))
 
         mode, annotation = found
         type_ = read_type(annotation, scope.program, size_of)
         check_sizes(type_, span_of(annotation))
         out.append(Param(arg.arg, type_, mode, span_of(arg)))
+    _check_bound(out, ints)
     return tuple(out)
+
+
+def _check_bound(params: list[Param], ints: set[str]) -> None:
+    """Refuses a name in the arguments' sizes that no dimension gives a value."""
+    bound = {*sizes.bindings(params), *ints}
+    for param in params:
+        for dim in sizes.dims_of(param):
+            for node in walk(dim):
+                if isinstance(node, Var) and node.name not in bound:
+                    raise errors.UnknownSizeVariable(
+                        f"size variable '{node.name}' is bound by no dimension of an argument",
+                        node.span,
+                        hint=errors.suggest(node.name, bound)
+                        or f"a dimension that is {node.name}, 2 * {node.name} or {node.name} + 1 "
+                        f"binds it, or make it an argument: {node.name} : In[int]",
+                        var=node.name,
+                    )
 
 
 def _mode_and_type(arg: ast.arg) -> tuple[Literal["In", "Out"], ast.expr] | None:
@@ -200,32 +209,12 @@ def _guess(arg: ast.arg) -> str:
             return ast.unparse(annotation)
 
 
-def _bare_sizes(node: ast.FunctionDef, ints: set[str]) -> list[str]:
-    """The names that stand alone in a dimension of an argument: the size variables."""
-    names = {arg.arg for arg in node.args.args}
-    found: list[str] = []
-    for arg in node.args.args:
-        match _mode_and_type(arg):
-            case _, ast.Subscript(
-                value=ast.Name(id="Tensor" | "IntTensor" | "TorchTensorFloat"), slice=inner
-            ):
-                items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-                found += [i.id for i in items if isinstance(i, ast.Name) and i.id not in names]
-            case _:
-                pass
-    return found
-
-
 def _param_symbols(params: tuple[Param, ...]) -> list[Symbol]:
     """The arguments and the size variables as names of the body."""
     symbols = [Symbol(p.name, p.type, p.mode, p.span) for p in params]
-    known = {p.name for p in params}
-    for param in params:
-        if isinstance(param.type, TensorType):
-            for dim in param.type.dims or ():
-                if isinstance(dim, Var) and dim.name not in known:
-                    known.add(dim.name)
-                    symbols.append(int_symbol(dim.name, "size", dim.span))
+    for name, at in sizes.bindings(params).items():
+        span = sizes.dims_of(params[at.param])[at.dim].span
+        symbols.append(int_symbol(name, "size", span))
     return symbols
 
 

@@ -144,7 +144,7 @@ def check_no_tensor(scope: Scope, nodes: list[ast.expr]) -> None:
 
 def not_an_int(node: ast.expr, found: Type) -> errors.UserError:
     hint = "convert it: float2int(x)" if found == FLOAT else None
-    if isinstance(found, TensorType) and found.element == "int":
+    if isinstance(found, TensorType) and found.integer:
         hint = (
             "gather(x, dim, index) takes the elements at the positions in an IntTensor, and an "
             "index statement those at its elements: y[i] = x[t[i]]"

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Literal
 
 from loma import errors, sizes
 from loma.differentials import differential, primal_name
 from loma.frontend.constants import whole_number
 from loma.frontend.scope import Program, Scope, Symbol, span_of
 from loma.ir import (
-    FLOAT, INT, ArrayType, Binary, BinaryOp, Builtin, Expr, IntConst, Span, StackType, StructType,
-    TensorType, Type, Unary, Var,
+    FLOAT, INT, ArrayType, Binary, BinaryOp, Builtin, Element, Expr, IntConst, Span, StackType,
+    StructType, TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.printer import print_expr, print_type
 from loma.unbounded import is_unbounded
 from loma.walk import free_variables, substitute
 
-Element = Literal["float", "float32", "int"]
 _TENSORS: dict[str, Element] = {
-    "Tensor": "float", "TorchTensorFloat": "float32", "IntTensor": "int",
+    "Tensor": "float", "TorchTensorFloat": "float32", "IntTensor": "int", "BoolTensor": "bool",
 }  # fmt: skip
 TYPE_NAMES = ("int", "float", "Array", "Diff", *_TENSORS)
 _SIZE_OPS: dict[type[ast.operator], BinaryOp] = {
@@ -29,7 +27,7 @@ _SIZE_OPS: dict[type[ast.operator], BinaryOp] = {
 # The size of a differential doubles with each level.
 MAX_DIFFERENTIAL = 16
 MAX_BYTES = 2**62  # of a value
-_TYPES = "types are int, float, Array[T], Tensor[N, M], IntTensor[N] and structs"
+_TYPES = "types are int, float, Array[T], Tensor[N, M], IntTensor[N], BoolTensor[N] and structs"
 # What stands for a name in a tensor's sizes; it raises when the name is no size there.
 SizeOf = Callable[[ast.Name], Expr]
 

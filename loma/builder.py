@@ -15,7 +15,7 @@ from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, NOWHERE, ArrayType, Attr, Binary, BinaryOp, Builtin, Expr, FloatConst, FloatType,
     Index, IntConst, IntType, MakeStruct, NoDiff, Op, Select, Span, Struct, StructType, TensorType,
-    Type, Unary,
+    Type, Unary, Var,
 )  # fmt: skip
 from loma.ops import INFIX, OPS, AttrInfo, OpInfo
 from loma.shapes import OpCall
@@ -44,7 +44,7 @@ def as_scalar(expr: Expr) -> Expr:
     if not is_rank0(expr.type):
         return expr
     assert isinstance(expr.type, TensorType)
-    return Index(expr, (), INT if expr.type.element == "int" else FLOAT, expr.span)
+    return Index(expr, (), INT if expr.type.integer else FLOAT, expr.span)
 
 
 def convertible(source: Type, target: Type) -> bool:
@@ -52,8 +52,8 @@ def convertible(source: Type, target: Type) -> bool:
     if is_scalar(target):
         return is_scalar(source) or is_rank0(source)
     match source, target:
-        case TensorType(a, e1), TensorType(b, e2):
-            if (e1 == "int") != (e2 == "int"):
+        case TensorType(a), TensorType(b):
+            if source.integer != target.integer:
                 return False
             if a is None or b is None:
                 return True
@@ -64,14 +64,38 @@ def convertible(source: Type, target: Type) -> bool:
             return source == target
 
 
+def same_ints(expr: Expr, type_: Type) -> Expr:
+    """A convertible tensor with the elements of that type: a BoolTensor widened, or an IntTensor
+    made one of what is not 0."""
+    match expr.type, type_:
+        case TensorType(_, "bool"), TensorType(_, "int"):
+            return operator("add", (expr, IntConst(0)), {}, expr.span)
+        case TensorType(_, "int"), TensorType(_, "bool"):
+            return operator("ne", (expr, IntConst(0)), {}, expr.span)
+        case _:
+            return expr
+
+
+def truth(expr: Expr) -> Expr:
+    """A scalar as an element of a BoolTensor: 1 where it is not 0."""
+    match expr:
+        case Binary(op) if op in (*_COMPARISONS, "and", "or"):
+            return expr
+        case Unary("not") | IntConst(0 | 1) | Index(Var(_, TensorType(_, "bool"))):
+            return expr
+        case _:
+            zero = FloatConst(0.0) if expr.type == FLOAT else IntConst(0)
+            return binary("!=", expr, zero, expr.span)
+
+
 def passable(source: Type, target: Type) -> bool:
     """Whether a value may be passed to an argument: also a sized array where any length is taken.
 
     Sizes of tensors are not compared: they are written in the names of different functions.
     """
     match source, target:
-        case TensorType(a, e1), TensorType(b, e2):
-            return (e1 == "int") == (e2 == "int") and (a is None or b is None or len(a) == len(b))
+        case TensorType(a), TensorType(b):
+            return source.integer == target.integer and (a is None or b is None or len(a) == len(b))
         case ArrayType(element, _), ArrayType(wanted, None):
             return element == wanted
         case _:
@@ -304,10 +328,11 @@ def _check_args(info: OpInfo, args: Sequence[Expr], span: Span) -> None:
                 f"argument '{name}' of '{info.name}' must be a tensor, found {show_type(arg.type)}",
                 arg.span if arg.span != NOWHERE else span,
             )
-        is_int = arg.type.element == "int"
+        is_int = arg.type.integer
         if is_int and name not in info.ints and not info.any_element:
+            found = "a BoolTensor" if arg.type.element == "bool" else "an IntTensor"
             raise errors.DtypeMismatch(
-                f"argument '{name}' of '{info.name}' must be a float tensor, found an IntTensor",
+                f"argument '{name}' of '{info.name}' must be a float tensor, found {found}",
                 arg.span if arg.span != NOWHERE else span,
             )
         if not is_int and name in info.ints:

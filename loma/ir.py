@@ -80,16 +80,25 @@ class StackType:
     capacity: int | None
 
 
+Element: TypeAlias = Literal["float", "float32", "int", "bool"]
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """``Tensor[dims]``; ``dims`` are int expressions over sizes, or None for any rank.
 
-    ``element`` is "float" (the floating dtype of the call), "float32" (``TorchTensorFloat``) or
-    "int" (``IntTensor``, int64, never differentiated).
+    ``element`` is "float" (the floating dtype of the call), "float32" (``TorchTensorFloat``),
+    "int" (``IntTensor``, int64) or "bool" (``BoolTensor``, whose elements are the ints 0 and 1);
+    the last two are never differentiated.
     """
 
     dims: tuple[Expr, ...] | None
-    element: Literal["float", "float32", "int"] = "float"
+    element: Element = "float"
+
+    @property
+    def integer(self) -> bool:
+        """Whether its elements are ints."""
+        return self.element in ("int", "bool")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,12 @@ from loma.pipeline import Optimised, find
 from loma.printer import print_type
 from loma.walk import substitute, variables
 
-_WIDTHS = {"float": 4, "float32": 4, "int": 8}  # bytes of an element, in a call with float32
+_WIDTHS = {
+    "float": 4,
+    "float32": 4,
+    "int": 8,
+    "bool": 1,
+}  # bytes of an element, in a call with float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,11 @@ def kept(stage: Optimised, function: str, sizes: Mapping[str, int]) -> list[Kept
                 found.append(_row("saved", name, forward.results[first + source.index], sizes))
             case _:
                 continue
-    return [row for row in found if row.type.startswith(("Tensor", "IntTensor", "TorchTensor"))]
+    return [
+        row
+        for row in found
+        if row.type.startswith(("Tensor", "IntTensor", "BoolTensor", "TorchTensor"))
+    ]
 
 
 def _row(kind: str, name: str, type_: Type, sizes: Mapping[str, int]) -> Kept:

@@ -35,7 +35,9 @@ _LEVELS = {
 }  # fmt: skip
 # Attributes that read well without their names, as in reshape(x, [B, 8]) and transpose(x, 0, 1).
 _POSITIONAL = {"shape", "dims", "kernel_size", "size", "dim0", "dim1"}
-_TENSOR_NAMES = {"float": "Tensor", "float32": "TorchTensorFloat", "int": "IntTensor"}
+_TENSOR_NAMES = {
+    "float": "Tensor", "float32": "TorchTensorFloat", "int": "IntTensor", "bool": "BoolTensor",
+}  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------- types

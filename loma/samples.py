@@ -27,6 +27,8 @@ from loma.ir import (
     Unary,
     Var,
 )
+from loma.printer import print_type
+from loma.sizes import bindings, dims_of, scaled_size
 
 
 class SampleError(ValueError):
@@ -84,8 +86,9 @@ def sample_arguments(
                 shape = _shape(function, param, tensor, given, sizes | ints)
                 total += 8 * math.prod(shape)  # bytes, in float64
                 _refuse_huge(function, param, shape, total)
-                if tensor.element == "int":
-                    arguments[param.name] = torch.randint(0, 2, shape, generator=generator)
+                if tensor.integer:
+                    made = torch.randint(0, 2, shape, generator=generator)
+                    arguments[param.name] = made.bool() if tensor.element == "bool" else made
                 else:
                     arguments[param.name] = draw(shape)
             case _:
@@ -108,7 +111,6 @@ def bind_sizes(
     bound: dict[str, tuple[int, str]] = {
         name: (value, "the given size") for name, value in given.sizes.items()
     }
-    open_names: list[str] = []
     for param in params:
         if not isinstance(param.type, TensorType) or param.type.dims is None:
             continue
@@ -118,29 +120,42 @@ def bind_sizes(
                 f"{function.name}: '{param.name}' has {len(param.type.dims)} dimensions, "
                 f"but the given shape has {len(shape)}: {_joined(shape)}"
             )
-        for position, dim in enumerate(param.type.dims):
-            if not isinstance(dim, Var) or dim.name in ints:
+        for position, dim in enumerate(param.type.dims if shape is not None else ()):
+            assert shape is not None
+            parts = scaled_size(dim)
+            if parts is None or parts[0] in ints:
                 continue
-            if shape is None:
-                open_names.append(dim.name)
-                continue
-            value, source = bound.setdefault(
-                dim.name, (shape[position], f"dimension {position} of '{param.name}'")
-            )
-            if value != shape[position]:
+            name, scale, offset = parts
+            own, rest = divmod(shape[position] - offset, scale)
+            if rest or own < 0:
                 raise SampleError(
-                    f"{function.name}: size {dim.name} is {value} by {source}, "
-                    f"but {shape[position]} by dimension {position} of '{param.name}'"
+                    f"{function.name}: '{param.name}' is {print_type(param.type)}, so its "
+                    f"dimension {position} cannot be {shape[position]}"
+                )
+            value, source = bound.setdefault(name, (own, f"dimension {position} of '{param.name}'"))
+            if value != own:
+                raise SampleError(
+                    f"{function.name}: size {name} is {value} by {source}, "
+                    f"but {own} by dimension {position} of '{param.name}'"
                 )
     sizes = {name: value for name, (value, _) in bound.items()}
-    missing = [name for name in dict.fromkeys(open_names) if name not in sizes]
+    missing = [name for name in bindings(params) if name not in sizes]
     if complete and missing:
         raise SampleError(f"{function.name}: give a value for the size {', '.join(missing)}")
-    fresh = itertools.count(2)
-    for name in open_names:
-        if name not in sizes:
-            sizes[name] = next(n for n in fresh if n not in sizes.values())
+    for name in missing:
+        least = _least(name, params)
+        sizes[name] = next(n for n in itertools.count(least) if n not in sizes.values())
     return sizes
+
+
+def _least(name: str, params: Sequence[Param]) -> int:
+    """A value of a size variable from which on no dimension that is made of it alone is below 2."""
+    found = 2
+    for param in params:
+        for dim in dims_of(param):
+            if (scaled := scaled_size(dim)) is not None and scaled[0] == name:
+                found = max(found, -((scaled[2] - 2) // scaled[1]))
+    return found
 
 
 def _shape(
@@ -220,10 +235,9 @@ def _int_value(function: Function, param: Param, given: Given) -> int:
 def _refuse_unknown(function: Function, params: Sequence[Param], given: Given) -> None:
     tensors = [p for p in params if isinstance(p.type, TensorType)]
     scalars = [p for p in params if isinstance(p.type, IntType | FloatType)]
-    dims = [dim for p in tensors for dim in getattr(p.type, "dims", None) or ()]
     known: tuple[tuple[str, Mapping[str, object], list[str]], ...] = (
         ("tensor argument", given.shapes, [p.name for p in tensors]),
-        ("size variable", given.sizes, [dim.name for dim in dims if isinstance(dim, Var)]),
+        ("size variable", given.sizes, list(bindings(params))),
         ("int or float argument", given.scalars, [p.name for p in scalars]),
     )
     for kind, values, names in known:

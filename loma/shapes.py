@@ -7,15 +7,16 @@ a call can tell, the rule takes the first; the backend checks the shape that com
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from loma import errors, sizes
 from loma.builtins import BUILTINS
-from loma.ir import INT, Attr, Binary, Expr, FloatType, IntConst, IntType, Span, TensorType
+from loma.ir import (
+    INT, Attr, Binary, Element, Expr, FloatType, IntConst, IntType, Span, TensorType,
+)  # fmt: skip
 
 Dims: TypeAlias = tuple[Expr, ...]
-Element: TypeAlias = Literal["float", "float32", "int"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ def _element(call: OpCall) -> Element:
         return "float32"
     if "float" in elements or any(isinstance(a.type, FloatType) for a in call.args):
         return "float"
+    if elements == ["bool"] * len(call.args):
+        return "bool"  # the operators that only move elements
     return "int"
 
 
@@ -143,7 +146,12 @@ def check_expands(call: OpCall, small: Dims | None, large: Dims | None) -> None:
 
 
 def same(call: OpCall) -> TensorType:
-    return call.tensor(0)
+    return _counted(call.tensor(0))
+
+
+def _counted(type_: TensorType) -> TensorType:
+    """The type of what is computed of ints: of those of a BoolTensor an IntTensor."""
+    return TensorType(type_.dims, "int") if type_.element == "bool" else type_
 
 
 def like(call: OpCall) -> TensorType:
@@ -152,6 +160,7 @@ def like(call: OpCall) -> TensorType:
 
 def broadcast(call: OpCall) -> TensorType:
     element = _element(call)
+    element = "int" if element == "bool" else element
     if call.name == "div" and element == "int":
         raise errors.BinaryOpTypeMismatch(
             "'/' takes float tensors, found two of ints", call.span,
@@ -161,7 +170,7 @@ def broadcast(call: OpCall) -> TensorType:
 
 
 def compare(call: OpCall) -> TensorType:
-    return TensorType(_broadcast_dims(call), "int")
+    return TensorType(_broadcast_dims(call), "bool")
 
 
 def builtin(call: OpCall) -> TensorType:
@@ -173,8 +182,9 @@ def builtin(call: OpCall) -> TensorType:
                 f"argument '{name}' of '{call.name}' is one int for all elements", call.span
             )
     element = _element(call)
-    if info.result == "int":
-        element = "int"
+    element = "int" if element == "bool" else element
+    if info.result == "int":  # of these each is a question
+        element = "bool"
     elif element == "int" and (info.result == "float" and not _is_whole_power(call)):
         element = "float"
     return TensorType(_broadcast_dims(call), element)
@@ -187,17 +197,11 @@ def _is_whole_power(call: OpCall) -> bool:
 
 
 def where(call: OpCall) -> TensorType:
-    elements = [a.type for a in call.args[1:]]
-    tensors = [t.element for t in elements if isinstance(t, TensorType)]
-    is_float = any(isinstance(t, FloatType) for t in elements)
-    element: Element = (
-        "float32" if "float32" in tensors else "float" if is_float or "float" in tensors else "int"
-    )
-    return TensorType(_broadcast_dims(call), element)
+    return TensorType(_broadcast_dims(call), _element(replace(call, args=call.args[1:])))
 
 
 def reduce(call: OpCall) -> TensorType:
-    x = call.tensor(0)
+    x = call.tensor(0) if call.name == "amax" else _counted(call.tensor(0))
     return TensorType(reduced(call, x.dims), x.element)
 
 

@@ -7,11 +7,12 @@ are, provably different when they differ by a constant, else a call has to check
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma.ir import (
-    INT, Axis, Binary, Builtin, Expr, Function, Index, IntConst, TensorType, Unary, Var,
+    INT, Axis, Binary, Builtin, Expr, Function, Index, IntConst, Param, TensorType, Unary, Var,
 )  # fmt: skip
 
 Monomial: TypeAlias = tuple[Expr, ...]
@@ -189,13 +190,79 @@ def affine(expr: Expr, axes: tuple[Axis, ...]) -> tuple[dict[str, Expr], Expr] |
     return {str(name): from_polynomial(poly) for name, poly in parts.items()}, rest_expr
 
 
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Where a call reads a size variable: a dimension that is ``scale * variable + offset``."""
+
+    param: int
+    dim: int
+    scale: int = 1
+    offset: int = 0
+
+    def value(self, size: Expr) -> Expr:
+        """The size variable, when the dimension has that size."""
+        if self.scale == 1 and self.offset == 0:
+            return size
+        return quotient(Binary("-", size, IntConst(self.offset), INT), IntConst(self.scale))
+
+
+def dims_of(param: Param) -> tuple[Expr, ...]:
+    """The sizes in an argument's type."""
+    return param.type.dims or () if isinstance(param.type, TensorType) else ()
+
+
+def bindings(params: Sequence[Param], known: Iterable[int] | None = None) -> dict[str, Binding]:
+    """The size variables of the arguments' types, each with the dimension that binds it: the first
+    in which it stands alone, else the first that is ``c * D + d`` with constants, c above 0.
+
+    Only the positions ``known`` are looked at, if given.
+    """
+    names = {param.name for param in params}
+    alone: dict[str, Binding] = {}
+    scaled: dict[str, Binding] = {}
+    for k in range(len(params)) if known is None else known:
+        for d, dim in enumerate(dims_of(params[k])):
+            if isinstance(dim, Var):
+                alone.setdefault(dim.name, Binding(k, d))
+            elif (parts := scaled_size(dim)) is not None:
+                name, scale, offset = parts
+                scaled.setdefault(name, Binding(k, d, scale, offset))
+    found = alone | {name: at for name, at in scaled.items() if name not in alone}
+    return {name: at for name, at in found.items() if name not in names}
+
+
+def scaled_size(dim: Expr) -> tuple[str, int, int] | None:
+    """D, c and d, where the size is ``c * D + d``."""
+    poly = polynomial(dim)
+    offset = poly.pop((), 0)
+    match list(poly.items()):
+        case [((Var(name),), scale)] if scale > 0:
+            return name, scale, offset
+        case _:
+            return None
+
+
+def bound_sizes(params: Sequence[Param], args: Sequence[Expr]) -> dict[str, Expr]:
+    """The size variables in a call with these arguments, as far as their sizes are known."""
+    sizes = [a.type.dims if isinstance(a.type, TensorType) else None for a in args]
+
+    def fits(k: int) -> bool:
+        type_, found = params[k].type, sizes[k]
+        return isinstance(type_, TensorType) and found is not None and (
+            len(type_.dims or ()) == len(found)
+        )  # fmt: skip
+
+    values: dict[str, Expr] = {}
+    for name, at in bindings(params, filter(fits, range(len(params)))).items():
+        dims = sizes[at.param]
+        assert dims is not None
+        values[name] = at.value(dims[at.dim])
+    return values
+
+
 def size_variables(function: Function) -> tuple[str, ...]:
-    """The size variables that the arguments' types bind, in order of first appearance."""
-    found: dict[str, None] = {}
-    for param in function.params:
-        if isinstance(param.type, TensorType) and param.type.dims is not None:
-            found |= {dim.name: None for dim in param.type.dims if isinstance(dim, Var)}
-    return tuple(name for name in found if name not in {p.name for p in function.params})
+    """The size variables that the arguments' types bind."""
+    return tuple(bindings(function.params))
 
 
 def is_arithmetic(expr: Expr) -> bool:

@@ -11,9 +11,10 @@ from typing import assert_never
 
 from loma.ir import (
     FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If,
-    Index, IndexAssign, Module, Param, Place, Pop, Push, Return, StackType, Stmt, Struct,
+    Index, IndexAssign, Module, Place, Pop, Push, Return, StackType, Stmt, Struct,
     StructType, TensorType, TupleType, Type, Unpack, Var, While, Zero,
 )  # fmt: skip
+from loma.sizes import size_variables
 from loma.unbounded import is_unbounded
 from loma.verify_expressions import Expressions, VerificationError, unique
 from loma.walk import free_variables
@@ -58,7 +59,11 @@ class _Statements(Expressions):
         function = self.function
         unique([p.name for p in function.params], "parameter", function.name)
         for param in function.params:
-            self.name_param(param)
+            self.types[param.name] = param.type
+            self.kinds[param.name] = param.mode
+        for name in size_variables(function):
+            self.types[name] = INT
+            self.kinds[name] = "size"
         for param in function.params:
             self.check_type(param.type)
             self.require(
@@ -75,15 +80,6 @@ class _Statements(Expressions):
             "a function ends in a return exactly when it has results",
         )
         self.block(function.body, outermost=True)
-
-    def name_param(self, param: Param) -> None:
-        self.types[param.name] = param.type
-        self.kinds[param.name] = param.mode
-        if isinstance(param.type, TensorType):
-            for dim in param.type.dims or ():
-                if isinstance(dim, Var) and dim.name not in self.types:
-                    self.types[dim.name] = INT
-                    self.kinds[dim.name] = "size"
 
     # ------------------------------------------------------------------------------ statements
 

@@ -205,11 +205,11 @@ class Expressions:
             if self.expr(sub) != INT:
                 raise self.fail(f"the subscript `{printed(sub)}` is no int")
         match base:
-            case TensorType(dims, element):
+            case TensorType(dims):
                 if dims is None:
                     raise self.fail(f"`{printed(expr.base)}` has no known rank")
                 self.require(len(subs) == len(dims), f"{len(subs)} subscripts for rank {len(dims)}")
-                return INT if element == "int" else FLOAT
+                return INT if base.integer else FLOAT
             case ArrayType(item, _):
                 self.require(len(subs) == 1, "an array takes one subscript at a time")
                 return item

@@ -17,9 +17,10 @@ _BINARY = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
 _COMPARE = (ast.Lt, ast.LtE, ast.Gt, ast.Eq, ast.NotEq)
 _NUMBERS = (-1, 0, 1, 2, 3, 5, 1.5, 0.0, 100)
 _TYPES = (
-    "int", "float", "Tensor[N]", "Tensor[N, M]", "IntTensor[N]", "Tensor", "TorchTensorFloat",
-    "Tensor[()]", "Tensor[3]", "Tensor[2 * N]", "Tensor[N + 1]", "Array[float]", "Array[float, 3]",
-    "Array[int, 2]", "IntTensor[()]", "Diff[float]", "Tensor[1]", "Tensor[0]", "Stack[float]",
+    "int", "float", "Tensor[N]", "Tensor[N, M]", "IntTensor[N]", "BoolTensor[N]", "Tensor",
+    "TorchTensorFloat", "Tensor[()]", "Tensor[3]", "Tensor[2 * N]", "Tensor[N + 1]",
+    "Array[float]", "Array[float, 3]", "Array[int, 2]", "IntTensor[()]", "Diff[float]",
+    "Tensor[1]", "Tensor[0]", "Stack[float]",
 )  # fmt: skip
 _SIZES = ("N", "M", "3", "1", "0", "2 * N", "N + 1", "n", "N // 2", "K", "N * M", "max(N, 2)")
 _SUBSCRIPTS = (

@@ -202,7 +202,7 @@ def zero(value: Any) -> Any:
 
 def is_float(type_: Type) -> bool:
     if isinstance(type_, TensorType):
-        return type_.element != "int"
+        return not type_.integer
     return not isinstance(type_, IntType)
 
 

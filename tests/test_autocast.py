@@ -77,13 +77,17 @@ def test_arguments_are_cast_to_the_widest_dtype(program, mixed):
         ((FLOAT64, FLOAT32), FLOAT64),
         ((BFLOAT16, BFLOAT16), BFLOAT16),
         ((FLOAT32, FLOAT32), FLOAT32),
+        ((FLOAT16, FLOAT32), FLOAT32),
+        ((FLOAT16, BFLOAT16), FLOAT32),
+        ((FLOAT64, FLOAT16), FLOAT64),
+        ((FLOAT16, FLOAT16), FLOAT16),
     ],
 )
 def test_one_dtype_is_kept_and_several_become_the_widest(program, dtypes, widest):
     x, w = (torch.randn(shape).to(d) for shape, d in zip(((3, 4), (4,)), dtypes, strict=True))
     expected = program.scale(x.to(widest), w.to(widest), 0.1, 1)
     operator = getattr(torch.ops, program.__name__).scale
-    with autocast():
+    with torch.autocast("cpu", dtype=FLOAT16 if FLOAT16 in dtypes else BFLOAT16):
         for y in (program.scale(x, w, 0.1, 1), operator(x, w, torch.tensor(0.1, dtype=FLOAT64), 1)):
             assert y.dtype == widest
             assert torch.equal(y, expected)
@@ -166,18 +170,25 @@ def test_without_autocast_dtypes_must_agree(program, mixed):
         assert program.scale(x, w, a, 1).dtype == FLOAT32
 
 
-@pytest.mark.parametrize(("first", "second"), [(FLOAT16, FLOAT32), (FLOAT32, FLOAT16)])
-def test_float16_is_refused(program, first, second):
-    name = "x" if first == FLOAT16 else "w"
-    with (
-        autocast(),
-        pytest.raises(
-            TypeError,
-            match=f"scale: argument '{name}' must be a float32, float64 or bfloat16 tensor, "
-            "got float16",
-        ),
-    ):
-        program.scale(torch.ones(3, 4, dtype=first), torch.ones(4, dtype=second), 1.0, 1)
+@pytest.mark.parametrize(("first", "second"), [("int64", "float32"), ("float32", "complex64")])
+def test_other_dtypes_are_refused(program, first, second):
+    name, got = ("x", first) if first == "int64" else ("w", second)
+    x = torch.ones(3, 4, dtype=getattr(torch, first))
+    w = torch.ones(4, dtype=getattr(torch, second))
+    message = (
+        f"scale: argument '{name}' must be a float32, float64, bfloat16 or float16 tensor, got "
+    )
+    with autocast(), pytest.raises(TypeError, match=message + got):
+        program.scale(x, w, 1.0, 1)
+
+
+def test_sums_of_float16_are_computed_in_float32(program):
+    x, y = torch.full((1000,), 300.0, dtype=FLOAT16), torch.full((1000,), 0.5, dtype=FLOAT16)
+    order = torch.ones(1000, dtype=torch.int64)
+    order[500:] = -1  # half of the sum is beyond what float16 holds
+    assert program.total(x, y, order) == 0.0
+    assert program.total(x, y, order).dtype == FLOAT16
+    assert program.total(x, y, order.abs()).isinf()  # 150000, rounded once
 
 
 # ----------------------------------------------------------------------------------- networks

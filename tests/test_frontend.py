@@ -46,7 +46,7 @@ def _declared(line: str) -> str:
         ("relu(m)", "r : Tensor[N, M] = relu(m)"),
         ("m * 2.0 + b * a if 0 else 0", None),
         ("-m / (m + 1)", "r : Tensor[N, M] = -m / (m + 1)"),
-        ("m > 0.0", "r : IntTensor[N, M] = m > 0.0"),
+        ("m > 0.0", "r : BoolTensor[N, M] = m > 0.0"),
         ("where(m > 0.0, m, 0.0)", "r : Tensor[N, M] = where(m > 0.0, m, 0.0)"),
         ("exp(u)", "r : Tensor = exp(u)"),
         ("tanh(m)", "r : Tensor[N, M] = tanh(m)"),

@@ -86,7 +86,13 @@ def test_gradients_pass_where_they_are_asked_for(program: Any) -> None:
 
 
 def test_other_layouts_and_dtypes(program: Any) -> None:
-    for x in (torch.ones(6, 2)[:, 0], torch.ones(6).bfloat16(), torch.ones(0), torch.ones(1)):
+    for x in (
+        torch.ones(6, 2)[:, 0],
+        torch.ones(6).bfloat16(),
+        torch.ones(6).half(),
+        torch.ones(0),
+        torch.ones(1),
+    ):
         program.decay(x, 0.5)
         assert torch.equal(x, torch.full_like(x, 0.5))
 
@@ -170,11 +176,13 @@ def test_elements_lie_in_any_order(program: Any) -> None:
 
 
 def test_lists_of_several_dtypes(program: Any) -> None:
-    xs = [torch.ones(3), torch.ones(3).double(), torch.ones(3).bfloat16()]
+    dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+    xs = [torch.ones(3, dtype=dtype) for dtype in dtypes]
     program.decay.each(xs, 0.1)
-    assert [x.dtype for x in xs] == [torch.float32, torch.float64, torch.bfloat16]
+    assert [x.dtype for x in xs] == dtypes
     assert xs[1][0] == 0.1
     assert xs[2][0] == torch.tensor(0.1).bfloat16()
+    assert xs[3][0] == torch.tensor(0.1).half()
 
 
 def test_what_is_read_may_be_what_is_written(program: Any) -> None:
@@ -204,7 +212,7 @@ ONES = [torch.ones(3)]
         ((ONES, ONES * 2, ONES, 1.0), ValueError, "'y' has 2 tensors, but 'x' has 1"),
         ((ONES, [torch.ones(2)], ONES, 1.0), ValueError, r"'y'\[0\] has shape \[2\], but 'x'"),
         ((ONES, [torch.ones(3).double()], ONES, 1.0), TypeError, r"'y'\[0\] is Double, but 'x'"),
-        (([torch.ones(3).half()], ONES, ONES, 1.0), TypeError, "float32, float64 or bfloat16"),
+        (([torch.ones(3).int()], ONES, ONES, 1.0), TypeError, "bfloat16 or float16 tensor, got"),
         (([torch.ones(3, device="meta")], ONES, ONES, 1.0), ValueError, "dense tensor on cpu"),
         (([torch.ones(3).to_sparse()], ONES, ONES, 1.0), ValueError, "dense tensor on cpu"),
         ((ONES, ONES, ONES, 1.0), ValueError, r"'x'\[0\] and 'y'\[0\] share memory, and both"),

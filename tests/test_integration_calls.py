@@ -102,8 +102,8 @@ def test_adjoints_come_back_as_a_tuple(program):
         (lambda m: m.shift(W, W, 1.0, 2), ValueError, "'x' must have 2 dimensions, got 1"),
         (lambda m: m.shift(X, W.double(), 1.0, 2), TypeError, "'w' is float64, but the call's "
          "dtype is float32"),
-        (lambda m: m.shift(X.long(), W, 1.0, 2), TypeError, "'x' must be a float32, float64 or "
-         "bfloat16 tensor, got int64"),
+        (lambda m: m.shift(X.long(), W, 1.0, 2), TypeError, "'x' must be a float32, float64, "
+         "bfloat16 or float16 tensor, got int64"),
         (lambda m: m.shift(X.to_sparse(), W, 1.0, 2), ValueError, "'x' must be a dense tensor"),
         (lambda m: m.shift(X.to("meta"), W, 1.0, 2), ValueError, "'w' is on cpu, but argument 'x' "
          "is on meta"),

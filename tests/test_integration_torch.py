@@ -193,13 +193,14 @@ def test_calls_from_many_threads(program):
     assert not failures
 
 
-def test_bfloat16_is_rounded_once(program):
-    x, w = torch.randn(3, 4).bfloat16().requires_grad_(), torch.randn(4).bfloat16()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_dtypes_are_rounded_once(program, dtype):
+    x, w = torch.randn(3, 4, dtype=dtype, requires_grad=True), torch.randn(4, dtype=dtype)
     y = program.scale(x, w, 1.0, 1)
     expected = scale(x.detach().float(), w.float(), 1.0, 1)
-    assert torch.equal(y, expected.bfloat16())
+    assert torch.equal(y, expected.to(dtype))
     (g,) = torch.autograd.grad(y.sum(), x)
-    assert g.dtype == torch.bfloat16
+    assert g.dtype == dtype
     torch.testing.assert_close(g.float(), 2 * w.float() * expected, rtol=0.03, atol=0.03)
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from loma import errors
 from loma.ad.tensor.normalise import call_types, pure_results
-from loma.ad.tensor.pairs import SplitPair
+from loma.ad.tensor.pairs import Source, SplitPair
 from loma.ir import FLOAT, Call, Expr, Function, IntConst, IntType, TensorType, Type, Var
+from loma.sizes import Binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,11 @@ class CallPlan:
                 case "need":
                     values.append(IntConst(int(source.index in wanted)))
                 case "size":
-                    values.append(_size(args[source.index], source.dim))
+                    values.append(_size(args[source.index], source))
         return Call(self.pair.backward, tuple(values), FLOAT)
 
 
-def _size(arg: Expr, dim: int) -> Expr:
+def _size(arg: Expr, source: Source) -> Expr:
     if isinstance(arg.type, IntType):
         return arg
     assert isinstance(arg.type, TensorType)
@@ -74,4 +75,5 @@ def _size(arg: Expr, dim: int) -> Expr:
             arg.span,
             hint="declare the argument with its sizes: Tensor[N, ...]",
         )
-    return arg.type.dims[dim]
+    at = Binding(source.index, source.dim, source.scale, source.offset)
+    return at.value(arg.type.dims[source.dim])

@@ -356,7 +356,7 @@ class ForwardSweep:
             Axis(self._ctx.names.fresh(f"_i{k}"), size) for k, size in enumerate(tape.type.dims[1:])
         )
         counters = tuple(Var(axis.name, INT) for axis in axes)
-        element = INT if tape.type.element == "int" else FLOAT
+        element = INT if tape.type.integer else FLOAT
         cell = Index(tape, (Var(stmt.counter, INT), *counters), element)
         if not isinstance(var.type, TensorType):
             return IndexAssign(cell, "=", var, ()) if store else Assign(var, "=", cell)

@@ -29,7 +29,7 @@ from loma.ir import (
 )  # fmt: skip
 from loma.names import Names, names_of, with_own_indices
 from loma.printer import print_expr
-from loma.sizes import count, is_arithmetic, size_variables
+from loma.sizes import bound_sizes, count, is_arithmetic, size_variables
 from loma.walk import (
     free_variables, map_expressions, map_guarded, statements, substitute, substitute_type,
 )  # fmt: skip
@@ -90,17 +90,10 @@ def normalise(function: Function, module: Module) -> Normal:
 
 def call_types(callee: Function, args: tuple[Expr, ...], results: tuple[Type, ...]) -> list[Type]:
     """Types of a callee's results in the caller's sizes; of unknown rank where those are."""
-    sizes: dict[str, Expr] = {}
+    sizes = bound_sizes(callee.params, args)
     for param, arg in zip(callee.params, args, strict=True):
         if isinstance(param.type, IntType):
             sizes[param.name] = arg
-        if not isinstance(param.type, TensorType) or param.type.dims is None:
-            continue
-        dims = arg.type.dims if isinstance(arg.type, TensorType) else None
-        if dims is not None and len(dims) == len(param.type.dims):
-            for own, dim in zip(param.type.dims, dims, strict=True):
-                if isinstance(own, Var):
-                    sizes.setdefault(own.name, dim)
     out: list[Type] = []
     for type_ in results:
         if isinstance(type_, TensorType) and type_.dims is not None:

@@ -11,12 +11,15 @@ class Source:
     """Where an argument of the backward function comes from.
 
     ``index`` is the position of the primal's argument ("arg", "size", "need"), of its result
-    ("result", "grad"), or of the saved value ("saved"); ``dim`` is the dimension of a "size".
+    ("result", "grad"), or of the saved value ("saved"). A "size" is what the dimension ``dim``
+    binds, which is ``scale`` times it, plus ``offset``.
     """
 
     kind: Literal["arg", "result", "saved", "grad", "size", "need"]
     index: int
     dim: int = 0
+    scale: int = 1
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from loma.ir import (
 )  # fmt: skip
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness, reads_of_type
+from loma.sizes import bindings
 from loma.walk import statements
 
 
@@ -185,14 +186,10 @@ def _add_grads(joint: Joint, arguments: _Arguments) -> None:
 
 def _size_sources(joint: Joint) -> dict[str, Source]:
     """Where each size variable of the primal can be read."""
-    found: dict[str, Source] = {}
-    params = joint.normal.function.params
-    for k, param in enumerate(params):
-        if isinstance(param.type, TensorType) and param.type.dims is not None:
-            for d, dim in enumerate(param.type.dims):
-                if isinstance(dim, Var) and dim.name not in {p.name for p in params}:
-                    found.setdefault(dim.name, Source("size", k, d))
-    return found
+    return {
+        name: Source("size", at.param, at.dim, at.scale, at.offset)
+        for name, at in bindings(joint.normal.function.params).items()
+    }
 
 
 def _add_sizes(
@@ -203,10 +200,7 @@ def _add_sizes(
     needed = set(live)
     for type_ in [p.type for p in arguments.params] + [v.type for v in adjoints]:
         needed |= reads_of_type(type_)
-    shown: set[str] = set()
-    for param in arguments.params:
-        if isinstance(param.type, TensorType) and param.type.dims is not None:
-            shown |= {dim.name for dim in param.type.dims if isinstance(dim, Var)}
+    shown = set(bindings(arguments.params))
     for name, source in _size_sources(joint).items():
         if name in needed and name not in shown:
             arguments.add(name, INT, source)

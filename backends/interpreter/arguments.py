@@ -10,8 +10,9 @@ import numpy as np
 from loma.backends.interpreter import values
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
-from loma.ir import ArrayType, Param, Span, TensorType, Type, Var
+from loma.ir import ArrayType, Param, Span, TensorType, Type
 from loma.printer import print_expr, print_type
+from loma.sizes import Binding, bindings, dims_of
 
 Value = Any
 
@@ -26,12 +27,8 @@ def bind_arguments(frame: Frame, args: Sequence[Value]) -> None:
     env = frame.env
     for param, arg in zip(function.params, args, strict=True):
         env[param.name] = _bound(frame, param, arg)
-    # sizes that stand alone are bound in order; all the others are checked then
-    for param in function.params:
-        if isinstance(param.type, TensorType) and param.type.dims is not None:
-            for dim, size in zip(param.type.dims, env[param.name].shape, strict=True):
-                if isinstance(dim, Var):
-                    env.setdefault(dim.name, size)
+    for name, at in bindings(function.params).items():
+        env[name] = _bound_size(frame, name, function.params[at.param], at)
     for param in function.params:
         _check_sizes(frame, param)
 
@@ -41,10 +38,10 @@ def _bound(frame: Frame, param: Param, arg: Value) -> Value:
     match param.type:
         case TensorType(dims, element):
             array = np.asarray(arg)
-            if element == "int" and array.dtype.kind not in "iub" and array.size:
-                raise TypeError(f"{where} takes integers, found {array.dtype}")
-            if element != "int" and array.dtype.kind in "iub" and array.size:
-                raise TypeError(f"{where} takes floats, found {array.dtype}")
+            taken = {"bool": "b", "int": "iub"}.get(element, "fc")
+            if not frame.inner and array.dtype.kind not in taken and array.size:
+                noun = {"bool": "bools", "int": "integers"}.get(element, "floats")
+                raise TypeError(f"{where} takes {noun}, found {array.dtype}")
             if dims is not None and len(dims) != array.ndim:
                 raise ValueError(
                     f"{where} is {print_type(param.type)}, of rank {len(dims)}; "
@@ -57,6 +54,18 @@ def _bound(frame: Frame, param: Param, arg: Value) -> Value:
             return arg if shared else values.convert(arg, type_, frame.bits)
         case type_:
             return values.from_host(arg, type_, frame.structs, where)
+
+
+def _bound_size(frame: Frame, name: str, param: Param, at: Binding) -> int:
+    size: int = frame.env[param.name].shape[at.dim]
+    value, rest = divmod(size - at.offset, at.scale)
+    if rest or value < 0:
+        where = f"{frame.function.name}: argument '{param.name}' has size {size}"
+        text = print_expr(dims_of(param)[at.dim])
+        raise ValueError(
+            f"{where} in dimension {at.dim}, expected {text} with a whole {name}, 0 or more"
+        )
+    return value
 
 
 def _check_sizes(frame: Frame, param: Param) -> None:

@@ -388,8 +388,8 @@ def _operator(frame: Frame, expr: Op) -> Array:
     except (ValueError, IndexError) as error:
         kind = ValueError if isinstance(error, ValueError) else IndexError
         raise kind(f"{frame.place(expr.span)}: '{expr.name}': {error}") from None
-    element = expr.type.element if isinstance(expr.type, TensorType) else "float"
-    return result.astype(np.int64 if element == "int" else np.float64, copy=False)
+    is_int = isinstance(expr.type, TensorType) and expr.type.integer
+    return result.astype(np.int64 if is_int else np.float64, copy=False)
 
 
 def _attr(frame: Frame, value: Attr) -> int | tuple[int, ...]:

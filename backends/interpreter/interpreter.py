@@ -55,7 +55,9 @@ class Interpreter:
         with np.errstate(all="ignore"):
             if function.simd:
                 return self._run_items(frame, args)
-            return self._invoke(frame, args)
+            found = self._invoke(frame, args)
+        types = (*function.results, *(p.type for p in function.params if p.mode == "Out"))
+        return tuple(map(values.to_host, found, types))
 
     def _call(self, caller: Frame, function: Function, args: Sequence[Value]) -> tuple[Value, ...]:
         return self._invoke(caller.called(function), args)

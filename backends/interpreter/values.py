@@ -21,6 +21,16 @@ Value = Any
 Structs = Mapping[str, Struct]
 
 
+def dtype_of(type_: TensorType) -> type[np.int64 | np.float64]:
+    """In which a tensor is computed with; the elements of a BoolTensor are the ints 0 and 1."""
+    return np.int64 if type_.integer else np.float64
+
+
+def to_host(value: Value, type_: Type) -> Value:
+    """A result as the caller gets it."""
+    return value != 0 if isinstance(type_, TensorType) and type_.element == "bool" else value
+
+
 def convert(value: Value, type_: Type, bits: int = 64) -> Value:
     """The value as one of that type: scalars change theirs, everything else is copied."""
     match type_:
@@ -28,8 +38,8 @@ def convert(value: Value, type_: Type, bits: int = 64) -> Value:
             return to_int(value, bits)
         case FloatType():
             return to_float(value)
-        case TensorType(_, element):
-            return np.array(value, dtype=np.int64 if element == "int" else np.float64)
+        case TensorType():
+            return np.array(value, dtype=dtype_of(type_))
         case TupleType(items):
             return tuple(convert(v, t, bits) for v, t in zip(value, items, strict=True))
         case _:
@@ -52,8 +62,8 @@ def zero(type_: Type, shape: tuple[int, ...], structs: Structs) -> Value:
             return 0
         case FloatType():
             return np.float64(0.0)
-        case TensorType(_, element):
-            return np.zeros(shape, dtype=np.int64 if element == "int" else np.float64)
+        case TensorType():
+            return np.zeros(shape, dtype=dtype_of(type_))
         case ArrayType(element, size):
             return [zero(element, (), structs) for _ in range(size or 0)]
         case StructType(name):

@@ -17,19 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from loma import sizes
 from loma.builtins import BUILTINS
 from loma.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Expr, For, Function, If, Index,
-    IndexAssign, IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Unary, Var, While, Zero,
-    is_tensor_function,
+    FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Element, Expr, For, Function, If,
+    Index, IndexAssign, IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Unary, Var, While,
+    Zero, is_tensor_function,
 )  # fmt: skip
 from loma.ops import OPS
 from loma.walk import children, expressions, free_variables, statements, substitute, walk
 
-Element: TypeAlias = Literal["float", "float32", "int"]
 Dims: TypeAlias = Callable[[Var], tuple[Expr, ...] | None]
 
 ZERO, ONE = IntConst(0), IntConst(1)

@@ -80,7 +80,7 @@ def zeros(target: Var, names: Names, span: Span, fixed: Mapping[int, Var] | None
     }
     own = {dim: Var(axis.name, INT) for dim, axis in axes.items()}
     subscripts = tuple(var for _, var in sorted({**own, **fixed}.items()))
-    integer = target.type.element == "int"
+    integer = target.type.integer
     element = Index(target, subscripts, INT if integer else FLOAT)
     zero = IntConst(0) if integer else FloatConst(0.0)
     return IndexAssign(element, "=", zero, tuple(axes.values()), span)

@@ -16,7 +16,7 @@ from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, FloatType, If,
     Index, IndexAssign, IntConst, IntType, NoDiff, Op, Reduce, ReduceKind, Select, Stmt,
-    TensorType, Unary, Var,
+    TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.names import Names
 from loma.ops import OPS
@@ -60,13 +60,13 @@ class _Stays(Exception):
 
 
 def _is_float(type_: object) -> bool:
-    return isinstance(type_, TensorType) and type_.dims is not None and type_.element != "int"
+    return isinstance(type_, TensorType) and type_.dims is not None and not type_.integer
 
 
-def _dims(expr: Expr) -> tuple[Expr, ...]:
+def _dims(expr: Expr, ints: bool = False) -> tuple[Expr, ...]:
     if not isinstance(expr.type, TensorType) or expr.type.dims is None:
         raise _Stays
-    if expr.type.element == "int":
+    if expr.type.integer and not ints:
         raise _Stays
     return expr.type.dims
 
@@ -74,7 +74,7 @@ def _dims(expr: Expr) -> tuple[Expr, ...]:
 def _scalar(value: Op) -> IntType | FloatType:
     """The type of an operator's elements."""
     assert isinstance(value.type, TensorType)
-    return INT if value.type.element == "int" else FLOAT
+    return INT if value.type.integer else FLOAT
 
 
 class _Lowering:
@@ -135,14 +135,16 @@ class _Lowering:
                 raise _Stays
 
     def _condition(self, cond: Expr, axes: list[Axis]) -> Expr:
+        if isinstance(cond, Var) and isinstance(cond.type, TensorType) and cond.type.integer:
+            return Binary("!=", self._read(cond, axes, INT), IntConst(0), INT)
         element = self.element(cond, axes)
         if element.type == INT:
             return element
         return Binary("!=", element, FloatConst(0.0), INT)
 
-    def _read(self, tensor: Var, axes: list[Axis]) -> Expr:
+    def _read(self, tensor: Var, axes: list[Axis], element: Type = FLOAT) -> Expr:
         """The element that broadcasting puts at the axes."""
-        dims = _dims(tensor)
+        dims = _dims(tensor, element == INT)
         if len(dims) > len(axes):
             raise _Stays
         subscripts: list[Expr] = []
@@ -153,7 +155,7 @@ class _Lowering:
                 subscripts.append(IntConst(0))
             else:
                 raise _Stays
-        return Index(tensor, tuple(subscripts), FLOAT, tensor.span)
+        return Index(tensor, tuple(subscripts), element, tensor.span)
 
     def _stored(self, value: Op, make: Callable[[Op, list[Axis]], Expr]) -> Var:
         """A temporary with the value that ``make`` gives for each element."""

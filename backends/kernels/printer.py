@@ -112,5 +112,5 @@ class _Printer:
 
 def _bytes(var: Var) -> str:
     assert isinstance(var.type, TensorType)
-    width = 8 if var.type.element == "int" else 4
+    width = {"int": 8, "bool": 1}.get(var.type.element, 4)
     return f"{print_expr(sizes.product((IntConst(width), *(var.type.dims or ()))))} bytes"

@@ -13,11 +13,12 @@ from loma.backends.libtorch.codegen import cpp_name
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.libtorch.sizes import bind_row, dim_row
 from loma.ir import (
-    FLOAT, INT, Expr, Function, Module, Param, TensorType, Type, Var, default_values,
+    FLOAT, INT, Expr, Function, Module, Param, TensorType, Type, default_values,
     is_tensor_function,
 )  # fmt: skip
 from loma.names import Names
 from loma.printer import print_param, print_type
+from loma.sizes import Binding, bindings
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
@@ -89,6 +90,8 @@ def _kind(type_: Type) -> str | None:
     match type_:
         case TensorType(_, "int"):
             return "IntTensor"
+        case TensorType(_, "bool"):
+            return "BoolTensor"
         case TensorType(_, "float32"):
             return "Tensor32"
         case TensorType():
@@ -117,22 +120,18 @@ class _Slots:
     """Where a call keeps its sizes and ints, and which parameter's dimension sets a size."""
 
     position: dict[str, int]
-    binders: dict[tuple[str, int], str]  # (parameter, dimension) → size variable
+    binders: dict[tuple[int, int], tuple[str, Binding]]  # (parameter, dimension) → size variable
 
     @property
     def size_names(self) -> tuple[str, ...]:
-        return tuple(self.binders.values())
+        return tuple(name for name, _ in self.binders.values())
 
 
 def _slots(passed: Sequence[Param]) -> _Slots:
     ints = [param.name for param in passed if param.type == INT]
-    binders: dict[tuple[str, int], str] = {}
-    for param in passed:
-        for position, dim in enumerate(_dims(param.type)):
-            if isinstance(dim, Var) and dim.name not in ints and dim.name not in binders.values():
-                binders[param.name, position] = dim.name
-    names = [*binders.values(), *ints]
-    return _Slots({name: slot for slot, name in enumerate(names)}, binders)
+    bound = bindings(passed)
+    binders = {(at.param, at.dim): (name, at) for name, at in bound.items()}
+    return _Slots({name: slot for slot, name in enumerate([*bound, *ints])}, binders)
 
 
 def slot_names(function: Function, zeroed: Collection[int]) -> tuple[str, ...]:
@@ -197,11 +196,12 @@ class _Row:
         function, passed = self.function, self.passed
         name = cpp_name(function.name)
         slots = _slots(passed)
+        at = {param.name: k for k, param in enumerate(passed)}
         dims: list[tuple[str, tuple[str, ...]]] = []
         parameters, results = [], []
         for position, param in enumerate(function.params):
             array = f"{name}__dims_{position}"
-            dims.append((array, _dim_rows(param, slots)))
+            dims.append((array, _dim_rows(at.get(param.name, -1), param, slots)))
             parameters.append(self._parameter(position, param, array))
         types = (*function.results, *(p.type for p in function.params if p.mode == "Out"))
         for position, type_ in enumerate(types):
@@ -253,12 +253,14 @@ def returned_results(function: Function, zeroed: Collection[int]) -> int:
     return len(function.results) + sum(function.params[k].mode == "Out" for k in zeroed)
 
 
-def _dim_rows(param: Param, slots: _Slots) -> tuple[str, ...]:
+def _dim_rows(number: int, param: Param, slots: _Slots) -> tuple[str, ...]:
     rows = []
     for position, dim in enumerate(_dims(param.type)):
-        bound = slots.binders.get((param.name, position))
-        row = bind_row(bound, slots.position[bound]) if bound else dim_row(dim, slots.position)
-        rows.append(row)
+        bound = slots.binders.get((number, position))
+        if bound:
+            rows.append(bind_row(dim, bound[1], slots.position[bound[0]]))
+        else:
+            rows.append(dim_row(dim, slots.position))
     return tuple(rows)
 
 
@@ -272,7 +274,8 @@ def _split(pair: SplitPair) -> SplitRow:
         forward=cpp_name(pair.forward),
         backward=cpp_name(pair.backward),
         sources=tuple(
-            f"{{loma::Source::Kind::{_SOURCES[source.kind]}, {source.index}, {source.dim}}}"
+            f"{{loma::Source::Kind::{_SOURCES[source.kind]}, {source.index}, {source.dim}, "
+            f"{source.scale}, {source.offset}}}"
             for source in pair.sources
         ),
         differentiable=tuple(map(str, pair.differentiable)),

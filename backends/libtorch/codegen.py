@@ -16,7 +16,7 @@ from loma.backends.base import environment
 from loma.backends.kernels.fuse import fuse
 from loma.backends.kernels.ir import Step, as_statement, temporaries
 from loma.backends.libtorch import loops, ops
-from loma.backends.libtorch.context import FunctionContext, signature, size_variables
+from loma.backends.libtorch.context import FunctionContext, signature
 from loma.backends.libtorch.expressions import scalar_type
 from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.libtorch.scalars import lower_scalars
@@ -27,7 +27,8 @@ from loma.ir import (
     Function, IndexAssign, IntType, Module, Op, Param, TensorType, Type, is_tensor_function,
     line_in_file,
 )  # fmt: skip
-from loma.printer import print_type
+from loma.printer import print_expr, print_type
+from loma.sizes import bindings, dims_of
 from loma.walk import calls, aggregates, expressions, statements, walk
 
 if TYPE_CHECKING:
@@ -95,10 +96,11 @@ def lower_function(
             writer.line(f"const at::Tensor {name} = loma::dense({name}_in_);")
         else:
             params.append(f"const at::Tensor& {name}")
-    for size, (tensor, dim) in size_variables(function).items():
-        writer.line(
-            f"[[maybe_unused]] const int64_t {cpp_name(size)} = {cpp_name(tensor)}.size({dim});"
-        )
+    for size, at in bindings(function.params).items():
+        value = f"{cpp_name(function.params[at.param].name)}.size({at.dim})"
+        if (at.scale, at.offset) != (1, 0):
+            value = f"loma::floor_div({value} - {at.offset}, {at.scale})"
+        writer.line(f"[[maybe_unused]] const int64_t {cpp_name(size)} = {value};")
     if _is_called(function, module):
         _write_param_checks(writer, context, host)
     statements = Statements(context, host, writer)
@@ -132,6 +134,13 @@ def _write_param_checks(writer: Writer, context: FunctionContext, host: Host) ->
             place = cpp_string(f"{context.function.name}: argument '{param.name}'")
             shape = host.shape(param.type)
             writer.line(f"loma::check_shape({cpp_name(param.name)}, {shape}, {place});")
+    for size, at in bindings(context.function.params).items():
+        if at.offset > 0:
+            param = context.function.params[at.param]
+            place = cpp_string(f"{context.function.name}: argument '{param.name}'")
+            text = print_expr(dims_of(param)[at.dim])
+            wanted = cpp_string(f"{text} with a whole {size}, 0 or more")
+            writer.line(f"loma::check_size({cpp_name(size)}, {place}, {wanted});")
 
 
 def _entry(function: Function) -> dict[str, object]:

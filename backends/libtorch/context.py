@@ -17,6 +17,7 @@ from loma.ir import (
     Span, TensorType, Type, Unpack, Var, Zero, line_in_file,
 )  # fmt: skip
 from loma.printer import print_expr, print_function
+from loma.sizes import size_variables
 from loma.walk import expressions, statements, variables, walk
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class FunctionContext:
         self.mutated = _mutated(function)
         self.dense = _dense(function)
         self.assigned = _assigned_scalars(function)
-        self.sizes = size_variables(function)
+        self.sizes = set(size_variables(function))
         self._temporaries = 0
         self._size_slots: dict[str, str] = {}
 
@@ -231,18 +232,6 @@ def signature(function: Function) -> str:
         if line.endswith(":"):
             return "\n".join(f"// {text}" for text in head[: k + 1])
     return f"// {head[0]}"
-
-
-def size_variables(function: Function) -> dict[str, tuple[str, int]]:
-    """Size variables that the arguments bind: name -> (tensor, dimension)."""
-    names = {param.name for param in function.params}
-    found: dict[str, tuple[str, int]] = {}
-    for param in function.params:
-        if isinstance(param.type, TensorType) and param.type.dims is not None:
-            for k, dim in enumerate(param.type.dims):
-                if isinstance(dim, Var) and dim.name not in names:
-                    found.setdefault(dim.name, (param.name, k))
-    return found
 
 
 def _mutated(function: Function) -> set[str]:

@@ -55,7 +55,19 @@ def scalar_type(type_: Type, span: Span) -> str:
 
 def element_type(type_: TensorType) -> str:
     """The C++ type of a tensor's elements."""
-    return {"float": "real", "float32": "float", "int": "int64_t"}[type_.element]
+    return "bool" if type_.element == "bool" else value_type(type_)
+
+
+def value_type(type_: TensorType) -> str:
+    """The C++ type in which a tensor's elements are computed with."""
+    return {"float": "real", "float32": "float", "int": "int64_t", "bool": "int64_t"}[type_.element]
+
+
+def loaded(place: str, type_: Type) -> str:
+    """The value of an element in memory. One of a BoolTensor is read as a byte, since gcc makes no
+    vectors of conditions on bools."""
+    is_bool = isinstance(type_, TensorType) and type_.element == "bool"
+    return f"int64_t(reinterpret_cast<const uint8_t&>({place}))" if is_bool else place
 
 
 def scalar_function_name(name: str) -> str:

@@ -114,6 +114,13 @@ class _Loop(Nest):
         assert isinstance(read.base, Var)
         return self.scalars.get(read.base.name) or super().index(read)
 
+    def written(self, target: Index) -> str:
+        """The element of a target, to be assigned to."""
+        base = target.base
+        assert isinstance(base, Var)
+        address = self.address(self.access(target, False))
+        return self.scalars.get(base.name) or f"{self.pointer(base)}[{address}]"
+
 
 def write_joined(writer: Writer, context: FunctionContext, found: Joined, blank: set[int]) -> None:
     """Writes the loop as a function of its own, and its call. Statements at the positions ``blank``
@@ -164,7 +171,7 @@ def _lines(nest: _Loop, found: Joined) -> list[str]:
         assert isinstance(stmt.target, Index)
         base = _base(stmt)
         value = strip(nest.value(without_no_diff(stmt.value), stmt.target.type))
-        place = nest.index(stmt.target)
+        place = nest.written(stmt.target)
         if base.name in nest.scalars and base.name not in known:
             known.add(base.name)
             place = f"{nest.element(stmt.target)} {place}"

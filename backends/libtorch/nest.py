@@ -16,7 +16,7 @@ from loma import sizes
 from loma.backends.libtorch import tiles
 from loma.backends.libtorch.access import ZERO, Access, Subscript, analyse, reads, score
 from loma.backends.libtorch.expressions import (
-    Expressions, element_type, scalar_type, strip,
+    Expressions, loaded, scalar_type, strip, value_type,
 )  # fmt: skip
 from loma.backends.libtorch.frames import (
     INITIAL, NEEDS_ELEMENTS, POSITIONS, Frame, LooseCheck, update,
@@ -95,7 +95,7 @@ class Nest(Expressions):
     def element(self, read: Index) -> str:
         type_ = read.base.type
         assert isinstance(type_, TensorType)
-        return element_type(type_)
+        return value_type(type_)
 
     def terms(self, coefficients: dict[str, Expr], rest: Expr, skip: str | None) -> str:
         """``rest + sum(coefficient * axis)`` without the axis to skip, as C++."""
@@ -177,6 +177,7 @@ class Nest(Expressions):
         assert isinstance(read.base, Var)
         frame, pointer = self.frame, self.pointer(read.base)
         text = f"{pointer}[{self.address(access, in_place=frame.guards > 0)}]"
+        text = loaded(text, read.base.type)
         inner = frame.inner
         varies = inner is None or access.is_loose_in(inner) or inner in access.coefficients
         # In front of the loop nothing has tested yet whether a padded read is inside.
@@ -192,13 +193,13 @@ class Nest(Expressions):
             return self._load(pad.read, access)
         pointer = self.pointer(access.base)
         if stretch := self.frame.mask(access):
-            read = f"{pointer}[{self.address(access)}]"
+            read = loaded(f"{pointer}[{self.address(access)}]", access.base.type)
             return f"({stretch}.has(lane_) ? {read} : {self.element(pad.read)}(0))"
         tests = [
             f"uint64_t({strip(self.ints(s.expr))}) < uint64_t({strip(self.ints(s.size))})"
             for s in self.may_leave(access)
         ]
-        read = f"{pointer}[{self.address(access, in_place=True)}]"
+        read = loaded(f"{pointer}[{self.address(access, in_place=True)}]", access.base.type)
         zero = f"{self.element(pad.read)}(0)"
         return f"({' && '.join(tests)} ? {read} : {zero})" if tests else read
 

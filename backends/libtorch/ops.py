@@ -32,7 +32,7 @@ class Lowered:
 
     @property
     def result_is_float(self) -> bool:
-        return isinstance(self.op.type, TensorType) and self.op.type.element != "int"
+        return isinstance(self.op.type, TensorType) and not self.op.type.integer
 
     def attr(self, name: str) -> str:
         value = dict(self.op.attrs)[name]
@@ -59,11 +59,15 @@ class Lowered:
         result is float."""
         text, type_ = self.args[position], self.type(position)
         if isinstance(type_, TensorType):
-            if type_.element == "int" and self.result_is_float:
+            if type_.integer and self.result_is_float:
                 return f"{text}.to(loma::options<real>().dtype())"
             return text
         number = "real" if type_ == FLOAT or self.result_is_float else "int64_t"
         return f"loma::scalar<{number}>({text})"
+
+    def is_bool(self, position: int) -> bool:
+        type_ = self.type(position)
+        return isinstance(type_, TensorType) and type_.element == "bool"
 
     def is_tensor(self, position: int) -> bool:
         return isinstance(self.type(position), TensorType)
@@ -104,7 +108,6 @@ def _infix(name: str) -> Row:
 
 
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-_TO_INT = ".to(at::kLong)"
 
 
 def _compare(name: str) -> Row:
@@ -114,25 +117,25 @@ def _compare(name: str) -> Row:
         for k in range(2):
             number = "real" if c.type(k) == FLOAT else "int64_t"
             sides.append(c.args[k] if c.is_tensor(k) else f"loma::scalar<{number}>({c.args[k]})")
-        return f"at::{name}({sides[0]}, {sides[1]}){_TO_INT}"
+        return f"at::{name}({sides[0]}, {sides[1]})"
 
     return Row(emit, _h(name))
 
 
 def _is_float(type_: Type) -> bool:
-    return isinstance(type_, TensorType) and type_.element != "int"
+    return isinstance(type_, TensorType) and not type_.integer
 
 
 _ATEN = {"min": "minimum", "max": "maximum"}  # those that have the function's own name aside
 
 
-def _builtin(name: str, is_int: bool) -> Row:
+def _builtin(name: str) -> Row:
     """``at::name(x, ...)`` of tensors that broadcast."""
     function = _ATEN.get(name, name)
 
     def emit(c: Lowered) -> str:
         args = (c.tensor(k) for k in range(len(c.args)))
-        return f"at::{function}({', '.join(args)}){_TO_INT if is_int else ''}"
+        return f"at::{function}({', '.join(args)})"
 
     return Row(emit, _h(function))
 
@@ -157,10 +160,8 @@ def _mul_no_nan(c: Lowered) -> str:
 
 
 def _where(c: Lowered) -> str:
-    first = c.op.args[0]
-    if isinstance(first, Op) and first.name in _COMPARISONS:
-        # A comparison that only this reads stays a mask of bytes.
-        return f"at::where({c.args[0].removesuffix(_TO_INT)}, {c.tensor(1)}, {c.tensor(2)})"
+    if c.is_bool(0):
+        return f"at::where({c.args[0]}, {c.tensor(1)}, {c.tensor(2)})"
     # loma::scalar(...) of an int would not be promoted to the dtype of the other branch.
     cond = c.args[0] if c.is_tensor(0) else f"loma::scalar<real>({c.args[0]})"
     return f"at::where(at::ne({cond}, 0), {c.tensor(1)}, {c.tensor(2)})"
@@ -397,14 +398,10 @@ ROWS: dict[str, Row] = {
             "ones_like",
         )
     },
-    "mod": _builtin("remainder", False),
-    "floordiv": _builtin("floor_divide", False),
-    **{name: _builtin(f"logical_{name}", True) for name in ("and", "or", "not")},
-    **{
-        name: _builtin(name, info.result == "int")
-        for name, info in BUILTINS.items()
-        if not info.scalar_only
-    },
+    "mod": _builtin("remainder"),
+    "floordiv": _builtin("floor_divide"),
+    **{name: _builtin(f"logical_{name}") for name in ("and", "or", "not")},
+    **{name: _builtin(name) for name, info in BUILTINS.items() if not info.scalar_only},
     "pow": _infix("pow"),
     "clamp": Row(_clamp, _h("minimum", "maximum")),
     "softplus": Row(_softplus, _h("log_sigmoid", "neg")),

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from loma import sizes
 from loma.backends.libtorch import tiles
 from loma.backends.libtorch.access import Loop
-from loma.backends.libtorch.expressions import element_type, scalar_type, strip
+from loma.backends.libtorch.expressions import scalar_type, strip, value_type
 from loma.backends.libtorch.frames import INITIAL, POSITIONS, update
 from loma.backends.libtorch.nest import Nest
 from loma.backends.libtorch.plan import Plan
@@ -261,4 +261,4 @@ def write_partial_sum(
 def element_of(target: Index | Var) -> str:
     assert isinstance(target, Index)
     assert isinstance(target.base.type, TensorType)
-    return element_type(target.base.type)
+    return value_type(target.base.type)

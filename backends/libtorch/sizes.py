@@ -8,7 +8,7 @@ from loma import errors
 from loma.backends.libtorch.names import cpp_string
 from loma.ir import Binary, Builtin, Expr, IntConst, Select, Unary, Var
 from loma.printer import print_expr
-from loma.sizes import constant
+from loma.sizes import Binding, constant
 
 _FUNCTIONS = {"//": "loma::floor_div", "%": "loma::floor_mod", "/": "loma::trunc_div"}
 _BUILTINS = {"max": "loma::larger", "min": "loma::smaller"}
@@ -26,8 +26,11 @@ def dim_row(expr: Expr, slots: Mapping[str, int]) -> str:
     return f"LOMA_SIZE(({_cpp(expr, slots)}), {text})"
 
 
-def bind_row(name: str, slot: int) -> str:
-    return f"{{loma::Dim::Rule::Bind, {slot}, nullptr, nullptr, {cpp_string(name)}}}"
+def bind_row(expr: Expr, binding: Binding, slot: int) -> str:
+    """The initialiser of a ``loma::Dim`` that sets a size variable."""
+    text = cpp_string(print_expr(expr))
+    scaled = f"{binding.scale}, {binding.offset}"
+    return f"{{loma::Dim::Rule::Bind, {slot}, nullptr, nullptr, {text}, {scaled}}}"
 
 
 def _cpp(expr: Expr, slots: Mapping[str, int]) -> str:

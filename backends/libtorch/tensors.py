@@ -10,7 +10,7 @@ from loma import errors, sizes
 from loma.backends.libtorch import ops
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import (
-    Expressions, body_name, element_type, scalar_type, strip,
+    Expressions, body_name, element_type, scalar_type, strip, value_type,
 )  # fmt: skip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
@@ -48,13 +48,16 @@ class Host(Expressions):
             scalar_type(read.base.type, read.span)
         assert isinstance(read.base.type, TensorType)
         base = self.tensor(read.base)
-        number = element_type(read.base.type)
-        if not read.subscripts:
-            return f"loma::item<{number}>({base})"
-        subscripts = ", ".join(strip(self.value(s, INT)) for s in read.subscripts)
-        place = cpp_string(self.context.place(self.context.line(read.span)))
-        name = self.context.show(read.base) if isinstance(read.base, Var) else "the value"
-        return f"loma::element<{number}>({base}, {{{subscripts}}}, {place}, {cpp_string(name)})"
+        number, value = element_type(read.base.type), value_type(read.base.type)
+        if read.subscripts:
+            subscripts = ", ".join(strip(self.value(s, INT)) for s in read.subscripts)
+            place = cpp_string(self.context.place(self.context.line(read.span)))
+            name = self.context.show(read.base) if isinstance(read.base, Var) else "the value"
+            text = f"loma::element<{number}>({base}, {{{subscripts}}}, {place}, {cpp_string(name)})"
+        else:
+            text = f"loma::item<{number}>({base})"
+        # Sums of C++'s own bool would have 32 bits.
+        return text if value == number else f"{value}({text})"
 
     def zero_pad(self, pad: ZeroPad) -> str:
         base = self.tensor(pad.read.base)
@@ -123,6 +126,14 @@ class Host(Expressions):
                     "the libtorch backend cannot compile this tensor expression", expr.span
                 )
 
+    def _operand(self, op: Op, arg: Expr) -> str:
+        """A BoolTensor is widened where ints are wanted of it, and not only its elements."""
+        text = self.tensor(arg)
+        keeps = isinstance(op.type, TensorType) and op.type.element == "bool"
+        keeps = keeps or (op.name == "where" and arg is op.args[0])
+        is_bool = isinstance(arg.type, TensorType) and arg.type.element == "bool"
+        return f"{text}.to(at::kLong)" if is_bool and not keeps else text
+
     def _operator(self, op: Op) -> str:
         row = ops.row(op)
         lowered = self._lowered(op)
@@ -137,7 +148,7 @@ class Host(Expressions):
 
     def _lowered(self, op: Op) -> ops.Lowered:
         args = tuple(
-            self.tensor(arg) if isinstance(arg.type, TensorType)
+            self._operand(op, arg) if isinstance(arg.type, TensorType)
             else strip(self.value(arg))
             for arg in op.args
         )  # fmt: skip
@@ -216,7 +227,7 @@ def _may_refuse(op: Op) -> bool:
             return not sizes.equal(left[-1], right[-2])
         case "linear", [left, right, *_]:
             return not (left and right and sizes.equal(left[-1], right[-1]))
-        case "mod" | "floordiv", _ if isinstance(op.type, TensorType) and op.type.element == "int":
+        case "mod" | "floordiv", _ if isinstance(op.type, TensorType) and op.type.integer:
             return True  # division by zero
         case name, [_, _, *_] if not OPS[name].internal:
             return name not in _BROADCASTING or not _provable(op)

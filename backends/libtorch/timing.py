@@ -13,17 +13,19 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loma.backends.kernels.cost import Cost, Element, cost_of, is_work
+from loma.backends.kernels.cost import Cost, cost_of, is_work
 from loma.backends.kernels.ir import Kernel, Tiled
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
-from loma.ir import Declare, Expr, Function, Return, Stmt, TensorType, Unpack, Var, line_in_file
+from loma.ir import (
+    Declare, Element, Expr, Function, Return, Stmt, TensorType, Unpack, Var, line_in_file,
+)  # fmt: skip
 from loma.printer import print_stmt
 from loma.walk import statements, variables
 
-_WIDTHS: dict[Element, str] = {"float": "sizeof(real)", "float32": "4", "int": "8"}
+_WIDTHS: dict[Element, str] = {"float": "sizeof(real)", "float32": "4", "int": "8", "bool": "1"}
 
 
 @dataclass(frozen=True, slots=True)

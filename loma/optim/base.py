@@ -15,7 +15,7 @@ import loma
 if TYPE_CHECKING:
     from loma.functions import LomaModule
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 @functools.cache
@@ -28,9 +28,9 @@ def program(name: str) -> LomaModule:
 class Optimizer(torch.optim.Optimizer):
     """An optimiser whose :meth:`update` steps the parameters of one group.
 
-    Parameters are dense CPU tensors of float32, float64 or bfloat16 (which is computed in float32
-    and rounded at the end of a step). Others are refused when they are added, with TypeError or
-    ValueError.
+    Parameters are dense CPU tensors of float32, float64, bfloat16 or float16 (the last two are
+    computed in float32 and rounded at the end of a step). Others are refused when they are added,
+    with TypeError or ValueError.
     """
 
     # _update, into which torch.compile does not trace: of calls of compiled kernels there is
@@ -58,7 +58,8 @@ class Optimizer(torch.optim.Optimizer):
         name = f"{type(self).__name__}: parameter {number} of group {len(self.param_groups) - 1}"
         if param.dtype not in DTYPES:
             raise TypeError(
-                f"{name} is {param.dtype}; loma's optimisers take float32, float64 and bfloat16"
+                f"{name} is {param.dtype}; loma's optimisers take float32, float64, bfloat16 and "
+                "float16"
             )
         if param.device.type != "cpu" or param.layout is not torch.strided:
             kind = f"{param.layout} on {param.device}"

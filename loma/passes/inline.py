@@ -41,7 +41,8 @@ class _Inlining:
         self._functions = functions
         self._names = Names(names_of(caller))
         self._known = {param.name for param in caller.params}  # declared so far
-        self._taken = {*self._known, *size_variables(caller), *written_names(caller.body)}
+        self._sizes = set(size_variables(caller))
+        self._taken = {*self._known, *self._sizes, *written_names(caller.body)}
         self._changed = _changed(caller, functions)
         self._size = sum(1 for _ in statements(caller.body))
 
@@ -146,17 +147,13 @@ class _Inlining:
             if isinstance(arg, Var) and arg.name in self._changed:
                 return None  # its value may change while the callee's name for it should not
             values[param.name] = arg
-        names = {param.name for param in callee.params}
-        for param in callee.params:
-            arg = values[param.name]
-            if not isinstance(param.type, TensorType) or param.type.dims is None:
-                continue
-            dims = arg.type.dims if isinstance(arg.type, TensorType) else None
-            if dims is None or len(dims) != len(param.type.dims):
-                return None
-            for own, dim in zip(param.type.dims, dims, strict=True):
-                if isinstance(own, Var) and own.name not in names:
-                    values.setdefault(own.name, dim)
+        bound = sizes.bound_sizes(callee.params, args)
+        for name, at in sizes.bindings(callee.params).items():
+            if at.offset > 0 and not (
+                name in bound and sizes.is_nonnegative(bound[name], self._sizes.__contains__)
+            ):
+                return None  # D of D + 1 may be below 0, which the call checks
+        values |= bound
         for param in callee.params:
             if not _same(substitute_type(param.type, values), values[param.name].type):
                 return None

@@ -32,6 +32,12 @@ namespace {
 
 bool is_float_tensor(Kind kind) { return kind == Kind::Tensor || kind == Kind::Tensor32; }
 
+// The dtypes that an IntTensor may have.
+bool is_widened(at::ScalarType dtype) {
+  return dtype == at::kLong || dtype == at::kInt || dtype == at::kShort || dtype == at::kChar ||
+         dtype == at::kByte || dtype == at::kBool;
+}
+
 const char* dtype_name(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat: return "float32";
@@ -40,7 +46,12 @@ const char* dtype_name(at::ScalarType dtype) {
     case at::kBFloat16: return "bfloat16";
     case at::kLong: return "int64";
     case at::kInt: return "int32";
+    case at::kShort: return "int16";
+    case at::kChar: return "int8";
+    case at::kByte: return "uint8";
     case at::kBool: return "bool";
+    case at::kComplexFloat: return "complex64";
+    case at::kComplexDouble: return "complex128";
     default: return c10::toString(dtype);
   }
 }
@@ -49,13 +60,19 @@ void check_tensor(const Function& f, const Parameter& p, const at::Tensor& x, at
                   const Parameter*& first, const at::Tensor*& first_tensor) {
   TORCH_CHECK_TYPE(x.defined(), f.display, ": argument '", p.name, "' is an undefined tensor");
   const auto own = x.scalar_type();
-  if (p.kind == Kind::IntTensor) {
-    TORCH_CHECK_TYPE(own == at::kLong, f.display, ": argument '", p.name,
-                     "' must be an int64 tensor, got ", dtype_name(own));
+  if (p.kind == Kind::BoolTensor) {
+    TORCH_CHECK_TYPE(own == at::kBool, f.display, ": argument '", p.name,
+                     "' must be a bool tensor, got ", dtype_name(own));
+  } else if (p.kind == Kind::IntTensor) {
+    TORCH_CHECK_TYPE(is_widened(own), f.display, ": argument '", p.name,
+                     "' must be an int64 tensor (or int32, int16, int8, uint8 or bool, which are "
+                     "widened), got ", dtype_name(own));
+    // What is widened is a copy.
+    TORCH_CHECK_TYPE(p.role != Role::Out || own == at::kLong, f.display, ": argument '", p.name,
+                     "' is written, so it must be an int64 tensor, got ", dtype_name(own));
   } else {
-    TORCH_CHECK_TYPE(own == at::kFloat || own == at::kDouble || own == at::kBFloat16, f.display,
-                     ": argument '", p.name,
-                     "' must be a float32, float64 or bfloat16 tensor, got ", dtype_name(own));
+    TORCH_CHECK_TYPE(is_supported(own), f.display, ": argument '", p.name, "' must be a ",
+                     kSupported, " tensor, got ", dtype_name(own));
     TORCH_CHECK_TYPE(p.kind != Kind::Tensor32 || own == at::kFloat, f.display, ": argument '",
                      p.name, "' must be a float32 tensor, got ", dtype_name(own));
     TORCH_CHECK_TYPE(own == dtype, f.display, ": argument '", p.name, "' is ", dtype_name(own),
@@ -113,6 +130,23 @@ I size_of(const at::Tensor& x, int d) {
   }
 }
 
+// The size variable that a dimension binds.
+template <class I>
+I bound(const Function& f, const Parameter& p, int d, const I& size) {
+  const Dim& dim = p.dims[d];
+  if (is_slot(dim)) {
+    return size;
+  }
+  const I rest = size - dim.offset;
+  // A size is not negative, so that without an offset above it the rest is none either.
+  TORCH_CHECK_VALUE((dim.offset <= 0 || rest >= 0) &&
+                        (dim.scale == 1 || floor_mod(rest, I(dim.scale)) == 0),
+                    f.display, ": argument '", p.name, "' has size ", size, " in dimension ", d,
+                    ", expected ", dim.text, " with a whole ", f.size_names[dim.value],
+                    ", 0 or more");
+  return floor_div(rest, I(dim.scale));
+}
+
 template <class I>
 I to_int(const c10::IValue& value) {
   if constexpr (std::is_same_v<I, int64_t>) {
@@ -128,7 +162,7 @@ at::ScalarType dtype_of_call(const Operator& op, Arguments arguments) {
   std::optional<at::ScalarType> scalar;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Kind kind = op.parameter(i).kind;
-    if (kind == Kind::Int || kind == Kind::IntTensor || !arguments[i].isTensor()) {
+    if (is_integer(kind) || !arguments[i].isTensor()) {
       continue;
     }
     const at::Tensor& x = arguments[i].toTensor();
@@ -151,7 +185,7 @@ I evaluate(const Dim& dim, const std::vector<I>& slots) {
   switch (dim.rule) {
     case Dim::Rule::Bind:
     case Dim::Rule::Slot:
-      return slots[dim.value];
+      return is_slot(dim) ? slots[dim.value] : slots[dim.value] * dim.scale + dim.offset;
     case Dim::Rule::Constant:
       return dim.value;
     case Dim::Rule::Expression:
@@ -182,7 +216,7 @@ std::vector<I> bind_slots(const Operator& op, Arguments arguments) {
     check_tensor(f, p, x, dtype, first, first_tensor);
     for (int d = 0; d < p.rank; ++d) {
       if (p.dims[d].rule == Dim::Rule::Bind) {
-        slots[p.dims[d].value] = size_of<I>(x, d);
+        slots[p.dims[d].value] = bound<I>(f, p, d, size_of<I>(x, d));
       } else {
         checks = true;
       }

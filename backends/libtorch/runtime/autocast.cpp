@@ -1,6 +1,6 @@
 // Automatic mixed precision: under torch.autocast a call may get floating arguments of several
-// dtypes, bfloat16 from a layer of torch and float32 from parameters. They are cast to the widest
-// among them, as the operators of autocast's list "promote to the widest" are. This happens above
+// dtypes, a narrow one from a layer of torch and float32 from parameters. They are cast to the widest
+// among them (dtypes that no call has are left for the check of the arguments to refuse), as the operators of autocast's list "promote to the widest" are. This happens above
 // autograd, so gradients come back in each argument's own dtype. Arguments of one dtype stay as
 // they are. An Out argument counts for the widest dtype, but is never cast: the caller's memory is
 // written.
@@ -12,11 +12,6 @@
 namespace loma {
 namespace {
 
-// Others, float16 among them, are left for the check of the arguments to refuse.
-bool is_supported(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
-}
-
 // The widest dtype of the float tensors, else of the floats (a number has a dtype only for want of
 // a tensor's); float32 for a function that takes no other.
 std::optional<at::ScalarType> widest(const Operator& op, Arguments arguments) {
@@ -26,7 +21,7 @@ std::optional<at::ScalarType> widest(const Operator& op, Arguments arguments) {
     if (kind == Kind::Tensor32) {
       return at::kFloat;
     }
-    if (kind == Kind::Int || kind == Kind::IntTensor || !arguments[i].isTensor()) {
+    if (is_integer(kind) || !arguments[i].isTensor()) {
       continue;
     }
     const at::Tensor& x = arguments[i].toTensor();
@@ -62,7 +57,7 @@ void run_autocast(const Operator& op, Stack* stack) {
     for (size_t i = 0; i < count; ++i) {
       const Parameter& p = op.parameter(i);
       c10::IValue& argument = torch::jit::peek(*stack, i, count);
-      if (p.kind == Kind::Int || p.kind == Kind::IntTensor || !argument.toTensor().defined()) {
+      if (is_integer(p.kind) || !argument.toTensor().defined()) {
         continue;
       }
       if (is_cast(p, argument.toTensor().scalar_type(), *dtype)) {

@@ -115,7 +115,10 @@ c10::IValue SplitNode::source(const Source& from, const autograd::variable_list&
     case Source::Kind::Grad:
       return grad(from.index, grads);
     case Source::Kind::Size:
-      return sizes[argument][from.dim];
+      if (from.scale == 1 && from.offset == 0) {
+        return sizes[argument][from.dim];
+      }
+      return floor_div(sizes[argument][from.dim] - from.offset, c10::SymInt(from.scale));
     case Source::Kind::Need:
       return static_cast<int64_t>(wanted(from.index));
   }

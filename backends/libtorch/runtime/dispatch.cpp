@@ -40,7 +40,7 @@ struct KernelArguments {
 
 at::Tensor zero_adjoint(const Operator& op, const Parameter& p, Arguments arguments,
                         const std::vector<int64_t>& slots, at::TensorOptions options) {
-  options = options.dtype(is_integer(p.kind) ? at::kLong : options.dtype().toScalarType());
+  options = options.dtype(dtype_of(p.kind, options.dtype().toScalarType()));
   if (p.kind == Kind::Float) {
     return at::zeros({}, options.device(at::kCPU));
   }
@@ -76,7 +76,7 @@ KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
       out.ints.push_back(slots[next_int++]);
     } else {
       const at::Tensor& x = arguments[op.argument_of[i]].toTensor();
-      out.tensors.push_back(is_integer(p.kind) ? x : as_dtype(x, dtype));
+      out.tensors.push_back(as_dtype(x, dtype_of(p.kind, dtype)));
     }
   }
   return out;
@@ -119,16 +119,14 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   check_result_sizes(op, slots);
   const auto dtype = dtype_of_call(op, arguments);
-  // bfloat16 is computed in float32 and rounded once, at the end.
-  const bool narrow = dtype == at::kBFloat16;
-  const auto inputs = kernel_arguments(op, arguments, slots, narrow ? at::kFloat : dtype);
+  const auto inputs = kernel_arguments(op, arguments, slots, computed_in(dtype));
   const Kernel kernel = op.function->kernel;
   Tensors results = general
                         ? kernel(inputs.tensors, inputs.ints, false)
                         : run_specialised(*op.specialisations, op.module->specialisation.load(),
                                           slots, kernel, inputs.tensors, inputs.ints);
   TORCH_INTERNAL_ASSERT(results.size() == op.function->results.size(), op.function->display);
-  if (narrow) {
+  if (is_narrow(dtype)) {
     for (auto& result : results) {
       if (result.defined() && result.is_floating_point()) {
         result = result.to(dtype);
@@ -159,11 +157,19 @@ struct CpuKernel final : c10::OperatorKernel {
 };
 
 // A function with a result of any rank has no shape rule of its own: its operators run on meta
-// tensors instead.
-bool has_unknown_shape(const Function& f) {
-  return std::any_of(f.results.begin(), f.results.end(), [](const Result& result) {
-    return result.rank < 0 && !is_integer(result.kind);
-  });
+// tensors instead. Nobody looks at the adjoint of an integer one.
+bool has_unknown_shape(const Operator& op) {
+  const auto& parameters = op.function->parameters;
+  const bool adjoints = op.parameter_of.size() != parameters.size();
+  for (size_t i = 0; i < op.function->results.size(); ++i) {
+    const Result& result = op.function->results[i];
+    const bool adjoint = adjoints && i >= static_cast<size_t>(op.returned);
+    if (result.rank < 0 && result.kind != Kind::Float && result.kind != Kind::Int &&
+        !(adjoint && is_integer(result.kind))) {
+      return true;
+    }
+  }
+  return false;
 }
 
 struct MetaKernel final : c10::OperatorKernel {
@@ -175,7 +181,7 @@ struct MetaKernel final : c10::OperatorKernel {
     const Arguments arguments = torch::jit::last(*stack, count);
     const auto slots = bind_slots<c10::SymInt>(*op, arguments);
     const Function& f = *op->function;
-    if (has_unknown_shape(f)) {
+    if (has_unknown_shape(*op)) {
       std::vector<int64_t> numbers;
       for (const auto& slot : slots) {
         numbers.push_back(slot.guard_int(__FILE__, __LINE__));
@@ -197,7 +203,7 @@ struct MetaKernel final : c10::OperatorKernel {
       results.push_back(
           wanted ? at::empty_symint(shape_of(rank, result.dims, slots),
                                     at::TensorOptions()
-                                        .dtype(is_integer(result.kind) ? at::kLong : dtype)
+                                        .dtype(dtype_of(result.kind, dtype))
                                         .device(at::kMeta))
                  : at::Tensor());
     }
@@ -337,7 +343,7 @@ bool may_write_in_place(const Operator& op, const Stack& arguments) {
     }
     if (op.parameter(i).role == Role::Out &&
         (!x.is_contiguous() || (x.is_inference() && !c10::InferenceMode::is_enabled()) ||
-         x.scalar_type() != dtype || (dtype != at::kFloat && dtype != at::kDouble))) {
+         x.scalar_type() != dtype || is_narrow(dtype))) {
       return false;
     }
   }

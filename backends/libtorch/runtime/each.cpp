@@ -18,7 +18,7 @@ bool takes_lists(const Operator& op) {
   const auto fits = [](const Parameter& p) {
     return p.kind == Kind::Float ? p.role == Role::In
                                  : p.kind == Kind::Tensor && p.rank == 1 &&
-                                       p.dims[0].rule <= Dim::Rule::Slot && p.role != Role::Adjoint;
+                                       is_slot(p.dims[0]) && p.role != Role::Adjoint;
   };
   return f.in_place && op.returned == 0 && f.sizes == 1 &&
          std::all_of(f.parameters.begin(), f.parameters.end(), fits);
@@ -81,8 +81,8 @@ void check(const Operator& op, size_t k, ListCall& call) {
       first = &x;
       first_name = p.name;
       const auto dtype = x.scalar_type();
-      TORCH_CHECK_TYPE(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16,
-                       where(), " must be a float32, float64 or bfloat16 tensor, got ", dtype);
+      TORCH_CHECK_TYPE(is_supported(dtype), where(), " must be a ", kSupported, " tensor, got ",
+                       dtype);
       continue;
     }
     TORCH_CHECK_TYPE(x.scalar_type() == first->scalar_type(), where(), " is ", x.scalar_type(),
@@ -184,10 +184,8 @@ void call_each(const Operator& op, ListCall call) {
   const PoolScope pool;
   Tensors numbers, wide;
   for (size_t k = 0; k < count; ++k) {
-    // bfloat16 is computed in float32 and rounded once, at the end.
-    const bool is_wide = call.lists[first][k].scalar_type() == at::kDouble;
-    const auto dtype = is_wide ? at::kDouble : at::kFloat;
-    Tensors& own = is_wide ? wide : numbers;
+    const auto dtype = computed_in(call.lists[first][k].scalar_type());
+    Tensors& own = dtype == at::kDouble ? wide : numbers;
     if (own.empty()) {
       own = numbers_of(op, call, dtype);
     }

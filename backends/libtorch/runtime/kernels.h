@@ -87,6 +87,11 @@ inline void check_shape(const at::Tensor& tensor, at::IntArrayRef sizes, const c
   if (tensor.defined() && tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
 }
 
+// A size variable that an argument's dimension binds, which is `wanted`.
+inline void check_size(int64_t size, const char* place, const char* wanted) {
+  TORCH_CHECK_VALUE(size >= 0, place, " has a size that would make it ", size, ", expected ", wanted);
+}
+
 [[noreturn]] LOMA_COLD inline void refused(const char* place, c10::Error& error) {
   if (typeid(error) == typeid(c10::Error)) TORCH_CHECK(false, place, error.what_without_backtrace());
   throw;  // one with a type of its own is the runtime's, which knows the place, or no memory

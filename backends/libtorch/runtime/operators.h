@@ -23,7 +23,25 @@ using Stack = torch::jit::Stack;
 using Arguments = c10::ArrayRef<c10::IValue>;
 struct ModuleState;
 
-inline bool is_integer(Kind kind) { return kind == Kind::IntTensor || kind == Kind::Int; }
+inline bool is_integer(Kind kind) {
+  return kind == Kind::IntTensor || kind == Kind::BoolTensor || kind == Kind::Int;
+}
+
+// What a value of that kind is computed in, and comes back as, in a call of that floating dtype.
+inline at::ScalarType dtype_of(Kind kind, at::ScalarType dtype) {
+  return kind == Kind::BoolTensor ? at::kBool : is_integer(kind) ? at::kLong : dtype;
+}
+
+// The floating dtypes that a call may have. It is computed in one that kernels have: narrow ones in
+// float32, with one rounding, at the end.
+inline bool is_narrow(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
+inline bool is_supported(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble || is_narrow(dtype);
+}
+inline at::ScalarType computed_in(at::ScalarType dtype) {
+  return is_narrow(dtype) ? at::kFloat : dtype;
+}
+constexpr const char* kSupported = "float32, float64, bfloat16 or float16";
 
 // A function as an operator of the dispatcher.
 struct Operator {

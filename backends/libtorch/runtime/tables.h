@@ -33,7 +33,7 @@ inline bool is_double(const Tensors& tensors) {
   return false;
 }
 
-enum class Kind : uint8_t { Tensor, Tensor32, IntTensor, Float, Int };  // Tensor32: float32 only
+enum class Kind : uint8_t { Tensor, Tensor32, IntTensor, BoolTensor, Float, Int };  // 32: float32 only
 enum class Role : uint8_t {
   In,
   Out,       // passed by the caller; its final value comes back as a result of the operator
@@ -43,7 +43,7 @@ enum class Role : uint8_t {
 // One dimension. Slots are the size variables in order, then the int arguments in order.
 struct Dim {
   enum class Rule : uint8_t {
-    Bind,        // sets size variable `value`
+    Bind,        // sets size variable `value`: the size is `scale` times that, plus `offset`
     Slot,        // is slot `value`
     Constant,    // is `value`
     Expression,  // is what the functions say
@@ -52,7 +52,14 @@ struct Dim {
   int64_t (*number)(const int64_t* v);
   c10::SymInt (*symbol)(const c10::SymInt* v);
   const char* text;  // as the program writes it
+  int64_t scale = 1;
+  int64_t offset = 0;
 };
+
+// Whether the size is a slot's value as it is.
+inline bool is_slot(const Dim& dim) {
+  return dim.rule <= Dim::Rule::Slot && dim.scale == 1 && dim.offset == 0;
+}
 
 // A size that is an expression over the slots `v`.
 #define LOMA_SIZE(expression, text)                                               \
@@ -83,6 +90,8 @@ struct Source {
   enum class Kind : uint8_t { Argument, Result, Saved, Grad, Size, Need } kind;
   int index;
   int dim;
+  int64_t scale;  // a Size is what that dimension binds; see Dim
+  int64_t offset;
 };
 
 struct SplitPair {
