@@ -6,7 +6,9 @@ import ast
 from typing import Literal
 
 from loma import errors
-from loma.differentials import forward_signature, reverse_signature
+from loma.differentials import (
+    forward_signature, reverse_signature, tensor_forward_signature, tensor_reverse_signature,
+)  # fmt: skip
 from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
 from loma.frontend.long_chains import identifiers
 from loma.frontend.types import (
@@ -23,7 +25,6 @@ from loma.ir import (
     INT, ArrayType, Derivative, Expr, Function, Param, Span, TensorType, Type, Var,
     is_tensor_function,
 )  # fmt: skip
-from loma.names import Names
 from loma.printer import print_type
 from loma.unbounded import is_unbounded
 from loma.walk import variables
@@ -266,14 +267,8 @@ def derivative_header(derivative: Derivative, program: Program) -> Function:
     name, span = derivative.name, derivative.span
     if is_tensor_function(primal):
         if derivative.mode == "fwd_diff":
-            raise errors.NotDifferentiable(
-                f"'{derivative.of}' is a function of tensors, and fwd_diff takes functions of the "
-                "scalar layer",
-                span,
-                hint=f"{name} = rev_diff({derivative.of})",
-                related=((primal.span, "defined here"),),
-            )
-        return Function(name, _tensor_adjoints(primal, span), (), (), span=span)
+            return Function(name, *tensor_forward_signature(primal, span), (), span=span)
+        return Function(name, tensor_reverse_signature(primal, span), (), (), span=span)
     results: tuple[Type, ...] = ()
     if derivative.mode == "fwd_diff":
         params, results = forward_signature(primal)
@@ -285,28 +280,3 @@ def derivative_header(derivative: Derivative, program: Program) -> Function:
     for type_ in (*(param.type for param in params), *results):
         check_bytes(type_, span, program)
     return Function(name, params, results, (), simd=primal.simd, span=span)
-
-
-def _tensor_adjoints(primal: Function, span: Span) -> tuple[Param, ...]:
-    """The arguments of a tensor function's reverse derivative.
-
-    Each In argument is followed by its adjoint as Out; each Out argument becomes its adjoint as
-    In; each result adds a last In argument, its adjoint.
-    """
-    names = Names(p.name for p in primal.params)
-    for type_ in (*(p.type for p in primal.params), *primal.results):
-        if isinstance(type_, TensorType):
-            names.take(*(name for dim in type_.dims or () for name in variables(dim)))
-    params: list[Param] = []
-    for param in primal.params:
-        wish = f"_d_{param.name.lstrip('_')}"
-        if param.mode == "In":
-            params.append(param)
-            params.append(Param(names.fresh(wish), param.type, "Out", span))
-        else:
-            params.append(Param(names.fresh(f"{wish}_out"), param.type, "In", span))
-    several = len(primal.results) > 1
-    for k, type_ in enumerate(primal.results):
-        wish = f"_d_result_{k}" if several else "_d_result"
-        params.append(Param(names.fresh(wish), type_, "In", span))
-    return tuple(params)

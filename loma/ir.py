@@ -456,7 +456,8 @@ class Function:
     ``used_up`` are no results: adjoints of the primal's ``Out`` arrays, which it turns into those
     of what the arrays held before. A caller wants these only if they are in ``given_back``, because
     the array was an adjoint that the primal used up. ``half`` says which part of ``primal`` under
-    autograd the function is (:mod:`loma.ad.tensor.split`).
+    autograd the function is (:mod:`loma.ad.tensor.split`). ``tangent_of`` names the tensor function
+    that this one is the forward derivative of.
     """
 
     name: str
@@ -470,6 +471,7 @@ class Function:
     half: Literal["", "forward", "backward"] = field(default="", compare=False)
     used_up: tuple[str, ...] = field(default=(), compare=False)
     given_back: tuple[str, ...] = field(default=(), compare=False)
+    tangent_of: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

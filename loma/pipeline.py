@@ -95,7 +95,9 @@ def optimised(
     wanted = [
         f.name
         for f in _callable(module, names)
-        if f.primal is None and not any(aggregates(f))  # those the backend refuses
+        if f.primal is None
+        and f.tangent_of is None
+        and not any(aggregates(f))  # those the backend refuses
     ]
     if not every:
         called = {call.function for name in wanted for call in calls(module.function(name).body)}

@@ -396,9 +396,6 @@ MISTAKES = (
     whole("misspelt derivative",
           "def f(x : In[float]) -> float:\n    return x\n\nd = rev_dif(f) #!\n",
           E.SyntaxNotSupported, "only derivatives are assigned at the top level"),
-    whole("forward derivative of tensors",
-          "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return x\n\nd = fwd_diff(f) #!\n",
-          E.NotDifferentiable, "'f' is a function of tensors", "d = rev_diff(f)"),
     inside("derivative inside a function", "x = rev_diff(square) #!", E.SyntaxNotSupported,
            "stands at the top level of the file only"),
     # ------------------------------------------------------------------------------------- stacks

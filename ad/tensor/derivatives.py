@@ -79,20 +79,24 @@ class TensorDerivatives:
         return self._pairs[function]
 
     def _joint(self, primal: Function) -> Joint:
-        for type_, span in aggregates(primal):
-            raise errors.NotDifferentiable(
-                f"'{primal.name}' works on tensors, and {print_type(type_)} belongs to scalar "
-                "functions: it has no derivative",
-                span,
-                hint="put what needs it into a scalar function, and call that in an index "
-                "statement",
-            )
+        check_works_on_tensors(primal)
         try:
             return joint_sweeps(primal, lambda: self._growing.module, self.partial, self.plan)
         except errors.UserError as error:
             if error.span == NOWHERE:  # of a statement that a derivative has made
                 error.span = primal.span
             raise
+
+
+def check_works_on_tensors(primal: Function) -> None:
+    """Refuses to differentiate a tensor function with arrays, structs or stacks."""
+    for type_, span in aggregates(primal):
+        raise errors.NotDifferentiable(
+            f"'{primal.name}' works on tensors, and {print_type(type_)} belongs to scalar "
+            "functions: it has no derivative",
+            span,
+            hint="put what needs it into a scalar function, and call that in an index statement",
+        )
 
 
 def _signature(primal: Function, joint: Joint) -> tuple[tuple[Param, ...], tuple[Stmt, ...]]:
