@@ -9,6 +9,7 @@ from loma import errors
 from loma.differentials import (
     forward_signature, reverse_signature, tensor_forward_signature, tensor_reverse_signature,
 )  # fmt: skip
+from loma.frontend.own_derivatives import decorated
 from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
 from loma.frontend.long_chains import identifiers
 from loma.frontend.types import (
@@ -35,7 +36,8 @@ from loma.walk import variables
 
 def function_header(node: ast.FunctionDef, program: Program) -> Function:
     """The function with an empty body."""
-    simd = _check_form(node)
+    simd, derivative_of = decorated(node)
+    _check_form(node)
     scope = Scope(program, Function(node.name, (), (), (), span=span_of_def(node)))
     params = _params(node, scope)
     for symbol in _param_symbols(params):
@@ -58,16 +60,14 @@ def function_header(node: ast.FunctionDef, program: Program) -> Function:
                 span_of(node.returns),
                 hint="make it an Out argument",
             )
-    return Function(node.name, params, results, (), simd=simd, span=span_of_def(node))
+    return Function(
+        node.name, params, results, (), simd=simd, span=span_of_def(node),
+        derivative_of=derivative_of,
+    )  # fmt: skip
 
 
-def _check_form(node: ast.FunctionDef) -> bool:
-    """Refuses decorators and kinds of arguments that there are none of; whether it is @simd."""
-    for k, decorator in enumerate(node.decorator_list):
-        if k or not (isinstance(decorator, ast.Name) and decorator.id == "simd"):
-            raise errors.SyntaxNotSupported(
-                "the only decorator of a function is '@simd', once", span_of(decorator)
-            )
+def _check_form(node: ast.FunctionDef) -> None:
+    """Refuses kinds of arguments that there are none of."""
     args = node.args
     if args.vararg or args.kwarg or args.kwonlyargs or args.posonlyargs:
         extra = args.vararg or args.kwarg or (args.kwonlyargs or args.posonlyargs)[0]
@@ -78,7 +78,6 @@ def _check_form(node: ast.FunctionDef) -> bool:
         raise errors.SyntaxNotSupported(
             "arguments have no default values", span_of(args.defaults[0])
         )
-    return bool(node.decorator_list)
 
 
 def _check_simd(

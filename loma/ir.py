@@ -457,7 +457,8 @@ class Function:
     of what the arrays held before. A caller wants these only if they are in ``given_back``, because
     the array was an adjoint that the primal used up. ``half`` says which part of ``primal`` under
     autograd the function is (:mod:`loma.ad.tensor.split`). ``tangent_of`` names the tensor function
-    that this one is the forward derivative of.
+    that this one is the forward derivative of, and ``derivative_of`` the function whose reverse
+    derivative this is because the program says so (``@derivative(f)``).
     """
 
     name: str
@@ -472,6 +473,7 @@ class Function:
     used_up: tuple[str, ...] = field(default=(), compare=False)
     given_back: tuple[str, ...] = field(default=(), compare=False)
     tangent_of: str | None = field(default=None, compare=False)
+    derivative_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,6 +321,7 @@ def print_function(function: Function) -> str:
             result = f" -> {print_type(TupleType(several))}"
     params = tuple(map(print_param, function.params))
     lines = ["@simd"] if function.simd else []
+    lines += [f"@derivative({function.derivative_of})"] if function.derivative_of else []
     lines += _wrapped(f"def {function.name}(", params, f"){result}:", "")
     if len(lines[-1]) > WIDTH and len(function.results) > 1:
         head = lines.pop().removesuffix(f"{result}:")

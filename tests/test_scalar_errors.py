@@ -346,7 +346,7 @@ MISTAKES = (
     whole("simd twice", "@simd\n@simd #!\ndef f(x : In[float]):\n    pass\n",
           E.SyntaxNotSupported, "the only decorator"),
     whole("another decorator", "@jit #!\ndef f(x : In[float]):\n    pass\n",
-          E.SyntaxNotSupported, "the only decorator of a function is '@simd'"),
+          E.SyntaxNotSupported, "the only decorators of a function are '@simd' and"),
     inside("atomic_add to a value", "atomic_add(x + 1.0, x) #!", E.CallArgNotLHS,
            "'atomic_add' writes to its argument, which must be a place"),
     inside("atomic_add to a result", "atomic_add(square(x), x) #!", E.CallArgNotLHS,

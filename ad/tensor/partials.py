@@ -29,7 +29,7 @@ def partial_derivative(
     function: Function, position: int, name: str, partial_name: PartialName
 ) -> Function:
     """The function ``name`` whose value is the derivative of ``function`` in one argument."""
-    _check(function)
+    check_is_value(function)
     param = function.params[position]
     types: dict[str, Type] = {p.name: p.type for p in function.params}
     returned = "return"
@@ -55,7 +55,8 @@ def partial_derivative(
     )
 
 
-def _check(function: Function) -> None:
+def check_is_value(function: Function) -> None:
+    """Refuses a function that is no value of its arguments alone."""
     if function.results != (FLOAT,) or any(p.mode == "Out" for p in function.params):
         raise errors.NotDifferentiable(
             f"'{function.name}' is called in an index statement that is differentiated, so it must "
@@ -82,7 +83,7 @@ def partial_from_forward(
     function: Function, position: int, name: str, derivative: Function
 ) -> Function:
     """As :func:`partial_derivative`, for any function: ``derivative`` is its forward derivative."""
-    _check(function)
+    check_is_value(function)
     args = tuple(
         MakeStruct((Var(param.name, param.type), b.flt(1 if k == position else 0)), DFLOAT)
         if isinstance(param.type, FloatType)
