@@ -72,6 +72,10 @@ d_both = rev_diff(both)
 dd_both = rev_diff(d_both)
 d_points = rev_diff(points)
 dd_points = rev_diff(d_points)
+t_soft_back = fwd_diff(soft_back)
+d_soft_back = rev_diff(soft_back)
+t_cube_back = fwd_diff(cube_back)
+d_cube_back = rev_diff(cube_back)
 """
 
 
@@ -214,6 +218,7 @@ def h(x : In[Tensor[N]]) -> Tensor[N]:
 def test_it_is_printed_and_read_again() -> None:
     for module in (parse(TENSORS + SCALARS), module_of(TENSORS + SCALARS + REQUESTS)):
         assert "@derivative(soft)\ndef soft_back(" in print_module(module)
+        assert print_module(module).count("@derivative") == 2
         again = parse(print_module(module))
         if "_tape" not in print_module(module):
             assert again == module

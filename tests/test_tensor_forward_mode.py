@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from control_cases import CONTROL
+from guard_cases import CASES as GUARD_CASES
 from index_cases import CASES as INDEX_CASES
 from operator_cases import CASES as OPERATOR_CASES
 from oracle import close, derivatives, differentiable, entry, is_float, plain, random_weights, zero
@@ -23,7 +25,7 @@ from loma.ir import Function
 from loma.printer import print_function, print_module
 from loma.verify import verify
 
-CASES = [*OPERATOR_CASES, *INDEX_CASES, *TRAPS]
+CASES = [*OPERATOR_CASES, *INDEX_CASES, *TRAPS, *CONTROL, *GUARD_CASES]
 BY_NAME = {entry(case.text): case for case in CASES}
 
 
@@ -36,7 +38,7 @@ def interpreter_of(text: str) -> Interpreter:
 @functools.cache
 def everything() -> Interpreter:
     requests = "".join(f"t_{name} = fwd_diff({name})\n" for name in BY_NAME)
-    return interpreter_of("\n".join([*(case.text for case in CASES), requests]))
+    return interpreter_of("\n".join([*(case.text for case in BY_NAME.values()), requests]))
 
 
 def interleaved(function: Function, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:

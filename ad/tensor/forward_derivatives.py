@@ -68,10 +68,9 @@ class TensorTangents:
         doc = f"Forward derivative of {primal.name}: a value and its tangent for each float."
         # Of a reverse derivative, that has Out arguments which Python does not pass.
         back = primal.name if primal.primal is not None else None
-        self._growing.add(
-            replace(
-                made, name=name, body=first_writes(body), doc=doc, primal=back, half="",
-                tangent_of=primal.name,
-            )
+        made = replace(
+            made, name=name, body=first_writes(body), doc=doc, primal=back, tangent_of=primal.name,
+            half="", derivative_of=None,
         )  # fmt: skip
+        self._growing.add(made)
         return worker.varied
