@@ -12,6 +12,7 @@ from loma.ad.growing import GrowingModule
 from loma.ad.scalar.derivatives import ScalarDerivatives, in_call_order
 from loma.ad.scalar.paths import is_place
 from loma.ad.tensor.derivatives import TensorDerivatives
+from loma.ad.tensor.forward_derivatives import TensorTangents
 from loma.ad.tensor.normalise import pure_results
 from loma.ad.tensor.pairs import SplitPair
 from loma.saving import Save
@@ -29,20 +30,16 @@ class _Differentiator:
         self.growing = GrowingModule(module, requests, self._make)
         self._scalar = ScalarDerivatives(self.growing)
         self.tensor = TensorDerivatives(self.growing, self._scalar, save)
+        self._tangents = TensorTangents(self.growing, self.tensor.partial)
 
     def _make(self, request: Derivative, primal: Function) -> None:
         """Adds a derivative that the program asks for."""
-        layer = self.tensor if is_tensor_function(primal) else self._scalar
         if request.mode == "rev_diff":
+            layer = self.tensor if is_tensor_function(primal) else self._scalar
             layer.reverse(primal, request.name)
-        elif is_tensor_function(primal):
-            raise errors.NotDifferentiable(
-                f"'{primal.name}' has tensors, and fwd_diff takes scalar functions",
-                request.span,
-                hint=f"use reverse mode: {request.name} = rev_diff({primal.name})",
-            )
         else:
-            self._scalar.forward(primal, request.name)
+            ahead = self._tangents if is_tensor_function(primal) else self._scalar
+            ahead.forward(primal, request.name)
 
 
 def differentiate(module: Module) -> Module:

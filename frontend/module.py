@@ -16,6 +16,7 @@ from loma.excerpts import Text, printable
 from loma.frontend import statements
 from loma.frontend.imports import Definition, Import, Unit, gather, is_import, join, read_imports
 from loma.frontend.long_chains import shorten
+from loma.frontend.own_derivatives import check_own_derivatives, unused_by_forward_mode
 from loma.frontend.python_syntax import parse_python
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
 from loma.frontend.results import check_results
@@ -85,13 +86,15 @@ def _module(source: Text, path: str) -> Module:
     ordered = sort_derivatives(derivatives, program.functions)
     for derivative in ordered:
         program.functions[derivative.name] = derivative_header(derivative, program)
+    own = check_own_derivatives(defs, program, ordered)
     functions: dict[str, Function] = {}
     calls: dict[str, dict[str, Span]] = {}
     for node in defs:
         scope = function_scope(node, program)
         functions[node.name] = _function(scope, node)
         calls[node.name] = scope.calls
-    in_order, requests = sort_calls(functions, calls, ordered)
+    program.warnings += unused_by_forward_mode(ordered, own, program, calls)
+    in_order, requests = sort_calls(functions, calls, ordered, own)
     structs = tuple(program.structs.values())
     warnings = tuple(warning.locate(source, path) for warning in program.warnings)
     return Module(module_name(path), structs, in_order, requests, source, path, warnings)

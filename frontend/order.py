@@ -39,16 +39,27 @@ def _sorted(
 
 def sort_calls(
     functions: Mapping[str, Function], calls: Mapping[str, Mapping[str, Span]],
-    derivatives: list[Derivative],
+    derivatives: list[Derivative], own: Mapping[str, str],
 ) -> tuple[tuple[Function, ...], tuple[Derivative, ...]]:  # fmt: skip
     """Callees before callers, and derivatives in the order in which they are needed.
 
-    A call of a derivative is also a use of its primal, and so of everything that the primal calls.
+    A call of a derivative is also a use of its primal, and so of everything that the primal calls,
+    with the derivatives of these that are the program's ``own``.
     """
     made = {d.name: d for d in derivatives}
 
     def uses(name: str) -> Mapping[str, Span]:
-        return {made[name].of: made[name].span} if name in made else calls[name]
+        if name not in made:
+            return calls[name]
+        of, span = made[name].of, made[name].span
+        reached: dict[str, Span] = {}
+        waiting = [of] if own else []
+        while waiting:
+            used = waiting.pop()
+            if used not in reached:
+                reached[used] = span
+                waiting += [made[used].of] if used in made else calls[used]
+        return {of: span} | {own[used]: span for used in reached if used in own}
 
     def cycle(path: list[str], span: Span) -> errors.UserError:
         if len(path) == 2:

@@ -6,8 +6,11 @@ import ast
 from typing import Literal
 
 from loma import errors, sizes
-from loma.differentials import forward_signature, reverse_signature
+from loma.differentials import (
+    forward_signature, reverse_signature, tensor_forward_signature, tensor_reverse_signature,
+)  # fmt: skip
 from loma.frontend.constants import converted, value
+from loma.frontend.own_derivatives import decorated
 from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
 from loma.frontend.long_chains import identifiers
 from loma.frontend.types import (
@@ -24,7 +27,6 @@ from loma.ir import (
     FLOAT, INT, ArrayType, Derivative, Expr, FloatConst, Function, IntConst, Param, Span,
     TensorType, Type, Var, is_tensor_function,
 )  # fmt: skip
-from loma.names import Names
 from loma.printer import print_type
 from loma.unbounded import is_unbounded
 from loma.walk import variables, walk
@@ -35,7 +37,8 @@ from loma.walk import variables, walk
 
 def function_header(node: ast.FunctionDef, program: Program) -> Function:
     """The function with an empty body."""
-    simd = _check_form(node)
+    simd, derivative_of = decorated(node)
+    _check_form(node)
     scope = Scope(program, Function(node.name, (), (), (), span=span_of_def(node)))
     params = _params(node, scope)
     for symbol in _param_symbols(params):
@@ -59,17 +62,14 @@ def function_header(node: ast.FunctionDef, program: Program) -> Function:
                 hint="make it an Out argument",
             )
     defaults = _defaults(node, params, results)
-    span = span_of_def(node)
-    return Function(node.name, params, results, (), simd=simd, defaults=defaults, span=span)
+    return Function(
+        node.name, params, results, (), simd=simd, defaults=defaults, span=span_of_def(node),
+        derivative_of=derivative_of,
+    )  # fmt: skip
 
 
-def _check_form(node: ast.FunctionDef) -> bool:
-    """Refuses decorators and kinds of arguments that there are none of; whether it is @simd."""
-    for k, decorator in enumerate(node.decorator_list):
-        if k or not (isinstance(decorator, ast.Name) and decorator.id == "simd"):
-            raise errors.SyntaxNotSupported(
-                "the only decorator of a function is '@simd', once", span_of(decorator)
-            )
+def _check_form(node: ast.FunctionDef) -> None:
+    """Refuses kinds of arguments that there are none of."""
     args = node.args
     if args.vararg or args.kwarg or args.kwonlyargs or args.posonlyargs:
         extra = args.vararg or args.kwarg or (args.kwonlyargs or args.posonlyargs)[0]
@@ -78,10 +78,9 @@ def _check_form(node: ast.FunctionDef) -> bool:
         )
     if args.defaults and node.decorator_list:
         raise errors.SyntaxNotSupported(
-            "an argument of a @simd function has no default value: the number of work items comes "
-            "last", span_of(args.defaults[0]),
-        )  # fmt: skip
-    return bool(node.decorator_list)
+            "an argument of a @simd function and of a derivative has no default value",
+            span_of(args.defaults[0]),
+        )
 
 
 def _defaults(
@@ -284,14 +283,8 @@ def derivative_header(derivative: Derivative, program: Program) -> Function:
     name, span = derivative.name, derivative.span
     if is_tensor_function(primal):
         if derivative.mode == "fwd_diff":
-            raise errors.NotDifferentiable(
-                f"'{derivative.of}' is a function of tensors, and fwd_diff takes functions of the "
-                "scalar layer",
-                span,
-                hint=f"{name} = rev_diff({derivative.of})",
-                related=((primal.span, "defined here"),),
-            )
-        return Function(name, _tensor_adjoints(primal, span), (), (), span=span)
+            return Function(name, *tensor_forward_signature(primal, span), (), span=span)
+        return Function(name, tensor_reverse_signature(primal, span), (), (), span=span)
     results: tuple[Type, ...] = ()
     if derivative.mode == "fwd_diff":
         params, results = forward_signature(primal)
@@ -303,28 +296,3 @@ def derivative_header(derivative: Derivative, program: Program) -> Function:
     for type_ in (*(param.type for param in params), *results):
         check_bytes(type_, span, program)
     return Function(name, params, results, (), simd=primal.simd, span=span)
-
-
-def _tensor_adjoints(primal: Function, span: Span) -> tuple[Param, ...]:
-    """The arguments of a tensor function's reverse derivative.
-
-    Each In argument is followed by its adjoint as Out; each Out argument becomes its adjoint as
-    In; each result adds a last In argument, its adjoint.
-    """
-    names = Names(p.name for p in primal.params)
-    for type_ in (*(p.type for p in primal.params), *primal.results):
-        if isinstance(type_, TensorType):
-            names.take(*(name for dim in type_.dims or () for name in variables(dim)))
-    params: list[Param] = []
-    for param in primal.params:
-        wish = f"_d_{param.name.lstrip('_')}"
-        if param.mode == "In":
-            params.append(param)
-            params.append(Param(names.fresh(wish), param.type, "Out", span))
-        else:
-            params.append(Param(names.fresh(f"{wish}_out"), param.type, "In", span))
-    several = len(primal.results) > 1
-    for k, type_ in enumerate(primal.results):
-        wish = f"_d_result_{k}" if several else "_d_result"
-        params.append(Param(names.fresh(wish), type_, "In", span))
-    return tuple(params)

@@ -1,4 +1,4 @@
-"""Differential types, and the signatures of derivatives of scalar functions.
+"""Differential types, and the signatures of derivatives.
 
 The differential type of a float is the struct ``_dfloat`` of its value and its derivative, that of
 an int is int, that of an array or a struct has the differentials of its parts. Forward mode works
@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from loma.ir import (
     FLOAT, INT, NOWHERE, ArrayType, FloatType, Function, IntType, Param, Span, StackType, Struct,
-    StructType, Type,
+    StructType, TensorType, Type,
 )  # fmt: skip
 from loma.names import Names
+from loma.walk import variables
 
 DFLOAT = StructType("_dfloat")
 DFLOAT_STRUCT = Struct("_dfloat", (("val", FLOAT), ("dval", FLOAT)))
@@ -172,3 +173,56 @@ def reverse_signature(primal: Function, span: Span = NOWHERE) -> tuple[Param, ..
         wish = f"_d_result_{k}" if several else "_d_result"
         params.append(Param(names.fresh(wish), type_, "In", span))
     return tuple(params)
+
+
+def _header_names(primal: Function) -> Names:
+    """The names of a function's arguments and sizes."""
+    names = Names(p.name for p in primal.params)
+    for type_ in (*(p.type for p in primal.params), *primal.results):
+        if isinstance(type_, TensorType):
+            names.take(*(name for dim in type_.dims or () for name in variables(dim)))
+    return names
+
+
+def tensor_forward_signature(
+    primal: Function, span: Span = NOWHERE
+) -> tuple[tuple[Param, ...], tuple[Type, ...]]:
+    """Arguments and results of ``fwd_diff`` of a tensor function: each float is followed by its
+    tangent."""
+    names = _header_names(primal)
+    params: list[Param] = []
+    for param in primal.params:
+        params.append(param)
+        if _has_tangent(param.type):
+            tangent = names.fresh(f"_t_{param.name.lstrip('_')}")
+            params.append(Param(tangent, param.type, param.mode, span))
+    results: list[Type] = []
+    for type_ in primal.results:
+        results += [type_, type_] if _has_tangent(type_) else [type_]
+    return tuple(params), tuple(results)
+
+
+def tensor_reverse_signature(primal: Function, span: Span = NOWHERE) -> tuple[Param, ...]:
+    """Arguments of ``rev_diff`` of a tensor function.
+
+    Each In argument is followed by its adjoint as Out; each Out argument becomes its adjoint as
+    In; each result adds a last In argument, its adjoint.
+    """
+    names = _header_names(primal)
+    params: list[Param] = []
+    for param in primal.params:
+        wish = f"_d_{param.name.lstrip('_')}"
+        if param.mode == "In":
+            params.append(param)
+            params.append(Param(names.fresh(wish), param.type, "Out", span))
+        else:
+            params.append(Param(names.fresh(f"{wish}_out"), param.type, "In", span))
+    several = len(primal.results) > 1
+    for k, type_ in enumerate(primal.results):
+        wish = f"_d_result_{k}" if several else "_d_result"
+        params.append(Param(names.fresh(wish), type_, "In", span))
+    return tuple(params)
+
+
+def _has_tangent(type_: Type) -> bool:
+    return type_ == FLOAT or (isinstance(type_, TensorType) and type_.element != "int")

@@ -476,7 +476,9 @@ class Function:
     of what the arrays held before. A caller wants these only if they are in ``given_back``, because
     the array was an adjoint that the primal used up. ``half`` says which part of ``primal`` under
     autograd the function is (:mod:`loma.ad.tensor.split`). ``defaults`` are the values of the last
-    parameters where a call leaves these out.
+    parameters where a call leaves these out. ``tangent_of`` names the tensor function that this one
+    is the forward derivative of, and ``derivative_of`` the function whose reverse derivative this
+    is because the program says so (``@derivative(f)``).
     """
 
     name: str
@@ -491,6 +493,8 @@ class Function:
     defaults: tuple[IntConst | FloatConst, ...] = ()
     used_up: tuple[str, ...] = field(default=(), compare=False)
     given_back: tuple[str, ...] = field(default=(), compare=False)
+    tangent_of: str | None = field(default=None, compare=False)
+    derivative_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,10 @@ def optimised(
     wanted = [
         f.name
         for f in _callable(module, names)
-        if f.primal is None and not any(aggregates(f))  # those the backend refuses
+        if f.primal is None
+        and f.tangent_of is None
+        and f.derivative_of is None
+        and not any(aggregates(f))  # those the backend refuses
     ]
     if not every:
         called = {call.function for name in wanted for call in calls(module.function(name).body)}
@@ -317,10 +320,17 @@ def _located(source: str, path: str) -> Iterator[None]:
 
 
 def _reachable(module: Module, names: tuple[str, ...]) -> Module:
-    """The module with those functions and what they call, no more."""
-    wanted = set(names)
-    for function in reversed(module.functions):  # callees stand before callers
-        if function.name in wanted:
-            wanted |= {call.function for call in calls(function.body)}
+    """The module with those functions, what they call, and the derivatives that the program gives
+    for these; no more."""
+    functions = {function.name: function for function in module.functions}
+    own = {f.derivative_of: f.name for f in module.functions if f.derivative_of is not None}
+    wanted: set[str] = set()
+    waiting = [name for name in names if name in functions]
+    while waiting:
+        name = waiting.pop()
+        if name not in wanted:
+            wanted.add(name)
+            waiting += [call.function for call in calls(functions[name].body)]
+            waiting += [own[name]] if name in own else []
     kept = tuple(function for function in module.functions if function.name in wanted)
     return replace(module, functions=kept, derivatives=())

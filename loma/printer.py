@@ -345,6 +345,7 @@ def print_function(function: Function, module: Module | None = None) -> str:
         for k, param in enumerate(function.params)
     )
     lines = ["@simd"] if function.simd else []
+    lines += [f"@derivative({function.derivative_of})"] if function.derivative_of else []
     lines += _wrapped(f"def {function.name}(", params, f"){result}:", "")
     if len(lines[-1]) > WIDTH and len(function.results) > 1:
         head = lines.pop().removesuffix(f"{result}:")

@@ -355,7 +355,7 @@ MISTAKES = (
     whole("simd twice", "@simd\n@simd #!\ndef f(x : In[float]):\n    pass\n",
           E.SyntaxNotSupported, "the only decorator"),
     whole("another decorator", "@jit #!\ndef f(x : In[float]):\n    pass\n",
-          E.SyntaxNotSupported, "the only decorator of a function is '@simd'"),
+          E.SyntaxNotSupported, "the only decorators of a function are '@simd' and"),
     inside("atomic_add to a value", "atomic_add(x + 1.0, x) #!", E.CallArgNotLHS,
            "'atomic_add' writes to its argument, which must be a place"),
     inside("atomic_add to a result", "atomic_add(square(x), x) #!", E.CallArgNotLHS,
@@ -405,9 +405,6 @@ MISTAKES = (
     whole("misspelt derivative",
           "def f(x : In[float]) -> float:\n    return x\n\nd = rev_dif(f) #!\n",
           E.SyntaxNotSupported, "only derivatives are assigned at the top level"),
-    whole("forward derivative of tensors",
-          "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return x\n\nd = fwd_diff(f) #!\n",
-          E.NotDifferentiable, "'f' is a function of tensors", "d = rev_diff(f)"),
     inside("derivative inside a function", "x = rev_diff(square) #!", E.SyntaxNotSupported,
            "stands at the top level of the file only"),
     # ------------------------------------------------------------------------------------- stacks

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from loma import errors
 from loma.ad.growing import GrowingModule
+from loma.ad.own_derivatives import OwnDerivatives, check_serves_calls
 from loma.ad.scalar.context import Callee, Variant
 from loma.ad.scalar.forward import forward_derivative
 from loma.ad.scalar.reverse import as_callee, reverse_callee, reverse_derivative
@@ -21,6 +22,7 @@ class ScalarDerivatives:
 
     def __init__(self, growing: GrowingModule) -> None:
         self._growing = growing
+        self.own = OwnDerivatives(growing)
         requests = growing.requests
         self._forward_names = {r.of: r.name for r in requests if r.mode == "fwd_diff"}
         self._reverse_names = {r.of: r.name for r in requests if r.mode == "rev_diff"}
@@ -48,6 +50,10 @@ class ScalarDerivatives:
 
     def reverse(self, primal: Function, name: str) -> None:
         """Adds the reverse derivative of a function, in the form that programs use."""
+        own = self.own.of(primal.name)
+        if own is not None:
+            self.own.explicit(primal, own, name)
+            return
         self._prepare(primal, lambda callee: self._reverse_of(callee, Variant()))
         around = self._around(primal)
         self._growing.add(reverse_derivative(primal, name, *around, self._reverse_of))
@@ -67,7 +73,11 @@ class ScalarDerivatives:
         if key not in self._callees:
             primal = self._growing.find(function)
             serves = function in self._reverse_names and _takes_only_in(primal)
-            if serves and variant == Variant():
+            own = self.own.of(function)
+            if own is not None:
+                check_serves_calls(primal, own, variant.shared)
+                self._callees[key] = as_callee(own, primal)
+            elif serves and variant == Variant():
                 derivative = self._growing.find(self._reverse_names[function])
                 self._callees[key] = as_callee(derivative, primal)
             else:

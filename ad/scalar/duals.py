@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from loma import builder as b
 from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
+from loma.ad.tangents import sum_of
 from loma.differentials import DFLOAT, differential
 from loma.ir import (
     FLOAT, INT, ArrayType, Assign, Binary, Builtin, Call, Declare, Expr, FloatConst, For, Function,
@@ -325,22 +326,8 @@ def _slope(name: str, operands: list[Dual] | tuple[Dual, ...], partials_only: bo
         if partial is None or dual.is_constant:
             continue
         term = times(Var("", FLOAT) if partials_only else dual.dval, partial)
-        total = _sum(total, term)
+        total = sum_of(total, term)
     return total
-
-
-def _sum(left: Expr, right: Expr) -> Expr:
-    """The sum of two terms: written as one choice when they exclude each other, and with a minus
-    when the second is negative."""
-    match left, right:
-        case Select(cond, then, other), Select(again, zero, last) if cond == again:
-            if b.is_const(other, 0) and b.is_const(zero, 0):
-                return b.select(cond, then, last)
-        case _, Unary("-", operand) if not b.is_const(left, 0):
-            return b.binary("-", left, operand)
-        case _:
-            pass
-    return b.add(left, right)
 
 
 def _exceeds(limit: int, *exprs: Expr) -> bool:

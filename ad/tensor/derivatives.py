@@ -10,7 +10,9 @@ from loma.ad.scalar.reverse import reverse_doc
 from loma.ad.tensor.calls import CallPlan
 from loma.ad.tensor.joint import Joint, joint_sweeps
 from loma.ad.tensor.pairs import SplitPair
-from loma.ad.tensor.partials import has_only_numbers, partial_derivative, partial_from_forward
+from loma.ad.tensor.partials import (
+    check_is_value, has_only_numbers, partial_derivative, partial_from_forward,
+)  # fmt: skip
 from loma.saving import Save
 from loma.ad.tensor.split import split
 from loma.ir import NOWHERE, Declare, Function, Param, Stmt, Var
@@ -38,7 +40,11 @@ class TensorDerivatives:
             source = self._growing.find(function)
             wish = f"_d_{function.lstrip('_')}_d_{source.params[position].name.lstrip('_')}"
             name = self._partials[key] = self._growing.names.fresh(wish)
-            if has_only_numbers(source):
+            own = self._scalar.own.of(function)
+            if own is not None:
+                check_is_value(source)
+                self._scalar.own.partial(source, own, position, name)
+            elif has_only_numbers(source):
                 self._growing.add(partial_derivative(source, position, name, self.partial))
             else:
                 forward = self._scalar.forward_of(function)
@@ -53,6 +59,10 @@ class TensorDerivatives:
 
     def reverse(self, primal: Function, name: str) -> None:
         """Adds ``name = rev_diff(primal)``."""
+        own = self._scalar.own.of(primal.name)
+        if own is not None:
+            self._scalar.own.explicit(primal, own, name)
+            return
         joint = self._joint(primal)
         params, body = _signature(primal, joint)
         outs = frozenset(param.name for param in params if param.mode == "Out")
@@ -66,11 +76,15 @@ class TensorDerivatives:
         """The split pair of a tensor function, added to the module at first use."""
         if function not in self._pairs:
             primal = self._growing.find(function)
-            joint = self._joint(primal)
+            own = self._scalar.own.of(function)
             names = (
                 self._growing.names.fresh(f"{function}__forward"),
                 self._growing.names.fresh(f"{function}__backward"),
             )
+            if own is not None:
+                self._pairs[function] = self._scalar.own.pair(primal, own, names)
+                return self._pairs[function]
+            joint = self._joint(primal)
             functions = self._growing.module.functions
             forward, backward, pair = split(primal, joint, names, functions, self._save)
             self._growing.add(forward)
@@ -79,20 +93,24 @@ class TensorDerivatives:
         return self._pairs[function]
 
     def _joint(self, primal: Function) -> Joint:
-        for type_, span in aggregates(primal):
-            raise errors.NotDifferentiable(
-                f"'{primal.name}' works on tensors, and {print_type(type_)} belongs to scalar "
-                "functions: it has no derivative",
-                span,
-                hint="put what needs it into a scalar function, and call that in an index "
-                "statement",
-            )
+        check_works_on_tensors(primal)
         try:
             return joint_sweeps(primal, lambda: self._growing.module, self.partial, self.plan)
         except errors.UserError as error:
             if error.span == NOWHERE:  # of a statement that a derivative has made
                 error.span = primal.span
             raise
+
+
+def check_works_on_tensors(primal: Function) -> None:
+    """Refuses to differentiate a tensor function with arrays, structs or stacks."""
+    for type_, span in aggregates(primal):
+        raise errors.NotDifferentiable(
+            f"'{primal.name}' works on tensors, and {print_type(type_)} belongs to scalar "
+            "functions: it has no derivative",
+            span,
+            hint="put what needs it into a scalar function, and call that in an index statement",
+        )
 
 
 def _signature(primal: Function, joint: Joint) -> tuple[tuple[Param, ...], tuple[Stmt, ...]]:

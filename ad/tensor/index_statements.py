@@ -189,20 +189,24 @@ def _inside(
             return value.body, inner, g, None
         case "max" | "min":
             assert extreme is not None
-            position: Expr = IntConst(0)
-            for axis in value.axes:
-                step = b.binary("*", position, axis.extent)
-                position = b.binary("+", step, Var(axis.name, INT))
-            position = sizes.simplify(position)
-            here = b.binary("==", position, Index(extreme, _counters(axes), INT))
-            return value.body, inner, g, here
+            return value.body, inner, g, is_extreme(value, axes, extreme)
         case "prod":
-            return value.body, inner, b.mul(g, _product_of_others(value)), None
+            return value.body, inner, b.mul(g, product_of_others(value)), None
         case _:
             return b.flt(0), inner, g, None
 
 
-def _product_of_others(value: Reduce) -> Expr:
+def is_extreme(value: Reduce, axes: tuple[Axis, ...], extreme: Var) -> Expr:
+    """Whether a point of a ``max`` or ``min`` is the one that :func:`first_extreme` recorded;
+    ``axes`` are those of the statement."""
+    position: Expr = IntConst(0)
+    for axis in value.axes:
+        step = b.binary("*", position, axis.extent)
+        position = b.binary("+", step, Var(axis.name, INT))
+    return b.binary("==", sizes.simplify(position), Index(extreme, _counters(axes), INT))
+
+
+def product_of_others(value: Reduce) -> Expr:
     """The product over all elements but one: exact to any order, also where elements are 0."""
     taken = free_variables(value.body) | {axis.name for axis in value.axes}
     names = Names(taken)

@@ -1,4 +1,4 @@
-"""Brings a tensor function to the normal form that reverse mode works on.
+"""Brings a tensor function to the normal form that both modes work on.
 
 In normal form
 
@@ -10,7 +10,7 @@ In normal form
 * conditions and trip counts are int variables or expressions that cannot change;
 * what is returned is a variable; an ``In`` scalar that the body reassigns is a local copy;
 * the function is pure: an ``Out`` argument has become an ``In`` argument (its initial value), a
-  local variable, and a further result.
+  local variable, and a further result (forward mode leaves ``Out`` arguments as they are).
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def pure_results(function: Function) -> tuple[Type, ...]:
     return function.results + tuple(p.type for p in function.params if p.mode == "Out")
 
 
-def normalise(function: Function, module: Module) -> Normal:
-    """The pure function in normal form."""
+def normalise(function: Function, module: Module, pure: bool = True) -> Normal:
+    """The function in normal form; not ``pure``: it keeps its ``Out`` arguments and assigns to its
+    ``In`` scalars, as forward mode does."""
     function = with_own_indices(function)
     names = Names(names_of(function))
     types: dict[str, Type] = {param.name: param.type for param in function.params}
@@ -63,7 +64,7 @@ def normalise(function: Function, module: Module) -> Normal:
     outs: list[Expr] = []
     written = {root.name for root in _assigned(body, module)}
     for param in function.params:
-        if param.mode == "Out" or param.name in written:
+        if pure and (param.mode == "Out" or param.name in written):
             local = Var(names.fresh(f"{param.name}_local"), param.type)
             types[local.name] = param.type
             renamed[param.name] = local
@@ -73,19 +74,18 @@ def normalise(function: Function, module: Module) -> Normal:
     body = tuple(map_expressions(stmt, lambda e: substitute(e, renamed)) for stmt in body)
     results = [substitute(value, renamed) for value in results]
     written |= {v.name for v in _assigned(body, module)}
-    worker = _Normaliser(module, names, types, written, set(size_variables(function)))
+    worker = _Normaliser(module, names, types, written, set(size_variables(function)), pure)
     out = start + worker.block(body, 0)
     returned: list[Expr] = []
-    for value, type_ in zip(results + outs, pure_results(function), strict=True):
+    wanted = pure_results(function) if pure else function.results
+    for value, type_ in zip(results + outs, wanted, strict=True):
         returned.append(worker.result(value, type_, out))
-    params = tuple(replace(param, mode="In") for param in function.params)
-    pure = replace(
-        function,
-        params=params,
-        results=pure_results(function),
-        body=(*out, Return(tuple(returned))),
-    )
-    return Normal(pure, types, names)
+    if pure:
+        params = tuple(replace(param, mode="In") for param in function.params)
+        function = replace(function, params=params, results=wanted)
+    if pure or returned:
+        out.append(Return(tuple(returned)))
+    return Normal(replace(function, body=tuple(out)), types, names)
 
 
 def call_types(callee: Function, args: tuple[Expr, ...], results: tuple[Type, ...]) -> list[Type]:
@@ -145,7 +145,9 @@ class _Normaliser:
         types: dict[str, Type],
         assigned: set[str],
         sizes: set[str],
+        pure: bool,
     ) -> None:
+        self._pure = pure
         self._module = module
         self._tensor_functions = {f.name for f in module.functions if is_tensor_function(f)}
         self._names = names
@@ -272,6 +274,9 @@ class _Normaliser:
                 f"the call of '{call.function}' as a statement has no derivative here", stmt.span,
                 hint="give it results instead of Out arguments, and assign them",
             )  # fmt: skip
+        if not self._pure:
+            self._out.append(replace(stmt, call=self._call(call)))
+            return
         outs = out_arguments(call, callee)
         pure = self._call(replace(call, type=outs[0].type))
         if len(outs) == 1:

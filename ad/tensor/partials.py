@@ -15,13 +15,11 @@ from loma import builder as b
 from loma import errors
 from loma.ad.activity import active_variables
 from loma.ad.expressions import PartialName
-from loma.ad.rules import SCALAR_RULES
-from loma.ad.scalar_rules import times
+from loma.ad.tangents import Tangents
 from loma.differentials import DFLOAT
 from loma.ir import (
-    FLOAT, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst, FloatType,
-    For, Function, If, Index, IndexAssign, IntConst, IntType, MakeStruct, Member, NoDiff, Op, Pop,
-    Push, Reduce, Return, Select, Stmt, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
+    FLOAT, Assign, AtomicAdd, Call, CallStmt, Declare, FloatType, For, Function, If, IndexAssign,
+    IntType, MakeStruct, Member, Place, Pop, Push, Return, Stmt, Type, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.names import Names, names_of
 from loma.walk import expressions, statements, walk
@@ -31,7 +29,7 @@ def partial_derivative(
     function: Function, position: int, name: str, partial_name: PartialName
 ) -> Function:
     """The function ``name`` whose value is the derivative of ``function`` in one argument."""
-    _check(function)
+    check_is_value(function)
     param = function.params[position]
     types: dict[str, Type] = {p.name: p.type for p in function.params}
     returned = "return"
@@ -57,7 +55,8 @@ def partial_derivative(
     )
 
 
-def _check(function: Function) -> None:
+def check_is_value(function: Function) -> None:
+    """Refuses a function that is no value of its arguments alone."""
     if function.results != (FLOAT,) or any(p.mode == "Out" for p in function.params):
         raise errors.NotDifferentiable(
             f"'{function.name}' is called in an index statement that is differentiated, so it must "
@@ -84,7 +83,7 @@ def partial_from_forward(
     function: Function, position: int, name: str, derivative: Function
 ) -> Function:
     """As :func:`partial_derivative`, for any function: ``derivative`` is its forward derivative."""
-    _check(function)
+    check_is_value(function)
     args = tuple(
         MakeStruct((Var(param.name, param.type), b.flt(1 if k == position else 0)), DFLOAT)
         if isinstance(param.type, FloatType)
@@ -103,7 +102,10 @@ def partial_from_forward(
 class _Pusher:
     def __init__(self, tangents: dict[str, Var], partial_name: PartialName) -> None:
         self._tangents = tangents
-        self._partial_name = partial_name
+        self.tangent = Tangents(self._place, partial_name).of
+
+    def _place(self, place: Place) -> Place | None:
+        return self._tangents.get(place.name) if isinstance(place, Var) else None
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         return tuple(new for stmt in body for new in self.statement(stmt))
@@ -144,47 +146,3 @@ class _Pusher:
                 )
             case _:
                 assert_never(stmt)
-
-    def tangent(self, expr: Expr) -> Expr:
-        """The tangent of an expression's value."""
-        zero = b.flt(0)
-        if isinstance(expr.type, IntType):
-            return zero
-        match expr:
-            case Var(name):
-                return self._tangents.get(name, zero)
-            case Unary("-", operand):
-                inner = self.tangent(operand)
-                return zero if b.is_const(inner, 0) else b.neg(inner)
-            case Binary(op, left, right):
-                return self._apply(op, (left, right))
-            case Builtin(name, args):
-                return self._apply(name, args)
-            case Select(cond, then, other):
-                a, c = self.tangent(then), self.tangent(other)
-                constant = b.is_const(a, 0) and b.is_const(c, 0)
-                return zero if constant else b.select(cond, a, c)
-            case Call(function, args):
-                total: Expr = zero
-                for k, arg in enumerate(args):
-                    inner = self.tangent(arg) if isinstance(arg.type, FloatType) else zero
-                    if not b.is_const(inner, 0):
-                        slope = Call(self._partial_name(function, k), args, FLOAT)
-                        total = b.add(total, Builtin("mul_no_nan", (slope, inner), FLOAT))
-                return total
-            case IntConst() | FloatConst() | NoDiff() | Index() | Member() | Unary():
-                return zero
-            case Reduce() | Op() | ZeroPad() | MakeStruct():
-                raise AssertionError(f"not in a scalar function: {type(expr).__name__}")
-            case _:
-                assert_never(expr)
-
-    def _apply(self, name: str, args: tuple[Expr, ...]) -> Expr:
-        inner = [self.tangent(arg) for arg in args]
-        if all(b.is_const(t, 0) for t in inner):
-            return b.flt(0)
-        total: Expr = b.flt(0)
-        for slope, partial in zip(inner, SCALAR_RULES[name](*args), strict=True):
-            if partial is not None and not b.is_const(slope, 0):
-                total = b.add(total, times(slope, partial))
-        return total

@@ -8,6 +8,7 @@ call checks them; and where the callee has ``Out`` arguments.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from loma import sizes
@@ -28,16 +29,21 @@ LARGEST = 400  # statements of a caller beyond which nothing more is put into it
 def inline(module: Module) -> Module:
     """The pass on every tensor function of a module; callees stand before callers."""
     done: dict[str, Function] = {}
+    # A function with a derivative of its own is called wherever that may be asked for.
+    kept = {function.derivative_of for function in module.functions}
     for function in module.functions:
         if is_tensor_function(function) and not any(aggregates(function)):
-            function = _Inlining(function, done).run()
+            function = _Inlining(function, done, kept).run()
         done[function.name] = function
     return replace(module, functions=tuple(done.values()))
 
 
 class _Inlining:
-    def __init__(self, caller: Function, functions: dict[str, Function]) -> None:
+    def __init__(
+        self, caller: Function, functions: dict[str, Function], kept: Collection[str | None]
+    ) -> None:
         self._caller = caller
+        self._kept = kept
         self._functions = functions
         self._names = Names(names_of(caller))
         self._known = {param.name for param in caller.params}  # declared so far
@@ -96,7 +102,9 @@ class _Inlining:
     def _body(self, call: Call, targets: tuple[Var, ...]) -> list[Stmt] | None:
         """The statements that give the targets their values; None where the call has to stay."""
         callee = self._functions.get(call.function)
-        if callee is None or not _simple(callee) or any(aggregates(callee)):
+        if callee is None or callee.name in self._kept:
+            return None
+        if not _simple(callee) or any(aggregates(callee)):
             return None
         if _reads_a_hidden_counter(callee):
             return None

@@ -1,0 +1,154 @@
+"""Derivatives of one's own: what the program gives, by ``@derivative(f)``, in the forms in which
+derivatives are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loma import builder as b
+from loma import errors
+from loma.ad.activity import carries_derivative
+from loma.ad.growing import GrowingModule
+from loma.ad.tensor.needs import guard_by_need
+from loma.ad.tensor.pairs import Source, SplitPair
+from loma.ir import (
+    INT, ArrayType, Call, CallStmt, Declare, Expr, Function, Param, Return, Stmt,
+    TensorType, TupleType, Unpack, Var,
+)  # fmt: skip
+from loma.names import Names, names_of
+from loma.passes.first_write import first_writes
+from loma.walk import calls
+
+
+class OwnDerivatives:
+    """The derivatives that a program gives itself."""
+
+    def __init__(self, growing: GrowingModule) -> None:
+        self._growing = growing
+        self._names = {
+            function.derivative_of: function.name
+            for function in growing.module.functions
+            if function.derivative_of is not None
+        }
+
+    def of(self, primal: str) -> Function | None:
+        """The derivative of a function, with what it calls in the module; None for one of AD's."""
+        if primal not in self._names:
+            return None
+        own = self._growing.find(self._names[primal])
+        for call in calls(own.body):
+            self._growing.find(call.function)
+        return own
+
+    def explicit(self, primal: Function, own: Function, name: str) -> None:
+        """Adds ``name = rev_diff(primal)``."""
+        made = replace(own, name=name, primal=primal.name, derivative_of=None)
+        self._growing.add(made)
+
+    def pair(self, primal: Function, own: Function, names: tuple[str, str]) -> SplitPair:
+        """Adds both parts: the function as it is, and its derivative of the same arguments."""
+        taken = Names(names_of(own) | {call.function for call in calls(own.body)})
+        params: list[Param] = []
+        sources: list[Source] = []
+        start: list[Stmt] = []
+        adjoints: dict[int, Var] = {}
+        count = len(primal.params)
+        for k in range(count):
+            value, adjoint = own.params[2 * k], own.params[2 * k + 1]
+            params.append(value)
+            sources.append(Source("arg", k))
+            var = Var(adjoint.name, adjoint.type)
+            start.append(Declare(var, _zeros(Var(value.name, value.type))))
+            if carries_derivative(adjoint.type):
+                adjoints[k] = var
+        for k, seed in enumerate(own.params[2 * count :]):
+            if carries_derivative(seed.type):
+                params.append(seed)
+                sources.append(Source("grad", k))
+            else:
+                start.append(Declare(Var(seed.name, seed.type), None))
+        needs: dict[str, Var] = {}
+        for k, adjoint_var in adjoints.items():
+            need = Var(taken.fresh(f"_need_{primal.params[k].name.lstrip('_')}"), INT)
+            params.append(Param(need.name, INT, "In"))
+            sources.append(Source("need", k))
+            needs[adjoint_var.name] = need
+        functions = self._growing.module.functions
+        body = guard_by_need(first_writes((*start, *own.body)), needs, functions)
+        forward = replace(
+            primal, name=names[0], body=_called(primal), primal=primal.name, half="forward",
+            doc=f"{primal.name}, whose derivative is {own.name}.",
+        )  # fmt: skip
+        backward = replace(
+            own, name=names[1], params=tuple(params),
+            results=tuple(var.type for var in adjoints.values()),
+            body=(*body, Return(tuple(adjoints.values()))), primal=primal.name, half="backward",
+            derivative_of=None, doc=f"Adjoints of the arguments of {primal.name}, by {own.name}.",
+        )  # fmt: skip
+        self._growing.add(forward)
+        self._growing.add(backward)
+        return SplitPair(primal.name, names[0], names[1], tuple(sources), tuple(adjoints), ())
+
+    def partial(self, primal: Function, own: Function, position: int, name: str) -> None:
+        """Adds the partial derivative of a scalar function in one argument."""
+        taken = Names(names_of(primal))
+        body: list[Stmt] = []
+        args: list[Expr] = []
+        wanted: Expr = b.flt(0)
+        for k, param in enumerate(primal.params):
+            if isinstance(param.type, ArrayType):
+                raise errors.NotDifferentiable(
+                    f"'{primal.name}' has a derivative of its own and takes an array, so a "
+                    "derivative of the index statement that calls it cannot use that",
+                    own.span,
+                )
+            adjoint = Var(taken.fresh(f"_d_{param.name.lstrip('_')}"), param.type)
+            body.append(Declare(adjoint, None))
+            args += [Var(param.name, param.type), adjoint]
+            wanted = adjoint if k == position else wanted
+        call = Call(own.name, (*args, b.flt(1)), TupleType(()))
+        doc = f"The derivative of {primal.name} in {primal.params[position].name}, by {own.name}."
+        self._growing.add(
+            replace(
+                primal, name=name, body=(*body, CallStmt(call), Return((wanted,))), doc=doc,
+            )
+        )  # fmt: skip
+
+
+def _called(primal: Function) -> tuple[Stmt, ...]:
+    """A body that calls a function, so that derivatives of it are those of the function."""
+    names = Names(names_of(primal))
+    results = tuple(Var(names.fresh("_result"), type_) for type_ in primal.results)
+    args = tuple(Var(param.name, param.type) for param in primal.params)
+    if len(results) == 1:
+        call = Call(primal.name, args, results[0].type)
+        return Declare(results[0], call), Return(results)
+    call = Call(primal.name, args, TupleType(primal.results))
+    return Unpack(results, call), Return(results)
+
+
+def check_serves_calls(primal: Function, own: Function, shared: bool) -> None:
+    """Refuses to use a derivative of one's own where it says too little: inside those of functions
+    that call the function."""
+    if any(param.mode == "Out" for param in primal.params):
+        raise errors.NotDifferentiable(
+            f"'{own.name}' cannot serve the derivatives of functions that call '{primal.name}': it "
+            "does not say what the adjoint of an Out argument was before the call",
+            own.span,
+            hint=f"return what '{primal.name}' computes, or leave its derivative to rev_diff",
+            related=((primal.span, "defined here"),),
+        )
+    if shared:
+        raise errors.NotDifferentiable(
+            f"'{own.name}' cannot serve the derivative of a @simd function that calls "
+            f"'{primal.name}': work items share the adjoints that it adds to",
+            own.span,
+            hint=f"leave the derivative of '{primal.name}' to rev_diff",
+            related=((primal.span, "defined here"),),
+        )
+
+
+def _zeros(like: Var) -> Expr | None:
+    """The start of an adjoint; None where its type tells its shape."""
+    unknown = isinstance(like.type, TensorType) and like.type.dims is None
+    return b.operator("zeros_like", (like,)) if unknown else None
