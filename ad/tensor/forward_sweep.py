@@ -292,7 +292,7 @@ class ForwardSweep:
                 inner, id(inner) in kept, context.is_active, context.partial_name
             )  # fmt: skip
 
-        settled = settling.settled(tensors, reads)
+        settled = settling.settled(tensors, reads, kept)
         context.kept |= {id(s) for s in own if root(s.target) in settled}
         return settled
 

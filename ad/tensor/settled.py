@@ -85,16 +85,19 @@ class Accesses:
         self._found: dict[str, _OfTensor] = {}
         self._walk(body, Point((), (), ()))
 
-    def settled(self, names: Collection[str], reads: AdjointReads) -> frozenset[str]:
+    def settled(
+        self, names: Collection[str], reads: AdjointReads, kept: Collection[int]
+    ) -> frozenset[str]:
         """Those of the tensors that are settled in the block, a loop; ``reads`` tells what the
-        adjoint of a statement needs if the statement itself is not run again."""
+        adjoint of a statement needs if the statement itself is not run again, where those of
+        ``kept``, by identity, look at their targets for their results."""
         known = {n: self._found[n] for n in names if n in self._found}
         chosen = {n for n, found in known.items() if not (found.other or found.read_whole)}
         while True:
-            kept = {name for name in chosen if self._is_settled(name, chosen, reads)}
-            if kept == chosen:
+            left = {name for name in chosen if self._is_settled(name, chosen, reads, kept)}
+            if left == chosen:
                 return frozenset(chosen)
-            chosen = kept
+            chosen = left
 
     def is_kept(self, stmt: IndexAssign) -> bool:
         """Whether what the statement writes stays to the end of the loop."""
@@ -118,7 +121,9 @@ class Accesses:
             and all(other is write or self._never_meet(other, write) for other in accesses.writes)
         )  # fmt: skip
 
-    def _is_settled(self, name: str, chosen: set[str], reads: AdjointReads) -> bool:
+    def _is_settled(
+        self, name: str, chosen: set[str], reads: AdjointReads, kept: Collection[int]
+    ) -> bool:
         accesses = self._found[name]
         needed: dict[int, list[Read]] = {}
         for stmt, use in accesses.reads:
@@ -130,7 +135,7 @@ class Accesses:
                 return False
         for stmt, use in accesses.reads:
             for read in needed.pop(id(stmt), ()) if stmt is not None else ():
-                after = stmt is not None and read.place == stmt.target and self.is_kept(stmt)
+                after = stmt is not None and id(stmt) in kept and read.place == stmt.target
                 point = replace(use, read=read, after=after)
                 if not all(self._precedes(write, point) for write in accesses.writes):
                     return False
