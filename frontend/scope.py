@@ -14,6 +14,7 @@ from loma.ir import (
     INT, ArrayType, Assign, Binary, Builtin, Call, Declare, Expr, FloatConst, Function, Index,
     IntConst, Op, Reduce, Span,
     StackType, Struct, StructType, TensorType, Type, Var, ZeroPad,
+    is_tensor_function,
 )  # fmt: skip
 from loma.layout import Layout
 from loma.names import Names
@@ -114,6 +115,7 @@ class Scope:
     before: list[Declare | Assign] = field(default_factory=list)
     start: list[Declare] = field(default_factory=list)
     names: Names = field(default_factory=Names)  # those that the text mentions, and further ones
+    hoisted: dict[str, Var] = field(default_factory=dict)  # declared in blocks that have ended
     counters: dict[str, str] = field(default_factory=dict)  # names of counts, by those in the text
     _guarded_outside: int = 0  # conditions around the statement at hand
 
@@ -143,8 +145,16 @@ class Scope:
                 self.ended[name] = self.symbols.pop(name).kind
 
     def check_outermost(self, name: str, span: Span) -> None:
-        """Refuses a declaration inside ``if``, ``for`` or ``while``."""
-        if self.depth:
+        """Refuses a declaration inside ``if``, ``for`` or ``while`` of a scalar function."""
+        if name in self.hoisted and not self.depth:
+            raise errors.DuplicateVariable(
+                f"'{name}' is declared in a block before",
+                span,
+                hint="use another name",
+                related=((self.hoisted[name].span, "declared here, until the block ends"),),
+                var=name,
+            )
+        if self.depth and not is_tensor_function(self.header):
             raise errors.DeclarationNotOutmostLevel(
                 f"'{name}' is declared inside 'if', 'for' or 'while'",
                 span,
@@ -260,6 +270,8 @@ class Scope:
         hint = errors.suggest(name, self.symbols.keys() - set(self.counters.values()))
         if self.ended.get(name) == "counter":
             hint = "a loop's counter exists only inside the loop"
+        elif self.ended.get(name) == "local":
+            hint = "what a block declares exists until the block ends: declare it before the block"
         elif self.ended.get(name) == "index":
             hint = "an index exists only inside its statement or reduction"
         return errors.UndeclaredVariable(

@@ -12,6 +12,7 @@ from loma.frontend import expressions as ex
 from loma.frontend.assignments import assign, augment
 from loma.frontend.constants import whole_number
 from loma.frontend.counting import Count, count, range_of
+from loma.frontend.blocks import hoisted
 from loma.frontend.places import check_aliases, holds_struct, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.types import check_sizes, read_type, size_definition, size_in_scope
@@ -88,13 +89,15 @@ def _statement(scope: Scope, node: ast.stmt) -> list[Stmt]:
 
 
 def _block(scope: Scope, nodes: list[ast.stmt]) -> tuple[Stmt, ...]:
-    """A nested block: nothing is declared in it, and it may not be run."""
+    """A nested block, which may not be run. What it declares exists until it ends."""
+    known = set(scope.symbols)
     scope.depth += 1
     try:
         with scope.guard():
-            return tuple(stmt for node in nodes for stmt in statement(scope, node))
+            found = [stmt for node in nodes for stmt in statement(scope, node)]
     finally:
         scope.depth -= 1
+    return hoisted(scope, found, known)
 
 
 # ---------------------------------------------------------------------------------- declarations

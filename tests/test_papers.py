@@ -1,0 +1,36 @@
+"""What one writes from a paper compiles as it stands: values, first and second derivatives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from oracle import Program, check
+from paper_cases import PAPERS
+
+BY_NAME = {case.name: case for case in PAPERS}
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return Program([case.text for case in PAPERS], first=())
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_interpreted(program: Program, name: str) -> None:
+    case = BY_NAME[name]
+    check(program, name, case.arguments(), case.reference, libtorch=False)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", BY_NAME)
+def test_compiled(program: Program, name: str) -> None:
+    case = BY_NAME[name]
+    check(program, name, case.arguments(), case.reference)
+
+
+def test_the_reference_of_ctc_is_that_of_pytorch() -> None:
+    logits, target = BY_NAME["ctc"].arguments()
+    logp = torch.log_softmax(logits, 1)[:, None]
+    steps, labels = torch.tensor([len(logits)]), torch.tensor([len(target)])
+    known = torch.nn.functional.ctc_loss(logp, target[None], steps, labels, reduction="sum")
+    torch.testing.assert_close(BY_NAME["ctc"].reference(logits, target), known)
