@@ -1,0 +1,74 @@
+"""Declarations in blocks of tensor functions: they start anew, and end with the block."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from oracle import Program, check
+
+from loma import errors, pipeline
+
+TEXT = """
+def blocks(x : In[Tensor[N]], n : In[int]) -> tuple[Tensor[N], int]:
+    y : Tensor[N] = x
+    k : int
+    for t in range(n):
+        if t % 2 == 0:
+            s : float
+            s += y[i]
+            y[i] = y[i] * s
+        else:
+            s : Tensor[N] = relu(y)
+            s[i] += 0.5 * y[i]
+            y[i] += s[i]
+        for u in range(2):
+            s : float
+            k_here : int
+            k_here += 1
+            s += 0.5
+            y[i] = y[i] * s
+            k += k_here
+    return y, k
+"""
+
+
+def _blocks(x: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
+    y = x
+    for t in range(n):
+        y = y * y.sum() if t % 2 == 0 else y + torch.relu(y) + 0.5 * y
+        y = y * 0.25
+    return y, 2 * n
+
+
+def test_what_a_block_declares_starts_anew() -> None:
+    program = Program([TEXT], first=())
+    x = torch.tensor([0.5, -1.5, 2.0], dtype=torch.float64)
+    check(program, "blocks", [x, 3], _blocks)
+
+
+HEAD = "def f(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:\n    y : Tensor[N] = x\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "message"),
+    [
+        ("for t in range(n):\n        s : float = 1.0\n    y[i] += s", errors.UndeclaredVariable,
+         "exists until the block ends"),
+        ("for t in range(n):\n        s : float\n        s : int", errors.DuplicateVariable,
+         "'s' is already a variable"),
+        ("for t in range(n):\n        y : float", errors.DuplicateVariable, "'y' is already"),
+        ("for t in range(n):\n        s : float\n    s : float", errors.DuplicateVariable,
+         "'s' is declared in a block before"),
+        ("for t in range(n):\n        k : int = t\n        s : Tensor[k]",
+         errors.UnknownSizeVariable, "a size must be known when the function is called"),
+    ],
+)  # fmt: skip
+def test_mistakes(body: str, error: type[errors.UserError], message: str) -> None:
+    with pytest.raises(error) as caught:
+        pipeline.parsed(f"{HEAD}    {body}\n    return y\n")
+    assert message in caught.value.to_string()
+
+
+def test_scalar_functions_declare_outermost() -> None:
+    with pytest.raises(errors.DeclarationNotOutmostLevel):
+        pipeline.parsed("def f(n : In[int]):\n    for t in range(n):\n        s : float\n")
