@@ -300,6 +300,7 @@ def _result(scope: Scope, type_: Type, values: dict[str, Expr]) -> Type:
 
 def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
     span = span_of(node)
+    items: list[Expr | list[Expr]] = []
     if name in OPERATORS:
         items = [argument_of(scope, arg) for arg in node.args]
         tensors = any(isinstance(i, list) or isinstance(i.type, TensorType) for i in items)
@@ -322,7 +323,10 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
     if name in BUILTINS and name != "len":
         if node.keywords:
             raise errors.CallTypeMismatch(f"'{name}' takes its arguments by position", span)
-        args = [ex.expression(scope, arg) for arg in node.args]
+        # those of an operator's name are read already: again would be exponential in the depth
+        args = [i for i in items if not isinstance(i, list)] if name in OPERATORS else [
+            ex.expression(scope, arg) for arg in node.args
+        ]  # fmt: skip
         return b.builtin(name, args, span)
     if name in REDUCTIONS:
         raise errors.OperatorArguments(

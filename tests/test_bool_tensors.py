@@ -245,7 +245,7 @@ def test_text():
         ("m[i] -= 1", "'-=' adds up"),
         ("m = sum(x, [1])", "must be BoolTensor[N], found Tensor[N]"),
         ("g(m, m)", "argument 'k' of 'g' must be IntTensor[N], found BoolTensor[N]"),
-        ("y = relu(m)", "must be a float tensor, found a BoolTensor"),
+        ("y = softmax(m, 0)", "must be a float tensor, found a BoolTensor"),
         ("y = m / m", "takes float tensors, found two of ints"),
     ],
 )

@@ -32,6 +32,9 @@ IsSize = Callable[[str], bool]
 AdjointReads = Callable[[IndexAssign], tuple[Expr, ...]]
 
 
+_MANY = 20  # writes of one tensor: more are not compared with each other
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """Where a statement stands: the loops around, outermost first, its position in each block, and
@@ -92,7 +95,11 @@ class Accesses:
         adjoint of a statement needs if the statement itself is not run again, where those of
         ``kept``, by identity, look at their targets for their results."""
         known = {n: self._found[n] for n in names if n in self._found}
-        chosen = {n for n, found in known.items() if not (found.other or found.read_whole)}
+        chosen = {
+            n for n, found in known.items()
+            if not (found.other or found.read_whole)
+            and len(found.writes) <= _MANY and len(found.reads) <= _MANY**2
+        }  # fmt: skip
         while True:
             left = {name for name in chosen if self._is_settled(name, chosen, reads, kept)}
             if left == chosen:
@@ -104,7 +111,7 @@ class Accesses:
         accesses = self._found[root(stmt.target)]
         assert isinstance(stmt.target, Index)
         own = [write for write in accesses.writes if write.stmt is stmt]
-        if len(own) != 1 or accesses.other:
+        if len(own) != 1 or accesses.other or len(accesses.writes) > _MANY:
             return False
         read = Read(stmt.target, {})
         use = _Use(read, stmt.axes, own[0].point, after=True)
@@ -115,7 +122,7 @@ class Accesses:
         return frozenset(
             id(write.stmt)
             for accesses in self._found.values()
-            if not accesses.other
+            if not accesses.other and len(accesses.writes) <= _MANY
             for write in accesses.writes
             if write.stmt.op == "=" and self._writes_once(write)
             and all(other is write or self._never_meet(other, write) for other in accesses.writes)
