@@ -7,6 +7,8 @@ function's own value, the rule reads the operator's, which is there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loma import builder as b
 from loma.ad.operator_rules import OpAdjoint, op, unbroadcast
 from loma.ad.scalar_rules import ScalarRule, times
@@ -27,6 +29,21 @@ def lifted(call: OpAdjoint, rule: ScalarRule) -> tuple[Expr | None, ...]:
         else unbroadcast(_lift(times(g, partial), values), arg)
         for place, partial, arg in zip(places, rule(*places), call.args, strict=True)
     )
+
+
+def lifted_tangents(
+    args: Sequence[Expr], y: Expr, name: str, rule: ScalarRule, tangents: Sequence[Expr | None]
+) -> list[Expr]:
+    """What each argument's tangent adds to that of the result ``y``."""
+    places = tuple(_element(arg, f" {k}") for k, arg in enumerate(args))
+    g = Var(" g", FLOAT)
+    values: dict[Expr, Expr] = dict(zip(places, args, strict=True))
+    values[Builtin(name, places, FLOAT)] = y
+    return [
+        _lift(times(g, partial), values | {g: tangent})
+        for place, partial, tangent in zip(places, rule(*places), tangents, strict=True)
+        if tangent is not None and partial is not None and not isinstance(place, FloatConst)
+    ]
 
 
 def _element(arg: Expr, name: str) -> Expr:

@@ -3,7 +3,8 @@
 No operator needs a rule of its own here. Its reverse rule is linear in the adjoint ``g`` of the
 result, ``g -> J^T g``; transposed it is the tangent, ``v -> J v``, and the transpose of an
 expression of operators follows from their reverse rules. What is linear as it stands is the same
-operator applied to tangents, which the tables name because it reads better.
+operator applied to tangents, which the tables name because it reads better. A scalar function on
+all elements has its scalar rule.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loma.ad.activity import carries_derivative
+from loma.ad.lifted_rules import lifted_tangents
 from loma.ad.operator_rules import OpAdjoint, op
-from loma.ad.rules import OP_RULES
+from loma.ad.rules import OP_RULES, SCALAR_RULES
+from loma.builtins import BUILTINS
 from loma.ir import INT, Expr, Index, Op, TensorType, Var
 from loma.ops import OPS
 from loma.walk import free_variables, substitute
@@ -45,6 +48,9 @@ def operator_tangent(value: Op, y: Var, tangents: Sequence[Expr | None]) -> Expr
         return op("div", *_replaced(value.args, tangents))  # a number of elements, as in means
     if value.name in _BILINEAR:
         return _bilinear(value, y, tangents)
+    if value.name in BUILTINS and value.name in SCALAR_RULES:
+        rule = SCALAR_RULES[value.name]
+        return _total(list(lifted_tangents(value.args, y, value.name, rule, tangents)))
     return _total([_transposed(value, y, k, t) for k, t in enumerate(tangents) if t is not None])
 
 

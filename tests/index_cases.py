@@ -453,8 +453,8 @@ def recurrence(x : In[Tensor[T, N]], a : In[float]) -> Tensor[N]:
         h[i] = tanh(a * h[i] + x[t, i])
     return h
 """, _recurrence, ((4, 3), FLOAT)),
-    Case("scan", """
-def scan(x : In[Tensor[N, M]]) -> Tensor[N, M]:
+    Case("running_sums", """
+def running_sums(x : In[Tensor[N, M]]) -> Tensor[N, M]:
     y : Tensor[N, M]
     s : Tensor[M]
     for i in range(N):

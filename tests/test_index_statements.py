@@ -145,7 +145,7 @@ SMALL = {
     "per_pixel_convolution": ((1, 1, 1, 1), (3, 3, 1, 1, 1)),
     "routing": ((1, 1, 1, 1), 1),
     "reversed_and_shifted": ((1,),),
-    "scan": ((1, 1),),
+    "running_sums": ((1, 1),),
     "reductions": ((1, 1),),
 }
 EMPTY = {
@@ -158,7 +158,7 @@ EMPTY = {
     "per_pixel_convolution": ((2, 0, 4, 5), (3, 3, 2, 4, 5)),
     "embedding": ((4, 3), None),
     "in_place": ((0,), ()),
-    "scan": ((0, 3),),
+    "running_sums": ((0, 3),),
     "recurrence": ((0, 3), ()),
     "prod_with_zeros": ((0, 3),),
     "tensor_calls": ((0, 4), ()),
