@@ -229,7 +229,7 @@ ERRORS: list[tuple[Callable[[Any], object], type[Exception], str]] = [
         RuntimeError,
         "halves: line 5: the while loop passed its max_iter of 20 iterations",
     ),
-    (lambda m: m.failing(t(3, 40), 0), ValueError, "division of an int by zero"),
+    (lambda m: m.failing(t(3, 40), 0), ValueError, "failing: line 22: division of an int by zero"),
     (lambda m: m.extremes(t(0, 3)), ValueError, "extremes: line 34: max of no elements"),
     (
         lambda m: m.outer(t(3, 4), t(5, 2)),

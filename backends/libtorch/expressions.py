@@ -232,7 +232,7 @@ class Expressions(ABC):
                 return f"(real(1) / loma::power<{-count}, real>({base}))"
         if expr.type == INT:
             return f"loma::ipow({base}, {strip(self.value(exponent, INT))})"
-        return f"{_library('pow')}({base}, {strip(self.value(exponent, FLOAT))})"
+        return f"{self._library('pow')}({base}, {strip(self.value(exponent, FLOAT))})"
 
     def _builtin(self, expr: Builtin) -> str:
         name = expr.name
@@ -268,11 +268,20 @@ class Expressions(ABC):
         if name == "round":
             return f"std::nearbyint({args})"
         if name in _STD:
-            return f"{_library(name)}({args})"
+            return f"{self._library(name)}({args})"
         types = "real" if type_ == FLOAT else "int64_t"
-        if name in ("sigmoid", "softplus") and "vector_math" not in config.optimisations():
+        if name in ("sigmoid", "softplus") and not self.in_vectors():
             types += ", false"
         return f"loma::{name}<{types}>({args})"
+
+    def _library(self, name: str) -> str:
+        """The C++ function that computes a built-in function of reals."""
+        vector = name in _VECTOR and self.in_vectors()
+        return f"loma::vector::{name}<real>" if vector else f"std::{name}"
+
+    def in_vectors(self) -> bool:
+        """Whether functions without branches are worth their time: where loops may be vectors."""
+        return "vector_math" in config.optimisations()
 
     def _call(self, call: Call) -> str:
         function = self.callee(call)
@@ -293,12 +302,6 @@ def _is_nonzero(divisor: Expr) -> bool:
             return any(isinstance(arg, IntConst) and arg.value > 0 for arg in args)
         case _:
             return False
-
-
-def _library(name: str) -> str:
-    """The C++ function that computes a built-in function of reals."""
-    vector = name in _VECTOR and "vector_math" in config.optimisations()
-    return f"loma::vector::{name}<real>" if vector else f"std::{name}"
 
 
 def _no_structs(span: Span) -> errors.UserError:

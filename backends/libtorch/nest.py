@@ -50,6 +50,10 @@ class Nest(Expressions):
         self.bounds: dict[str, tuple[str, str]] = {}  # axis -> the stretch of it that its loop runs
         self._count = 0
 
+    def in_vectors(self) -> bool:
+        alone = self.context.serial is not None and self.frame.inner is None
+        return super().in_vectors() and not alone
+
     def place(self, span: Span) -> str:
         return self.context.place(self.context.line(span))
 
