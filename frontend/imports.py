@@ -202,6 +202,10 @@ def join(units: list[Unit]) -> dict[str, Constant]:
                 waiting.append(key)
             uses[local] = final[key]
         program.definitions[final[number, name]] = _renamed(node, final[number, name], uses)
+        for other, given in unit.definitions.items():  # a derivative of its own comes along
+            if name in _derivative_of(given) and (number, other) not in final:
+                final[number, other] = names.fresh(f"_{unit.stem}_{other}")
+                waiting.append((number, other))
     return program.constants
 
 
@@ -286,6 +290,16 @@ def _mentioned(node: Definition) -> list[tuple[str, bool]]:
     return list(found)
 
 
+def _derivative_of(node: Definition) -> list[str]:
+    """The functions that ``@derivative(f)`` before a definition names, as it is written."""
+    return [name.id for name in _decorating(node)]
+
+
+def _decorating(node: ast.AST | Definition) -> list[ast.Name]:
+    calls = [d for d in getattr(node, "decorator_list", ()) if isinstance(d, ast.Call)]
+    return [arg for call in calls for arg in call.args if isinstance(arg, ast.Name)]
+
+
 class _Names(ast.NodeVisitor):
     """What is called, and what stands in types: the names that no variable can have hidden."""
 
@@ -309,6 +323,7 @@ class _Names(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._type(node.returns)
+        self.calls += _decorating(node)
         self.generic_visit(node)
 
     def _type(self, node: ast.expr | None) -> None:

@@ -184,3 +184,17 @@ def test_mistakes(folder: Path, name: str) -> None:
     found = report(folder, text)
     assert found.startswith(first)
     assert later in found
+
+
+def test_a_derivative_of_its_own_comes_along(tmp_path: Path) -> None:
+    (tmp_path / "other.loma").write_text("""
+def clip(x : In[Tensor[N]]) -> Tensor[N]:
+    return clamp(x, -1.0, 1.0)
+
+@derivative(clip)
+def straight(x : In[Tensor[N]], _d_x : Out[Tensor[N]], g : In[Tensor[N]]):
+    _d_x += g
+""")
+    text = "from other import clip as c\nd_c = rev_diff(c)\n"
+    found = stage_text(text, "adjoint", path=str(tmp_path / "main.loma"))
+    assert "@derivative(c)\ndef _other_straight(" in found
