@@ -12,6 +12,7 @@ from loma.frontend.index_statement import Operation, free_indices, index_stateme
 from loma.frontend.parts import RESULTS, Result
 from loma.frontend.places import check_root, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
+from loma.frontend.slice_targets import assign_slice, is_slice_target
 from loma.frontend.types import check_declarable
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
@@ -42,6 +43,8 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
             return _unpack(scope, targets, node.value, span)
         case ast.Name():
             return [_assign_variable(scope, target, node.value, span)]
+        case ast.Subscript() if is_slice_target(scope, target):
+            return [assign_slice(scope, target, "=", node.value, span)]
         case ast.Subscript() if _tensor_of(scope, target) is not None:
             _check_target(scope, target)
             return [index_statement(scope, target, "=", node.value, span)]
@@ -108,6 +111,8 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
             f"'{symbol}=' is not part of loma", span_of(node), hint=f"{text} = {text} {symbol} ..."
         )
     span, target = span_of(node), node.target
+    if isinstance(target, ast.Subscript) and is_slice_target(scope, target):
+        return assign_slice(scope, target, op, node.value, span)
     if isinstance(target, ast.Subscript) and _tensor_of(scope, target) is not None:
         _check_target(scope, target)
         return index_statement(scope, target, op, node.value, span)

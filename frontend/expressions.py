@@ -103,6 +103,11 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
             return scope.lookup(node)
         case ast.UnaryOp(op=op, operand=inner):
             return _unary(scope, node, op, inner)
+        case ast.BinOp(left=left, op=ast.MatMult(), right=right):
+            matrices = expression(scope, left), expression(scope, right)
+            if not all(isinstance(m.type, TensorType) and m.type.dims != () for m in matrices):
+                raise unsupported(node.op, node)
+            return b.operator("matmul", matrices, {}, span)
         case ast.BinOp(left=left, op=op, right=right):
             if type(op) not in _BINARY:
                 raise unsupported(op, node)

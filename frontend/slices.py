@@ -47,6 +47,26 @@ def sliced(scope: Scope, node: ast.Subscript, base: Expr, dims: tuple[Expr, ...]
     return b.operator("reshape", (value,), {"shape": tuple(kept)}, span)
 
 
+def part(
+    scope: Scope, node: ast.Subscript, dims: tuple[Expr, ...]
+) -> list[tuple[Expr, Expr, Expr | None]]:
+    """For each dimension where the part of a tensor starts, its step, and how many positions it
+    has; None for one position, which is no dimension of the part."""
+    nodes = _for_each(node, dims)
+    found: list[tuple[Expr, Expr, Expr | None]] = []
+    for dim, size in enumerate(dims):
+        item = nodes[dim] if dim < len(nodes) else ast.Slice()
+        if not isinstance(item, ast.Slice):
+            found.append((_position(scope, item, dim, size), IntConst(1), None))
+            continue
+        start, end, step = _bounds(scope, item, dim, size, span_of(node))
+        length = b.binary("-", end, start)
+        if step != IntConst(1):
+            length = b.binary("//", b.binary("+", length, b.binary("-", step, IntConst(1))), step)
+        found.append((start, step, sizes.simplify(length)))
+    return found
+
+
 def _for_each(node: ast.Subscript, dims: tuple[Expr, ...]) -> list[ast.expr]:
     """A subscript for each of the first dimensions: ``...`` stands for as many as are missing."""
     nodes = ex.subscript_nodes(node)
@@ -68,6 +88,13 @@ def _for_each(node: ast.Subscript, dims: tuple[Expr, ...]) -> list[ast.expr]:
 def _range(scope: Scope, item: ast.Slice, value: Expr, dim: int, size: Expr, span: Span) -> Expr:
     if item.lower is None and item.upper is None and item.step is None:
         return value
+    return _slice(value, dim, *_bounds(scope, item, dim, size, span), span)
+
+
+def _bounds(
+    scope: Scope, item: ast.Slice, dim: int, size: Expr, span: Span
+) -> tuple[Expr, Expr, Expr]:
+    """Start, end and step of a slice."""
     start = IntConst(0) if item.lower is None else _bound(scope, item.lower, dim, size)
     end = size if item.upper is None else _bound(scope, item.upper, dim, size)
     step: Expr = IntConst(1) if item.step is None else _int(scope, item.step)
@@ -82,7 +109,7 @@ def _range(scope: Scope, item: ast.Slice, value: Expr, dim: int, size: Expr, spa
         raise errors.SubscriptOutOfRange(
             f"the slice ends at {print_expr(end)}, before its start {print_expr(start)}", span
         )
-    return _slice(value, dim, start, end, step, span)
+    return start, end, step
 
 
 def _slice(value: Expr, dim: int, start: Expr, end: Expr, step: Expr, span: Span) -> Expr:

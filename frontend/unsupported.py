@@ -51,7 +51,9 @@ _TABLE: dict[type[ast.AST], tuple[str, str | None]] = {
     ast.List: ("a list here", "lists give shapes and dims to operators, as in reshape(x, [B, 8])"),
     ast.Slice: ("a slice ':'", "it stands outside index statements; here write Y[i] = X[i + 1]"),
     # operators
-    ast.MatMult: ("'@'", "write matmul(a, b), or C[i, j] += A[i, k] * B[k, j]"),
+    ast.MatMult: (
+        "'@' of numbers", "it takes whole tensors; of elements write C[i, j] += A[i, k] * B[k, j]"
+    ),
     ast.BitAnd: ("'&'", "write 'and'"),
     ast.BitOr: ("'|'", "write 'or'"),
     ast.BitXor: ("'^'", "a power is x ** y"),
