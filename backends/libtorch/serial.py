@@ -19,7 +19,8 @@ from loma.backends.libtorch.plan import target_axes
 from loma.backends.libtorch.timing import timed
 from loma.backends.writer import Writer
 from loma.ir import (
-    Assign, Call, Expr, For, If, Index, IndexAssign, Member, Module, Op, Stmt, TensorType,
+    Assign, Call, Expr, For, If, Index, IndexAssign, Member, Module, Op, Reduce, Stmt,
+    TensorType,
     Var, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.walk import expressions, root, statements, walk
@@ -47,7 +48,10 @@ def _is_serial(stmt: Stmt, module: Module) -> bool:
             pass
         case _:
             return False
-    return not any(_is_whole(node, module) for expr in expressions(stmt) for node in walk(expr))
+    nodes = [node for expr in expressions(stmt) for node in walk(expr)]
+    # a reduction that is no index statement is a nest with temporaries of its own
+    alone = not isinstance(stmt, IndexAssign) and any(isinstance(n, Reduce) for n in nodes)
+    return not alone and not any(_is_whole(node, module) for node in nodes)
 
 
 def _is_whole(node: Expr, module: Module) -> bool:
