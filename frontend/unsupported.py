@@ -52,7 +52,8 @@ _TABLE: dict[type[ast.AST], tuple[str, str | None]] = {
     ast.Slice: ("a slice ':'", "it stands outside index statements; here write Y[i] = X[i + 1]"),
     # operators
     ast.MatMult: (
-        "'@' of numbers", "it takes whole tensors; of elements write C[i, j] += A[i, k] * B[k, j]"
+        "'@' of numbers",
+        "it takes whole tensors; of elements write C[i, j] += A[i, k] * B[k, j]",
     ),
     ast.BitAnd: ("'&'", "write 'and'"),
     ast.BitOr: ("'|'", "write 'or'"),

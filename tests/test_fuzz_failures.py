@@ -28,6 +28,7 @@ def outcome(call: Any, name: str, args: Any) -> Any:
         return str(error)
 
 
+@pytest.mark.full
 def test_failures(request: pytest.FixtureRequest) -> None:
     wanted = request.config.getoption("--fuzz-examples")
     first = random.randrange(2**40) if wanted else 0

@@ -100,6 +100,7 @@ def test_known_sizes(point: Point) -> None:
     compare(point, sized(point.text))
 
 
+@pytest.mark.full
 def test_random_programs(request: pytest.FixtureRequest) -> None:
     for number, point in enumerate(random_points(request.config.getoption("--fuzz-examples"), 6)):
         name = tuple(PASSES)[number % len(PASSES)]

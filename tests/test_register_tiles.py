@@ -90,6 +90,7 @@ def _close(found: Tensor, right: Tensor) -> bool:
     return torch.allclose(found, right, rtol=tolerance, atol=tolerance * scale)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("row", ROWS)
 def test_any_sizes(program: SimpleNamespace, row: int, dtype: torch.dtype) -> None:

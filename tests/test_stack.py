@@ -360,6 +360,7 @@ def f(x : In[Tensor[N]]) -> Tensor[N]:
 """
 
 
+@pytest.mark.full
 def test_scalar_functions_in_index_statements() -> None:
     """Large variables, arguments, results and stacks, with derivatives, on threads."""
     script = f"""

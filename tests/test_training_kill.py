@@ -63,6 +63,7 @@ Trainer._step = lambda *rest: steps.pop()(*rest) if steps else threading.Event()
 """
 
 
+@pytest.mark.full
 def test_killed_at_random_moments(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     kills: int = request.config.getoption("--kills")
     generator = random.Random(5)
