@@ -57,6 +57,7 @@ def taken(scalars: Scalars, value: Value, type_: Type) -> Value:
             return np.asarray(value).item()
 
 
+@pytest.mark.full
 def test_values_and_derivatives(request: pytest.FixtureRequest) -> None:
     wanted = request.config.getoption("--fuzz-examples")
     first = random.randrange(2**40) if wanted else 1000

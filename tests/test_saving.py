@@ -39,6 +39,7 @@ def test_what_is_saved() -> None:
     assert names("inputs") == []
 
 
+@pytest.mark.full
 def test_gradients_are_the_same() -> None:
     """First derivatives, and second ones of what other tests do not differentiate twice."""
     torch.manual_seed(0)

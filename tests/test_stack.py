@@ -85,6 +85,7 @@ def chain(size: int, levels: int) -> str:
     return text + TOTAL.format(last=levels - 1)
 
 
+@pytest.mark.full
 def test_a_chain_of_calls_that_pass_large_structs() -> None:
     """Structs of four megabytes, which go and come back by value at each of forty levels."""
     script = """

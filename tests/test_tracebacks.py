@@ -168,6 +168,7 @@ def test_wrong_calls_show_few_frames(case: int) -> None:
     assert len(_frames(caught.value)) - 2 <= inside
 
 
+@pytest.mark.full
 def test_a_derivative_that_is_made_in_a_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """The report comes through torch's engine; of loma's frames there is one."""
     module = loma.compile(RIGHT.replace("x * x * x", "x * x * x * x * x"))
