@@ -105,6 +105,7 @@ def test_reverse_mode(fuzz: Any, simd: bool) -> None:
     fuzz(check, 8 if simd else 24, simd=simd, reads_outs=False)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("simd", [False, True])
 def test_derivatives_of_derivatives(fuzz: Any, simd: bool) -> None:
     def check(program: Program) -> None:

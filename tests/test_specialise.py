@@ -151,6 +151,7 @@ assert torch.autograd.gradgradcheck(lambda x: m.soft(x, 2, 1), x, nondet_tol=1e-
     )
 
 
+@pytest.mark.full
 def test_floats_bfloat16_and_sizes_zero_and_one() -> None:
     run(
         """
@@ -282,6 +283,7 @@ assert torch.equal(m.pick(x, order), x[order])
         assert process.returncode == 0, errors[-3000:]
 
 
+@pytest.mark.full
 def test_threads() -> None:
     run(
         """
