@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from index_cases import Case, Indices
 from torch import Tensor
 
@@ -135,6 +136,15 @@ def _seidel_rows(a: Tensor, b: Tensor, n: int) -> Tensor:
             s = sum(a[i, j] * x[j] for j in range(len(x)) if j != i)
             x[i] = (b[i] - s) / (4 + a[i, i] ** 2)
     return torch.stack(x)
+
+
+def _moving(x: Tensor) -> Tensor:
+    h = [list(row) for row in x]
+    for t, row in enumerate(x):
+        h[t][1] = torch.sin(h[t][1] * h[t][1]) * row[0]
+        h[t][2] = row[1] * row[2]
+        h[t][2] = row[0] * h[t][0]
+    return torch.stack([torch.stack(row) for row in h])
 
 
 RECURRENCES = [
@@ -294,4 +304,30 @@ def seidel_rows(A : In[Tensor[N, N]], b : In[Tensor[N]], n : In[int]) -> Tensor[
             )
     return x
 """, _seidel_rows, ((3, 3), (3,), 3)),
+    Case("moving", """
+def moving(x : In[Tensor[T, 3]]) -> Tensor[T, 3]:
+    h : Tensor[T, 3] = x
+    p : int
+    s : float
+    for t in range(T):
+        p = 0
+        s = h[t, p + 1] * h[t, p + 1]
+        p += 1
+        h[t, p] = sin(s) * x[t, 0]
+        h[t, p + 1] = x[t, 1] * x[t, 2]
+        p += 1
+        h[t, p] = x[t, 0] * h[t, 0]
+    return h
+""", _moving, ((3, 3),)),
+    Case("moving_writes", """
+def moving_writes(x : In[Tensor[T, 3]]) -> Tensor[T, 3]:
+    h : Tensor[T, 3]
+    p : int
+    for t in range(T):
+        p = 0
+        h[t, p + 1] = x[t, 1] * x[t, 2]
+        p += 1
+        h[t, p] = x[t, 0] * x[t, 2]
+    return h
+""", lambda x: F.pad((x[:, 0] * x[:, 2])[:, None], (1, 1)), ((3, 3),)),
 ]  # fmt: skip

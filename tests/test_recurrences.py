@@ -44,10 +44,13 @@ def test_what_is_overwritten_is_kept_in_parts() -> None:
     assert "_tape_u_1 : Tensor[max(N - 2, 0)]" in found
 
 
+COPIED = ("flipped", "transposed", "jumps", "scattered", "one_place", "moving")
+
+
 @pytest.mark.parametrize("name", BY_NAME)
 def test_what_is_proved_apart_is_not_copied(name: str) -> None:
     copied = "_before_" in pipeline.stage_text(BY_NAME[name].text, "adjoint")
-    assert copied == (name in ("flipped", "transposed", "jumps", "scattered", "one_place"))
+    assert copied == (name in COPIED)
 
 
 def test_of_a_tensor_the_part_that_is_touched_is_copied() -> None:

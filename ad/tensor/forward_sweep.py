@@ -248,9 +248,8 @@ class ForwardSweep:
             axes = _target_axes(s)
             assert isinstance(s.target, Index)
             extents = {name for axis in axes for name in free_variables(axis.extent)}
-            if extents & (changing | self._counters(stmt)) or free_variables(s.target) & (
-                changing - {name}
-            ):
+            subscripts = {name for sub in s.target.subscripts for name in free_variables(sub)}
+            if extents & (changing | self._counters(stmt)) or subscripts & changing:
                 return []
             if told_apart(s.target.subscripts, axes) < {axis.name for axis in axes}:
                 return []

@@ -221,8 +221,7 @@ class Accesses:
 
     def _precedes(self, write: _Write, use: _Use) -> bool:
         """Whether each write of an element that is read comes before that read."""
-        target = write.stmt.target
-        assert isinstance(target, Index)
+        target, place = self._compared(write.stmt.target, use.read.place)
         shared = 0
         for left, right in zip(write.point.loops, use.point.loops, strict=False):
             if left is not right:
@@ -232,8 +231,7 @@ class Accesses:
         extents = self._extents(use.point.loops, use.axes) | dict(use.read.extents)
         known = use.point.known + use.read.known
         names = Names(
-            {n.name for e in (target, use.read.place) for n in walk(e) if isinstance(n, Var)}
-            | set(extents)
+            {n.name for e in (target, place) for n in walk(e) if isinstance(n, Var)} | set(extents)
         )
         # the write's counters and indices, at another point than the read's
         own = [loop.counter for loop in loops] + [axis.name for axis in write.stmt.axes]
@@ -242,9 +240,7 @@ class Accesses:
         unknown = {var.name for var in there.values()}
         for loop in loops[:shared]:
             counter = there[loop.counter]
-            step = self._step(
-                loop, counter, subscripts, use.read.place.subscripts, unknown, extents, known
-            )
+            step = self._step(loop, counter, subscripts, place.subscripts, unknown, extents, known)
             if step is None:
                 return False
             if step == "before":
@@ -265,10 +261,24 @@ class Accesses:
         free = tuple(Axis(loop.counter, loop.extent) for loop in there_)
         ranges = {loop.counter: loop.extent for loop in here_}
         ranges |= {axis.name: axis.extent for axis in use.axes} | dict(use.read.extents)
-        read = replace(use.read, extents=ranges)
+        read = replace(use.read, place=place, extents=ranges)
         around = self._extents(loops[:shared], ())
         return apart(
             target, (*free, *write.stmt.axes), read, around, self._is_size, use.point.known
+        )
+
+    def _compared(self, written: Expr, read: Index) -> tuple[Index, Index]:
+        """Both places with those subscripts only that have the same meaning at any time: variables
+        and elements of tensors may change between the write and the read."""
+        assert isinstance(written, Index)
+        pairs = [
+            (left, right)
+            for left, right in zip(written.subscripts, read.subscripts, strict=True)
+            if self._is_fixed(left) and self._is_fixed(right)
+        ]
+        return (
+            replace(written, subscripts=tuple(left for left, _ in pairs)),
+            replace(read, subscripts=tuple(right for _, right in pairs)),
         )
 
     def _below(self, at: Expr, extent: Expr) -> tuple[Expr, Expr]:
@@ -276,13 +286,13 @@ class Accesses:
         below = Binary("-", Binary("-", IntConst(0), at, INT), IntConst(1), INT)
         return below, Binary("-", at, extent, INT)
 
-    def _elsewhere(self, write: _Write, taken: set[str]) -> tuple[list[Expr], dict[str, Expr]]:
+    def _elsewhere(
+        self, write: _Write, target: Index, taken: set[str]
+    ) -> tuple[list[Expr], dict[str, Expr]]:
         """The place of a write at any other point, and the ranges there of counters and indices
         (those that do not change)."""
         ranges = {loop.counter: loop.extent for loop in write.point.loops}
         ranges |= {axis.name: axis.extent for axis in write.stmt.axes}
-        target = write.stmt.target
-        assert isinstance(target, Index)
         names = Names(taken | {n.name for n in walk(target) if isinstance(n, Var)} | set(ranges))
         there: dict[str, Expr] = {n: Var(names.fresh(f"{n}_there"), INT) for n in ranges}
         moved = {root(there[name]): substitute(extent, there) for name, extent in ranges.items()}
@@ -291,12 +301,12 @@ class Accesses:
     def _never_meet(self, other: _Write, write: _Write) -> bool:
         """Whether two statements never write to one element: what the subscripts say of the
         other's counters and indices is put in, then some subscript must differ."""
-        target = write.stmt.target
-        assert isinstance(target, Index)
+        assert isinstance(write.stmt.target, Index)
+        elsewhere, target = self._compared(other.stmt.target, write.stmt.target)
         here = {loop.counter: loop.extent for loop in (*self._around, *write.point.loops)}
         here |= {axis.name: axis.extent for axis in write.stmt.axes}
         names = {n.name for n in walk(target) if isinstance(n, Var)} | set(here)
-        subscripts, there = self._elsewhere(other, names)
+        subscripts, there = self._elsewhere(other, elsewhere, names)
         unknown = dict(there)
         solved = True
         while solved:
@@ -330,8 +340,8 @@ class Accesses:
 
     def _writes_once(self, write: _Write) -> bool:
         """Whether a statement writes to each element at one point of its loops and indices only."""
-        target = write.stmt.target
-        assert isinstance(target, Index)
+        assert isinstance(write.stmt.target, Index)
+        target, _ = self._compared(write.stmt.target, write.stmt.target)
         axes = (*(Axis(loop.counter, loop.extent) for loop in write.point.loops), *write.stmt.axes)
         if not all(self._is_fixed(axis.extent) for axis in axes):
             return {axis.name for axis in axes} <= {
