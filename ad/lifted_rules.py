@@ -16,17 +16,17 @@ from loma.ir import (
     FLOAT, INT, Binary, Builtin, Expr, FloatConst, IntConst, Select, TensorType, Unary, Var,
 )  # fmt: skip
 
+_G = Var(" g", FLOAT)  # an adjoint or a tangent; no name of a program, nor are the others
+
 
 def lifted(call: OpAdjoint, rule: ScalarRule) -> tuple[Expr | None, ...]:
     """The adjoint of each argument of an operator by the rule of the scalar function."""
-    places = tuple(_element(arg, f" {k}") for k, arg in enumerate(call.args))
-    g = Var(" g", FLOAT)  # no name of a program, nor are the others
-    values: dict[Expr, Expr] = dict(zip(places, call.args, strict=True))
-    values |= {g: call.g, Builtin(call.name, places, FLOAT): call.y}
+    places, values = _placeholders(call.name, call.args, call.y)
+    values[_G] = call.g
     return tuple(
         None
         if partial is None or place.type == INT or isinstance(place, FloatConst)
-        else unbroadcast(_lift(times(g, partial), values), arg)
+        else unbroadcast(_lift(times(_G, partial), values), arg)
         for place, partial, arg in zip(places, rule(*places), call.args, strict=True)
     )
 
@@ -35,15 +35,21 @@ def lifted_tangents(
     args: Sequence[Expr], y: Expr, name: str, rule: ScalarRule, tangents: Sequence[Expr | None]
 ) -> list[Expr]:
     """What each argument's tangent adds to that of the result ``y``."""
-    places = tuple(_element(arg, f" {k}") for k, arg in enumerate(args))
-    g = Var(" g", FLOAT)
-    values: dict[Expr, Expr] = dict(zip(places, args, strict=True))
-    values[Builtin(name, places, FLOAT)] = y
+    places, values = _placeholders(name, args, y)
     return [
-        _lift(times(g, partial), values | {g: tangent})
+        _lift(times(_G, partial), values | {_G: tangent})
         for place, partial, tangent in zip(places, rule(*places), tangents, strict=True)
         if tangent is not None and partial is not None and not isinstance(place, FloatConst)
     ]
+
+
+def _placeholders(
+    name: str, args: Sequence[Expr], y: Expr
+) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
+    """What stands for the elements of the arguments, and what it and the function's value are."""
+    places = tuple(_element(arg, f" {k}") for k, arg in enumerate(args))
+    values: dict[Expr, Expr] = dict(zip(places, args, strict=True))
+    return places, values | {Builtin(name, places, FLOAT): y}
 
 
 def _element(arg: Expr, name: str) -> Expr:

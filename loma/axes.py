@@ -151,6 +151,12 @@ def index_statement(
     return result
 
 
+def target_axes(stmt: IndexAssign) -> tuple[Axis, ...]:
+    """The axes that the target mentions, not those that are summed over."""
+    own = free_variables(stmt.target)
+    return tuple(axis for axis in stmt.axes if axis.name in own)
+
+
 def told_apart(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> set[str]:
     """Axes whose values the subscripts determine: where these differ, so do the subscripts, for any
     values of the other axes.

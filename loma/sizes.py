@@ -7,7 +7,7 @@ are, provably different when they differ by a constant, else a call has to check
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -310,6 +310,17 @@ def mentions(expr: Expr, names: set[str]) -> bool:
     from loma.walk import variables
 
     return any(name in names for name in variables(expr))
+
+
+def keeps_value(expr: Expr, changing: Collection[str]) -> bool:
+    """Whether an int expression has the same value at any time while those variables change: it
+    mentions none of them, and reads no element of a tensor."""
+    from loma.walk import walk
+
+    return not any(
+        isinstance(node, Index) or (isinstance(node, Var) and node.name in changing)
+        for node in walk(expr)
+    )
 
 
 def varies(extent: Expr, names: set[str]) -> bool:

@@ -215,22 +215,25 @@ class AdjointSweep:
         self._ctx.blocks.pop()
         return block.starts + adjoint
 
+    def _state(self, name: str) -> Var:
+        """A variable for the value that another one had at the start of an iteration."""
+        var = self._ctx.new(f"{name}_at", self._ctx.types[name])
+        self._ctx.primal[var.name] = self._ctx.base(name)
+        self._ctx.sweeps.declarations.append(Declare(var, None))
+        return var
+
     def _loop(self, stmt: For, record: Record) -> list[Stmt]:
         env = dict(record.env)
         self._ctx.depth += 1
         self._ctx.loops.append(stmt)
         restores: list[Stmt] = []
         for name, tape in record.tape:
-            var = self._ctx.new(f"{name}_at", self._ctx.types[name])
-            self._ctx.primal[var.name] = self._ctx.base(name)
-            self._ctx.sweeps.declarations.append(Declare(var, None))
+            var = self._state(name)
             restores.append(self._forward.tape_access(var, tape, stmt, store=False))
             env[name] = var.name
         before: list[Stmt] = []
         for name, final, parts in record.undone:
-            var = self._ctx.new(f"{name}_at", self._ctx.types[name])
-            self._ctx.primal[var.name] = self._ctx.base(name)
-            self._ctx.sweeps.declarations.append(Declare(var, None))
+            var = self._state(name)
             before.append(Assign(var, "=", Var(final, var.type)))
             restores += [
                 self._forward.overwritten(own, var, tape, stmt, store=False)

@@ -11,7 +11,7 @@ from loma.ad.activity import carries_derivative
 from loma.ad.tensor.index_statements import adjoint_reads, first_extreme, states_result
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.sweep import Env, Record, SweepContext, modified, writes
-from loma.axes import index_statement, told_apart
+from loma.axes import index_statement, target_axes, told_apart
 from loma.bounds import interval
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
@@ -245,7 +245,7 @@ class ForwardSweep:
         ]  # fmt: skip
         changing = self._ctx.assigned
         for s in own:
-            axes = _target_axes(s)
+            axes = target_axes(s)
             assert isinstance(s.target, Index)
             extents = {name for axis in axes for name in free_variables(axis.extent)}
             subscripts = {name for sub in s.target.subscripts for name in free_variables(sub)}
@@ -259,13 +259,13 @@ class ForwardSweep:
         return {stmt.counter} | {loop.counter for loop in self._ctx.loops}
 
     def _part_tape(self, name: str, own: IndexAssign, stmt: For) -> Var:
-        dims = tuple(sizes.count(axis.extent, self._ctx.is_size) for axis in _target_axes(own))
+        dims = tuple(sizes.count(axis.extent, self._ctx.is_size) for axis in target_axes(own))
         return self._new_tape(name, stmt, dims)
 
     def overwritten(self, own: IndexAssign, var: Var, tape: Var, stmt: For, *, store: bool) -> Stmt:
         """Keeps the part of a tensor that a statement is about to overwrite, or puts it back."""
         assert isinstance(own.target, Index)
-        axes = _target_axes(own)
+        axes = target_axes(own)
         counters = tuple(Var(axis.name, INT) for axis in axes)
         cell = Index(tape, (Var(stmt.counter, INT), *counters), own.target.type)
         part = replace(own.target, base=var)
@@ -366,8 +366,3 @@ class ForwardSweep:
 
 def on_version(target: Index | Var, new: Var) -> Index | Var:
     return new if isinstance(target, Var) else replace(target, base=new)
-
-
-def _target_axes(stmt: IndexAssign) -> tuple[Axis, ...]:
-    own = free_variables(stmt.target)
-    return tuple(axis for axis in stmt.axes if axis.name in own)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from loma import builder as b
 from loma import sizes
-from loma.axes import IsSize, index_statement
+from loma.axes import IsSize, index_statement, target_axes
 from loma.bounds import facts, stays_inside
 from loma.ad.expressions import Contribution, PartialName, contributions
 from loma.ad.tensor.gather import between, both, gather, inside_tests
@@ -121,10 +121,10 @@ def adjoint_statements(
     g: Expr = _adjoint_place(target, use)
     value, axes = stmt.value, stmt.axes
     ranged = {axis.name for axis in value.axes} if isinstance(value, Reduce) else set()
-    summed = len(axes) > len({*_target_axes(target, axes)}) or isinstance(value, Reduce)
+    summed = len(axes) > len(target_axes(stmt)) or isinstance(value, Reduce)
     reads_itself = any(isinstance(n, Var) and n.name == name for n in walk(value))
     if reads_itself and use.active(name) and summed:
-        g = _copy_of(g, target, axes, use, out)
+        g = _copy_of(g, target_axes(stmt), use, out)
     where: Expr | None = None
     if isinstance(value, Reduce):
         value, axes, g, where = _inside(value, stmt.axes, g, extreme)
@@ -165,14 +165,7 @@ def _adjoint_place(place: Index | Var, use: Adjoints) -> Index | Var:
     return replace(place, base=replace(use.adjoint(_name(place)), span=place.base.span))
 
 
-def _target_axes(target: Index | Var, axes: tuple[Axis, ...]) -> set[str]:
-    return free_variables(target) & {axis.name for axis in axes}
-
-
-def _copy_of(
-    g: Expr, target: Index | Var, axes: tuple[Axis, ...], use: Adjoints, out: list[Stmt]
-) -> Expr:
-    own = tuple(axis for axis in axes if axis.name in _target_axes(target, axes))
+def _copy_of(g: Expr, own: tuple[Axis, ...], use: Adjoints, out: list[Stmt]) -> Expr:
     copy = use.temporary(TensorType(tuple(axis.extent for axis in own)), "_g")
     place = Index(copy, _counters(own), FLOAT)
     out.append(index_statement(place, "=", g, own))

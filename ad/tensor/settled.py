@@ -206,10 +206,7 @@ class Accesses:
     # --------------------------------------------------------------------------- the order
 
     def _is_fixed(self, expr: Expr) -> bool:
-        return not any(
-            isinstance(n, Index) or (isinstance(n, Var) and n.name in self._changing)
-            for n in walk(expr)
-        )
+        return sizes.keeps_value(expr, self._changing)
 
     def _extents(self, loops: tuple[For, ...], axes: tuple[Axis, ...]) -> dict[str, Expr]:
         found = {
@@ -230,13 +227,8 @@ class Accesses:
         loops = write.point.loops
         extents = self._extents(use.point.loops, use.axes) | dict(use.read.extents)
         known = use.point.known + use.read.known
-        names = Names(
-            {n.name for e in (target, place) for n in walk(e) if isinstance(n, Var)} | set(extents)
-        )
-        # the write's counters and indices, at another point than the read's
-        own = [loop.counter for loop in loops] + [axis.name for axis in write.stmt.axes]
-        there = {name: Var(names.fresh(f"{name}_there"), INT) for name in own}
-        subscripts = [substitute(s, dict(there)) for s in target.subscripts]
+        names = {n.name for n in walk(place) if isinstance(n, Var)} | set(extents)
+        subscripts, there = self._elsewhere(write, target, names)
         unknown = {var.name for var in there.values()}
         for loop in loops[:shared]:
             counter = there[loop.counter]
@@ -288,15 +280,14 @@ class Accesses:
 
     def _elsewhere(
         self, write: _Write, target: Index, taken: set[str]
-    ) -> tuple[list[Expr], dict[str, Expr]]:
-        """The place of a write at any other point, and the ranges there of counters and indices
-        (those that do not change)."""
-        ranges = {loop.counter: loop.extent for loop in write.point.loops}
-        ranges |= {axis.name: axis.extent for axis in write.stmt.axes}
-        names = Names(taken | {n.name for n in walk(target) if isinstance(n, Var)} | set(ranges))
-        there: dict[str, Expr] = {n: Var(names.fresh(f"{n}_there"), INT) for n in ranges}
-        moved = {root(there[name]): substitute(extent, there) for name, extent in ranges.items()}
-        return [substitute(s, there) for s in target.subscripts], moved
+    ) -> tuple[list[Expr], dict[str, Var]]:
+        """The subscripts of a write at any other point, and what its counters and indices are
+        called there."""
+        own = [loop.counter for loop in write.point.loops]
+        own += [axis.name for axis in write.stmt.axes]
+        names = Names(taken | {n.name for n in walk(target) if isinstance(n, Var)} | set(own))
+        there = {name: Var(names.fresh(f"{name}_there"), INT) for name in own}
+        return [substitute(s, dict(there)) for s in target.subscripts], there
 
     def _never_meet(self, other: _Write, write: _Write) -> bool:
         """Whether two statements never write to one element: what the subscripts say of the
@@ -307,7 +298,11 @@ class Accesses:
         here |= {axis.name: axis.extent for axis in write.stmt.axes}
         names = {n.name for n in walk(target) if isinstance(n, Var)} | set(here)
         subscripts, there = self._elsewhere(other, elsewhere, names)
-        unknown = dict(there)
+        ranges = {loop.counter: loop.extent for loop in other.point.loops}
+        ranges |= {axis.name: axis.extent for axis in other.stmt.axes}
+        unknown = {
+            there[name].name: substitute(extent, dict(there)) for name, extent in ranges.items()
+        }
         solved = True
         while solved:
             solved = False
@@ -348,7 +343,7 @@ class Accesses:
                 s.name for s in target.subscripts if isinstance(s, Var)
             }
         own = tuple(axis for axis in axes if sizes.mentions(target, {axis.name}))
-        return len(own) == len(axes) and {a.name for a in own} <= _told_apart(target, own)
+        return len(own) == len(axes) and {a.name for a in own} <= told_apart(target.subscripts, own)
 
     def _step(
         self,
@@ -386,17 +381,6 @@ class Accesses:
             if is_never_negative(ahead, extents, self._is_size, known):
                 found = "same"
         return found
-
-
-def _told_apart(target: Index, axes: tuple[Axis, ...]) -> set[str]:
-    """:func:`told_apart`, also for subscripts with a constant beside an index that stands alone."""
-    names = {axis.name for axis in axes}
-    bare: list[Expr] = []
-    for subscript in target.subscripts:
-        form = sizes.affine(subscript, axes)
-        alone = form is not None and [sizes.constant(c) for c in form[0].values()] == [1]
-        bare.append(Var(next(iter(form[0])), INT) if form is not None and alone else subscript)
-    return told_apart(tuple(bare), axes) & names
 
 
 def _whole_tensors(expr: Expr) -> Iterator[str]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from loma import sizes
 from loma.backends.libtorch.expressions import Expressions, scalar_type
 from loma.backends.libtorch.guards import unmarked
 from loma.backends.libtorch.names import cpp_name
@@ -183,12 +184,8 @@ class FunctionContext:
         """While the body of a loop is written."""
         old = self.counters
         changing = self.assigned - old.keys()
-        fixed = not any(
-            isinstance(n, Index) or (isinstance(n, Var) and n.name in changing)
-            for n in walk(loop.extent)
-        )
         self.counters = {k: v for k, v in old.items() if k != loop.counter}
-        if fixed:
+        if sizes.keeps_value(loop.extent, changing):
             self.counters[loop.counter] = loop.extent
         yield
         self.counters = old

@@ -26,7 +26,7 @@ from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.libtorch.nest import Nest
 from loma.backends.libtorch.packing import packed
 from loma.backends.libtorch.plan import (
-    Plan, make_plan, own_elements, reads_target, target_axes,
+    Plan, make_plan, target_axes,
 )  # fmt: skip
 from loma.backends.libtorch.ranges import provably_inside, write_checks
 from loma.backends.libtorch.rows import write_element, write_partial_sum, write_rows
@@ -34,7 +34,7 @@ from loma.backends.writer import Writer
 from loma.ir import (
     Axis, Expr, Index, IndexAssign, IntConst, Reduce, TensorType, Type, Var,
 )  # fmt: skip
-from loma.walk import map_children, walk
+from loma.walk import walk
 
 CHUNK = 4096  # iterations of a loop that is cut into pieces of fixed length
 
@@ -66,9 +66,6 @@ def write_index_assign(
         body = packed(writer, context, stmt.target, kind, body, axes)
     if kind in NEEDS_ELEMENTS:
         _write_nonempty(writer, context, stmt, kind, axes, line)
-    if isinstance(stmt.target, Index) and reads_target(stmt.target, body) and _scatters(stmt):
-        _write_through_copy(writer, context, stmt, kind, body, axes)
-        return
     nest = Nest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign)
     _write(writer, context, nest, plan, line)
@@ -88,36 +85,6 @@ def _normalised(stmt: IndexAssign, value: Expr, assign: bool) -> tuple[tuple[Axi
         if inner.kind == "sum" or (assign and not summed and isinstance(stmt.target, Index)):
             return stmt.axes + inner.axes, inner.kind, inner.body
     return stmt.axes, "sum", value
-
-
-def _scatters(stmt: IndexAssign) -> bool:
-    assert isinstance(stmt.target, Index)
-    return stmt.op == "+=" and own_elements(stmt) != target_axes(stmt)
-
-
-def _write_through_copy(
-    writer: Writer,
-    context: FunctionContext,
-    stmt: IndexAssign,
-    kind: str,
-    body: Expr,
-    axes: tuple[Axis, ...],
-) -> None:
-    """A scatter that reads its target works on a copy, so that every read sees the old values."""
-    assert isinstance(stmt.target, Index)
-    assert isinstance(stmt.target.base, Var)
-    assert isinstance(stmt.target.base.type, TensorType)
-    copy = context.temporary_tensor("old", stmt.target.base.type)
-    name = context.variable(stmt.target.base)
-    writer.line(f"const at::Tensor {context.variable(copy)} = {name}.clone();")
-    old = stmt.target.base
-
-    def swap(expr: Expr) -> Expr:
-        return copy if expr == old else map_children(expr, swap)
-
-    nest = Nest(context, axes)
-    plan = make_plan(nest, stmt, kind, swap(body), axes, False)
-    _write(writer, context, nest, plan, context.line(stmt.span))
 
 
 def _write_nonempty(

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from loma import sizes
-from loma.axes import index_statement, told_apart
+from loma.axes import index_statement, target_axes, told_apart
 from loma.bounds import IsSize, facts, least, stays_inside
 from loma.ir import (
     INT, Assign, Axis, Binary, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
@@ -23,7 +23,7 @@ from loma.ir import (
 )  # fmt: skip
 from loma.names import Names, names_of
 from loma.overlap import Read, apart, reads_of, same_element
-from loma.walk import free_variables, map_blocks, map_children, root, statements, walk
+from loma.walk import free_variables, map_blocks, map_children, root, statements
 
 # Names of copies begin with it, so that whoever prints statements can say what they are.
 PREFIX = "_before_"
@@ -65,20 +65,13 @@ class Around:
 
     def inside(self, stmt: For, changing: set[str]) -> Around:
         others = {k: v for k, v in self.extents.items() if k != stmt.counter}
-        if _is_fixed(stmt.extent, changing):
+        if sizes.keeps_value(stmt.extent, changing):
             others[stmt.counter] = stmt.extent
         return replace(self, extents=others)
 
     def where(self, cond: Expr, holds: bool, changing: set[str]) -> Around:
-        more = tuple(fact for fact in facts(cond, holds) if _is_fixed(fact, changing))
+        more = tuple(fact for fact in facts(cond, holds) if sizes.keeps_value(fact, changing))
         return replace(self, known=self.known + more)
-
-
-def _is_fixed(expr: Expr, changing: set[str]) -> bool:
-    return not any(
-        isinstance(node, Index) or (isinstance(node, Var) and node.name in changing)
-        for node in walk(expr)
-    )
 
 
 def in_place(stmt: IndexAssign, around: Around, is_size: IsSize) -> list[Read]:
@@ -86,7 +79,7 @@ def in_place(stmt: IndexAssign, around: Around, is_size: IsSize) -> list[Read]:
     target = stmt.target
     if not isinstance(target, Index) or not isinstance(target.base, Var):
         return []
-    own = tuple(a for a in stmt.axes if a.name in free_variables(target))
+    own = target_axes(stmt)
     once = {a.name for a in own} <= told_apart(target.subscripts, own)
     return [
         read
