@@ -13,11 +13,11 @@ from loma.frontend.parts import RESULTS, Result
 from loma.frontend.places import check_root, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.slice_targets import assign_slice, is_slice_target
-from loma.frontend.types import check_declarable
+from loma.frontend.types import check_declarable, size_definition
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    FLOAT, Assign, Call, Declare, Expr, IntConst, Span, Stmt, TensorType, TupleType, Type, Unpack,
-    Var,
+    FLOAT, INT, Assign, Call, Declare, Expr, IntConst, Span, Stmt, TensorType, TupleType, Type,
+    Unpack, Var, is_tensor_function,
 )  # fmt: skip
 from loma.walk import variables
 
@@ -86,6 +86,7 @@ def _assign_variable(scope: Scope, target: ast.Name, node: ast.expr, span: Span)
         symbol = scope.check_writable(name, at)
         whole_value(scope, symbol.type, span)
         value = _value(scope, node, symbol.type, f"the value of '{name}'")
+        _check_kept(symbol, value, span)
         scope.unassigned.discard(name)
         return Assign(Var(name, symbol.type, at), "=", value, span)
     value = ex.expression(scope, node)
@@ -94,9 +95,24 @@ def _assign_variable(scope: Scope, target: ast.Name, node: ast.expr, span: Span)
         check_declarable(scope, name, value.type, at)
         scope.add(Symbol(name, value.type, "local", at))
         return Declare(Var(name, value.type, at), value, span)
+    if b.is_scalar(value.type) and is_tensor_function(scope.header):
+        scope.check_outermost(name, at)
+        definition = size_definition(scope, name, value.type, value)
+        scope.add(Symbol(name, value.type, "local", at, definition=definition, inferred=True))
+        return Declare(Var(name, value.type, at), value, span)
     if isinstance(value.type, TupleType):
         ex.convert(scope, value, FLOAT, f"'{name}'", errors.AssignTypeMismatch)
     raise scope.undeclared(name, at, b.show_type(value.type))
+
+
+def _check_kept(symbol: Symbol, value: Expr, span: Span) -> None:
+    """Refuses a float for a variable that an int has declared: Python would change its type."""
+    if symbol.inferred and symbol.type == INT and value.type == FLOAT:
+        raise errors.AssignTypeMismatch(
+            f"'{symbol.name}' is an int, because its first value is one, and this value is a float",
+            span, hint=f"start it with a float, or declare it: {symbol.name} : float",
+            related=((symbol.span, "declared here"),),
+        )  # fmt: skip
 
 
 def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
@@ -120,10 +136,13 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
         symbol_ = scope.check_writable(target.id, span_of(target))
         if isinstance(symbol_.type, TensorType) and symbol_.type.dims != ():
             return _augment_tensor(scope, symbol_, target, op, node.value, span)
-        if (symbol_.type == FLOAT or b.is_rank0(symbol_.type)) and (
+        if (b.is_scalar(symbol_.type) or b.is_rank0(symbol_.type)) and (
             scope.has_tensors() and free_indices(scope, node.value)
         ):
-            return index_statement(scope, target, op, node.value, span)
+            made = index_statement(scope, target, op, node.value, span)
+            if isinstance(made, Assign):
+                _check_kept(symbol_, made.value, span)
+            return made
         if isinstance(symbol_.type, TensorType):
             return _augment_tensor(scope, symbol_, target, op, node.value, span)
     found = place(scope, target)
@@ -132,6 +151,9 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
             f"'{op}' takes ints, floats and tensors, found {b.show_type(found.type)}", span
         )
     value = _value(scope, node.value, FLOAT, "the value")
+    if isinstance(found, Var):
+        whole = b.binary(op[0], found, value)  # an int over an int is an int
+        _check_kept(scope.symbols[found.name], whole, span)
     if op == "+=":
         return Assign(found, "+=", value, span)
     return Assign(found, "=", b.binary(op[0], found, value, span), span)

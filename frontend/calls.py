@@ -41,10 +41,6 @@ _SCALAR_HINTS = {
     "mean": "on scalars write sum(... for i in N) / N",
     "amax": "on scalars write max(a, b) or max(... for i in N)",
     "amin": "on scalars write min(a, b) or min(... for i in N)",
-    "silu": "on scalars write x * sigmoid(x)",
-    "gelu": "on scalars write 0.5 * x * erfc(-0.7071067811865476 * x)",
-    "elu": "on scalars write x if x > 0.0 else expm1(x)",
-    "leaky_relu": "on scalars write x if x > 0.0 else 0.01 * x",
     "norm": "write sqrt(sum(X[i] * X[i] for i in N)), or norm(x, dims) of a tensor",
 }
 

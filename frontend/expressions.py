@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from loma import builder as b
 from loma import errors, sizes
-from loma.frontend import calls, slices
+from loma.frontend import calls, invariants, operators, slices
+from loma.definitions import OPERATORS
 from loma.frontend.ranges import Escape, escape
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.unsupported import unsupported
@@ -30,7 +31,8 @@ _COMPARE: dict[type[ast.cmpop], str] = {
 
 def expression(scope: Scope, node: ast.expr) -> Expr:
     """The expression. Inside index statements and reductions it is a scalar."""
-    expr = _expression(scope, node)
+    known = invariants.invariant(scope, node) if scope.elementwise else None
+    expr = _expression(scope, node) if known is None else known
     if scope.elementwise and isinstance(expr.type, TensorType):
         return _element(expr)
     return expr
@@ -107,7 +109,7 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
             matrices = expression(scope, left), expression(scope, right)
             if not all(isinstance(m.type, TensorType) and m.type.dims != () for m in matrices):
                 raise unsupported(node.op, node)
-            return b.operator("matmul", matrices, {}, span)
+            return operators.applied(scope, OPERATORS["matmul"], matrices, {}, span)
         case ast.BinOp(left=left, op=op, right=right):
             if type(op) not in _BINARY:
                 raise unsupported(op, node)

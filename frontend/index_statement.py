@@ -20,7 +20,7 @@ from loma.frontend.recurrences import no_recurrence
 from loma.frontend.scope import Scope, int_symbol, span_of
 from loma.frontend.sums import doubtful
 from loma.ir import (
-    Assign, Axis, Expr, Index, IndexAssign, Reduce, Span, Stmt, TensorType, Var,
+    INT, Assign, Axis, Expr, Index, IndexAssign, Reduce, Span, Stmt, TensorType, Var,
 )  # fmt: skip
 from loma.printer import print_expr
 from loma.walk import variables, walk
@@ -245,7 +245,7 @@ def _checked(
     else:
         reads_itself = any(isinstance(n, Var) and n.name == name for n in walk(value))
         scope.program.warnings += no_recurrence(place, name, value, target_axes)
-    if reads_itself and summed:
+    if summed and (reads_itself or (isinstance(place, Var) and place.type == INT)):
         # The reads mean the value before the statement, so the sum is worked out first.
         value = Reduce("sum", value, summed, value.type, value.span)
         axes = target_axes

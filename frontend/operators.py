@@ -12,6 +12,11 @@ from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
 from loma.ir import Expr, IntConst, Span, TensorType
 from loma.ops import Definition, OpInfo
+from loma.walk import walk
+
+
+# Of a number that an operator's definition has twice, where no variable can hold it.
+_LARGEST_TWICE = 100  # nodes
 
 
 def argument_of(scope: Scope, node: ast.expr) -> Expr | list[Expr]:
@@ -53,12 +58,23 @@ def operator(
     attrs = {
         attr.name: _attribute(scope, given[attr.name]) for attr in info.attrs if attr.name in given
     }
+    return applied(scope, info, args, attrs, span)
+
+
+def applied(
+    scope: Scope, info: OpInfo, args: Sequence[Expr], attrs: dict[str, object], span: Span
+) -> Expr:
+    """An operator's value; one that is defined by others is written out."""
     if info.define is None:
         return b.operator(info.name, args, attrs, span)
-    return info.define(
-        Definition(info.name, tuple(map(scope.once, args)),
-                   b.attributes(info, args, attrs, span), span, scope.once)
-    )  # fmt: skip
+    for value in args if scope.elementwise else ():
+        if sum(1 for _ in walk(value)) > _LARGEST_TWICE:
+            raise errors.OperatorArguments(
+                f"the argument of '{info.name}' is too long here, where it is worked out twice",
+                value.span, hint="give it a name in a statement of its own before",
+            )  # fmt: skip
+    complete = b.attributes(info, args, attrs, span)
+    return info.define(Definition(info.name, tuple(args), complete, span, scope.once))
 
 
 def _word(keyword: ast.keyword, words: tuple[str, ...]) -> IntConst:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 
+from loma import builder as b
 from loma import errors
 from loma.frontend import expressions as ex
 from loma.frontend.counting import Count, count, range_of
@@ -28,14 +30,8 @@ def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.Gen
 
     def bind(rest: list[ast.comprehension]) -> Expr:
         if not rest:
-            with scope.elements():
-                return ex.scalar(scope, generator.elt)
+            return _element(scope, kind, generator)
         loop = rest[0]
-        if loop.ifs:
-            raise errors.SyntaxNotSupported(
-                "a reduction has no 'if'", span_of(loop.ifs[0]),
-                hint=f"write {kind}(... if condition else 0.0 for ...)",
-            )  # fmt: skip
         if loop.is_async:
             raise errors.SyntaxNotSupported("'async' is not part of loma", span_of(generator))
         if not isinstance(loop.target, ast.Name):
@@ -59,6 +55,27 @@ def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.Gen
         type_ = INT if kind in ("argmax", "argmin") else reduced.type
         reduced = Reduce(kind, reduced, group, type_, span_of(node))
     return reduced
+
+
+def _element(scope: Scope, kind: ReduceKind, generator: ast.GeneratorExp) -> Expr:
+    """What a reduction is over: where a condition behind 'for' does not hold, nothing."""
+    tests = [test for loop in generator.generators for test in loop.ifs]
+    with scope.elements():
+        if not tests:
+            return ex.scalar(scope, generator.elt)
+        if kind not in ("sum", "prod"):
+            low = "-1e30" if "max" in kind else "1e30"
+            raise errors.SyntaxNotSupported(
+                f"'{kind}' has no 'if': it may be left without an element", span_of(tests[0]),
+                hint=f"write {kind}(... if condition else {low} for ...)",
+            )  # fmt: skip
+        conditions = [ex.condition(scope, test, "if") for test in tests]
+        with scope.guard():
+            value = ex.scalar(scope, generator.elt)
+    condition = functools.reduce(lambda a, c: b.binary("and", a, c), conditions)
+    number = 0 if kind == "sum" else 1
+    nothing = IntConst(number) if value.type == INT else b.flt(number)
+    return b.select(condition, value, nothing, value.span)
 
 
 def _independent(axes: list[Axis]) -> list[tuple[Axis, ...]]:

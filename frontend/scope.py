@@ -46,6 +46,7 @@ class Symbol:
     ``extent`` is the range of a loop counter or an index. ``definition`` is the value of an int
     variable that is assigned once and depends on sizes only: in a tensor's type it stands for the
     variable. ``value`` is what the name means wherever it stands, if it is no variable of the IR.
+    ``inferred``: declared by its first assignment, whose value gave it its type.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Symbol:
     extent: Expr | None = None
     definition: Expr | None = None
     value: Expr | None = None
+    inferred: bool = False
 
     def describe(self) -> str:
         """What kind of thing the name is, for messages."""
@@ -181,6 +183,10 @@ class Scope:
         finally:
             self.before, self._guarded_outside = outside
 
+    def in_condition(self) -> bool:
+        """Whether a part of the statement at hand is read that may not be evaluated."""
+        return self.guarded > self._guarded_outside
+
     def once(self, value: Expr, *, kept: bool = False) -> Expr:
         """What may stand twice for a value: a variable that has it before the statement; one of its
         own if the value is to be ``kept`` while the program's variables change.
@@ -192,8 +198,7 @@ class Scope:
         fixed = isinstance(value, FloatConst | IntConst) or (isinstance(value, Var) and not kept)
         if fixed or not self._declarable(value.type):
             return value
-        conditional = self.guarded > self._guarded_outside
-        if (self.elementwise and self.has_tensors()) or (conditional and _may_fail(value)):
+        if (self.elementwise and self.has_tensors()) or (self.in_condition() and _may_fail(value)):
             return value
         var = Var(self.names.fresh("_once"), value.type)
         self.add(Symbol(var.name, value.type, "local", value.span))

@@ -12,13 +12,22 @@ from collections.abc import Callable
 
 from loma import builder as b
 from loma import errors, shapes, sizes
-from loma.ir import Expr, IntConst, Op, TensorType
+from loma.ir import Expr, IntConst, TensorType
 from loma.ops import OPS, AttrInfo, AttrKind, Definition, OpInfo
 from loma.shapes import Dims
 
 
-def _op(c: Definition, name: str, *args: Expr, **attrs: object) -> Op:
-    return b.operator(name, args, attrs, c.span)
+def _op(c: Definition, name: str, *args: Expr, **attrs: object) -> Expr:
+    """An operator's value; of numbers alone, what that operator is for numbers."""
+    if any(isinstance(arg.type, TensorType) for arg in args) or not args:
+        return b.operator(name, args, attrs, c.span)
+    match args, OPS[name].infix:
+        case (cond, then, other), None if name == "where":
+            return b.select(cond, then, other, c.span)
+        case (left, right), str(symbol):
+            return b.binary(symbol, left, right, c.span)
+        case _:
+            return b.builtin(name, args, c.span)
 
 
 def _dims(x: Expr) -> Dims | None:
@@ -47,13 +56,13 @@ def _square(c: Definition, x: Expr) -> Expr:
 
 def silu(c: Definition) -> Expr:
     """x sigmoid(x)"""
-    (x,) = c.args
+    x = c.once(c.args[0])
     return _op(c, "mul", x, _op(c, "sigmoid", x))
 
 
 def gelu(c: Definition) -> Expr:
     """x times the probability that a normal variable is below x, or PyTorch's tanh form of that"""
-    (x,) = c.args
+    x = c.once(c.args[0])
     half = _op(c, "mul", b.flt(0.5), x)
     if c.const("approximate"):
         bent = _op(c, "mul", _op(c, "mul", b.flt(0.044715), x), _square(c, x))
@@ -64,7 +73,7 @@ def gelu(c: Definition) -> Expr:
 
 def elu(c: Definition) -> Expr:
     """x where x > 0, else alpha (exp(x) - 1)"""
-    (x,) = c.args
+    x = c.once(c.args[0])
     positive = _op(c, "gt", x, b.flt(0))
     low = _op(c, "where", positive, b.flt(0), x)  # so that what is not taken cannot overflow
     fall = _op(c, "mul", c.one("alpha"), _op(c, "expm1", low))
@@ -73,7 +82,7 @@ def elu(c: Definition) -> Expr:
 
 def leaky_relu(c: Definition) -> Expr:
     """x where x > 0, else negative_slope x"""
-    (x,) = c.args
+    x = c.once(c.args[0])
     low = _op(c, "mul", c.one("negative_slope"), x)
     return _op(c, "where", _op(c, "gt", x, b.flt(0)), x, low)
 
@@ -83,7 +92,7 @@ def leaky_relu(c: Definition) -> Expr:
 
 def logsumexp(c: Definition) -> Expr:
     """m + log(sum(exp(x - m))), m the largest element where it is finite, else 0"""
-    (x,) = c.args
+    x = c.once(c.args[0])
     dims = {"dims": c.attrs["dims"]}
     largest = c.once(_op(c, "amax", x, **dims, keepdim=1))
     finite = _op(c, "eq", _op(c, "sub", largest, largest), b.flt(0))
@@ -97,7 +106,7 @@ def logsumexp(c: Definition) -> Expr:
 
 def var(c: Definition) -> Expr:
     """the sum of (x - mean(x))^2 over n - correction, for n elements"""
-    (x,) = c.args
+    x = c.once(c.args[0])
     dims, less = {"dims": c.attrs["dims"]}, c.one("correction")
     apart = _op(c, "sub", x, _op(c, "mean", x, **dims, keepdim=1))
     squares = _op(c, "sum", _square(c, apart), **dims, keepdim=c.attrs["keepdim"])
@@ -120,14 +129,14 @@ def std(c: Definition) -> Expr:
 
 def norm(c: Definition) -> Expr:
     """the root of the sum of squares"""
-    (x,) = c.args
+    x = c.once(c.args[0])
     total = _op(c, "sum", _op(c, "mul", x, x), dims=c.attrs["dims"], keepdim=c.attrs["keepdim"])
     return _op(c, "sqrt", total)
 
 
 def layer_norm(c: Definition) -> Expr:
     """(x - mean) / sqrt(var + eps) over the last dimensions, times weight, plus bias"""
-    x, shape = c.args[0], c.ints("normalized_shape")
+    x, shape = c.once(c.args[0]), c.ints("normalized_shape")
     for position, what in ((1, "weight"), (2, "bias")):
         own = c.dims(position) if position < len(c.args) else None
         if own is not None and _differ(own, shape):
@@ -165,12 +174,35 @@ def _differ(found: Dims, wanted: Dims) -> bool:
     )
 
 
+# -------------------------------------------------------------------------- products
+
+
+def matmul(c: Definition) -> Expr:
+    """the matrix product; a vector on the left is a row, one on the right a column"""
+    left, right = map(_dims, c.args)
+    if left is None or right is None:
+        return _op(c, "matmul", *c.args)
+    pair, one = list(c.args), IntConst(1)
+    if len(left) == 1:
+        pair[0] = _op(c, "reshape", pair[0], shape=(one, *left))
+    if len(right) == 1:
+        pair[1] = _op(c, "reshape", pair[1], shape=(*right, one))
+    made = _op(c, "matmul", *pair)
+    dims = _dims(made)
+    if len(left) > 1 and len(right) > 1:
+        return made
+    assert dims is not None
+    rows = () if len(left) == 1 else dims[-2:-1]
+    columns = () if len(right) == 1 else dims[-1:]
+    return _op(c, "reshape", made, shape=(*dims[:-2], *rows, *columns))
+
+
 # -------------------------------------------------------------------------- shape, convolutions
 
 
 def stack(c: Definition) -> Expr:
-    """cat of the tensors, each with a new dimension of size 1"""
-    first = _known(c, 0)
+    """cat of the tensors or floats, each with a new dimension of size 1"""
+    first: Dims = () if b.is_scalar(c.args[0].type) else _known(c, 0)
     rank = len(first) + 1
     dim = sizes.constant(c.one("dim"))
     if dim is None or not -rank <= dim < rank:
@@ -180,14 +212,18 @@ def stack(c: Definition) -> Expr:
     dim %= rank
     rows = []
     for position, tensor in enumerate(c.args):
-        dims = _known(c, position)
+        dims: Dims = () if b.is_scalar(tensor.type) else _known(c, position)
         if _differ(dims, first):
             raise errors.ShapeMismatch(
-                f"'stack' joins tensors of one shape, found {shapes.show(first)} and "
-                f"{shapes.show(dims)}",
+                f"'stack' joins tensors of one shape, found {b.show_type(c.args[0].type)} and "
+                f"{b.show_type(tensor.type)}",
                 tensor.span,
             )
-        rows.append(_op(c, "reshape", tensor, shape=(*dims[:dim], IntConst(1), *dims[dim:])))
+        shape = (*dims[:dim], IntConst(1), *dims[dim:])
+        if b.is_scalar(tensor.type):
+            rows.append(_op(c, "add", _op(c, "zeros", shape=shape), tensor))
+        else:
+            rows.append(_op(c, "reshape", tensor, shape=shape))
     return _op(c, "cat", *rows, dim=dim)
 
 
@@ -219,7 +255,7 @@ def _a(name: str, kind: AttrKind, default: float | tuple[int, ...] | None = None
 def _row(
     make: Callable[[Definition], Expr], args: tuple[str, ...], *attrs: AttrInfo,
     optional: int = 0, takes_list: bool = False, any_element: bool = False,
-    order: tuple[str, ...] = (),
+    order: tuple[str, ...] = (), scalars: bool = False,
 ) -> OpInfo:  # fmt: skip
     def shape(call: shapes.OpCall) -> TensorType:
         made = make(Definition(call.name, call.args, call.attrs, call.span, lambda expr: expr))
@@ -228,7 +264,7 @@ def _row(
 
     return OpInfo(
         make.__name__, args, attrs, shape, make.__doc__ or "", optional=optional,
-        takes_list=takes_list, any_element=any_element, order=order, define=make,
+        takes_list=takes_list, any_element=any_element, order=order, scalars=scalars, define=make,
     )  # fmt: skip
 
 
@@ -237,10 +273,10 @@ _DIMS = _a("dims", "dims", ())
 _CORRECTION = _a("correction", "int", 1)
 
 _ROWS = (
-    _row(silu, ("x",)),
-    _row(gelu, ("x",), AttrInfo("approximate", "word", 0, words=("none", "tanh"))),
-    _row(elu, ("x",), _a("alpha", "float", 1.0)),
-    _row(leaky_relu, ("x",), _a("negative_slope", "float", 0.01)),
+    _row(silu, ("x",), scalars=True),
+    _row(gelu, ("x",), AttrInfo("approximate", "word", 0, words=("none", "tanh")), scalars=True),
+    _row(elu, ("x",), _a("alpha", "float", 1.0), scalars=True),
+    _row(leaky_relu, ("x",), _a("negative_slope", "float", 0.01), scalars=True),
     _row(logsumexp, ("x",), _a("dims", "dims"), _KEEP),
     _row(var, ("x",), _DIMS, _CORRECTION, _KEEP),
     _row(std, ("x",), _DIMS, _CORRECTION, _KEEP),
@@ -250,7 +286,10 @@ _ROWS = (
         _a("eps", "float", 1e-5), optional=2,
         order=("x", "normalized_shape", "weight", "bias", "eps"),
     ),
-    _row(stack, ("tensors",), _a("dim", "int", 0), takes_list=True, any_element=True),
+    _row(matmul, ("a", "b")),
+    _row(
+        stack, ("tensors",), _a("dim", "int", 0), takes_list=True, any_element=True, scalars=True
+    ),
     _row(
         conv1d, ("x", "w", "b"), _a("stride", "ints", (1,)), _a("padding", "ints", (0,)),
         _a("dilation", "ints", (1,)), _a("groups", "int", 1), optional=1,

@@ -233,9 +233,9 @@ def matmul(call: OpCall) -> TensorType:
         if len(dims) < 2:
             raise errors.RankMismatch(
                 f"argument {position + 1} of 'matmul' is {show(dims)}; it takes matrices "
-                "[..., M, K] and [..., K, N]",
+                "[..., M, K] and [..., K, N], and vectors",
                 call.args[position].span,
-                hint="reshape a vector to a matrix, or write an index statement",
+                hint="a single number multiplies with *",
             )
     agree(call, a[-1], b[-2], "the columns of the first and the rows of the second matrix")
     return TensorType((*_joined(call, a[:-2], b[:-2]), a[-2], b[-1]), _element(call))

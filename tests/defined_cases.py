@@ -59,6 +59,13 @@ CASES = [
          lambda x: F.layer_norm(x, (4,))),
     Case("layer_norm_unknown", "x: *3; w: K", "Tensor", "layer_norm(x, [K], w)",
          lambda x, w: F.layer_norm(x, (5,), w)),
+    # products
+    Case("matmul", "x: N, M; y: M, K", "Tensor[N, K]", "matmul(x, y) * (x @ y)",
+         lambda x, y: (x @ y) ** 2),
+    Case("matmul_vectors", "x: N; m: N, M; y: M", "float", "(x @ m) @ y + x @ (m @ y)",
+         lambda x, m, y: 2 * (x @ m @ y)),
+    Case("matmul_batches", "x: M; m: N, M, K; y: K", "Tensor[N]", "x @ m @ y",
+         lambda x, m, y: x @ m @ y),
     # shape and convolutions
     Case("stack", "x: N, M; y: N, M", "Tensor[N, 3, M]", "stack([x, y * y, x], 1)",
          lambda x, y: torch.stack([x, y * y, x], 1)),
@@ -67,6 +74,22 @@ CASES = [
     Case("conv1d", "x: B, C, H; w: O, 2, P; b: O",
          "Tensor[B, O, (H + 2 * 2 - 2 * (P - 1) - 1) // 3 + 1]", "conv1d(x, w, b, 3, 2, 2, 2)",
          lambda x, w, b: F.conv1d(x, w, b, 3, 2, 2, 2)),
+    Case("stack_numbers", "x: N; s: float", "Tensor[3]", "stack([x[0] * s, 2.0, s])",
+         lambda x, s: torch.stack([x[0] * s, torch.full_like(s, 2.0), s])),
+    # of numbers, and of whole tensors among elements
+    Case("on_numbers", "x: N, M; s: float", "Tensor[N, M]", """
+         y : Tensor[N, M]
+         y[i, j] = silu(x[i, j] * s) + gelu(x[i, j]) * elu(x[i, j], s) + leaky_relu(x[i, j])
+         return y""",
+         lambda x, s: F.silu(x * s) + F.gelu(x) * torch.where(x > 0, x, s * x.expm1())
+         + F.leaky_relu(x)),
+    Case("among_elements", "x: N, M; w: M", "Tensor[N]", """
+         y : Tensor[N]
+         for t in range(N):
+             y[t] = logsumexp(x[t], 0) + x[t] @ w * exp(mean(w))
+         y[i] *= sum(w * w)
+         return y""",
+         lambda x, w: (x.logsumexp(1) + x @ w * w.mean().exp()) * (w * w).sum()),
     # several results
     Case("unbind", "x: N, 3, K", "Tensor[N, K]", """
          a, b, c = unbind(x * x, 1)

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import pytest
 import torch
+from layer_cases import LAYERS
 from oracle import Program, check
 from paper_cases import PAPERS
 
-BY_NAME = {case.name: case for case in PAPERS}
+BY_NAME = {case.name: case for case in (*PAPERS, *LAYERS)}
 
 
 @pytest.fixture(scope="module")
 def program() -> Program:
-    return Program([case.text for case in PAPERS], first=())
+    return Program([case.text for case in BY_NAME.values()], first=())
+
+
+def _check(program: Program, name: str, libtorch: bool) -> None:
+    case = BY_NAME[name]
+    given = case.arguments()
+    check(program, name, given, case.reference, second=case.second, libtorch=libtorch)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_interpreted(program: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(program, name, case.arguments(), case.reference, libtorch=False)
+    _check(program, name, libtorch=False)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", BY_NAME)
 def test_compiled(program: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(program, name, case.arguments(), case.reference)
+    _check(program, name, libtorch=True)
 
 
 def test_the_reference_of_ctc_is_that_of_pytorch() -> None:
