@@ -58,7 +58,8 @@ def assign_slice(
     elif op == "-=":
         found = b.unary("-", found, span)
     kind = "+=" if op in ("+=", "-=") else "="
-    return at(index_statement(target, kind, found, tuple(axes)), span)
+    own = {axis.name for axis in axes}
+    return at(index_statement(target, kind, found, tuple(axes), own), span)
 
 
 def _element(scope: Scope, node: ast.expr, axes: list[Axis]) -> Expr:

@@ -1,6 +1,7 @@
-"""Parts of tensors outside index statements: ``x[0]``, ``x[:, 1:3]``, ``x[..., -1]``.
+"""Parts of tensors outside index statements: ``x[0]``, ``x[:, 1:3]``, ``x[..., None]``.
 
-Each subscript is a ``slice`` along its dimension, and a position drops the dimension.
+Each subscript is a ``slice`` along its dimension, a position drops the dimension, and None is a new
+one of size 1.
 """
 
 from __future__ import annotations
@@ -18,11 +19,16 @@ from loma.printer import print_expr
 
 def is_slice(nodes: list[ast.expr], rank: int) -> bool:
     """Whether the subscripts make a tensor: full rank without ``:`` and ``...`` is an element."""
-    return len(nodes) < rank or any(isinstance(n, ast.Slice) or _is_ellipsis(n) for n in nodes)
+    marks = (isinstance(n, ast.Slice) or _is_ellipsis(n) or _is_new(n) for n in nodes)
+    return len(nodes) < rank or any(marks)
 
 
 def _is_ellipsis(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is ...
+
+
+def _is_new(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def sliced(scope: Scope, node: ast.Subscript, base: Expr, dims: tuple[Expr, ...]) -> Expr:
@@ -30,8 +36,15 @@ def sliced(scope: Scope, node: ast.Subscript, base: Expr, dims: tuple[Expr, ...]
     span = span_of(node)
     nodes = _for_each(node, dims)
     base = scope.once(base) if len(nodes) > 1 else base
-    value, kept = base, []
-    for dim, (item, size) in enumerate(zip(nodes, dims, strict=False)):
+    value = base
+    kept: list[Expr] = []
+    dim = -1
+    for item in nodes:
+        if _is_new(item):
+            kept.append(IntConst(1))
+            continue
+        dim += 1
+        size = dims[dim]
         if isinstance(item, ast.Slice):
             value = _range(scope, item, value, dim, size, span)
             assert isinstance(value.type, TensorType)
@@ -41,8 +54,8 @@ def sliced(scope: Scope, node: ast.Subscript, base: Expr, dims: tuple[Expr, ...]
             start = _position(scope, item, dim, size)
             end = sizes.simplify(b.binary("+", start, IntConst(1)))
             value = _slice(value, dim, start, end, IntConst(1), span)
-    kept += dims[len(nodes) :]
-    if len(kept) == len(dims):
+    kept += dims[dim + 1 :]
+    if len(kept) == len(dims) and not any(map(_is_new, nodes)):
         return value
     return b.operator("reshape", (value,), {"shape": tuple(kept)}, span)
 
@@ -53,6 +66,11 @@ def part(
     """For each dimension where the part of a tensor starts, its step, and how many positions it
     has; None for one position, which is no dimension of the part."""
     nodes = _for_each(node, dims)
+    new = [item for item in nodes if _is_new(item)]
+    if new:
+        raise errors.SyntaxNotSupported(
+            "'None' makes a new dimension of a value, and stands in no target", span_of(new[0])
+        )
     found: list[tuple[Expr, Expr, Expr | None]] = []
     for dim, size in enumerate(dims):
         item = nodes[dim] if dim < len(nodes) else ast.Slice()
@@ -73,7 +91,7 @@ def _for_each(node: ast.Subscript, dims: tuple[Expr, ...]) -> list[ast.expr]:
     places = [k for k, item in enumerate(nodes) if _is_ellipsis(item)]
     if len(places) > 1:
         raise errors.SyntaxNotSupported("'...' stands once in a slice", span_of(nodes[places[1]]))
-    given = len(nodes) - len(places)
+    given = len(nodes) - len(places) - sum(map(_is_new, nodes))
     if given > len(dims):
         raise errors.RankMismatch(
             f"'{ast.unparse(node.value)}' has rank {len(dims)}, but has {given} subscripts",

@@ -105,6 +105,19 @@ def _attention(h: Tensor, source: Tensor, target: Tensor, a: Tensor, w: Tensor) 
     return torch.zeros_like(z).index_add(0, target, (s / total[target])[:, None] * z[source])
 
 
+def _retention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor) -> Tensor:
+    steps = torch.arange(len(q))
+    apart = steps[:, None] - steps
+    return (q @ k.T * (decay ** apart.clamp(min=0)).tril()) @ v
+
+
+def _process(x: Tensor, y: Tensor, width: Tensor) -> Tensor:
+    k = torch.exp(-((x[:, None] - x) ** 2) / (2 * width**2)) + 0.1 * torch.eye(len(x)).to(x)
+    lower = torch.linalg.cholesky(k)
+    a = torch.linalg.solve_triangular(lower, y[:, None], upper=False)
+    return 0.5 * (a * a).sum() + torch.log(lower.diagonal()).sum()
+
+
 LAYERS = [
     Case("lstm_by_slices", """
 def lstm_by_slices(x : In[Tensor[B, T, D]], W : In[Tensor[D, 4 * H]], U : In[Tensor[H, 4 * H]],
@@ -261,6 +274,60 @@ def tree(x : In[Tensor[N, D]], left : In[IntTensor[N]], right : In[IntTensor[N]]
             h[n] = tanh(x[n] + W[0] @ h[left[n]] + W[1] @ h[right[n]])
     return h[N - 1]
 """, _tree, ((5, 2), Indices([-1, -1, 0, -1, 2]), Indices([-1, -1, 1, -1, 3]), (2, 2, 2))),
+    Case("retention", """
+def retention(q : In[Tensor[T, D]], k : In[Tensor[T, D]], v : In[Tensor[T, E]], decay : In[float]
+              ) -> Tensor[T, E]:
+    y : Tensor[T, E]
+    y[t, e] = sum(decay ** (t - s) * sum(q[t, d] * k[s, d] for d in D) * v[s, e]
+                  for s in T if s <= t)
+    return y
+""", _retention, ((3, 2), (3, 2), (3, 2), Values(0.9))),
+    Case("retention_by_range", """
+def retention_by_range(q : In[Tensor[T, D]], k : In[Tensor[T, D]], v : In[Tensor[T, E]],
+                       decay : In[float]) -> Tensor[T, E]:
+    y : Tensor[T, E]
+    y[t, e] = sum(decay ** (t - s) * sum(q[t, d] * k[s, d] for d in D) * v[s, e]
+                  for s in range(t + 1))
+    return y
+""", _retention, ((3, 2), (3, 2), (3, 2), Values(0.9))),
+    Case("online_softmax", """
+def online_softmax(q : In[Tensor[T, D]], k : In[Tensor[S, D]], v : In[Tensor[S, E]]
+                   ) -> Tensor[T, E]:
+    out : Tensor[T, E]
+    for t in range(T):
+        m = -1e30
+        z = 0.0
+        total = zeros([E])
+        for s in range(S):
+            score = q[t] @ k[s]
+            new = max(m, score)
+            p = exp(score - new)
+            z = z * exp(m - new) + p
+            total = total * exp(m - new) + p * v[s]
+            m = new
+        out[t] = total / z
+    return out
+""", lambda q, k, v: torch.softmax(q @ k.T, 1) @ v, ((2, 3), (4, 3), (4, 2))),
+    Case("gaussian_process", """
+def gaussian_process(x : In[Tensor[N]], y : In[Tensor[N]], width : In[float]) -> float:
+    L : Tensor[N, N]
+    a : Tensor[N]
+    found = 0.0
+    for i in range(N):
+        for j in range(i + 1):
+            s = exp(-(x[i] - x[j]) ** 2 / (2.0 * width ** 2))
+            if i == j:
+                s += 0.1
+            for k in range(j):
+                s -= L[i, k] * L[j, k]
+            if i == j:
+                L[i, j] = sqrt(s)
+            else:
+                L[i, j] = s / L[j, j]
+        a[i] = (y[i] - sum(L[i, k] * a[k] for k in range(i))) / L[i, i]
+        found += 0.5 * a[i] ** 2 + log(L[i, i])
+    return found
+""", _process, ((3,), (3,), Values(0.8))),
     Case("graph_attention", """
 def graph_attention(h : In[Tensor[N, F]], source : In[IntTensor[E]], target : In[IntTensor[E]],
                     a : In[Tensor[2, O]], W : In[Tensor[F, O]]) -> Tensor[N, O]:

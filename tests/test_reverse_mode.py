@@ -7,6 +7,7 @@ operators have suites of their own, which run on every backend.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 
 import oracle
 import pytest
@@ -219,6 +220,14 @@ def f(X : In[Tensor[N]], F : In[Tensor[K]]) -> Tensor[K]:
         lambda X, F: (X[:3] ** 2).sum() * F + (X[0] + X[2]) * F,
         (torch.randn(5, dtype=torch.float64), torch.randn(3, dtype=torch.float64)),
     ),
+    "ranges that depend on ranges": (
+        """
+def f(X : In[Tensor[N]]) -> float:
+    return sum(X[k] * sum(X[l] * sum(X[m] for m in range(l)) for l in range(k)) for k in N)
+""",
+        lambda X: torch.stack([X[list(c)].prod() for c in combinations(range(4), 3)]).sum(),
+        (torch.randn(4, dtype=torch.float64),),
+    ),
     "a range that depends on another index": (
         """
 def f(X : In[Tensor[N]]) -> Tensor[N]:
@@ -358,11 +367,11 @@ def f(x : In[Tensor[N, M]]) -> Tensor[N]:
             "'amax' of a tensor of unknown rank has no derivative here",
         ),
         (
-            "def f(x : In[Tensor[N]]) -> float:\n    s : float\n"
-            "    s = sum(x[j] for k in N for l in range(k) for j in range(l))\n    return s\n"
+            "def f(x : In[Tensor[N]], n : In[IntTensor[N]]) -> float:\n    s : float\n"
+            "    for t in range(N):\n"
+            "        s += sum(exp(sum(x[j] * l for j in N)) for l in range(n[t]))\n    return s\n"
             "d_f = rev_diff(f)\n",
-            "this reduction depends on 'l', whose range(k) depends on another index: it has no "
-            "derivative",
+            "this reduction is inside another one, whose range(n[t]) changes: it has no derivative",
         ),
     ],
 )

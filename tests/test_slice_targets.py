@@ -25,6 +25,8 @@ def _parts(x: Tensor, k: int) -> Tensor:
     y[:, -1] += x[:, 0] * x[:, 1]
     y[..., ::2] -= 1.0
     y[:, 1:] = y[:, :-1].clone() * y[:, 1:].clone()
+    y[:-1] += x[1:, None, 0] * x[0, None]
+    y[:, :2] = y[:, 2:4]
     y[k, 2:4] /= 2.0
     y[:, 2] = k
     return y
@@ -48,6 +50,8 @@ def parts(x : In[Tensor[N, 6]], k : In[int]) -> Tensor[N, 6]:
     y[:, -1] += x[:, 0] * x[:, 1]
     y[..., ::2] -= 1.0
     y[:, 1:] = y[:, :-1] * y[:, 1:]
+    y[:-1] += x[1:, None, 0] * x[0, None]
+    y[:, :2] = y[:, 2:4]
     y[k, 2:4] /= 2.0
     y[:, 2] = k
     return y
@@ -83,6 +87,7 @@ def test_a_loop_keeps_the_parts_that_it_overwrites() -> None:
         ("y[:, 1:3] = z[:, 0:3]", "has size 2, where the value has 3"),
         ("y[5:7] = 1.0", "outside dimension 0 of size 4"),
         ("y[2:1] = 1.0", "before its start"),
+        ("y[None, 0] = 1.0", "stands in no target"),
         ("y[i] = 1.0", "takes all its subscripts at once"),
         ("z[0] = 1.0", "'z' is an In tensor, which is read only"),
         ("y[0] = w", "'w' is not declared"),

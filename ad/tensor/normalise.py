@@ -15,23 +15,25 @@ In normal form
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from loma import builder as b
 from loma import errors
 from loma.ad.rules import reads_value
 from loma.ad.tensor.reductions import may_fail, shadows, where_holds, with_numbered_axes
+from loma.axes import index_statement
+from loma.bounds import interval
 from loma.ir import (
-    FLOAT, INT, NOWHERE, Assign, Axis, CallStmt, Call, Declare, Expr, FloatType, For, Function, If,
-    Index, IndexAssign, IntType, Module, NoDiff, Op, Reduce, Return, Stmt,
-    TensorType, Type, Unpack, Var, While, Zero, is_tensor_function,
+    FLOAT, INT, NOWHERE, Assign, Axis, Binary, CallStmt, Call, Declare, Expr, FloatType, For,
+    Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return, Select,
+    Stmt, TensorType, Type, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.names import Names, names_of, with_own_indices
 from loma.printer import print_expr
-from loma.sizes import bound_sizes, count, is_arithmetic, size_variables
+from loma.sizes import affine, bound_sizes, constant, count, is_arithmetic, size_variables
 from loma.walk import (
-    free_variables, map_expressions, map_guarded, statements, substitute, substitute_type,
+    children, free_variables, map_expressions, map_guarded, statements, substitute, substitute_type,
 )  # fmt: skip
 
 
@@ -161,6 +163,7 @@ class _Normaliser:
         self._reductions: dict[tuple[Expr, tuple[Axis, ...]], Index] = {}
         self._guard: Expr | None = None  # what holds where the expression at hand is evaluated
         self._depth = 0
+        self._counters: dict[str, Expr] = {}  # the ranges of the loops' counters
         self._span = NOWHERE  # of the statement at hand
 
     def block(self, body: tuple[Stmt, ...], depth: int) -> list[Stmt]:
@@ -242,11 +245,12 @@ class _Normaliser:
                     self._assigned.add(cond.name)
                 branches = [tuple(self.block(body, self._depth + 1)) for body in (then, other)]
                 self._out.append(replace(stmt, cond=cond, then=branches[0], other=branches[1]))
-            case For(_, extent, body):
+            case For(counter, extent, body):
                 extent = self._scalar(extent)
                 if not self._is_stable(extent):
                     extent = self._temporary(INT, "_trips", extent)
                     self._assigned.add(extent.name)
+                self._counters[counter] = extent
                 block = tuple(self.block(body, self._depth + 1))
                 self._out.append(replace(stmt, extent=extent, body=block))
             case Zero():
@@ -390,26 +394,65 @@ class _Normaliser:
         if guard is not None and free_variables(guard) & set(scope):
             expr, guard = where_holds(expr, guard, self._names), None
         used = free_variables(expr)
+        for axis in reversed(scope.values()):  # a range depends on indices before it only
+            if axis.name in used:
+                used |= free_variables(axis.extent)
         axes = tuple(axis for axis in scope.values() if axis.name in used)
-        for axis in axes:
-            if not free_variables(axis.extent).isdisjoint(scope):
-                range_ = print_expr(axis.extent)
-                raise errors.NotDifferentiable(
-                    f"this reduction depends on '{axis.name}', whose range({range_}) depends on "
-                    "another index: it has no derivative", expr.span,
-                    hint="write the sum as a '+=' in 'for' statements: for k in range(n):",
-                )  # fmt: skip
         key = (with_numbered_axes(expr), axes)
         if key in self._reductions:
             return self._reductions[key]
         element = "int" if expr.kind in ("argmax", "argmin") or expr.type == INT else "float"
-        dims = tuple(count(axis.extent, self._sizes.__contains__) for axis in axes)
+        dims = tuple(self._room(axis, expr, scope) for axis in axes)
         var = self._temporary(TensorType(dims, element), "_r", None)  # type: ignore[arg-type]
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)
-        made = IndexAssign(place, "=", expr, axes, self._span)
+        made: Stmt = IndexAssign(place, "=", expr, axes, self._span)
+        shorter = {a.name for a, dim in zip(axes, dims, strict=True) if self._count(a) != dim}
+        if shorter:
+            made = index_statement(place, "=", expr, axes, shorter, self._sizes.__contains__)
+            if self._depth:  # nothing of an iteration before is in it, which a tape would keep
+                self._out.append(Zero(var, self._span))
         if guard is not None:
             self._only_where(guard, lambda: made)
             return place
         self._out.append(made)
         self._reductions[key] = place
         return place
+
+    def _count(self, axis: Axis) -> Expr:
+        return count(axis.extent, self._sizes.__contains__)
+
+    def _room(self, axis: Axis, expr: Expr, scope: dict[str, Axis]) -> Expr:
+        """The size of a temporary along an axis: how many values that has or, where this is not
+        known where the temporary is declared, may have at most, from what it subscripts."""
+        needed = free_variables(axis.extent)
+        if needed <= self._known or (self._depth == 0 and needed.isdisjoint(scope)):
+            return self._count(axis)
+        extents = self._counters | {name: other.extent for name, other in scope.items()}
+        range_ = interval(axis.extent, extents, self._sizes.__contains__)
+        if range_ is not None and free_variables(range_.high) <= self._known:
+            return count(range_.high, self._sizes.__contains__)
+        for place, dims in _certain_reads(expr):
+            for subscript, dim in zip(place.subscripts, dims, strict=True):
+                found = affine(subscript, (axis,))
+                moves = found is not None and constant(found[0].get(axis.name, IntConst(0)))
+                if moves and free_variables(dim) <= self._known:
+                    return dim
+        raise errors.NotDifferentiable(
+            f"this reduction is inside another one, whose range({print_expr(axis.extent)}) "
+            "changes: it has no derivative", expr.span,
+            hint="write the outer sum as a '+=' in a 'for' statement: for k in range(n):",
+        )  # fmt: skip
+
+
+def _certain_reads(expr: Expr) -> Iterator[tuple[Index, tuple[Expr, ...]]]:
+    """Elements of tensors that are read wherever the expression is evaluated, with the dims."""
+    match expr:
+        case Select(cond) | Binary("and" | "or", cond):
+            yield from _certain_reads(cond)
+            return
+        case Index(Var(_, TensorType(dims))) if dims is not None:
+            yield expr, dims
+        case ZeroPad():
+            return
+    for child in children(expr):
+        yield from _certain_reads(child)
