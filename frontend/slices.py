@@ -73,6 +73,12 @@ def _for_each(node: ast.Subscript, dims: tuple[Expr, ...]) -> list[ast.expr]:
     places = [k for k, item in enumerate(nodes) if _is_ellipsis(item)]
     if len(places) > 1:
         raise errors.SyntaxNotSupported("'...' stands once in a slice", span_of(nodes[places[1]]))
+    for item in nodes:
+        if isinstance(item, ast.Constant) and item.value is None:
+            raise errors.SyntaxNotSupported(
+                "'None' is no subscript", span_of(item),
+                hint="reshape makes dimensions of size 1: reshape(x, [N, 1])",
+            )  # fmt: skip
     given = len(nodes) - len(places)
     if given > len(dims):
         raise errors.RankMismatch(
@@ -167,11 +173,17 @@ def check_no_tensor(scope: Scope, nodes: list[ast.expr]) -> None:
         symbol = scope.symbols.get(node.id) if isinstance(node, ast.Name) else None
         if symbol and isinstance(symbol.type, TensorType) and symbol.type.dims != ():
             raise not_an_int(node, symbol.type)
+        if isinstance(node, ast.Compare | ast.BoolOp | ast.UnaryOp):
+            found = ex.expression(scope, node)
+            if isinstance(found.type, TensorType) and found.type.dims != ():
+                raise not_an_int(node, found.type)
 
 
 def not_an_int(node: ast.expr, found: Type) -> errors.UserError:
     hint = "convert it: float2int(x)" if found == FLOAT else None
-    if isinstance(found, TensorType) and found.integer:
+    if isinstance(found, TensorType) and found.element == "bool":
+        hint = "where(cond, x, 0.0) chooses elements: no size of a tensor follows from data"
+    elif isinstance(found, TensorType) and found.integer:
         hint = (
             "gather(x, dim, index) takes the elements at the positions in an IntTensor, and an "
             "index statement those at its elements: y[i] = x[t[i]]"
