@@ -164,16 +164,13 @@ def _folded(expr: Expr) -> Expr:
 def length(scope: Scope, start: Expr, stop: Expr, step: Expr, span: Span) -> Expr:
     """How many values a range has; below 0, or 0, where it has none.
 
-    It is arithmetic where that cannot overflow: for tensors, whose ints are wide, and where the
-    bounds differ by a constant or a variable. Else ``len(range(...))`` counts.
+    It is arithmetic where the step is known and that cannot overflow: for tensors, whose ints are
+    wide, and where the bounds differ by a constant or a variable. Else ``len(range(...))`` counts.
     """
     by = step.value if isinstance(step, IntConst) else None
     if start == _ZERO and by == 1:
         return stop
     tensors = is_tensor_function(scope.header)
-    if by is None and tensors:
-        down = b.binary("//", b.binary("-", start, stop), step, span)
-        return Unary("-", down, INT, span)
     exact = tensors or not (_divides(start) or _divides(stop))
     if by is not None and exact:
         room = sizes.simplify(b.binary("-", stop, start) if by > 0 else b.binary("-", start, stop))

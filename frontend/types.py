@@ -206,6 +206,16 @@ def _size(node: ast.expr, size_of: SizeOf) -> Expr:
         case ast.Call(func=ast.Name(id="max" | "min" as name), args=[first, second], keywords=[]):
             args = _size(first, size_of), _size(second, size_of)
             return Builtin(name, args, INT, span_of(node))
+        case ast.Call(
+            func=ast.Name(id="len"),
+            args=[ast.Call(func=ast.Name(id="range"), args=bounds, keywords=[])],
+            keywords=[],
+        ) if 0 < len(bounds) <= 3:
+            found = [_size(bound, size_of) for bound in bounds]
+            if len(found) == 1:
+                found = [IntConst(0), *found]
+            step = [] if len(found) == 3 else [IntConst(1)]
+            return Builtin("len", (*found, *step), INT, span_of(node))
         case _:
             pass
     raise errors.UnknownType(
