@@ -189,6 +189,15 @@ def _adds_without_broadcast(value: Type, target: Type) -> bool:
 # ------------------------------------------------------------------------------- several results
 
 
+def _one_by_one(names: list[ast.Name], node: ast.expr) -> str:
+    used = {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
+    changed = [name.id for name in names if name.id in used]
+    hint = "write one assignment for each variable"
+    if not changed:
+        return hint
+    return f"{hint}, and keep the old '{changed[0]}' in another one before"
+
+
 def _unpack(scope: Scope, nodes: list[ast.expr], node: ast.expr, span: Span) -> list[Stmt]:
     names: list[ast.Name] = []
     for item in nodes:
@@ -212,7 +221,7 @@ def _unpack(scope: Scope, nodes: list[ast.expr], node: ast.expr, span: Span) -> 
         case _:
             raise errors.SyntaxNotSupported(
                 "only the results of a call are taken apart", span_of(node),
-                hint="write one assignment for each variable",
+                hint=_one_by_one(names, node),
             )  # fmt: skip
     if not isinstance(value, Call) or not isinstance(value.type, TupleType):
         raise errors.AssignTypeMismatch(

@@ -17,6 +17,7 @@ from loma.builtins import BUILTINS
 from loma.differentials import primal_name
 from loma.frontend import expressions as ex
 from loma.frontend import stacks
+from loma.frontend.attributes import method
 from loma.frontend.counting import range_bounds, range_of
 from loma.frontend.foreign import instead, is_foreign
 from loma.frontend.operators import argument_of, operator
@@ -53,16 +54,10 @@ def call(scope: Scope, node: ast.Call) -> Expr:
             pass
         case ast.Attribute(value=ast.Name(id="loma"), attr=name) if name in OPERATORS:
             own = True
-        case ast.Attribute() as method if (error := stacks.misused(scope, method)) is not None:
+        case ast.Attribute() as stack if (error := stacks.misused(scope, stack)) is not None:
             raise error
         case _:
-            hint = "methods are functions in loma: relu(x) instead of x.relu()"
-            match node.func:
-                case ast.Attribute(value=ast.Name(id=base), attr=attr) if base not in scope.symbols:
-                    hint = f"functions belong to no module: {attr}(...)"
-            raise errors.SyntaxNotSupported(
-                "only functions that have a name can be called", span_of(node.func), hint=hint
-            )
+            raise method(scope, node)
     if len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp):
         if name in REDUCTIONS and not node.keywords:
             return reduction(scope, node, REDUCTIONS[name], node.args[0])

@@ -13,7 +13,11 @@ from loma import builder as b
 from loma import errors, sizes
 from loma.frontend import expressions as ex
 from loma.frontend.scope import Kind, Scope, Symbol, int_symbol, span_of
-from loma.ir import INT, Binary, Builtin, Expr, IntConst, Span, Unary, Var, is_tensor_function
+from loma.ir import (
+    INT, ArrayType, Binary, Builtin, Expr, IntConst, Span, TensorType, Unary, Var,
+    is_tensor_function,
+)  # fmt: skip
+from loma.printer import print_expr
 from loma.walk import walk
 
 _LARGEST = 100  # nodes of what a name stands for, where no variable can hold it
@@ -81,6 +85,29 @@ def range_of(node: ast.expr) -> tuple[ast.Call, bool] | None:
             return None
 
 
+def elements(scope: Scope, node: ast.expr) -> str | None:
+    """What to write instead of a loop over the elements of tensors and arrays: a range, and an
+    element. None where ``node`` is nothing of the kind."""
+    match node:
+        case ast.Call(func=ast.Name(id="enumerate" | "zip"), args=args):
+            names = args
+        case _:
+            names = [node]
+    size, found = "n", []
+    for name in names:
+        symbol = scope.symbols.get(name.id) if isinstance(name, ast.Name) else None
+        match symbol.type if symbol is not None else None:
+            case TensorType(dims=dims) if symbol and dims:
+                size = print_expr(dims[0])
+                found.append(f"{symbol.name}[{', '.join(['i', *(':' for _ in dims[1:])])}]")
+            case ArrayType(size=length) if symbol:
+                size = size if length is None else str(length)
+                found.append(f"{symbol.name}[i]")
+    if not found:
+        return None
+    return f"for i in range({size}), with {' and '.join(found)}"
+
+
 def count(scope: Scope, node: ast.expr, what: str, in_order: bool = False) -> Count:
     """The count of a range. Its bounds, each named ``what`` in errors, are evaluated once, before
     the statement. ``in_order``: it has to run from its first value on, in the text's order."""
@@ -137,16 +164,13 @@ def _folded(expr: Expr) -> Expr:
 def length(scope: Scope, start: Expr, stop: Expr, step: Expr, span: Span) -> Expr:
     """How many values a range has; below 0, or 0, where it has none.
 
-    It is arithmetic where that cannot overflow: for tensors, whose ints are wide, and where the
-    bounds differ by a constant or a variable. Else ``len(range(...))`` counts.
+    It is arithmetic where the step is known and that cannot overflow: for tensors, whose ints are
+    wide, and where the bounds differ by a constant or a variable. Else ``len(range(...))`` counts.
     """
     by = step.value if isinstance(step, IntConst) else None
     if start == _ZERO and by == 1:
         return stop
     tensors = is_tensor_function(scope.header)
-    if by is None and tensors:
-        down = b.binary("//", b.binary("-", start, stop), step, span)
-        return Unary("-", down, INT, span)
     exact = tensors or not (_divides(start) or _divides(stop))
     if by is not None and exact:
         room = sizes.simplify(b.binary("-", stop, start) if by > 0 else b.binary("-", start, stop))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from loma import builder as b
 from loma import errors, sizes
-from loma.frontend import calls, invariants, operators, slices
+from loma.frontend import attributes, calls, invariants, operators, slices
 from loma.definitions import OPERATORS
 from loma.frontend.ranges import Escape, escape
 from loma.frontend.scope import Scope, span_of
@@ -77,6 +77,7 @@ def condition(scope: Scope, node: ast.expr, word: str) -> Expr:
         raise error(
             f"the condition of '{word}' is an int or a float, found {b.show_type(expr.type)}",
             span_of(node),
+            hint=b.TENSOR_CHOICE if isinstance(expr.type, TensorType) else None,
         )
     return expr
 
@@ -174,9 +175,11 @@ def _constant(scope: Scope, node: ast.Constant) -> Expr:
         case complex():
             raise errors.SyntaxNotSupported("complex numbers are not part of loma", span)
         case str() | bytes():
-            raise errors.SyntaxNotSupported("a string is not part of loma", span)
+            raise unsupported(node)
         case None:
-            raise errors.SyntaxNotSupported("'None' is not part of loma", span)
+            raise errors.SyntaxNotSupported(
+                "'None' is not part of loma", span, hint="leave out an argument that is not wanted"
+            )
         case _:
             raise errors.SyntaxNotSupported(
                 "'...' is not part of loma", span, hint="write the subscripts out"
@@ -263,15 +266,10 @@ def _shared(scope: Scope, node: ast.expr, twice: bool) -> Expr:
 
 def member(scope: Scope, node: ast.Attribute) -> Member:
     """``x.name`` of a struct."""
+    attributes.check_module(scope, node)
     base = _base(scope, node.value)
     if not isinstance(base.type, StructType):
-        hint = "operators are functions: relu(x)"
-        if isinstance(base.type, TensorType):
-            hint = "sizes are the names in the tensor's type; " + hint
-        raise errors.StructAccessTypeMismatch(
-            f"'.{node.attr}' needs a struct, found {b.show_type(base.type)}", span_of(node),
-            hint=hint if isinstance(base.type, TensorType) else None,
-        )  # fmt: skip
+        raise attributes.no_struct(node, base)
     struct = scope.program.structs[base.type.name]
     for name, type_ in struct.members:
         if name == node.attr:

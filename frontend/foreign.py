@@ -5,6 +5,9 @@ A name that stands here is no misspelling of one of loma's: ``gelu`` does not me
 
 from __future__ import annotations
 
+# As programs call them.
+MODULES = ("torch", "np", "numpy", "math", "cmath", "F", "nn", "jnp", "jax", "tf")
+
 # For numbers x and y, and for tensors.
 EVERYWHERE = {
     "acosh": "log(x + sqrt(x * x - 1.0))",

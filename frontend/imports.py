@@ -9,12 +9,14 @@ files are lines behind the program's own (:data:`loma.ir.FILE`).
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from loma import errors
 from loma.excerpts import Text
+from loma.frontend import foreign
 from loma.frontend.constants import Constant, read_constants, replace_constants
 from loma.frontend.long_chains import identifiers
 from loma.frontend.scope import span_of, span_of_def
@@ -135,10 +137,12 @@ def _read(file: Path, span: Span) -> str:
         return file.read_text(encoding="utf-8")
     except OSError:
         known = sorted(p.stem for p in file.parent.glob("*.loma"))
-        raise errors.SyntaxNotSupported(
-            f"there is no file '{file}'", span,
-            hint=errors.suggest(file.stem, known) or "an import names a file beside this one",
-        ) from None  # fmt: skip
+        hint = errors.suggest(file.stem, known) or "an import names a file beside this one"
+        if file.stem in sys.stdlib_module_names or file.stem in foreign.MODULES:
+            hint = (
+                "an import names a .loma file beside this one; functions are there without import"
+            )
+        raise errors.SyntaxNotSupported(f"there is no file '{file}'", span, hint=hint) from None
     except UnicodeDecodeError as error:
         raise errors.SyntaxNotSupported(
             f"'{file}' is no UTF-8 text: {error.reason} at byte {error.start}", span

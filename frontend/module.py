@@ -208,8 +208,10 @@ def _syntax_error(source: str, error: SyntaxError) -> errors.UserError:
     before = text[line - 1][: max(0, (error.offset or 1) - 1)] if 0 < line <= len(text) else ""
     col = len(before.encode(errors="replace"))
     return errors.SyntaxNotSupported(
-        f"this is not Python syntax: {error.msg}", Span(line, col, line, col + 1)
-    )
+        f"this is not Python syntax: {error.msg}", Span(line, col, line, col + 1),
+        hint="write the other value: ... if ... else 0.0"
+        if "expected 'else' after 'if'" in error.msg else None,
+    )  # fmt: skip
 
 
 def _lines(source: str) -> list[str]:

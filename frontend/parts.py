@@ -60,6 +60,7 @@ def _tensor(
             f"argument 'x' of '{_name(node)}' must be a tensor with sizes, found "
             f"{b.show_type(x.type)}",
             span_of(slots["x"]),
+            hint="give the tensor its sizes: Tensor[N, M]",
         )
     return scope.once(x), x.type.dims
 

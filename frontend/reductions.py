@@ -8,7 +8,7 @@ import functools
 from loma import builder as b
 from loma import errors
 from loma.frontend import expressions as ex
-from loma.frontend.counting import Count, count, range_of
+from loma.frontend.counting import Count, count, elements, range_of
 from loma.frontend.scope import Scope, span_of
 from loma.ir import INT, Axis, Expr, IntConst, Reduce, ReduceKind
 from loma.walk import variables
@@ -126,5 +126,9 @@ def _count(scope: Scope, node: ast.expr) -> Count:
                 "a reduction runs over a size or a range", span_of(node),
                 hint="write 'for i in N' or 'for i in range(n)'",
             )  # fmt: skip
+        case _ if (hint := elements(scope, node)) is not None:
+            raise errors.SyntaxNotSupported(
+                "a reduction runs over a size or a range", span_of(node), hint=hint
+            )
         case _:
             return Count(ex.int_expression(scope, node, "a range"), IntConst(0), IntConst(1))

@@ -247,7 +247,8 @@ class Scope:
             raise errors.UnboundIndex(
                 f"index '{node.id}' is not bound: only an index statement or a reduction binds one",
                 span_of(node),
-                hint=f"bind it, as in sum(... for {node.id} in range(n)), or declare a variable",
+                hint=f"bind it, as in sum(... for {node.id} in range(n)), or count it: "
+                f"for {node.id} in range(n):, around the statement",
                 var=node.id,
             )
         if node.id in self.program.functions:

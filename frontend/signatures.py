@@ -74,7 +74,9 @@ def _check_form(node: ast.FunctionDef) -> None:
     if args.vararg or args.kwarg or args.kwonlyargs or args.posonlyargs:
         extra = args.vararg or args.kwarg or (args.kwonlyargs or args.posonlyargs)[0]
         raise errors.SyntaxNotSupported(
-            "arguments are plain names: no '*', '**' or '/'", span_of(extra)
+            "arguments are plain names: no '*', '**' or '/'",
+            span_of(extra),
+            hint="name each: def f(x : In[float], y : In[float])",
         )
     if args.defaults and node.decorator_list:
         raise errors.SyntaxNotSupported(

@@ -185,11 +185,17 @@ def check_no_tensor(scope: Scope, nodes: list[ast.expr]) -> None:
         symbol = scope.symbols.get(node.id) if isinstance(node, ast.Name) else None
         if symbol and isinstance(symbol.type, TensorType) and symbol.type.dims != ():
             raise not_an_int(node, symbol.type)
+        if isinstance(node, ast.Compare | ast.BoolOp | ast.UnaryOp):
+            found = ex.expression(scope, node)
+            if isinstance(found.type, TensorType) and found.type.dims != ():
+                raise not_an_int(node, found.type)
 
 
 def not_an_int(node: ast.expr, found: Type) -> errors.UserError:
     hint = "convert it: float2int(x)" if found == FLOAT else None
-    if isinstance(found, TensorType) and found.integer:
+    if isinstance(found, TensorType) and found.element == "bool":
+        hint = "where(cond, x, 0.0) chooses elements: no size of a tensor follows from data"
+    elif isinstance(found, TensorType) and found.integer:
         hint = (
             "gather(x, dim, index) takes the elements at the positions in an IntTensor, and an "
             "index statement those at its elements: y[i] = x[t[i]]"

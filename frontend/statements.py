@@ -11,7 +11,7 @@ from loma.frontend import calls, stacks
 from loma.frontend import expressions as ex
 from loma.frontend.assignments import assign, augment
 from loma.frontend.constants import whole_number
-from loma.frontend.counting import Count, count, range_of
+from loma.frontend.counting import Count, count, elements, range_of
 from loma.frontend.blocks import hoisted
 from loma.frontend.places import check_aliases, holds_struct, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
@@ -148,7 +148,10 @@ def _for(scope: Scope, node: ast.For) -> Stmt:
             "a loop has no 'else'", span_of(node.orelse[0]), hint="put it after the loop"
         )
     if not isinstance(node.target, ast.Name):
-        raise errors.SyntaxNotSupported("a loop has one counter", span_of(node.target))
+        raise errors.SyntaxNotSupported(
+            "a loop has one counter", span_of(node.target),
+            hint=elements(scope, node.iter) or "for i in range(n):",
+        )  # fmt: skip
     found = _loop_range(scope, node.iter)
     symbols = found.symbols(scope, node.target, "counter")
     with scope.with_symbols(*symbols):
@@ -159,15 +162,12 @@ def _for(scope: Scope, node: ast.For) -> Stmt:
 def _loop_range(scope: Scope, node: ast.expr) -> Count:
     if range_of(node) is not None:
         return count(scope, node, "the bound of a loop")
-    match node:
-        case ast.Name(id=name):
-            raise errors.SyntaxNotSupported(
-                "a loop runs over 'range(n)'", span_of(node), hint=f"for ... in range({name}):"
-            )
-        case _:
-            raise errors.SyntaxNotSupported(
-                "a loop runs over 'range(n)'", span_of(node), hint="for i in range(n):"
-            )
+    hint = elements(scope, node)
+    if hint is None:
+        hint = (
+            f"for ... in range({node.id}):" if isinstance(node, ast.Name) else "for i in range(n):"
+        )
+    raise errors.SyntaxNotSupported("a loop runs over 'range(n)'", span_of(node), hint=hint)
 
 
 def _while(scope: Scope, node: ast.While) -> Stmt:
@@ -286,6 +286,11 @@ _STATEMENTS: dict[str, Callable[[Scope, ast.Call], Stmt]] = {
 }  # fmt: skip
 
 
+def _result_types(scope: Scope, nodes: list[ast.expr]) -> str:
+    types = [b.show_type(ex.expression(scope, node).type) for node in nodes]
+    return types[0] if len(types) == 1 else f"tuple[{', '.join(types)}]"
+
+
 def _return(scope: Scope, node: ast.Return) -> list[Stmt]:
     header = scope.header
     match node.value:
@@ -298,7 +303,7 @@ def _return(scope: Scope, node: ast.Return) -> list[Stmt]:
     if not header.results and nodes:
         raise errors.ReturnTypeMismatch(
             f"'{header.name}' has no result type but returns a value", span_of(node),
-            hint=f"declare it: def {header.name}(...) -> float:",
+            hint=f"declare it: def {header.name}(...) -> {_result_types(scope, nodes)}:",
             related=((header.span, "defined here"),),
         )  # fmt: skip
     if len(nodes) != len(header.results):

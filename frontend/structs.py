@@ -50,10 +50,12 @@ def read_struct(node: ast.ClassDef, program: Program) -> Struct:
             case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
                 pass
             case _:
+                hint = "write 'name : type', without a value"
+                if isinstance(item, ast.FunctionDef):
+                    hint = f"define functions outside of it: def f(s : In[{node.name}])"
                 raise errors.SyntaxNotSupported(
-                    "a struct has declarations of members only", span_of(item),
-                    hint="write 'name : type', without a value",
-                )  # fmt: skip
+                    "a struct has declarations of members only", span_of(item), hint=hint
+                )
     listed = tuple((name, type_) for name, (type_, _) in members.items())
     struct = Struct(node.name, listed, span_of_def(node))
     program.structs[struct.name] = struct

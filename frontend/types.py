@@ -24,6 +24,14 @@ TYPE_NAMES = ("int", "float", "Array", "Diff", *_TENSORS)
 _SIZE_OPS: dict[type[ast.operator], BinaryOp] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
 }  # fmt: skip
+# What Python's annotations have.
+_ELSEWHERE = {
+    "bool": "a truth value is an int, 0 or 1; a tensor of them is BoolTensor[N]",
+    "list": "Array[float, 3], or Array[float] for an argument of any length",
+    "List": "Array[float, 3], or Array[float] for an argument of any length",
+    "dict": "a struct has named members: class Name: ...",
+    "str": "programs compute with numbers: int, float, arrays and tensors",
+}
 # The size of a differential doubles with each level.
 MAX_DIFFERENTIAL = 16
 MAX_BYTES = 2**62  # of a value
@@ -70,10 +78,10 @@ def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
                 "In[...] and Out[...] stand only around the type of an argument", span_of(node)
             )
         case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)):
+            hint = _ELSEWHERE.get(name) or errors.suggest(name, [*TYPE_NAMES, *program.structs])
             raise errors.UnknownType(
-                f"there is no type '{name}'", span_of(node),
-                hint=errors.suggest(name, [*TYPE_NAMES, *program.structs]) or _TYPES, var=name,
-            )  # fmt: skip
+                f"there is no type '{name}'", span_of(node), hint=hint or _TYPES, var=name
+            )
         case _:
             raise errors.UnknownType("this is no type", span_of(node), hint=_TYPES)
 
@@ -198,6 +206,16 @@ def _size(node: ast.expr, size_of: SizeOf) -> Expr:
         case ast.Call(func=ast.Name(id="max" | "min" as name), args=[first, second], keywords=[]):
             args = _size(first, size_of), _size(second, size_of)
             return Builtin(name, args, INT, span_of(node))
+        case ast.Call(
+            func=ast.Name(id="len"),
+            args=[ast.Call(func=ast.Name(id="range"), args=bounds, keywords=[])],
+            keywords=[],
+        ) if 0 < len(bounds) <= 3:
+            found = [_size(bound, size_of) for bound in bounds]
+            if len(found) == 1:
+                found = [IntConst(0), *found]
+            step = [] if len(found) == 3 else [IntConst(1)]
+            return Builtin("len", (*found, *step), INT, span_of(node))
         case _:
             pass
     raise errors.UnknownType(

@@ -8,6 +8,10 @@ from loma.errors import SyntaxNotSupported
 from loma.frontend.scope import span_of
 
 _COMPREHENSION = "write a reduction: sum(... for i in N), max(...), min(...) or prod(...)"
+_CHECKS = "sizes that agree have one name in the types; check values in Python, before the call"
+_TEXT = (
+    "programs compute with numbers: int, float, arrays and tensors; Python prints what they return"
+)
 
 # Construct -> (its name, a hint or None).
 _TABLE: dict[type[ast.AST], tuple[str, str | None]] = {
@@ -15,15 +19,15 @@ _TABLE: dict[type[ast.AST], tuple[str, str | None]] = {
     ast.AsyncFunctionDef: ("'async def'", "write 'def'"),
     ast.FunctionDef: ("a function inside a function", "define it at the top level of the file"),
     ast.ClassDef: ("a class inside a function", "define the struct at the top level of the file"),
-    ast.Delete: ("'del'", None),
-    ast.With: ("'with'", None),
+    ast.Delete: ("'del'", "leave it out: memory is reused when nothing reads it any more"),
+    ast.With: ("'with'", "what surrounds a call stands in Python"),
     ast.AsyncWith: ("'async with'", None),
     ast.AsyncFor: ("'async for'", "write 'for'"),
     ast.Match: ("'match'", "write if / elif / else"),
-    ast.Raise: ("'raise'", None),
-    ast.Try: ("'try'", None),
-    ast.TryStar: ("'try'", None),
-    ast.Assert: ("'assert'", None),
+    ast.Raise: ("'raise'", _CHECKS),
+    ast.Try: ("'try'", "errors of a call are caught in Python"),
+    ast.TryStar: ("'try'", "errors of a call are caught in Python"),
+    ast.Assert: ("'assert'", _CHECKS),
     ast.Import: (
         "'import' of anything but loma",
         "from other import f takes f of other.loma; what loma offers is there without import",
@@ -35,7 +39,7 @@ _TABLE: dict[type[ast.AST], tuple[str, str | None]] = {
     # expressions
     ast.NamedExpr: ("':='", "it stands only in 'while (condition, max_iter := n)'"),
     ast.Lambda: ("'lambda'", "define a function at the top level of the file"),
-    ast.Dict: ("a dict", None),
+    ast.Dict: ("a dict", "a struct has named members: class Name: ..."),
     ast.Set: ("a set", None),
     ast.ListComp: ("a list comprehension", _COMPREHENSION),
     ast.SetComp: ("a set comprehension", _COMPREHENSION),
@@ -44,11 +48,16 @@ _TABLE: dict[type[ast.AST], tuple[str, str | None]] = {
     ast.Await: ("'await'", None),
     ast.Yield: ("'yield'", "return all results together: return a, b"),
     ast.YieldFrom: ("'yield'", "return all results together: return a, b"),
-    ast.JoinedStr: ("a string", None),
-    ast.FormattedValue: ("a string", None),
+    ast.Constant: ("a string", _TEXT),
+    ast.JoinedStr: ("a string", _TEXT),
+    ast.FormattedValue: ("a string", _TEXT),
     ast.Starred: ("'*'", "write the items out"),
     ast.Tuple: ("a tuple here", "return takes several results: return a, b"),
-    ast.List: ("a list here", "lists give shapes and dims to operators, as in reshape(x, [B, 8])"),
+    ast.List: (
+        "a list here",
+        "a list is a shape or dims of an operator: reshape(x, [B, 8]); values stand in a tensor or "
+        "an array: a : Array[float, 2], and a[0] = ...",
+    ),
     ast.Slice: ("a slice ':'", "it stands outside index statements; here write Y[i] = X[i + 1]"),
     # operators
     ast.MatMult: (
@@ -58,13 +67,13 @@ _TABLE: dict[type[ast.AST], tuple[str, str | None]] = {
     ast.BitAnd: ("'&'", "write 'and'"),
     ast.BitOr: ("'|'", "write 'or'"),
     ast.BitXor: ("'^'", "a power is x ** y"),
-    ast.LShift: ("'<<'", None),
-    ast.RShift: ("'>>'", None),
+    ast.LShift: ("'<<'", "write n * 2 ** k"),
+    ast.RShift: ("'>>'", "write n // 2 ** k"),
     ast.Invert: ("'~'", "write 'not'"),
     ast.Is: ("'is'", "write '=='"),
     ast.IsNot: ("'is not'", "write '!='"),
-    ast.In: ("'in'", None),
-    ast.NotIn: ("'not in'", None),
+    ast.In: ("'in'", "write x == a or x == b"),
+    ast.NotIn: ("'not in'", "write x != a and x != b"),
 }
 
 

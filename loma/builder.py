@@ -20,7 +20,7 @@ from loma.ir import (
 from loma.ops import INFIX, OPS, AttrInfo, OpInfo
 from loma.shapes import OpCall
 
-_TENSOR_CHOICE = "choose between tensors with where(cond, a, b)"
+TENSOR_CHOICE = "choose between tensors with where(cond, a, b)"
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
@@ -151,7 +151,7 @@ def select(cond: Expr, then: Expr, other: Expr, span: Span = NOWHERE) -> Expr:
         raise errors.IfCondTypeMismatch(
             f"a condition is an int or a float, found {show_type(cond.type)}",
             cond.span,
-            hint=_TENSOR_CHOICE if isinstance(cond.type, TensorType) else None,
+            hint=TENSOR_CHOICE if isinstance(cond.type, TensorType) else None,
         )
     if not (is_scalar(then.type) and is_scalar(other.type)):
         tensors = any(isinstance(e.type, TensorType) for e in (then, other))
@@ -159,7 +159,7 @@ def select(cond: Expr, then: Expr, other: Expr, span: Span = NOWHERE) -> Expr:
             f"the branches of 'if ... else' are {show_type(then.type)} and "
             f"{show_type(other.type)}; they must be ints or floats",
             span,
-            hint=_TENSOR_CHOICE if tensors else "write if / else, with an assignment in each",
+            hint=TENSOR_CHOICE if tensors else "write if / else, with an assignment in each",
         )
     result: Type = FLOAT if FLOAT in (then.type, other.type) else INT
     return Select(cond, then, other, result, span)
@@ -347,7 +347,10 @@ def _attr(
 ) -> Attr:
     value = given.get(attr.name, attr.default)
     if value is None:
-        raise errors.OperatorArguments(f"'{info.name}' needs its attribute '{attr.name}'", span)
+        raise errors.OperatorArguments(
+            f"'{info.name}' needs its attribute '{attr.name}'", span,
+            hint=f"{info.name}(..., {attr.name}=...)",
+        )  # fmt: skip
     items = value if isinstance(value, tuple | list) else (value,)
     exprs = tuple(_number(v) for v in items)
     for expr in exprs:

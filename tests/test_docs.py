@@ -40,8 +40,8 @@ from loma.printer import print_function
 
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = (
-    "docs/tutorial.md", "docs/language.md", "docs/compat.md", "docs/python.md",
-    "docs/performance.md", "docs/capsnet.md",
+    "docs/tutorial.md", "docs/tensors.md", "docs/language.md", "docs/compat.md",
+    "docs/python.md", "docs/performance.md", "docs/capsnet.md",
 )  # fmt: skip
 
 

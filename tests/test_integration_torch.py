@@ -28,6 +28,9 @@ def rectified(x : In[Tensor]) -> Tensor:
 def shifted(x : In[Tensor], a : In[float]) -> Tensor:
     return relu(x + a)
 
+def picked(x : In[Tensor], i : In[IntTensor]) -> Tensor:
+    return gather(x * x, 0, i) + sum(one_hot(argmax(x, 1), 4), 0)
+
 def halves(x : In[Tensor[N]], order : In[IntTensor[N]]) -> tuple[Tensor[N // 2], IntTensor[N]]:
     y : Tensor[N // 2]
     y[i] = x[2 * i] * x[2 * i + 1]
@@ -148,6 +151,17 @@ def test_torch_compile_of_any_rank_with_a_number(program):
         assert torch.equal(compiled(x, 0.5), torch.relu(x + 0.5))
         (given,) = torch.autograd.grad(compiled(x, a).sum(), a)
         torch.testing.assert_close(given, (x > -0.3).sum().float())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_torch_compile_of_positions_in_tensors_of_any_rank(program, dynamic):
+    compiled = torch.compile(program.picked, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    x, i = torch.randn(3, 4, requires_grad=True), torch.tensor([[2, 0, 1, 1], [0, 0, 2, 1]])
+    expected = (x * x).gather(0, i) + torch.nn.functional.one_hot(x.argmax(1), 4).sum(0)
+    y = compiled(x, i)
+    torch.testing.assert_close(y, expected)
+    given, wanted = (torch.autograd.grad(value.sum(), x) for value in (y, expected))
+    torch.testing.assert_close(given, wanted)
 
 
 def test_torch_compile_writes_out_arguments(program):

@@ -159,6 +159,13 @@ def _triangles(x: Tensor) -> Tensor:
     return sum(pairs, 0.0 * x.sum()) + sum((x[k] for k in range(n - 1, 0, -1)), 0.0) * x
 
 
+def _sampled(x: Tensor, a: int, b: int, step: int) -> Tensor:
+    s = torch.ones((), dtype=x.dtype)
+    for k in range(a, b, step):
+        s = s * torch.sin(x[k]) + x[k]
+    return s * x[list(range(a, b, step))]
+
+
 def _stepped(x: Tensor, n: Tensor, step: int) -> Tensor:
     y = x.clone()
     for k in range(int(n[0]), int(n[1]), step):
@@ -237,6 +244,16 @@ def stepped(X : In[Tensor[N]], n : In[IntTensor[2]], step : In[int]) -> Tensor[N
     Y[i] = Y[i] * s
     return Y
 """,
+    "sampled": """
+def sampled(X : In[Tensor[N]], a : In[int], b : In[int], step : In[int]
+            ) -> Tensor[len(range(a, b, step))]:
+    Y : Tensor[len(range(a, b, step))]
+    s : float = 1.0
+    for k in range(a, b, step):
+        s = s * sin(X[k]) + X[k]
+    Y[i] = s * X[a + step * i]
+    return Y
+""",
     "extremes": """
 def extremes(X : In[Tensor[N]]) -> Tensor[N]:
     Y : Tensor[N]
@@ -259,11 +276,14 @@ TENSOR = [
     Case("stepped", TEXTS["stepped"], _stepped, ((6,), Indices([1, 6]), 2)),
     Case("stepped down", TEXTS["stepped"], _stepped, ((6,), Indices([5, 0]), -3)),
     Case("stepped nowhere", TEXTS["stepped"], _stepped, ((6,), Indices([5, 0]), 1)),
+    Case("sampled", TEXTS["sampled"], _sampled, ((6,), 1, 6, 2)),
+    Case("sampled down", TEXTS["sampled"], _sampled, ((6,), 5, -1, -2)),
+    Case("sampled nowhere", TEXTS["sampled"], _sampled, ((6,), 5, 1, 2)),
     Case("extremes", TEXTS["extremes"], _extremes, ((6,),)),
 ]
 
 
-COMPILED = ("stepped",)  # the rest is arithmetic that the interpreter checks as well
+COMPILED = ("stepped", "sampled")  # the rest is arithmetic that the interpreter checks as well
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +293,7 @@ def program() -> Program:
 
 @pytest.fixture(scope="module")
 def compiled() -> Program:
-    return Program(["".join(TEXTS[name] for name in COMPILED)], first=())
+    return Program([TEXTS[name] for name in COMPILED], first=())
 
 
 @pytest.mark.parametrize("case", TENSOR, ids=lambda case: case.name)
@@ -287,8 +307,11 @@ def test_a_step_of_zero_fails_with_its_line(compiled: Program) -> None:
     x, n = torch.ones(3, dtype=torch.float64), torch.tensor([0, 2])
     for run in (lambda: compiled.compiled("stepped")(x, n, 0),
                 lambda: compiled.value("stepped", (x, n, 0))):  # fmt: skip
-        with pytest.raises(ValueError, match=r"stepped: line .*: division of an int by zero"):
+        with pytest.raises(ValueError, match=r"^stepped: line 5: the step of a range is 0$"):
             run()
+    for leaf in (x, x.clone().requires_grad_()):  # the length of a tape and of a result
+        with pytest.raises(ValueError, match=r"^sampled: line \d+: the step of a range is 0$"):
+            compiled.compiled("sampled")(leaf, 0, 3, 0)
 
 
 def test_subscripts_are_proved_inside() -> None:

@@ -196,17 +196,20 @@ class _Row:
         function, passed = self.function, self.passed
         name = cpp_name(function.name)
         slots = _slots(passed)
+        called = function.primal or function.name
         at = {param.name: k for k, param in enumerate(passed)}
         dims: list[tuple[str, tuple[str, ...]]] = []
         parameters, results = [], []
         for position, param in enumerate(function.params):
             array = f"{name}__dims_{position}"
-            dims.append((array, _dim_rows(at.get(param.name, -1), param, slots)))
+            dims.append((array, _dim_rows(at.get(param.name, -1), param, slots, called)))
             parameters.append(self._parameter(position, param, array))
         types = (*function.results, *(p.type for p in function.params if p.mode == "Out"))
         for position, type_ in enumerate(types):
             array = f"{name}__result_{position}"
-            dims.append((array, tuple(dim_row(dim, slots.position) for dim in _dims(type_))))
+            dims.append(
+                (array, tuple(dim_row(dim, slots.position, called) for dim in _dims(type_)))
+            )
             asked = self.needs.get(position)
             need = -1 if asked is None else slots.position[function.params[asked].name]
             results.append(_result(type_, array, need))
@@ -253,14 +256,14 @@ def returned_results(function: Function, zeroed: Collection[int]) -> int:
     return len(function.results) + sum(function.params[k].mode == "Out" for k in zeroed)
 
 
-def _dim_rows(number: int, param: Param, slots: _Slots) -> tuple[str, ...]:
+def _dim_rows(number: int, param: Param, slots: _Slots, function: str) -> tuple[str, ...]:
     rows = []
     for position, dim in enumerate(_dims(param.type)):
         bound = slots.binders.get((number, position))
         if bound:
             rows.append(bind_row(dim, bound[1], slots.position[bound[0]]))
         else:
-            rows.append(dim_row(dim, slots.position))
+            rows.append(dim_row(dim, slots.position, function))
     return tuple(rows)
 
 

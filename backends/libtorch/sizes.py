@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from loma import errors
 from loma.backends.libtorch.names import cpp_string
-from loma.ir import Binary, Builtin, Expr, IntConst, Select, Unary, Var
+from loma.ir import Binary, Builtin, Expr, IntConst, Select, Unary, Var, line_in_file
 from loma.printer import print_expr
 from loma.sizes import Binding, constant
 
@@ -15,15 +16,16 @@ _BUILTINS = {"max": "loma::larger", "min": "loma::smaller"}
 _LOGIC = {"and": "&&", "or": "||"}
 
 
-def dim_row(expr: Expr, slots: Mapping[str, int]) -> str:
-    """The initialiser of a ``loma::Dim`` that is checked, or computed for a result."""
+def dim_row(expr: Expr, slots: Mapping[str, int], function: str) -> str:
+    """The initialiser of a ``loma::Dim`` of a function, which is checked, or computed for a
+    result."""
     text = cpp_string(print_expr(expr))
     if isinstance(expr, Var):
         return f"{{loma::Dim::Rule::Slot, {slots[expr.name]}, nullptr, nullptr, {text}}}"
     value = constant(expr)
     if value is not None:
         return f"{{loma::Dim::Rule::Constant, {value}, nullptr, nullptr, {text}}}"
-    return f"LOMA_SIZE(({_cpp(expr, slots)}), {text})"
+    return f"LOMA_SIZE(({_Size(slots, function).cpp(expr)}), {text})"
 
 
 def bind_row(expr: Expr, binding: Binding, slot: int) -> str:
@@ -33,33 +35,43 @@ def bind_row(expr: Expr, binding: Binding, slot: int) -> str:
     return f"{{loma::Dim::Rule::Bind, {slot}, nullptr, nullptr, {text}, {scaled}}}"
 
 
-def _cpp(expr: Expr, slots: Mapping[str, int]) -> str:
-    match expr:
-        case IntConst(value):
-            return str(value)
-        case Var(name):
-            return f"v[{slots[name]}]"
-        case Unary("-", operand):
-            return f"({_cpp(IntConst(0), slots)} - {_cpp(operand, slots)})"
-        case Unary("not", operand):
-            return f"({_cpp(operand, slots)} == 0)"
-        case Binary("//" | "%" | "/" as op, left, right):
-            return f"{_FUNCTIONS[op]}({_size(left, slots)}, {_size(right, slots)})"
-        case Binary("and" | "or" as op, left, right):
-            return f"({_cpp(left, slots)} != 0 {_LOGIC[op]} {_cpp(right, slots)} != 0)"
-        case Binary(op, left, right):
-            return f"({_cpp(left, slots)} {op} {_cpp(right, slots)})"
-        case Builtin("max" | "min" as name, (left, right)):
-            return f"{_BUILTINS[name]}({_size(left, slots)}, {_size(right, slots)})"
-        case Select(cond, then, other):
-            chosen = f"{_size(then, slots)} : {_size(other, slots)}"
-            return f"({_cpp(cond, slots)} != 0 ? {chosen})"
-        case _:
-            raise errors.BackendLacksOperator(
-                f"the libtorch backend cannot compute the size {print_expr(expr)}", expr.span
-            )
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Writes a size of ``function``."""
 
+    slots: Mapping[str, int]
+    function: str
 
-def _size(expr: Expr, slots: Mapping[str, int]) -> str:
-    """The expression in the type of a slot, so that overloads match."""
-    return f"std::decay_t<decltype(*v)>({_cpp(expr, slots)})"
+    def cpp(self, expr: Expr) -> str:
+        match expr:
+            case IntConst(value):
+                return str(value)
+            case Var(name):
+                return f"v[{self.slots[name]}]"
+            case Unary("-", operand):
+                return f"({self.cpp(IntConst(0))} - {self.cpp(operand)})"
+            case Unary("not", operand):
+                return f"({self.cpp(operand)} == 0)"
+            case Binary("//" | "%" | "/" as op, left, right):
+                return f"{_FUNCTIONS[op]}({self.slot(left)}, {self.slot(right)})"
+            case Binary("and" | "or" as op, left, right):
+                return f"({self.cpp(left)} != 0 {_LOGIC[op]} {self.cpp(right)} != 0)"
+            case Binary(op, left, right):
+                return f"({self.cpp(left)} {op} {self.cpp(right)})"
+            case Builtin("max" | "min" as name, (left, right)):
+                return f"{_BUILTINS[name]}({self.slot(left)}, {self.slot(right)})"
+            case Builtin("len", args):
+                line = f"line {line_in_file(expr.span.line)}: " if expr.span.line else ""
+                what = cpp_string(f"{self.function}: {line}the step of a range is 0")
+                return f"loma::range_size({', '.join(map(self.slot, args))}, {what})"
+            case Select(cond, then, other):
+                chosen = f"{self.slot(then)} : {self.slot(other)}"
+                return f"({self.cpp(cond)} != 0 ? {chosen})"
+            case _:
+                raise errors.BackendLacksOperator(
+                    f"the libtorch backend cannot compute the size {print_expr(expr)}", expr.span
+                )
+
+    def slot(self, expr: Expr) -> str:
+        """The expression in the type of a slot, so that overloads match."""
+        return f"std::decay_t<decltype(*v)>({self.cpp(expr)})"

@@ -223,6 +223,7 @@ inline at::Tensor slice_into(const at::Tensor& tensor, at::IntArrayRef sizes, in
   return whole;
 }
 
+// What a meta tensor of positions holds is nobody's to check: it has a shape only.
 inline void check_positions(const at::Tensor& index, int64_t size, const char* place) {
   const at::Tensor positions = index.contiguous();
   const int64_t* data = positions.const_data_ptr<int64_t>();
@@ -234,6 +235,12 @@ inline void check_positions(const at::Tensor& index, int64_t size, const char* p
 
 inline at::Tensor one_hot(const at::Tensor& index, int64_t size, at::TensorOptions options,
                           const char* place) {
+  if (index.is_meta()) {
+    std::vector<c10::SymInt> sizes = index.sym_sizes().vec();
+    sizes.emplace_back(size);
+    return at::_ops::zeros::call(sizes, c10::optTypeMetaToScalarType(options.dtype_opt()),
+                                 std::nullopt, index.device(), std::nullopt);
+  }
   check_positions(index, size, place);
   std::vector<int64_t> sizes = index.sizes().vec();
   sizes.push_back(size);
@@ -242,13 +249,15 @@ inline at::Tensor one_hot(const at::Tensor& index, int64_t size, at::TensorOptio
 
 inline at::Tensor gather(const at::Tensor& tensor, int64_t dim, const at::Tensor& index,
                          const char* place) {
-  check_positions(index, tensor.size(dim), place);
+  if (!index.is_meta()) check_positions(index, tensor.size(dim), place);
   return tensor.gather(dim, index);
 }
 
 inline at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& index, at::IntArrayRef sizes,
                               int64_t dim, const char* place) {
-  check_positions(index, sizes[dim < 0 ? dim + static_cast<int64_t>(sizes.size()) : dim], place);
+  if (!index.is_meta()) {
+    check_positions(index, sizes[dim < 0 ? dim + static_cast<int64_t>(sizes.size()) : dim], place);
+  }
   return zeros(sizes, tensor.options()).scatter_add_(dim, index, tensor);
 }
 

@@ -161,6 +161,16 @@ c10::SymInt floor_div(const c10::SymInt& a, const c10::SymInt& b);
 c10::SymInt floor_mod(const c10::SymInt& a, const c10::SymInt& b);
 c10::SymInt trunc_div(const c10::SymInt& a, const c10::SymInt& b);
 
+// How many values a range has. A symbolic step is guarded: its sign decides.
+template <class I>
+I range_size(const I& start, const I& stop, const I& step, const char* zero) {
+  TORCH_CHECK_VALUE(step != 0, zero);
+  const I room = step > 0 ? stop - start : start - stop;
+  if (room <= 0) return I(0);
+  const I by = step > 0 ? step : I(0) - step;
+  return floor_div(I(room + by - 1), by);
+}
+
 // max, min, comparisons and choices of a size: a symbolic one is guarded.
 template <class I>
 I larger(const I& a, const I& b) { return a >= b ? a : b; }
