@@ -45,6 +45,7 @@ _PARTS = {
     "library": (
         "cache_roots.cpp",
         "tuning.cpp",
+        "once.cpp",
         "convolution.cpp",
         "convolution_statements.cpp",
         "convolution_gemm.cpp",

@@ -14,8 +14,8 @@ from typing import Literal
 
 from loma import builder as b
 from loma import errors, sizes
+from loma.distinct import surely_repeats, told_apart
 from loma.frontend import expressions as ex
-from loma.frontend.ranges import injective
 from loma.frontend.recurrences import no_recurrence
 from loma.frontend.scope import Scope, int_symbol, span_of
 from loma.frontend.sums import doubtful
@@ -233,10 +233,10 @@ def _checked(
     summed = axes[len(target_axes) :]
     subscripts = place.subscripts if isinstance(place, Index) else ()
     name = place.base.name if isinstance(place, Index) and isinstance(place.base, Var) else ""
-    once = injective(subscripts, target_axes)
-    if op == "=" and not once:
+    once = told_apart(subscripts, target_axes) >= {axis.name for axis in target_axes}
+    if op == "=" and not once and surely_repeats(subscripts, target_axes):
         raise errors.TargetNotInjective(
-            f"'{text}' may be assigned twice: different indices may give the same element",
+            f"'{text}' is assigned twice: different indices give the same element",
             place.span,
             hint="use '+=', which adds up what falls on one element",
         )

@@ -1,4 +1,4 @@
-"""What can be proved about subscripts: that one leaves its tensor, that no element is hit twice."""
+"""What can be proved about subscripts: that one leaves its tensor."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma import sizes
-from loma.axes import told_apart
 from loma.bounds import Interval, interval
-from loma.ir import INT, Axis, Binary, Expr
+from loma.ir import INT, Binary, Expr
 from loma.walk import variables
 
 
@@ -43,8 +42,3 @@ def escape(
     if all_over is not None and all_over >= 0:
         return Escape(found, False, True)
     return None
-
-
-def injective(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> bool:
-    """Whether different points of the axes provably have different subscripts."""
-    return told_apart(subscripts, axes) >= {axis.name for axis in axes}

@@ -1,4 +1,4 @@
-"""Where the indices of an index statement get their ranges from, and what its target tells of them.
+"""Where the indices of an index statement get their ranges from.
 
 An index ranges over the dimension where it stands alone as a subscript: the target is looked at
 first, then the reads from left to right. The frontend infers ranges with this rule; AD uses it to
@@ -155,63 +155,3 @@ def target_axes(stmt: IndexAssign) -> tuple[Axis, ...]:
     """The axes that the target mentions, not those that are summed over."""
     own = free_variables(stmt.target)
     return tuple(axis for axis in stmt.axes if axis.name in own)
-
-
-def told_apart(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> set[str]:
-    """Axes whose values the subscripts determine: where these differ, so do the subscripts, for any
-    values of the other axes.
-
-    One that stands alone is told apart by its own subscript. What is left must be affine in mixed
-    radix, as in ``i * P + p`` with ``p`` below ``P``.
-    """
-    names = {axis.name for axis in axes}
-    told = {s.name for s in subscripts if isinstance(s, Var) and s.name in names}
-    for subscript in subscripts:
-        rest = tuple(axis for axis in axes if axis.name not in told)
-        if rest and not isinstance(subscript, Var):
-            told |= _mixed_radix(subscript, rest)
-    return told
-
-
-def _mixed_radix(subscript: Expr, axes: tuple[Axis, ...]) -> set[str]:
-    """The axes of an affine subscript that its value determines: all of them, if that can be
-    proved."""
-    parts = sizes.affine(subscript, axes)
-    if parts is None:
-        return set()
-    extents = {axis.name: axis.extent for axis in axes}
-    terms = {name: _magnitude(c) for name, c in parts[0].items()}
-    radix: Expr = IntConst(1)
-    found: set[str] = set()
-    while terms:
-        fitting = [
-            (excess, name)
-            for name, coefficient in terms.items()
-            if (excess := sizes.constant(Binary("-", coefficient, radix, INT))) is not None
-            and excess >= 0
-        ]
-        if not fitting:
-            return set()
-        _, name = min(fitting)
-        last = Binary("-", extents[name], IntConst(1), INT)
-        radix = sizes.total((radix, Binary("*", terms.pop(name), last, INT)))
-        found.add(name)
-    return found
-
-
-def _magnitude(coefficient: Expr) -> Expr:
-    value = sizes.constant(coefficient)
-    return coefficient if value is None else IntConst(abs(value))
-
-
-def fills(place: Index, axes: tuple[Axis, ...]) -> bool:
-    """Whether each element of a tensor is the place for one point of the axes: different points
-    have different places, and there are as many as elements. No place is outside the tensor."""
-    assert isinstance(place.base.type, TensorType)
-    own = free_variables(place)
-    kept = tuple(axis for axis in axes if axis.name in own)
-    dims = place.base.type.dims
-    if dims is None or told_apart(place.subscripts, kept) < {axis.name for axis in kept}:
-        return False
-    points = sizes.product(tuple(axis.extent for axis in kept))
-    return sizes.equal(points, sizes.product(dims)) is True

@@ -342,7 +342,7 @@ class UnboundIndex(UserError):
 
 
 class TargetNotInjective(UserError):
-    """Subscripts under ``=`` that may write one element twice."""
+    """Subscripts under ``=`` that write one element twice."""
 
 
 class RankMismatch(UserError):

@@ -341,7 +341,8 @@ class IndexAssign:
     """An index statement: for every point of ``axes``, ``target op value``.
 
     ``target`` is a tensor element, or a float variable under ``+=``. Axes are the target's in
-    order of first appearance, then those that ``+=`` sums over.
+    order of first appearance, then those that ``+=`` sums over. ``distinct``: another statement has
+    checked that no element is named twice, as that of a derivative's function has.
     """
 
     target: Index | Var
@@ -349,6 +350,7 @@ class IndexAssign:
     value: Expr
     axes: tuple[Axis, ...]
     span: Span = field(default=NOWHERE, compare=False)
+    distinct: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,13 @@ from torch import Tensor
 
 SIZE = 13  # of the tensors: no subscript that is drawn for counters below 5 is beyond
 WIDTH = 3  # of statements over an index
+PLACES = [2, 0, 3]
 
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """``f(x, ones, n)`` gives two tensors of SIZE elements, ``ones`` being WIDTH ones."""
+    """``f(x, ones, places, n)`` gives two tensors of SIZE elements, ``ones`` being WIDTH ones, and
+    ``places`` WIDTH different ints below 4."""
 
     text: str
     python: str
@@ -36,6 +38,7 @@ class Recurrence:
             "sin": lambda v: torch.sin(real(v)),
             "cos": lambda v: torch.cos(real(v)),
             "sum": lambda values: sum(values, real(0.0)),
+            "places": PLACES,
             "stacked": lambda values: torch.stack([real(value) for value in values]),
         }
         exec(self.python, scope)
@@ -87,9 +90,10 @@ class _Generator:
                 f"v + {rng.randint(0, 4)}",
                 f"{7 - rng.randint(0, 2)} - v",
                 f"2 * v + {rng.randint(0, 1)}",
+                f"places[v] + {rng.randint(0, 3)}",
             )
         )
-        place = f"{name}[v + {rng.randint(0, 2)}]"
+        place = f"{name}[{self._places(counters)}]"
         value = f"{rng.choice('yz')}[{source}] * {self._term(counters, None)}"
         new = f"new[v] + {place}" if op == "+=" else "new[v]"
         python = f"new = [{value} + x[v + 1] for v in range({WIDTH})]"
@@ -97,6 +101,23 @@ class _Generator:
             (f"{indent}{place} {op} {value} + x[v + 1] * ones[v]", f"{indent}{python}"),
             ("", f"{indent}for v in range({WIDTH}): {place} = {new}"),
         ]
+
+    def _places(self, counters: tuple[str, ...]) -> str:
+        """A subscript that is another one for each value of the index v."""
+        rng = self._rng
+        some = rng.choice((*counters, "n", str(rng.randint(0, 4))))
+        return rng.choice(
+            (
+                f"v + {rng.randint(0, 2)}",
+                f"v + {rng.randint(0, 2)}",
+                f"(v + {some}) % {rng.randint(WIDTH, 5)}",
+                f"({some} - 2 * v) % 5 + {rng.randint(0, 2)}",
+                f"places[v] + {rng.randint(0, 3)}",
+                f"2 * places[v] + {some}",
+                f"(places[v] - {some}) % {rng.randint(4, 6)}",
+                f"{WIDTH} * (v // 2) + v % 2 * {rng.randint(1, 2)}",
+            )
+        )
 
     def _subscript(self, counters: tuple[str, ...], reduced: str | None = None) -> str:
         rng = self._rng
@@ -147,8 +168,8 @@ def recurrence(seed: int) -> Recurrence:
     ]  # fmt: skip
     loma = [line for line, _ in lines if line]
     text = (
-        f"def f(x : In[Tensor[M]], ones : In[Tensor[{WIDTH}]], n : In[int])"
-        " -> tuple[Tensor[M], Tensor[M]]:\n"
+        f"def f(x : In[Tensor[M]], ones : In[Tensor[{WIDTH}]], places : In[IntTensor[{WIDTH}]],\n"
+        "      n : In[int]) -> tuple[Tensor[M], Tensor[M]]:\n"
         "    y : Tensor[M]\n    z : Tensor[M]\n    y[m] = x[m]\n    z[m] = 0.5 * x[m]\n"
     )
     python = "def f(x, n):\n    y = list(x)\n    z = [0.5 * e for e in x]\n"

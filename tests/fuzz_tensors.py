@@ -57,8 +57,9 @@ class Generator:
         inside = torch.randint(sizes["B"], (sizes["A"],), generator=seed)
         around = torch.randint(-1, sizes["B"] + 1, (sizes["A"],), generator=seed)
         counts = torch.randint(-1, min(sizes.values()) + 1, (sizes["A"],), generator=seed)
+        order = torch.randperm(sizes["A"], generator=seed)
         count = rng.choice((-2, 0, 1, 2, 3))
-        return Program(text, (*tensors, inside, around, counts, count))
+        return Program(text, (*tensors, inside, around, counts, order, count))
 
     def _dims(self) -> tuple[str, ...]:
         return tuple(self._rng.choice(SIZES) for _ in range(self._rng.choice((1, 2, 2, 3))))
@@ -100,8 +101,10 @@ class _Function:
             self._result = results[0]
         listed = [f"{t.name} : In[{t.type}]" for t in self._params]
         listed += [f"{t.name} : Out[{t.type}]" for t in self.outs]
-        if self._helper:  # positions inside B and perhaps outside, and numbers up to every size
-            listed += [f"{name} : In[IntTensor[A]]" for name in ("inside", "around", "counts")]
+        if self._helper:
+            # positions inside B and perhaps outside, numbers up to every size, all positions in A
+            names = ("inside", "around", "counts", "order")
+            listed += [f"{name} : In[IntTensor[A]]" for name in names]
         params = ", ".join(listed)
         types = ", ".join(t.type for t in results)
         types = types if len(results) == 1 else f"tuple[{types}]"
@@ -209,7 +212,7 @@ class _Function:
         return [f"    {line}" for line in lines]
 
     def _index(self) -> str:
-        """``T[i, j] = ...`` or ``+= ...``, seldom at one place of a dimension."""
+        """``T[i, j] = ...`` or ``+= ...``, seldom at one place or at computed ones."""
         rng = self._rng
         target = rng.choice(self._local)
         axes: dict[str, str] = {}
@@ -221,6 +224,8 @@ class _Function:
             free = [name for name in INDICES[size] if name not in axes]
             name = free[0] if rng.random() < 0.7 else rng.choice(free)
             axes[name] = size
+            if self._helper and size == "A" and rng.random() < 0.15:
+                name = rng.choice(("{}", "A - 1 - {}", "({} + n) % A")).format(f"order[{name}]")
             subscripts.append(name)
         op = "=" if rng.random() < 0.65 else "+="
         element = f"{target.name}[{', '.join(subscripts)}]"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from loma import errors
+from loma.distinct import told_apart
 from loma.frontend import parse
-from loma.frontend.ranges import escape, injective
+from loma.frontend.ranges import escape
 from loma.ir import (
     INT, Assign, Axis, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, Var, ZeroPad,
 )  # fmt: skip
@@ -179,16 +180,46 @@ def _subscript(text: str) -> Expr:
         (["2 * i"], {"i": "N"}, True),
         (["0 * i"], {"i": "N"}, False),
         (["i * i"], {"i": "N"}, False),
-        (["i // 2", "i % 2"], {"i": "N"}, False),
+        (["i // 2", "i % 2"], {"i": "N"}, True),
+        (["i % N", "i // N"], {"i": "3"}, True),
+        (["i // N", "i % 3"], {"i": "3"}, True),
+        (["i // 2", "i % 3"], {"i": "N"}, False),
+        (["i // (2 * N)", "i // 2 % N", "i % 2"], {"i": "N"}, True),
+        (["i % 2", "i // 2 // N", "i // 2 % N"], {"i": "N"}, True),
+        (["i // (3 * N)", "i // 2 % N", "i % 2"], {"i": "N"}, False),
+        (["i // 2 % N", "i % 2"], {"i": "N"}, False),
+        (["(i * N + j) % 3", "(i * N + j) // 3"], {"i": "N", "j": "N"}, True),
+        (["(i * N + j) % 3", "(i * N + j) // 3"], {"i": "N", "j": "4"}, False),
+        (["(i + 1) % N"], {"i": "N"}, True),
+        (["(7 - i) % N"], {"i": "N"}, True),
+        (["(i + N) % (N + 2) * 2"], {"i": "N"}, True),
+        (["i % N"], {"i": "N", "j": "3"}, False),
+        (["(i + 1) % 5"], {"i": "N"}, False),
+        (["i % (N - 1)"], {"i": "N"}, False),
+        (["(i * 3 + j + 4) % (3 * N)"], {"i": "N", "j": "3"}, True),
+        (["(i * 3 + j + 4) % (2 * N)"], {"i": "N", "j": "3"}, False),
+        (["(i + j) % N", "j"], {"i": "N", "j": "N"}, True),
+        (["(i + j) % N", "i + 2 * j"], {"i": "N", "j": "N"}, False),
+        (["3 * i % 8"], {"i": "8"}, True),
+        (["2 * i % 8"], {"i": "8"}, False),
+        (["3 * i % 8"], {"i": "9"}, False),
+        (["-3 * i % 8"], {"i": "8"}, True),
+        (["(2 * i + 1) % 5 * 3 + j"], {"i": "5", "j": "3"}, True),
+        (["i % 5 + 4 * j"], {"i": "5", "j": "N"}, False),
+        (["i % 5 + 5 * j"], {"i": "5", "j": "N"}, True),
+        (["i // 2 + N * j", "i % 2"], {"i": "N", "j": "N"}, False),
+        (["i * i + N * j"], {"i": "N", "j": "N"}, False),
+        (["i * i * N + j"], {"i": "1", "j": "N"}, False),
         (["(i * 2 + j) * 5 + k"], {"i": "N", "j": "2", "k": "5"}, True),
         (["3"], {}, True),
     ],
 )
-def test_injective(subscripts: list[str], extents: dict[str, str], expected: bool) -> None:
+def test_told_apart(subscripts: list[str], extents: dict[str, str], expected: bool) -> None:
     axes = tuple(
         Axis(name, IntConst(int(size)) if size.isdigit() else n) for name, size in extents.items()
     )
-    assert injective(tuple(map(_subscript, subscripts)), axes) is expected
+    told = told_apart(tuple(map(_subscript, subscripts)), axes)
+    assert (told == {axis.name for axis in axes}) is expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from fuzz_recurrences import SIZE, WIDTH, recurrence
+from fuzz_recurrences import PLACES, SIZE, WIDTH, recurrence
 
 import loma
 from loma.ad import differentiate
@@ -17,6 +17,7 @@ from loma.verify import verify
 
 DERIVATIVES = "d_f = rev_diff(f)\ndd_f = rev_diff(d_f)\n"
 ONES, NONE = np.ones(WIDTH), np.zeros(WIDTH)
+WHERE, NOWHERE = np.array(PLACES), np.zeros(WIDTH, np.int64)
 
 
 def _expected(
@@ -43,13 +44,29 @@ def _check(seed: int) -> None:
     verify(module)
     interpreter = Interpreter(module)
     zero = np.zeros(SIZE)
-    found = interpreter.call("f", x, ONES, n)
+    found = interpreter.call("f", x, ONES, WHERE, n)
     for value, wanted in zip(found, results, strict=True):
         np.testing.assert_allclose(value, wanted.detach().numpy(), rtol=1e-8, atol=1e-9)
-    adjoint = interpreter.call("d_f", x, zero, ONES, NONE, n, 0, left, right)
+    adjoint = interpreter.call("d_f", x, zero, ONES, NONE, WHERE, NOWHERE, n, 0, left, right)
     np.testing.assert_allclose(adjoint[0], first.detach().numpy(), rtol=1e-7, atol=1e-8)
     twice = interpreter.call(
-        "dd_f", x, zero, along, ONES, NONE, NONE, n, 0, 0, left, zero, right, zero
+        "dd_f",
+        x,
+        zero,
+        along,
+        ONES,
+        NONE,
+        NONE,
+        WHERE,
+        NOWHERE,
+        NOWHERE,
+        n,
+        0,
+        0,
+        left,
+        zero,
+        right,
+        zero,
     )
     np.testing.assert_allclose(twice[0], second.numpy(), rtol=1e-6, atol=1e-7)
 
@@ -74,7 +91,7 @@ def test_compiled(first: int) -> None:
     for seed in seeds:
         n, tensors, results, gradient, _ = _expected(seed)
         x = tensors[0].detach().requires_grad_()
-        found = getattr(module, f"f_{seed}")(x, torch.ones(WIDTH, dtype=torch.float64), n)
+        found = getattr(module, f"f_{seed}")(x, torch.from_numpy(ONES), torch.tensor(PLACES), n)
         for value, wanted in zip(found, results, strict=True):
             torch.testing.assert_close(value, wanted)
         loss = sum((value * w).sum() for value, w in zip(found, tensors[1:3], strict=True))

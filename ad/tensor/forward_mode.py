@@ -23,6 +23,7 @@ from loma.ad.tangents import ZERO, Tangents, is_zero
 from loma.ad.tensor.index_statements import first_extreme, is_extreme, product_of_others
 from loma.ad.tensor.normalise import Normal
 from loma.axes import index_statement
+from loma.distinct import checked_elsewhere
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Binary, Call, CallStmt, Declare, Expr, For, Function, If, Index,
     IndexAssign, Op, Param, Place, Pop, Push, Reduce, Return, Stmt, TensorType, TupleType, Type,
@@ -263,7 +264,8 @@ class Forward:
             parts = _products(value)
         for k, part in enumerate(parts):
             op = stmt.op if k == 0 else "+="
-            before.append(index_statement(place, op, part, stmt.axes, (), self._is_size))
+            made = index_statement(place, op, part, stmt.axes, (), self._is_size)
+            before.append(checked_elsewhere(made))
         return [*before, stmt]
 
     def _reduced(self, stmt: IndexAssign, before: list[Stmt]) -> Expr:

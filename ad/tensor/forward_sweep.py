@@ -11,8 +11,9 @@ from loma.ad.activity import carries_derivative
 from loma.ad.tensor.index_statements import adjoint_reads, first_extreme, states_result
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.sweep import Env, Record, SweepContext, modified, writes
-from loma.axes import index_statement, target_axes, told_apart
+from loma.axes import index_statement, target_axes
 from loma.bounds import interval
+from loma.distinct import names_once
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
     IndexAssign, IntConst, IntType, Pop, Push, Return, Span, Stmt, TensorType, TupleType, Unpack,
@@ -251,7 +252,7 @@ class ForwardSweep:
             subscripts = {name for sub in s.target.subscripts for name in free_variables(sub)}
             if extents & (changing | self._counters(stmt)) or subscripts & changing:
                 return []
-            if told_apart(s.target.subscripts, axes) < {axis.name for axis in axes}:
+            if not names_once(s):
                 return []
         return own if len(own) == len(inside) else []
 

@@ -13,6 +13,7 @@ from loma.ad.tensor.normalise import Normal, normalise
 from loma.ad.tensor.reverse import reverse
 from loma.ad.tensor.sweep import SweepContext, Sweeps
 from loma.ad.tensor.versions import merged_names, rename
+from loma.distinct import checked_elsewhere
 from loma.ir import Declare, Function, Module, Return, Span, Stmt, Var
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness, reads_of_type
@@ -102,7 +103,9 @@ def _merged(
     """Drops dead code, then merges versions across both sweeps."""
     outputs = frozenset(v.name for v in adjoints.values())
     analysis = Liveness(functions)
-    adjoint, needed = analysis.block((*sweeps.adjoint_declarations, *sweeps.adjoint), outputs)
+    # the forward sweep has made all checks that no element is assigned twice
+    last = tuple(map(checked_elsewhere, sweeps.adjoint))
+    adjoint, needed = analysis.block((*sweeps.adjoint_declarations, *last), outputs)
     results = frozenset(v.name for v in sweeps.results)
     forward, _ = analysis.block(tuple(sweeps.forward), needed | results)
     _check_tapes(sweeps.unsized, mentioned_names((*forward, *adjoint)))

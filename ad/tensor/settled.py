@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from loma import sizes
-from loma.axes import told_apart
 from loma.bounds import facts, is_never_negative
+from loma.distinct import told_apart
 from loma.ir import (
     INT, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Return, Stmt,
     TensorType, Var, While,

@@ -18,6 +18,7 @@ from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import pure_results
 from loma.ad.tensor.saving import recomputed
 from loma.saving import Save
+from loma.distinct import checked_elsewhere
 from loma.ad.tensor.pairs import Source, SplitPair
 from loma.ad.tensor.versions import written
 from loma.ir import (
@@ -71,7 +72,7 @@ def split(
     sizes = set(_size_sources(joint))
     if _depends_on_data(live, joint, sizes):
         save = "inputs"
-    rerun = recomputed(joint, live, sizes, save)
+    rerun = tuple(map(checked_elsewhere, recomputed(joint, live, sizes, save)))
     again, live = Liveness(functions).block(first_writes(rerun), live)
     arguments, boxes, unboxes = _collect(joint, live, primal)
     _add_grads(joint, arguments)

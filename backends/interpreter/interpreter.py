@@ -17,6 +17,7 @@ from loma.backends.interpreter.evaluate import (
 )  # fmt: skip
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR
+from loma.backends.interpreter.once import check_once
 from loma.ir import (
     Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
     IntConst, Member, Module, Place, Pop, Push, Return, StackType, Stmt, StructType, TensorType,
@@ -264,6 +265,7 @@ def assign_elements(frame: Frame, stmt: IndexAssign) -> None:
     array = evaluate(frame, target.base)
     places = [evaluate(frame, sub, grid) for sub in target.subscripts]
     checked = tuple(checked_subscripts(frame, target, array.shape, places, grid))
+    check_once(frame, stmt, grid, array.shape, checked)
     if not grid.shape:
         array[checked] = array[checked] + value if stmt.op == "+=" else value
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loma import sizes
-from loma.axes import told_apart
 from loma.backends.libtorch import registers, tiles
 from loma.backends.libtorch.access import (
     Access, Loop, analyse, merge, reads, score,
@@ -14,6 +13,7 @@ from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.frames import POSITIONS
 from loma.backends.libtorch.nest import Nest
 from loma.backends.libtorch.registers import Group
+from loma.distinct import names_once, told_apart
 from loma.ir import (
     INT, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
 )  # fmt: skip
@@ -59,9 +59,12 @@ def target_axes(stmt: IndexAssign) -> set[str]:
 
 def own_elements(stmt: IndexAssign) -> set[str]:
     """Axes of the target of which different values write different elements, whatever the others
-    are: those that stand alone in a subscript, or like i and p in ``i*P + p``."""
+    are: those that stand alone in a subscript, or like i and p in ``i*P + p``; all of them where
+    that has been checked."""
     assert isinstance(stmt.target, Index)
     own = target_axes(stmt)
+    if names_once(stmt):
+        return own
     axes = tuple(axis for axis in stmt.axes if axis.name in own)
     return told_apart(stmt.target.subscripts, axes)
 

@@ -17,6 +17,7 @@ from loma.backends.libtorch.joined import write_joined
 from loma.backends.libtorch.kernels import write_kernel, write_tiles, write_zero
 from loma.backends.libtorch.loops import is_library_call, write_index_assign
 from loma.backends.libtorch.names import cpp_name, cpp_string
+from loma.backends.libtorch.once import write_once_checks
 from loma.backends.libtorch.serial import is_serial, write_serial
 from loma.backends.libtorch.tensors import Host
 from loma.backends.libtorch.timing import timed, timed_kernel, timed_tiles
@@ -306,6 +307,7 @@ class Statements:
 
     def _index_assign(self, stmt: IndexAssign, fresh: bool) -> None:
         inner = Writer()
+        write_once_checks(inner, self.context, stmt)
         plain = hoisted(stmt, self.context, self.host, inner)
         write_index_assign(inner, self.context, plain, fresh)
         local = any(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loma.axes import fills
+from loma.distinct import fills
 from loma.ir import (
     Assign, Axis, Index, IndexAssign, Stmt, Unpack, Var,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal, TypeAlias, assert_never
 
-from loma.axes import fills
+from loma.distinct import fills, unproved
 from loma.ir import (
     Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign, Member,
     Pop, Push, Return, Stmt, TensorType, Type, Unpack, Var, While, Zero,
@@ -216,7 +216,8 @@ class Liveness:
 
     def _leaf(self, stmt: Stmt, live: set[str]) -> Stmt | None:
         read, whole, part = effects(stmt, self._modes.of)
-        if not isinstance(stmt, Return) and live.isdisjoint(whole) and live.isdisjoint(part):
+        stays = isinstance(stmt, Return) or (isinstance(stmt, IndexAssign) and unproved(stmt) != ())
+        if not stays and live.isdisjoint(whole) and live.isdisjoint(part):
             if isinstance(stmt, Declare) and stmt.target.name in self._mentioned:
                 # Its first value is never read, but the variable is written later.
                 self._mentioned |= reads_of_type(stmt.target.type)

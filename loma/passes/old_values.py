@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from loma import sizes
-from loma.axes import index_statement, target_axes, told_apart
+from loma.axes import index_statement
 from loma.bounds import IsSize, facts, least, stays_inside
+from loma.distinct import names_once
 from loma.ir import (
     INT, Assign, Axis, Binary, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
     IntConst, IntType, Module, Stmt, TensorType, Unpack, Var, is_tensor_function,
@@ -79,11 +80,11 @@ def in_place(stmt: IndexAssign, around: Around, is_size: IsSize) -> list[Read]:
     target = stmt.target
     if not isinstance(target, Index) or not isinstance(target.base, Var):
         return []
-    own = target_axes(stmt)
-    once = {a.name for a in own} <= told_apart(target.subscripts, own)
+    once = names_once(stmt)
     return [
         read
-        for read in reads_of(target.base.name, stmt.value)
+        for expr in (stmt.value, *target.subscripts)
+        for read in reads_of(target.base.name, expr)
         if not (once and same_element(target, read.place))
         and not apart(target, stmt.axes, read, around.extents, is_size, around.known)
     ]
@@ -143,7 +144,10 @@ class _Worker:
                 out.append(made)
             places[read.place] = _moved(read.place, parts, copies[key])
         # A read that stands in the subscript of another one is the other's business, too.
-        return [*out, replace(stmt, value=_replaced(stmt.value, places))]
+        assert isinstance(stmt.target, Index)
+        subscripts = tuple(_replaced(s, places) for s in stmt.target.subscripts)
+        target = replace(stmt.target, subscripts=subscripts)
+        return [*out, replace(stmt, target=target, value=_replaced(stmt.value, places))]
 
     def _parts(
         self, stmt: IndexAssign, read: Read, around: Around

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "allocate.h"
+#include "once.h"
 #include "parallel.h"
 #include "sanitize.h"
 #include "tiles.h"
@@ -302,6 +303,9 @@ LOMA_COLD inline void extent_error(const char* place, const char* axis, int64_t 
 LOMA_COLD inline void empty_error(const char* place, const char* kind) {
   TORCH_CHECK_VALUE(false, place, kind, " of no elements");
 }
+
+// The numbers of the elements that an assignment names, one for each point of some axes.
+inline at::Tensor cells(at::IntArrayRef extents) { return empty(extents, options<int64_t>()); }
 
 LOMA_COLD inline void while_error(const char* function, int64_t line, int64_t limit) {
   TORCH_CHECK(false, function, ": line ", line, ": the while loop passed its max_iter of ", limit,

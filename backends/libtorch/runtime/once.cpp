@@ -1,0 +1,81 @@
+#include "once.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+namespace loma {
+namespace {
+
+// Where the table of all elements would have more than this many bits for each that is named, the
+// names are sorted instead.
+constexpr int64_t kSparse = 64;
+
+// The first number that was there before, in their order, or `count` if they differ.
+int64_t repeated(const int64_t* cells, int64_t count) {
+  std::unordered_set<int64_t> seen;
+  for (int64_t k = 0; k < count; ++k) {
+    if (!seen.insert(cells[k]).second) return k;
+  }
+  return count;
+}
+
+bool all_differ(const int64_t* cells, int64_t count, int64_t size) {
+  if (size / kSparse <= count) {
+    std::vector<bool> seen(size);
+    for (int64_t k = 0; k < count; ++k) {
+      if (seen[cells[k]]) return false;
+      seen[cells[k]] = true;
+    }
+    return true;
+  }
+  std::vector<int64_t> sorted(cells, cells + count);
+  std::sort(sorted.begin(), sorted.end());
+  return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+}
+
+std::string position(int64_t point, std::initializer_list<Sized> axes) {
+  std::string text;
+  for (size_t k = axes.size(); k-- > 0;) {
+    const Sized& axis = axes.begin()[k];
+    text = std::string(axis.text) + " = " + std::to_string(point % axis.size) +
+           (text.empty() ? "" : ", ") + text;
+    point /= axis.size;
+  }
+  return text;
+}
+
+std::string element(int64_t cell, std::initializer_list<Sized> dims) {
+  std::string text;
+  for (size_t k = dims.size(); k-- > 0;) {
+    const Sized& dim = dims.begin()[k];
+    const std::string own = dim.text ? dim.text : std::to_string(cell % dim.size);
+    text = own + (text.empty() ? "" : ", ") + text;
+    if (!dim.text) cell /= dim.size;
+  }
+  return text;
+}
+
+}  // namespace
+
+void check_once(const char* place, const char* target, const char* tensor, const at::Tensor& cells,
+                std::initializer_list<Sized> axes, std::initializer_list<Sized> dims) {
+  int64_t size = 1;
+  for (const Sized& dim : dims) {
+    if (!dim.text) size *= dim.size;
+  }
+  const int64_t count = cells.numel();
+  const int64_t* found = cells.const_data_ptr<int64_t>();
+  const bool inside = std::all_of(found, found + count, [size](int64_t cell) {
+    return cell >= 0 && cell < size;
+  });
+  if (!inside || all_differ(found, count, size)) return;  // the statement reports what is outside
+  const int64_t second = repeated(found, count);
+  const int64_t first = std::find(found, found + count, found[second]) - found;
+  TORCH_CHECK_VALUE(false, place, "'", target, "' is assigned twice: at ", position(first, axes), " and at ",
+                    position(second, axes), " it is ", tensor, "[", element(found[second], dims),
+                    "]; '+=' adds up what falls on one element");
+}
+
+}  // namespace loma
