@@ -187,21 +187,23 @@ class Scope:
         """Whether a part of the statement at hand is read that may not be evaluated."""
         return self.guarded > self._guarded_outside
 
-    def once(self, value: Expr, *, kept: bool = False) -> Expr:
+    def once(self, value: Expr, *, kept: bool = False, type_: Type | None = None) -> Expr:
         """What may stand twice for a value: a variable that has it before the statement; one of its
-        own if the value is to be ``kept`` while the program's variables change.
+        own if the value is to be ``kept`` while the program's variables change, or has another
+        ``type_``: sizes that the call compares with the value's.
 
         It is the expression itself where it is not evaluated once (in index statements), or only
         under a condition that may keep it from failing, and where no tensor of its sizes can be
         declared.
         """
         fixed = isinstance(value, FloatConst | IntConst) or (isinstance(value, Var) and not kept)
-        if fixed or not self._declarable(value.type):
+        type_ = type_ or value.type
+        if (fixed and type_ == value.type) or not self._declarable(type_):
             return value
         if (self.elementwise and self.has_tensors()) or (self.in_condition() and _may_fail(value)):
             return value
-        var = Var(self.names.fresh("_once"), value.type)
-        self.add(Symbol(var.name, value.type, "local", value.span))
+        var = Var(self.names.fresh("_once" if type_ == value.type else "_value"), type_)
+        self.add(Symbol(var.name, type_, "local", value.span))
         if self.depth:
             self.start.append(Declare(var, None))
             self.before.append(Assign(var, "=", value, value.span))

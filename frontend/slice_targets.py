@@ -6,6 +6,7 @@ An index statement over the part's dimensions; the value is worked out before it
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from loma import builder as b
 from loma import errors, sizes
@@ -58,7 +59,7 @@ def assign_slice(
     elif op == "-=":
         found = b.unary("-", found, span)
     kind = "+=" if op in ("+=", "-=") else "="
-    own = {axis.name for axis in axes}
+    own = [axis.name for axis in axes]  # a part need not fill the dimensions that it lies in
     return at(index_statement(target, kind, found, tuple(axes), own), span)
 
 
@@ -68,19 +69,24 @@ def _element(scope: Scope, node: ast.expr, axes: list[Axis]) -> Expr:
     if not isinstance(value.type, TensorType):
         return value
     dims, of_ints = value.type.dims, value.type.integer
-    value = scope.once(value)
-    if dims is None or not isinstance(value, Var):
-        raise errors.RankMismatch(
-            "the sizes of this value are not known before a call", span_of(node),
-            hint="give it a name with a type in a statement of its own: v : Tensor[N] = ...",
-        )  # fmt: skip
+    if dims is None:
+        raise _unknown(node)
     if len(dims) > len(axes):
         raise errors.RankMismatch(
             f"this part of the tensor has rank {len(axes)}, and the value has rank {len(dims)}",
             span_of(node),
         )
+    along = axes[len(axes) - len(dims) :]
+    dims = tuple(
+        axis.extent if sizes.equal(dim, axis.extent) is None and dim != IntConst(1) else dim
+        for dim, axis in zip(dims, along, strict=True)
+    )
+    type_ = replace(value.type, dims=dims)
+    value = scope.once(value, type_=type_)
+    if not isinstance(value, Var) or value.type != type_:
+        raise _unknown(node)
     subscripts: list[Expr] = []
-    for dim, axis in zip(dims, axes[len(axes) - len(dims) :], strict=True):
+    for dim, axis in zip(dims, along, strict=True):
         if sizes.equal(dim, axis.extent) is False and dim != IntConst(1):
             raise errors.RankMismatch(
                 f"this part of the tensor has size {print_expr(axis.extent)}, where the value has "
@@ -90,3 +96,10 @@ def _element(scope: Scope, node: ast.expr, axes: list[Axis]) -> Expr:
         one = dim == IntConst(1) and sizes.equal(dim, axis.extent) is not True
         subscripts.append(IntConst(0) if one else Var(axis.name, INT))
     return Index(value, tuple(subscripts), INT if of_ints else FLOAT, span_of(node))
+
+
+def _unknown(node: ast.expr) -> errors.UserError:
+    return errors.RankMismatch(
+        "the sizes of this value are not known before a call", span_of(node),
+        hint="give it a name with a type in a statement of its own: v : Tensor[N] = ...",
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from loma import sizes
 from loma.bounds import facts, is_never_negative
-from loma.ir import INT, Axis, Binary, Expr, Index, IntConst, Reduce, Unary, Var
+from loma.ir import INT, Axis, Binary, Expr, Index, IntConst, Reduce, Unary, Var, ZeroPad
 from loma.names import Names
 from loma.walk import children, map_guarded, substitute, walk
 
@@ -23,12 +23,15 @@ ONE = IntConst(1)
 @dataclass(frozen=True, slots=True)
 class Read:
     """A read inside an expression: the ranges of the reductions around it, and int expressions that
-    are not negative, and such that are not zero, where it is evaluated."""
+    are not negative, and such that are not zero, where it is evaluated. ``padded``: it is what
+    zero_pad takes, and may leave its tensor; ``guarded``: a condition may leave it out."""
 
     place: Index
     extents: Mapping[str, Expr]
     known: tuple[Expr, ...] = ()
     nonzero: tuple[Expr, ...] = ()
+    padded: bool = False
+    guarded: bool = False
 
 
 def reads_of(name: str, expr: Expr) -> list[Read]:
@@ -37,11 +40,16 @@ def reads_of(name: str, expr: Expr) -> list[Read]:
 
 
 def _reads(
-    name: str, expr: Expr, extents: Mapping[str, Expr], guards: tuple[Expr, ...]
+    name: str,
+    expr: Expr,
+    extents: Mapping[str, Expr],
+    guards: tuple[Expr, ...],
+    padded: bool = False,
 ) -> Iterator[Read]:
     if isinstance(expr, Index) and isinstance(expr.base, Var) and expr.base.name == name:
         known = tuple(fact for guard in guards for fact in facts(guard))
-        yield Read(expr, extents, known, tuple(e for guard in guards for e in _nonzero(guard)))
+        nonzero = tuple(e for guard in guards for e in _nonzero(guard))
+        yield Read(expr, extents, known, nonzero, padded, bool(guards))
     if isinstance(expr, Reduce):
         for axis in expr.axes:
             yield from _reads(name, axis.extent, extents, guards)
@@ -52,7 +60,7 @@ def _reads(
 
     def visit(child: Expr, guard: Expr | None) -> Expr:
         more = () if guard is None else (guard,)
-        found.extend(_reads(name, child, extents, guards + more))
+        found.extend(_reads(name, child, extents, guards + more, isinstance(expr, ZeroPad)))
         return child
 
     if children(expr):

@@ -24,6 +24,13 @@ def _delayed(x: Tensor, d: int) -> Tensor:
     return x + _each(len(x), lambda i: x[i - d] ** 2 if i >= d else zero) if len(x) else x
 
 
+def _by_itself(x: Tensor, n: int, outside: float) -> Tensor:
+    y = list(x)
+    for t in range(len(x)):
+        y[t] = y[t] + torch.sin(y[n - t] if 0 <= n - t < len(x) else x.new_tensor(outside))
+    return torch.stack(y)
+
+
 def _looked_up(x: Tensor, m: Tensor, t: Tensor) -> Tensor:
     def element(i: int) -> Tensor:
         k = int(t[i])
@@ -211,6 +218,20 @@ def nothing_of_w(x : In[Tensor[N]], w : In[Tensor[N]], _need_w : In[int]) -> Ten
         y[i] = x[i] * w[i] + y[i]
     return y
 """, lambda x, w, n: 0.0 * x * w, ((4,), (4,), 0)),
+    Case("padded_by_itself", """
+def padded_by_itself(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:
+    y : Tensor[N] = x
+    for t in range(N):
+        y[t] += sin(zero_pad(y[n - t]))
+    return y
+""", lambda x, n: _by_itself(x, n, 0.0), ((4,), 2)),
+    Case("guarded_by_itself", """
+def guarded_by_itself(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:
+    y : Tensor[N] = x
+    for t in range(N):
+        y[t] += sin(y[n - t] if 0 <= n - t else 0.3) + sum(k * y[n - t] for k in range(n - N - t))
+    return y
+""", lambda x, n: _by_itself(x, n, 0.3), ((4,), 2)),
     Case("any_rank", """
 def any_rank(x : In[Tensor], y : In[Tensor]) -> Tensor:
     return x * y

@@ -162,7 +162,8 @@ class Program:
                 case "grad":
                     values.append(plain(weights[source.index]))
                 case "size":
-                    values.append(np.shape(given[source.index])[source.dim])
+                    shown = np.shape(given[source.index])[source.dim]
+                    values.append((shown - source.offset) // source.scale)
                 case "need":
                     values.append(int(source.index in wanted))
         adjoints = interpreter.call(pair.backward, *values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from index_cases import Case
@@ -9,6 +10,7 @@ from oracle import Program, check
 from torch import Tensor
 
 from loma import errors, pipeline
+from loma.backends.interpreter import Interpreter
 
 
 def _rnn(x: Tensor, w: Tensor, u: Tensor, b: Tensor) -> Tensor:
@@ -29,6 +31,16 @@ def _parts(x: Tensor, k: int) -> Tensor:
     y[:, :2] = y[:, 2:4]
     y[k, 2:4] /= 2.0
     y[:, 2] = k
+    return y
+
+
+def _ends(x: Tensor, r: Tensor) -> Tensor:
+    y = torch.cat([x, x], 1)
+    y[1:, :-1] = r
+    y[:-1, 0] = x[:-1].mean()
+    y[:, :-2] += x.mean(1, keepdim=True)
+    y[:, :3] *= x[1]
+    y[..., :-1] /= 2.0
     return y
 
 
@@ -56,6 +68,17 @@ def parts(x : In[Tensor[N, 6]], k : In[int]) -> Tensor[N, 6]:
     y[:, 2] = k
     return y
 """, _parts, ((3, 6), 1)),
+    # what the value has no index for
+    Case("ends", """
+def ends(x : In[Tensor[N, M]], r : In[float]) -> Tensor[N, 2 * M]:
+    y = cat([x, x], 1)
+    y[1:, :-1] = r
+    y[:-1, 0] = mean(x[:-1])
+    y[:, :-2] += mean(x, [1], keepdim=True)
+    y[:, :3] *= x[1]
+    y[..., :-1] /= 2.0
+    return y
+""", _ends, ((3, 3), ())),
 ]  # fmt: skip
 
 
@@ -99,3 +122,15 @@ def test_mistakes(statement: str, message: str) -> None:
     with pytest.raises(errors.UserError) as caught:
         pipeline.parsed(f"{head}{statement}\n")
     assert message in caught.value.to_string()
+
+
+@pytest.mark.parametrize("part", ["1:", ":-1"])
+def test_a_value_of_another_size(part: str) -> None:
+    """What only the call can tell is never cut off."""
+    head = "def f(x : In[Tensor[N, M]], z : In[Tensor[N, K]]) -> Tensor[N, K]:\n    y = z * 1.0\n"
+    program = Interpreter(pipeline.parsed(f"{head}    y[:, {part}] = x\n    return y\n"))
+    (y,) = program.call("f", np.ones((2, 3)), np.zeros((2, 4)))
+    assert y.sum() == 6.0
+    for size in (1, 2, 4):
+        with pytest.raises(ValueError, match=r"must be Tensor\[N, K - 1\], found a value"):
+            program.call("f", np.ones((2, size)), np.zeros((2, 4)))

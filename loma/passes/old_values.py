@@ -161,8 +161,11 @@ class _Worker:
         for subscript, dim in zip(
             read.place.subscripts, read.place.base.type.dims or (), strict=True
         ):
+            inside = stays_inside(subscript, dim, extents, is_size, around.known)
             if not sizes.mentions(subscript, set(own)):
-                found.append((subscript, None))
+                # what may be left out is no reason to fail
+                one = inside or not _may_be_left_out(read, is_size)
+                found.append((subscript, None) if one else (IntConst(0), dim))
                 continue
             low = least(subscript, own, is_size)
             high = least(Binary("-", IntConst(0), subscript, INT), own, is_size)
@@ -170,7 +173,6 @@ class _Worker:
                 size = sizes.simplify(Binary("-", IntConst(1), Binary("+", high, low, INT), INT))
                 known = free_variables(size) <= self._ints and not sizes.mentions(low, set(own))
                 # whatever conditions hold at the read: the copy looks at all of the range
-                inside = stays_inside(subscript, dim, extents, is_size, around.known)
                 if known and inside and sizes.is_nonnegative(size, is_size):
                     found.append((low, size))
                     continue
@@ -201,6 +203,13 @@ class _Worker:
             tuple(axes),
         )  # fmt: skip
         return copy, replace(made, span=stmt.span)
+
+
+def _may_be_left_out(read: Read, is_size: IsSize) -> bool:
+    """Whether the read may leave its tensor, or not be made at all, where the statement runs."""
+    counts = read.extents.values()
+    some = all(all(map(is_size, free_variables(e))) and sizes.constant(e) != 0 for e in counts)
+    return read.padded or read.guarded or not some
 
 
 def _moved(place: Index, parts: tuple[tuple[Expr, Expr | None], ...], copy: Var) -> Index:
