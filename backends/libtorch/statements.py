@@ -378,7 +378,8 @@ class Statements:
     def _while(self, stmt: While) -> None:
         count = self.context.temporary("count")
         line = line_in_file(stmt.span.line or self.context.current.line)
-        name = cpp_string(self.context.function.name)
+        function = self.context.function
+        name = cpp_string(function.primal or function.name)
         self.writer.line(f"int64_t {count} = 0;")
         with self.writer.block(f"while ({strip(self.host.condition(stmt.cond))})"):
             self.writer.line(
