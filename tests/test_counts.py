@@ -79,6 +79,28 @@ def test_the_forward_part_runs_a_while_once_and_saves_its_count() -> None:
     assert "_tape_y : Tensor[_trips, N]" in backward
 
 
+def test_of_what_a_while_overwrites_the_part_is_kept() -> None:
+    text = BY_NAME["stopped"].text + "d_stopped = rev_diff(stopped)\n"
+    found = pipeline.stage_text(text, "adjoint", "d_stopped")
+    assert "_tape_h : Tensor[_trips]\n" in found
+    assert "h_at[t_at] = _tape_h[_pass]" in found
+
+
+def test_statements_in_a_while_are_fused() -> None:
+    text = """
+def f(x : In[Tensor[N, M]], n : In[int]) -> Tensor[N, M]:
+    y = x
+    while (n > 0, max_iter := 50):
+        top : Tensor[N]
+        top[i] = max(y[i, j] for j in M)
+        y[i, j] = y[i, j] - top[i]
+        n = n / 2
+    return y
+"""
+    found = pipeline.stage_text(text, "kernels", "f")
+    assert "    while (n > 0, max_iter := 50):\n        parallel i in range(N):" in found
+
+
 def test_a_while_on_ints_alone_is_not_run_backwards() -> None:
     text = """
 def f(x : In[Tensor[N]], n : In[int]) -> float:

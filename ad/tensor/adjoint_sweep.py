@@ -238,7 +238,7 @@ class AdjointSweep:
             var = self._state(name)
             before.append(Assign(var, "=", Var(final, var.type)))
             restores += [
-                self._forward.overwritten(own, var, tape, stmt, store=False)
+                self._forward.overwritten(own, var, tape, stmt, env, store=False)
                 for own, tape in reversed(parts)
             ]
             env[name] = var.name

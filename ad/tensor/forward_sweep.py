@@ -238,7 +238,7 @@ class ForwardSweep:
                 undone.append((name, env[name], tuple(parts)))
                 for own, tape in parts:
                     var = self._ctx.version(name, env)
-                    kept[id(own)] = self.overwritten(own, var, tape, stmt, store=True)
+                    kept[id(own)] = self.overwritten(own, var, tape, stmt, env, store=True)
                 continue
             tape = self._tape(name, stmt)
             tapes.append((name, tape))
@@ -267,11 +267,20 @@ class ForwardSweep:
             assert isinstance(s.target, Index)
             extents = {name for axis in axes for name in free_variables(axis.extent)}
             subscripts = {name for sub in s.target.subscripts for name in free_variables(sub)}
-            if extents & (changing | self._counters(stmt)) or subscripts & changing:
+            if extents & (changing | self._counters(stmt)):
+                return []
+            if not self._as_at_start(subscripts & changing, s, stmt):
                 return []
             if told_apart(s.target.subscripts, axes) < {axis.name for axis in axes}:
                 return []
         return own if len(own) == len(inside) else []
+
+    def _as_at_start(self, names: set[str], own: IndexAssign, stmt: For) -> bool:
+        """Whether variables are ints that have the same value where an iteration begins and at a
+        statement of the loop: an iteration backwards knows the former."""
+        position = next(k for k, inner in enumerate(stmt.body) if inner is own)
+        ints = all(isinstance(self._ctx.types[name], IntType) for name in names)
+        return ints and names.isdisjoint(writes(stmt.body[:position]))
 
     def _counters(self, stmt: For) -> set[str]:
         return {stmt.counter} | {loop.counter for loop in self._ctx.loops}
@@ -280,13 +289,17 @@ class ForwardSweep:
         dims = tuple(sizes.count(axis.extent, self._ctx.is_size) for axis in target_axes(own))
         return self._new_tape(name, stmt, dims)
 
-    def overwritten(self, own: IndexAssign, var: Var, tape: Var, stmt: For, *, store: bool) -> Stmt:
-        """Keeps the part of a tensor that a statement is about to overwrite, or puts it back."""
+    def overwritten(
+        self, own: IndexAssign, var: Var, tape: Var, stmt: For, env: Env, *, store: bool
+    ) -> Stmt:
+        """Keeps the part of a tensor that a statement is about to overwrite, or puts it back;
+        ``env`` has the versions of what stands in its subscripts."""
         assert isinstance(own.target, Index)
         axes = target_axes(own)
         counters = tuple(Var(axis.name, INT) for axis in axes)
         cell = Index(tape, (Var(stmt.counter, INT), *counters), own.target.type)
-        part = replace(own.target, base=var)
+        subscripts = tuple(self._ctx.rename(sub, env) for sub in own.target.subscripts)
+        part = replace(own.target, base=var, subscripts=subscripts)
         place, source = (cell, part) if store else (part, cell)
         return replace(IndexAssign(place, "=", source, axes), span=own.span)
 
