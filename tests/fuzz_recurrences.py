@@ -22,13 +22,13 @@ PLACES = [2, 0, 3]
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """``f(x, ones, places, n)`` gives two tensors of SIZE elements, ``ones`` being WIDTH ones, and
-    ``places`` WIDTH different ints below 4."""
+    """``f(x, ones, places, n)``, or more ints behind, gives two tensors of SIZE elements; ``ones``
+    has WIDTH elements, and ``places`` is PLACES: as many different ints below 4."""
 
     text: str
     python: str
 
-    def reference(self, x: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    def reference(self, x: Tensor, ones: Tensor, *ints: Any) -> tuple[Tensor, Tensor]:
         """The same in Python; IndexError where a subscript is outside."""
 
         def real(value: Any) -> Tensor:
@@ -43,10 +43,12 @@ class Recurrence:
         }
         exec(self.python, scope)
         function: Callable[..., tuple[Tensor, Tensor]] = scope["f"]
-        return function(list(x.unbind()), n)
+        return function(list(x.unbind()), ones, *ints)
 
 
-class _Generator:
+class Generator:
+    deepest = 2  # loops in each other
+
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
@@ -54,25 +56,33 @@ class _Generator:
         """Lines of a block, each in loma and in Python."""
         out: list[tuple[str, str]] = []
         for _ in range(self._rng.randint(1, 3)):
-            if len(counters) < 2 and self._rng.random() < 0.45:
-                counter = "ij"[len(counters)]
-                bounds = ["3", "4", "n", *(f"{c} + 1" for c in counters), *counters]
-                head = f"range({self._rng.choice(bounds)})"
-                head = f"reversed({head})" if self._rng.random() < 0.3 else head
-                line = f"{indent}for {counter} in {head}:"
-                out += [(line, line), *self.block((*counters, counter), indent + "    ")]
+            if len(counters) < self.deepest and self._rng.random() < 0.45:
+                out += self.loop(counters, indent)
             else:
-                out += self._statement(counters, indent)
+                out += self.statement(counters, indent)
         return out
 
-    def _statement(self, counters: tuple[str, ...], indent: str) -> list[tuple[str, str]]:
+    def loop(self, counters: tuple[str, ...], indent: str) -> list[tuple[str, str]]:
+        counter = "ijl"[len(counters)]
+        bounds = ["3", "4", "n", *(f"{c} + 1" for c in counters), *counters]
+        head = f"range({self._rng.choice(bounds)})"
+        return self.counted(counters, counter, head, indent)
+
+    def counted(
+        self, counters: tuple[str, ...], counter: str, head: str, indent: str
+    ) -> list[tuple[str, str]]:
+        head = f"reversed({head})" if self._rng.random() < 0.3 else head
+        line = f"{indent}for {counter} in {head}:"
+        return [(line, line), *self.block((*counters, counter), indent + "    ")]
+
+    def statement(self, counters: tuple[str, ...], indent: str) -> list[tuple[str, str]]:
         rng, name = self._rng, self._rng.choice("yz")
         op = rng.choice(("=", "=", "=", "+="))
         kind = rng.random()
         if kind < 0.25:
             return self._over_an_index(counters, indent, name, op)
-        place = f"{name}[{self._subscript(counters)}]"
-        line = f"{place} {op} {self._expression(counters)}"
+        place = f"{name}[{self.subscript(counters)}]"
+        line = f"{place} {op} {self.expression(counters)}"
         python = line if op == "=" else f"{place} = {place} + ({line.split(' += ', 1)[1]})"
         if kind < 0.4 and counters:
             cond = f"{indent}if {rng.choice(counters)} {rng.choice('<>')} {rng.choice('12')}:"
@@ -94,9 +104,9 @@ class _Generator:
             )
         )
         place = f"{name}[{self._places(counters)}]"
-        value = f"{rng.choice('yz')}[{source}] * {self._term(counters, None)}"
+        value = f"{rng.choice('yz')}[{source}] * {self.term(counters, None)}"
         new = f"new[v] + {place}" if op == "+=" else "new[v]"
-        python = f"new = [{value} + x[v + 1] for v in range({WIDTH})]"
+        python = f"new = [{value} + x[v + 1] * ones[v] for v in range({WIDTH})]"
         return [
             (f"{indent}{place} {op} {value} + x[v + 1] * ones[v]", f"{indent}{python}"),
             ("", f"{indent}for v in range({WIDTH}): {place} = {new}"),
@@ -119,7 +129,7 @@ class _Generator:
             )
         )
 
-    def _subscript(self, counters: tuple[str, ...], reduced: str | None = None) -> str:
+    def subscript(self, counters: tuple[str, ...], reduced: str | None = None) -> str:
         rng = self._rng
         found = [f"{rng.randint(0, 4)}"]
         for c in counters:
@@ -131,22 +141,22 @@ class _Generator:
             found += [f"{reduced} + {rng.randint(0, 3)}"] * 3
         return rng.choice(found)
 
-    def _term(self, counters: tuple[str, ...], reduced: str | None) -> str:
+    def term(self, counters: tuple[str, ...], reduced: str | None) -> str:
         kind = self._rng.random()
         if kind < 0.75:
             name = self._rng.choice("yz") if kind < 0.55 else "x"
-            return f"{name}[{self._subscript(counters, reduced)}]"
+            return f"{name}[{self.subscript(counters, reduced)}]"
         return self._rng.choice(("0.5", "0.3", "0.7"))
 
-    def _expression(
+    def expression(
         self, counters: tuple[str, ...], reduced: str | None = None, depth: int = 0
     ) -> str:
         def inner(reduced: str | None = reduced) -> str:
-            return self._expression(counters, reduced, depth + 1)
+            return self.expression(counters, reduced, depth + 1)
 
         rng, kind = self._rng, self._rng.random()
         if depth > 2 or kind < 0.3:
-            return self._term(counters, reduced)
+            return self.term(counters, reduced)
         if kind < 0.7:
             return f"({inner()} {'+' if kind < 0.5 else '*'} {inner()})"
         if kind < 0.85 or not counters:
@@ -156,12 +166,12 @@ class _Generator:
             return f"sum({inner('k')} for k in range({bound}))"
         relation = f"{rng.choice(counters)} {rng.choice(('>', '<', '!=', '=='))}"
         test = f"{relation} {rng.choice(('1', '2', counters[0]))}"
-        return f"({inner()} if {test} else {self._term(counters, reduced)})"
+        return f"({inner()} if {test} else {self.term(counters, reduced)})"
 
 
 def recurrence(seed: int) -> Recurrence:
     rng = random.Random(seed)
-    generator = _Generator(rng)
+    generator = Generator(rng)
     head = f"    for i in {rng.choice(('range(3)', 'reversed(range(n))'))}:"
     lines = [
         *generator.block((), "    "), (head, head), *generator.block(("i",), "        "),
@@ -172,7 +182,7 @@ def recurrence(seed: int) -> Recurrence:
         "      n : In[int]) -> tuple[Tensor[M], Tensor[M]]:\n"
         "    y : Tensor[M]\n    z : Tensor[M]\n    y[m] = x[m]\n    z[m] = 0.5 * x[m]\n"
     )
-    python = "def f(x, n):\n    y = list(x)\n    z = [0.5 * e for e in x]\n"
+    python = "def f(x, ones, n):\n    y = list(x)\n    z = [0.5 * e for e in x]\n"
     python += "\n".join(line for _, line in lines) + "\n    return stacked(y), stacked(z)\n"
     return Recurrence(
         text + "\n".join(loma) + "\n    return y, z\n", re.sub(r"\n\n+", "\n", python)

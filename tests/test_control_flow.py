@@ -11,7 +11,7 @@ from control_cases import CONTROL
 from oracle import Program, check, entry
 
 import loma
-from loma import errors, pipeline
+from loma import pipeline
 
 BY_NAME = {case.name: case for case in CONTROL}
 
@@ -58,13 +58,10 @@ def f(x : In[Tensor[N]], n : In[IntTensor[N]]) -> Tensor[N]:
 """
 
 
-def test_a_count_that_is_not_known_in_time_is_refused_with_its_line() -> None:
-    with pytest.raises(errors.NotDifferentiable) as caught:
-        pipeline.program(UNKNOWN_COUNT, "f.loma")
-    assert str(caught.value).startswith(
-        "f.loma:5:9: error: the number of iterations of a loop inside another one or inside 'if' "
-    )
-    assert caught.value.hint is not None
+def test_the_forward_sweep_finds_the_length_of_a_tape_in_a_loop() -> None:
+    text = pipeline.stage_text(UNKNOWN_COUNT + "d_f = rev_diff(f)\n", "adjoint", "d_f")
+    assert "= max(_most_1, _trips_1)" in text
+    assert "_tape_y_1 : Tensor[_longest, N]" in text
 
 
 def test_a_sum_in_such_a_loop_needs_no_tape() -> None:

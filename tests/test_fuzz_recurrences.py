@@ -28,7 +28,7 @@ def _expected(
     x, *weights = (torch.rand(SIZE, generator=generator, dtype=torch.float64) for _ in range(4))
     x = (x - 0.5).requires_grad_()
     n = random.Random(seed).choice((0, 1, 2, 3, 4))
-    results = recurrence(seed).reference(x, n)
+    results = recurrence(seed).reference(x, torch.ones(WIDTH), n)
     loss = (results[0] * weights[0]).sum() + (results[1] * weights[1]).sum()
     (first,) = torch.autograd.grad(loss, x, create_graph=True)
     second = torch.zeros_like(x)

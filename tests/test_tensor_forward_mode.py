@@ -17,7 +17,6 @@ from oracle import close, derivatives, differentiable, entry, is_float, plain, r
 from trap_cases import TRAPS
 
 import loma
-from loma import errors
 from loma.ad import differentiate, operator_rules, operator_tangents, rules
 from loma.backends.interpreter import Interpreter
 from loma.builtins import BUILTINS
@@ -508,14 +507,20 @@ ddf = fwd_diff(df)
     assert t_y.tolist() == [1 * 4 + 0.5 * 6, 2 * 4]
 
 
-def test_a_while_loop_is_refused() -> None:
+def test_a_while_loop_has_tangents_beside_its_values() -> None:
     text = """
 def f(x : In[Tensor[N]]) -> Tensor[N]:
     y = x * 1.0
     while (y[0] > 1.0, max_iter := 10):
-        y = y * 0.5
+        y = y * x
     return y
 df = fwd_diff(f)
 """
-    with pytest.raises(errors.NotDifferentiable, match="'while' loop has no derivative"):
-        differentiate(parse(text))
+    module = differentiate(parse(text))
+    assert print_function(module.function("df")).count("while (y[0] > 1.0, max_iter := 10)") == 1
+    x, t = np.array([0.5, 3.0]), np.array([2.0, 4.0])
+    y, t_y = Interpreter(module).call("df", x, t)
+    assert (y.tolist(), t_y.tolist()) == ([0.5, 3.0], [2.0, 4.0])
+    x[0] = 1.5
+    with pytest.raises(RuntimeError, match="f: line 4: the loop runs more than max_iter = 10"):
+        Interpreter(module).call("df", x, t)

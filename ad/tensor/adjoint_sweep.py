@@ -16,7 +16,7 @@ from loma.ad.rules import OP_RULES
 from loma.ad.tensor.sweep import Env, Record, SweepContext
 from loma.ir import (
     Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Place, Stmt, TensorType,
-    TupleType, Unpack, Var, Zero, is_tensor_function,
+    TupleType, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.walk import at, map_expressions, root
 
@@ -32,7 +32,7 @@ class AdjointSweep:
         out: list[Stmt] = []
         for record in reversed(records):
             made = self._statement(record)
-            if not isinstance(record.stmt, If | For):
+            if not isinstance(record.stmt, If | For | While):
                 made = [at(stmt, record.stmt.span) for stmt in made]
             out += made
         return out
@@ -64,7 +64,9 @@ class AdjointSweep:
             case If(cond, then, other):
                 return self._if(stmt, cond, (then, other), env)
             case For():
-                return self._loop(stmt, record)
+                return self._loop(stmt, record) if id(stmt) in self._ctx.lengths else []
+            case While():
+                return self._while(stmt, record) if id(stmt) in self._ctx.repeats else []
             case _:
                 raise AssertionError(stmt)
 
@@ -236,7 +238,7 @@ class AdjointSweep:
             var = self._state(name)
             before.append(Assign(var, "=", Var(final, var.type)))
             restores += [
-                self._forward.overwritten(own, var, tape, stmt, store=False)
+                self._forward.overwritten(own, var, tape, stmt, env, store=False)
                 for own, tape in reversed(parts)
             ]
             env[name] = var.name
@@ -251,3 +253,13 @@ class AdjointSweep:
         extent = self._ctx.rename(stmt.extent, record.env)
         body = (*restores, *code, *adjoint)
         return [*before, replace(stmt, extent=extent, body=body, backwards=not stmt.backwards)]
+
+    def _while(self, stmt: While, record: Record) -> list[Stmt]:
+        """Runs the loop again as a counted one, which has a tape, then that one's adjoint."""
+        again = self._ctx.repeats[id(stmt)]
+        env = record.env | {self._ctx.base(var.name): var.name for var in record.result}
+        self._ctx.depth += 1
+        code, records = self._forward.block((again,), env)
+        adjoint = self._nested((again,), env, records)
+        self._ctx.depth -= 1
+        return [*code, *adjoint]

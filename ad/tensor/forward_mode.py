@@ -189,9 +189,9 @@ class Forward:
                 return [stmt] if tangent is None else [Zero(tangent), stmt]
             case If(_, then, other):
                 return [replace(stmt, then=self._nested(then), other=self._nested(other))]
-            case For(_, _, body):
+            case For(_, _, body) | While(_, _, body):
                 return [replace(stmt, body=self._nested(body))]
-            case Assign() | Push() | Pop() | AtomicAdd() | While() | Return():
+            case Assign() | Push() | Pop() | AtomicAdd() | Return():
                 raise AssertionError(f"not in normal form: {type(stmt).__name__}")
             case _:
                 assert_never(stmt)

@@ -10,18 +10,18 @@ from loma import errors, sizes
 from loma.ad.activity import carries_derivative
 from loma.ad.tensor.index_statements import adjoint_reads, first_extreme, states_result
 from loma.ad.tensor.settled import Accesses
-from loma.ad.tensor.sweep import Env, Record, SweepContext, modified, writes
+from loma.ad.tensor.sweep import Env, Record, SweepContext
+from loma.ad.tensor.versions import modified, writes
 from loma.axes import index_statement, target_axes
-from loma.bounds import interval
 from loma.distinct import names_once
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
-    IndexAssign, IntConst, IntType, Pop, Push, Return, Span, Stmt, TensorType, TupleType, Unpack,
+    IndexAssign, IntType, Pop, Push, Return, Span, Stmt, TensorType, TupleType, Unpack,
     Var, While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness, covers
 from loma.walk import (
-    free_variables, map_blocks, map_expressions, root, statements, substitute,
+    free_variables, map_blocks, map_expressions, root, statements,
 )  # fmt: skip
 
 
@@ -87,9 +87,17 @@ class ForwardSweep:
                 assert isinstance(moved, If)
                 code.append(replace(moved, cond=self._ctx.rename(cond, before)))
                 return Record(stmt, before)
-            case For():
+            case While():
+                return self._while(stmt, env, code)
+            case For() if id(stmt) in self._ctx.lengths:
                 return self._loop(stmt, env, code)
-            case Assign() | Zero() | Push() | Pop() | AtomicAdd() | While() | CallStmt() | Return():
+            case For(_, extent):
+                self._copy_modified(stmt, env, code)
+                moved = self._in_place(stmt, env)
+                assert isinstance(moved, For)
+                code.append(replace(moved, extent=self._ctx.rename(extent, before)))
+                return Record(stmt, before)
+            case Assign() | Zero() | Push() | Pop() | AtomicAdd() | CallStmt() | Return():
                 raise errors.NotDifferentiable("this statement has no derivative here", stmt.span)
             case _:
                 assert_never(stmt)
@@ -172,7 +180,7 @@ class ForwardSweep:
             env[target.name] = var.name
         return Record(stmt, before, tuple(new), saved)
 
-    def _copy_modified(self, stmt: If | For, env: Env, code: list[Stmt]) -> list[str]:
+    def _copy_modified(self, stmt: If | For | While, env: Env, code: list[Stmt]) -> list[str]:
         """New versions, started as copies, of all that the statement's blocks modify."""
         names = [name for name in modified((stmt,)) if name not in self._ctx.settled]
         for name in names:
@@ -204,6 +212,16 @@ class ForwardSweep:
         callee = next(f for f in self._ctx.functions if f.name == call.function)
         return any(param.mode == "Out" for param in callee.params)
 
+    def _while(self, stmt: While, env: Env, code: list[Stmt]) -> Record:
+        """Runs the loop; its adjoint, which runs it again as a counted one, finds the count in the
+        record's result."""
+        before = dict(env)
+        self._copy_modified(stmt, env, code)
+        code.append(self._in_place(stmt, env))
+        again = self._ctx.repeats.get(id(stmt))
+        names = () if again is None else sorted(free_variables(again.extent))
+        return Record(stmt, before, tuple(self._ctx.version(name, env) for name in names))
+
     def _loop(self, stmt: For, env: Env, code: list[Stmt]) -> Record:
         before = dict(env)
         modified = self._copy_modified(stmt, env, code)
@@ -221,7 +239,7 @@ class ForwardSweep:
                 undone.append((name, env[name], tuple(parts)))
                 for own, tape in parts:
                     var = self._ctx.version(name, env)
-                    kept[id(own)] = self.overwritten(own, var, tape, stmt, store=True)
+                    kept[id(own)] = self.overwritten(own, var, tape, stmt, env, store=True)
                 continue
             tape = self._tape(name, stmt)
             tapes.append((name, tape))
@@ -250,11 +268,20 @@ class ForwardSweep:
             assert isinstance(s.target, Index)
             extents = {name for axis in axes for name in free_variables(axis.extent)}
             subscripts = {name for sub in s.target.subscripts for name in free_variables(sub)}
-            if extents & (changing | self._counters(stmt)) or subscripts & changing:
+            if extents & (changing | self._counters(stmt)):
+                return []
+            if not self._as_at_start(subscripts & changing, s, stmt):
                 return []
             if not names_once(s):
                 return []
         return own if len(own) == len(inside) else []
+
+    def _as_at_start(self, names: set[str], own: IndexAssign, stmt: For) -> bool:
+        """Whether variables are ints that have the same value where an iteration begins and at a
+        statement of the loop: an iteration backwards knows the former."""
+        position = next(k for k, inner in enumerate(stmt.body) if inner is own)
+        ints = all(isinstance(self._ctx.types[name], IntType) for name in names)
+        return ints and names.isdisjoint(writes(stmt.body[:position]))
 
     def _counters(self, stmt: For) -> set[str]:
         return {stmt.counter} | {loop.counter for loop in self._ctx.loops}
@@ -263,13 +290,17 @@ class ForwardSweep:
         dims = tuple(sizes.count(axis.extent, self._ctx.is_size) for axis in target_axes(own))
         return self._new_tape(name, stmt, dims)
 
-    def overwritten(self, own: IndexAssign, var: Var, tape: Var, stmt: For, *, store: bool) -> Stmt:
-        """Keeps the part of a tensor that a statement is about to overwrite, or puts it back."""
+    def overwritten(
+        self, own: IndexAssign, var: Var, tape: Var, stmt: For, env: Env, *, store: bool
+    ) -> Stmt:
+        """Keeps the part of a tensor that a statement is about to overwrite, or puts it back;
+        ``env`` has the versions of what stands in its subscripts."""
         assert isinstance(own.target, Index)
         axes = target_axes(own)
         counters = tuple(Var(axis.name, INT) for axis in axes)
         cell = Index(tape, (Var(stmt.counter, INT), *counters), own.target.type)
-        part = replace(own.target, base=var)
+        subscripts = tuple(self._ctx.rename(sub, env) for sub in own.target.subscripts)
+        part = replace(own.target, base=var, subscripts=subscripts)
         place, source = (cell, part) if store else (part, cell)
         return replace(IndexAssign(place, "=", source, axes), span=own.span)
 
@@ -316,38 +347,11 @@ class ForwardSweep:
         """A tape of one entry of these sizes for each iteration."""
         type_ = self._ctx.types[name]
         is_int = isinstance(type_, IntType) or not carries_derivative(type_)
-        trips, is_known = self._trip_bound(stmt)
-        trips = sizes.count(trips, self._ctx.is_size)
+        trips = self._ctx.lengths[id(stmt)]
         tape = self._ctx.new(f"_tape_{name.lstrip('_')}",
                          TensorType((trips, *dims), "int" if is_int else "float"))  # fmt: skip
-        if not is_known:
-            self._ctx.sweeps.unsized[tape.name] = stmt.span
         self._ctx.sweeps.declarations.append(Declare(tape, None))
         return tape
-
-    def _trip_bound(self, stmt: For) -> tuple[Expr, bool]:
-        """The most iterations that the loop can make, and whether that is known before the
-        outermost statement around it."""
-        bound = stmt.extent
-        for loop in reversed(self._ctx.loops):
-            counter, extent = loop.counter, loop.extent
-            form = sizes.affine(bound, (Axis(counter, extent),))
-            if form is None:  # steps divide: (N - i) // 2
-                found = interval(bound, {counter: extent}, self._ctx.is_size)
-                if found is None:
-                    break
-                bound = found.high
-                continue
-            slopes, _ = form
-            if counter in slopes:
-                slope = sizes.constant(slopes[counter])
-                grows = slope is not None and slope > 0
-                last = b.binary("-", extent, IntConst(1)) if grows else IntConst(0)
-                bound = substitute(bound, {counter: last})
-        bound = sizes.simplify(bound)
-        changing = free_variables(bound) & self._ctx.assigned if self._ctx.depth > 0 else set()
-        counters = {loop.counter for loop in self._ctx.loops}
-        return bound, not (changing or free_variables(bound) & counters)
 
     def tape_access(self, var: Var, tape: Var, stmt: For, *, store: bool) -> Stmt:
         assert isinstance(tape.type, TensorType)

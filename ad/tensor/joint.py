@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from loma import errors
 from loma.ad.activity import active_variables, carries_derivative
 from loma.ad.tensor.calls import CallPlan
 from loma.ad.expressions import PartialName
 from loma.ad.tensor.normalise import Normal, normalise
 from loma.ad.tensor.reverse import reverse
 from loma.ad.tensor.sweep import SweepContext, Sweeps
+from loma.ad.tensor.trips import with_counts
 from loma.ad.tensor.versions import merged_names, rename
 from loma.distinct import checked_elsewhere
-from loma.ir import Declare, Function, Module, Return, Span, Stmt, Var
+from loma.ir import Declare, Function, Module, Return, Stmt, Var
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness, reads_of_type
 from loma.sizes import size_variables
@@ -56,7 +56,9 @@ def joint_sweeps(
     }
     seeds = _seeds(primal, normal)
     mine = {p.name: adjoints[p.name].name for p in pure.params if carries_derivative(p.type)}
-    context = SweepContext(normal, active, mine, partial_name, plan, module().functions)
+    trips = with_counts(normal, active)
+    normal = trips.normal
+    context = SweepContext(trips, active, mine, partial_name, plan, module().functions)
     wanted = tuple(seed if carries_derivative(seed.type) else None for seed in seeds)
     sweeps = reverse(normal, context, wanted)
     return _merged(normal, sweeps, seeds, adjoints, module().functions)
@@ -81,16 +83,15 @@ def _declaring(late: list[Declare], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     return tuple(out)
 
 
-def _check_tapes(unsized: dict[str, Span], used: set[str]) -> None:
-    for tape, span in unsized.items():
-        if tape in used:
-            raise errors.NotDifferentiable(
-                "the number of iterations of a loop inside another one or inside 'if' must follow "
-                "from sizes, int arguments and counters around it, or the function has no "
-                "derivative",
-                span,
-                hint="compute it before the outer statement: n : int = ..., once, and range(n)",
-            )
+def _lengths(sweeps: Sweeps, adjoint: tuple[Stmt, ...]) -> set[str]:
+    """Variables in the sizes of what the adjoint sweep uses, tapes above all."""
+    used = mentioned_names(adjoint)
+    return {
+        name
+        for stmt in sweeps.declarations
+        if isinstance(stmt, Declare) and stmt.target.name in used
+        for name in reads_of_type(stmt.target.type)
+    }
 
 
 def _merged(
@@ -106,9 +107,9 @@ def _merged(
     # the forward sweep has made all checks that no element is assigned twice
     last = tuple(map(checked_elsewhere, sweeps.adjoint))
     adjoint, needed = analysis.block((*sweeps.adjoint_declarations, *last), outputs)
+    needed |= _lengths(sweeps, adjoint)
     results = frozenset(v.name for v in sweeps.results)
     forward, _ = analysis.block(tuple(sweeps.forward), needed | results)
-    _check_tapes(sweeps.unsized, mentioned_names((*forward, *adjoint)))
     fixed = frozenset(p.name for p in normal.function.params)
     # The results count as read at the very end: whoever runs the sweeps returns them.
     names = merged_names(forward, adjoint, outputs | results, sweeps.merges, fixed, functions)

@@ -256,14 +256,25 @@ class _Normaliser:
             case Zero():
                 self._out.append(stmt)
             case While():
-                raise errors.NotDifferentiable(
-                    "a tensor function with a 'while' loop has no derivative", stmt.span,
-                    hint="use 'for i in range(n)', or put the loop into a scalar function",
-                )  # fmt: skip
+                self._while(stmt)
             case _:
                 raise errors.NotDifferentiable(
                     "this statement has no derivative in a tensor function", stmt.span
                 )
+
+    def _while(self, stmt: While) -> None:
+        """A condition that needs statements is worked out before each pass."""
+        cond, body = stmt.cond, stmt.body
+        if cond.type == FLOAT:
+            cond = b.binary("!=", cond, b.flt(0))
+        mark = len(self._out), len(self._hoisted)
+        new = self._scalar(cond)
+        if mark != (len(self._out), len(self._hoisted)):
+            new = self._temporary(INT, "_again", new)
+            self._assigned.add(new.name)
+            body = (*body, Assign(new, "=", cond, cond.span))
+        block = tuple(self.block(body, self._depth + 1))
+        self._out.append(replace(stmt, cond=new, body=block))
 
     def _is_stable(self, expr: Expr) -> bool:
         """Whether an int expression is made of sizes and keeps its value for the whole call."""

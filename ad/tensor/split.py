@@ -82,7 +82,7 @@ def split(
         need = joint.normal.names.fresh(f"_need_{pure.params[k].name.lstrip('_')}")
         arguments.add(need, INT, Source("need", k))
         needs[adjoint.name] = Var(need, INT)
-    guarded = guard_by_need((*unboxes, *again, *body), needs, functions)
+    guarded = (*unboxes, *guard_by_need((*again, *body), needs, functions))
     backward = Function(
         names[1],
         tuple(arguments.params),

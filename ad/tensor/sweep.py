@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from loma import builder as b
 from loma.ad.tensor.calls import CallPlan
 from loma.ad.expressions import PartialName
-from loma.ad.tensor.normalise import Normal
 from loma.ad.tensor.settled import Accesses
+from loma.ad.tensor.trips import Trips
+from loma.ad.tensor.versions import modified, writes
 from loma.ir import (
-    FLOAT, Assign, Declare, Expr, For, Function, IndexAssign, Span, Stmt, TensorType, Type, Unpack,
-    Var, Zero,
+    FLOAT, Assign, Declare, Expr, For, Function, IndexAssign, Stmt, TensorType, Type, Var,
 )  # fmt: skip
 from loma.sizes import size_variables
-from loma.walk import free_variables, root, statements, substitute
+from loma.walk import free_variables, substitute
 
 Env = dict[str, str]  # primal variable -> the version that holds its value
 
@@ -42,9 +42,7 @@ class Record:
 class Sweeps:
     """The two sweeps of one function, still with separate versions.
 
-    ``merges`` are (old version, new version, statement that starts the new one). ``unsized`` leads
-    from tapes whose length is not known where they are declared to their loops: all is well as long
-    as no adjoint reads them.
+    ``merges`` are (old version, new version, statement that starts the new one).
     """
 
     declarations: list[Stmt] = field(default_factory=list)
@@ -53,7 +51,6 @@ class Sweeps:
     adjoint_declarations: list[Stmt] = field(default_factory=list)
     merges: list[tuple[str, str, Stmt]] = field(default_factory=list)
     results: tuple[Var, ...] = ()
-    unsized: dict[str, Span] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -71,7 +68,7 @@ class SweepContext:
 
     def __init__(
         self,
-        normal: Normal,
+        trips: Trips,
         active: set[str],
         adjoint_names: dict[str, str],
         partial_name: PartialName,
@@ -79,6 +76,9 @@ class SweepContext:
         functions: tuple[Function, ...],
     ) -> None:
         """``adjoint_names`` gives the adjoint variables that already exist (the arguments')."""
+        normal = trips.normal
+        self.lengths = trips.lengths
+        self.repeats = trips.repeats
         self.types = normal.types
         self.names = normal.names
         self.active = active
@@ -167,22 +167,3 @@ class SweepContext:
         var = self.new(wish, FLOAT if type_ is None else type_)
         self.sweeps.declarations.append(Declare(var, None))
         return var
-
-
-def modified(body: tuple[Stmt, ...]) -> list[str]:
-    """Variables that are assigned, in order of first assignment; declarations aside."""
-    return list(dict.fromkeys(writes(body)))
-
-
-def writes(body: tuple[Stmt, ...]) -> Iterator[str]:
-    """The variable of each assignment; declarations aside."""
-    for inner in statements(body):
-        match inner:
-            case Assign(target) | IndexAssign(target):
-                yield root(target)
-            case Unpack(targets):
-                yield from (target.name for target in targets)
-            case Zero(target):
-                yield root(target)
-            case _:
-                pass

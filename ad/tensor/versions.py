@@ -7,6 +7,7 @@ program did in place is done in place again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from loma import sizes
@@ -73,6 +74,18 @@ def written(stmt: Stmt) -> list[str]:
             return [arg.name for arg in call.args if isinstance(arg, Var)]
         case _:
             return []
+
+
+def modified(body: tuple[Stmt, ...]) -> list[str]:
+    """Variables that are assigned, in order of first assignment; declarations aside."""
+    return list(dict.fromkeys(writes(body)))
+
+
+def writes(body: tuple[Stmt, ...]) -> Iterator[str]:
+    """The variables of each assignment, nested ones included; declarations aside."""
+    for inner in statements(body):
+        if not isinstance(inner, Declare):
+            yield from written(inner)
 
 
 def rename(body: tuple[Stmt, ...], names: dict[str, str]) -> list[Stmt]:

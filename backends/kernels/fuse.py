@@ -15,7 +15,7 @@ from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Library, Shared, is_last, is_value
 from loma.backends.kernels.tile import tiled
-from loma.ir import For, Function, If, Module, Stmt
+from loma.ir import For, Function, If, Module, Stmt, While
 from loma.names import Names, names_of
 from loma.walk import statements
 
@@ -124,7 +124,7 @@ class _Kernels:
         match stmt:
             case If(_, then, other):
                 blocks = (self.block(then, loop), self.block(other, loop))
-            case For(_, _, body):
+            case For(_, _, body) | While(_, _, body):
                 blocks = (self.block(body, loop=True),)
             case _:
                 return stmt

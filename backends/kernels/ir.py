@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loma.ir import Axis, For, If, IntConst, Stmt, Var
+from loma.ir import Axis, For, If, IntConst, Stmt, Var, While
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class Tiled:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """An ``if`` or ``for`` that is no part of a kernel, with the blocks inside it lowered."""
+    """An ``if`` or a loop that is no part of a kernel, with the blocks inside it lowered."""
 
-    stmt: If | For
+    stmt: If | For | While
     blocks: tuple[tuple[Step, ...], ...]
 
 

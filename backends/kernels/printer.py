@@ -9,7 +9,7 @@ from loma import sizes
 from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, temporaries
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.sharing import Library
-from loma.ir import Declare, For, Function, If, IndexAssign, IntConst, TensorType, Var
+from loma.ir import Declare, For, Function, If, IndexAssign, IntConst, TensorType, Var, While
 from loma.passes.old_values import PREFIX
 from loma.printer import print_expr, print_function, print_stmt, print_type
 
@@ -99,7 +99,7 @@ class _Printer:
     def _nested(self, step: Nested, indent: str) -> list[str]:
         inner = indent + _INDENT
         match step.stmt:
-            case For():
+            case For() | While():
                 empty = replace(step.stmt, body=())
                 head = print_stmt(empty).split("\n")[0]
                 return [indent + head, *self.steps(step.blocks[0], inner)]

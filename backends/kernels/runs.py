@@ -11,7 +11,8 @@ from loma.ir import (
     Assign, CallStmt, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var,
     Zero,
 )  # fmt: skip
-from loma.passes.liveness import Liveness
+from loma.passes.liveness import Liveness, reads_of_type
+from loma.passes.old_values import changing_ints
 from loma.walk import blocks, mentioned_names, root, statements
 
 _WAYS = 8  # ways to share an index that are looked at side by side
@@ -54,11 +55,14 @@ class Runs:
             if isinstance(stmt, Declare):
                 name = stmt.target.name
                 self._declared[name] = self._declared.get(name, 0) + 1
+        # Where a size changes, only the tensor knows what it was: it has to be one.
+        changing = changing_ints(function.body)
         self._locals = {
             s.target.name: s.target
             for s in statements(function.body)
             if isinstance(s, Declare) and s.value is None and isinstance(s.target.type, TensorType)
-        }
+            and changing.isdisjoint(reads_of_type(s.target.type))
+        }  # fmt: skip
 
     def longest(self, block: tuple[Stmt, ...], start: int) -> Run | None:
         """The longest run from a position of a block whose statements all hang together by tensors

@@ -21,7 +21,7 @@ from loma.backends.writer import Writer
 from loma.ir import (
     Assign, Call, Expr, For, If, Index, IndexAssign, Member, Module, Op, Reduce, Stmt,
     TensorType,
-    Var, Zero, is_tensor_function,
+    Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.walk import expressions, root, statements, walk
 
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from loma.backends.libtorch.statements import Statements
 
 
-def is_serial(loop: For, module: Module) -> bool:
+def is_serial(loop: For | While, module: Module) -> bool:
     """Whether all that the loop does is to write single elements and scalars."""
     inside = list(statements(loop.body))
+    if isinstance(loop, While) and not _is_serial(loop, module):
+        return False  # the condition is made of more
     return any(isinstance(stmt, IndexAssign) for stmt in inside) and all(
         _is_serial(stmt, module) for stmt in inside
     )
@@ -44,7 +46,7 @@ def _is_serial(stmt: Stmt, module: Module) -> bool:
                 return False
         case Assign(Var() as target) if not isinstance(target.type, TensorType):
             pass
-        case Zero(Var()) | For() | If():
+        case Zero(Var()) | For() | While() | If():
             pass
         case _:
             return False
@@ -67,7 +69,7 @@ def _is_whole(node: Expr, module: Module) -> bool:
             return False
 
 
-def write_serial(owner: Statements, loop: For) -> None:
+def write_serial(owner: Statements, loop: For | While) -> None:
     """Writes the loop where ``owner`` stands."""
     context, writer = owner.context, owner.writer
     tensors = _tensors(loop)
@@ -82,7 +84,10 @@ def write_serial(owner: Statements, loop: For) -> None:
     owner.writer = inside
     probes, context.probes = context.probes, None
     lazy, owner.lazy = owner.lazy, {}
-    owner.loop(loop, loop.body)
+    if isinstance(loop, For):
+        owner.loop(loop, loop.body)
+    else:
+        owner.loop_while(loop, loop.body)
     owner.lazy, owner.writer, context.probes = lazy, writer, probes
     context.serial = None
     with timed(context, writer, [loop]), writer.block():
@@ -108,7 +113,7 @@ def write_zero(owner: Statements, target: Var) -> None:
     owner.writer.line(f"std::fill_n({pointer}, {count}, {element}(0));")
 
 
-def _tensors(loop: For) -> dict[str, TensorType]:
+def _tensors(loop: For | While) -> dict[str, TensorType]:
     return {
         node.name: node.type
         for stmt in statements((loop,))

@@ -204,13 +204,15 @@ class Statements:
         self.lazy = lazy
 
     def _steps(self, step: Nested, outermost: bool) -> None:
-        """An ``if`` or a ``for`` with kernels inside."""
+        """A statement with blocks that has kernels inside."""
         match step.stmt:
             case If(cond):
                 then, other = step.blocks
                 self._if(cond, then, other, outermost)
             case For():
                 self.loop(step.stmt, step.blocks[0])
+            case While():
+                self.loop_while(step.stmt, step.blocks[0])
             case _:
                 assert_never(step.stmt)
 
@@ -240,12 +242,14 @@ class Statements:
                 )
             case If(cond, then, other):
                 self._if(cond, then, other, outermost)
-            case For() if self.context.serial is None and is_serial(stmt, self.context.module):
+            case For() | While() if self.context.serial is None and is_serial(
+                stmt, self.context.module
+            ):
                 write_serial(self, stmt)
             case For():
                 self.loop(stmt, stmt.body)
             case While():
-                self._while(stmt)
+                self.loop_while(stmt, stmt.body)
             case CallStmt():
                 self._call(stmt)
             case Return(values):
@@ -377,17 +381,18 @@ class Statements:
         with self.writer.block(head), self.context.counting(stmt):
             self._nested(body)
 
-    def _while(self, stmt: While) -> None:
+    def loop_while(self, stmt: While, body: tuple[Step, ...]) -> None:
         count = self.context.temporary("count")
         line = line_in_file(stmt.span.line or self.context.current.line)
-        name = cpp_string(self.context.function.name)
+        function = self.context.function
+        name = cpp_string(function.primal or function.name)
         self.writer.line(f"int64_t {count} = 0;")
         with self.writer.block(f"while ({strip(self.host.condition(stmt.cond))})"):
             self.writer.line(
                 f"if ({count}++ == {stmt.max_iter}) "
                 f"loma::while_error({name}, {line}, {stmt.max_iter});"
             )
-            self._nested(stmt.body)
+            self._nested(body)
 
     def _call(self, stmt: CallStmt) -> None:
         callee = self.host.callee(stmt.call)

@@ -1,0 +1,136 @@
+"""Loops whose counts only running tells, against hand-written PyTorch, in all modes; what is kept
+of them, and what happens where ``while`` runs too often."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from count_cases import COUNTS
+from oracle import Program, check
+
+import loma
+from loma import pipeline
+
+BY_NAME = {case.name: case for case in COUNTS}
+COMPILED = ("segments", "square_roots", "nested_whiles", "stopped")
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> Program:
+    return Program([case.text for case in COUNTS], first=())
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Program:
+    return Program([BY_NAME[name].text for name in COMPILED], first=("nested_whiles",))
+
+
+@pytest.fixture(scope="module")
+def everything() -> Program:
+    return Program([case.text for case in COUNTS], second=BY_NAME)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_interpreted(interpreted: Program, name: str) -> None:
+    case = BY_NAME[name]
+    check(interpreted, name, case.arguments(), case.reference, libtorch=False)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled(compiled: Program, name: str) -> None:
+    case = BY_NAME[name]
+    check(compiled, name, case.arguments(), case.reference, second=False)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", BY_NAME)
+def test_derivatives_compiled(everything: Program, name: str) -> None:
+    case = BY_NAME[name]
+    check(everything, name, case.arguments(), case.reference)
+
+
+def test_loops_that_never_run(interpreted: Program) -> None:
+    x = torch.ones(3, dtype=torch.float64)
+    for name, args in {
+        "segments": [x, torch.tensor([2, 2, 1])],
+        "two_levels": [x, torch.zeros(2, dtype=torch.int64), torch.tensor([-1, 2, 0])],
+        "nested_whiles": [x, torch.tensor([0, 2])],
+        "conjugate_gradients": [torch.ones(0, 0, dtype=x.dtype), x[:0]],
+        "collatz": [x, 1],
+        "in_place_while": [x * 0.1],
+    }.items():
+        check(interpreted, name, args, BY_NAME[name].reference, libtorch=False)
+
+
+# -------------------------------------------------------------------------- what is run, and kept
+
+
+def test_the_forward_part_runs_a_while_once_and_saves_its_count() -> None:
+    stage = pipeline.program(BY_NAME["square_roots"].text)
+    (pair,) = stage.pairs
+    forward, backward = (
+        pipeline.stage_text(stage.module.source, "optimised", name)
+        for name in (pair.forward, pair.backward)
+    )
+    assert forward.count("while") == 1
+    assert "for _pass" not in forward
+    assert "while" not in backward
+    assert "_trips : int = _box_trips[()]" in backward
+    assert "_tape_y : Tensor[_trips, N]" in backward
+
+
+def test_of_what_a_while_overwrites_the_part_is_kept() -> None:
+    text = BY_NAME["stopped"].text + "d_stopped = rev_diff(stopped)\n"
+    found = pipeline.stage_text(text, "adjoint", "d_stopped")
+    assert "_tape_h : Tensor[_trips]\n" in found
+    assert "h_at[t_at] = _tape_h[_pass]" in found
+
+
+def test_statements_in_a_while_are_fused() -> None:
+    text = """
+def f(x : In[Tensor[N, M]], n : In[int]) -> Tensor[N, M]:
+    y = x
+    while (n > 0, max_iter := 50):
+        top : Tensor[N]
+        top[i] = max(y[i, j] for j in M)
+        y[i, j] = y[i, j] - top[i]
+        n = n / 2
+    return y
+"""
+    found = pipeline.stage_text(text, "kernels", "f")
+    assert "    while (n > 0, max_iter := 50):\n        parallel i in range(N):" in found
+
+
+def test_a_while_on_ints_alone_is_not_run_backwards() -> None:
+    text = """
+def f(x : In[Tensor[N]], n : In[int]) -> float:
+    k : int
+    while (k * k < n, max_iter := 50):
+        k += 1
+    return x[k] * x[k]
+
+d_f = rev_diff(f)
+"""
+    found = pipeline.stage_text(text, "adjoint", "d_f")
+    assert found.count("while") == 1
+    assert "_count" not in found
+
+
+# ------------------------------------------------------------------------------------- max_iter
+
+
+def test_passing_max_iter_names_the_loop_and_its_line() -> None:
+    text = BY_NAME["stopped"].text.replace("max_iter := 100", "max_iter := 3")
+    module = loma.compile(text + "d_stopped = rev_diff(stopped)\n")
+    x = torch.ones(4, requires_grad=True)
+    module.stopped(x, 9.0).sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, torch.tensor([4.0, 3.0, 3.4, 2.4]))
+    x = torch.ones(5, requires_grad=True)
+    for run in (
+        lambda: module.stopped(x.detach(), 9.0),
+        lambda: module.stopped(x, 9.0),
+        lambda: module.d_stopped(x.detach(), 9.0, x.detach()),
+    ):
+        with pytest.raises(RuntimeError, match=r"^stopped: line 6: the while loop passed its max_"):
+            run()
