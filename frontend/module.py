@@ -15,9 +15,10 @@ from loma.differentials import primal_name
 from loma.excerpts import Text, printable
 from loma.frontend import statements
 from loma.frontend.imports import Definition, Import, Unit, gather, is_import, join, read_imports
-from loma.frontend.long_chains import shorten
+from loma.frontend.long_chains import identifiers, shorten
 from loma.frontend.own_derivatives import check_own_derivatives, unused_by_forward_mode
 from loma.frontend.python_syntax import parse_python
+from loma.frontend.projections import projections
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
 from loma.frontend.results import check_results
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
@@ -28,6 +29,8 @@ from loma.frontend.unsupported import unsupported
 from loma.ir import (
     FILE, Derivative, Function, Module, Span, Stmt, TensorType, is_tensor_function,
 )  # fmt: skip
+from loma.names import Names
+from loma.walk import calls as ir_calls
 from loma.walk import expressions, walk
 from loma.walk import statements as ir_statements
 
@@ -78,7 +81,7 @@ def _module(source: Text, path: str) -> Module:
     defs = [node for node in definitions if isinstance(node, ast.FunctionDef)]
     derivatives = [node for node in definitions if isinstance(node, Derivative)]
     _check_names(classes, defs, derivatives, units[0].values)
-    program = Program()
+    program = Program(names=_all_names(units[0]))
     for struct in sort_structs(classes):
         read_struct(struct, program)
     for node in defs:
@@ -93,11 +96,23 @@ def _module(source: Text, path: str) -> Module:
         scope = function_scope(node, program)
         functions[node.name] = _function(scope, node)
         calls[node.name] = scope.calls
+    for part in projections(program, functions, own):
+        functions[part.name] = part
+        calls[part.name] = {call.function: part.span for call in ir_calls(part.body)}
     program.warnings += unused_by_forward_mode(ordered, own, program, calls)
     in_order, requests = sort_calls(functions, calls, ordered, own)
     structs = tuple(program.structs.values())
     warnings = tuple(warning.locate(source, path) for warning in program.warnings)
     return Module(module_name(path), structs, in_order, requests, source, path, warnings)
+
+
+def _all_names(unit: Unit) -> Names:
+    """The names that a program mentions."""
+    names = Names(unit.definitions)
+    for node in unit.definitions.values():
+        if not isinstance(node, Derivative):
+            names.take(*identifiers(node))
+    return names
 
 
 def _unit(text: str, number: int, stem: str) -> Unit:
