@@ -16,6 +16,8 @@ from loma.excerpts import Text, printable
 from loma.frontend import statements
 from loma.frontend.imports import Definition, Import, Unit, gather, is_import, join, read_imports
 from loma.frontend.long_chains import identifiers, shorten
+from loma.frontend.member_bodies import flatten
+from loma.frontend.members import Layouts
 from loma.frontend.own_derivatives import check_own_derivatives, unused_by_forward_mode
 from loma.frontend.python_syntax import parse_python
 from loma.frontend.projections import projections
@@ -51,10 +53,11 @@ def parse(source: str, path: str = "<text>") -> Module:
     The module's name is the stem of ``path`` made an identifier, "module" if there is none.
     """
     source = gather(source, path)
+    shown: dict[str, str] = {}  # what the program calls variables that stand for members
     try:
-        return _module(source, path)
+        return _module(source, path, shown)
     except errors.UserError as error:
-        raise error.locate(source, path) from None
+        raise error.rename(shown).locate(source, path) from None
     except (RecursionError, MemoryError):
         raise _too_deep(*_deep_place(source)).locate(source, path) from None
 
@@ -68,7 +71,7 @@ def module_name(path: str) -> str:
     return name if name.isidentifier() else "module"
 
 
-def _module(source: Text, path: str) -> Module:
+def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
     units = [_unit(source, 0, PurePath(path).stem)]
     for number, (file, text) in enumerate(source.imports, 1):
         try:
@@ -82,17 +85,26 @@ def _module(source: Text, path: str) -> Module:
     derivatives = [node for node in definitions if isinstance(node, Derivative)]
     _check_names(classes, defs, derivatives, units[0].values)
     program = Program(names=_all_names(units[0]))
+    layouts = Layouts(program, shown)
     for struct in sort_structs(classes):
-        read_struct(struct, program)
+        if not layouts.add(struct):
+            read_struct(struct, program)
+    program.tensor_structs = set(layouts.members)
     for node in defs:
+        if layouts.members:
+            layouts.header(node)
         program.functions[node.name] = function_header(node, program)
     ordered = sort_derivatives(derivatives, program.functions)
     for derivative in ordered:
         program.functions[derivative.name] = derivative_header(derivative, program)
+        if layouts.members:
+            layouts.derivative(derivative)
     own = check_own_derivatives(defs, program, ordered)
     functions: dict[str, Function] = {}
     calls: dict[str, dict[str, Span]] = {}
     for node in defs:
+        if layouts.members:
+            flatten(node, layouts)
         scope = function_scope(node, program)
         functions[node.name] = _function(scope, node)
         calls[node.name] = scope.calls
@@ -102,8 +114,9 @@ def _module(source: Text, path: str) -> Module:
     program.warnings += unused_by_forward_mode(ordered, own, program, calls)
     in_order, requests = sort_calls(functions, calls, ordered, own)
     structs = tuple(program.structs.values())
-    warnings = tuple(warning.locate(source, path) for warning in program.warnings)
-    return Module(module_name(path), structs, in_order, requests, source, path, warnings)
+    warnings = tuple(each.rename(shown).locate(source, path) for each in program.warnings)
+    packings = layouts.packings_of_structs()
+    return Module(module_name(path), structs, in_order, requests, source, path, warnings, packings)
 
 
 def _all_names(unit: Unit) -> Names:

@@ -78,6 +78,7 @@ class Program:
     warnings: list[errors.UserWarning] = field(default_factory=list)
     layout: Layout = field(default_factory=lambda: Layout(integer=4, real=4, array=8))
     parts: dict[tuple[str, int], str] = field(default_factory=dict)
+    tensor_structs: set[str] = field(default_factory=set)  # names of structs with tensors
     names: Names = field(default_factory=Names)  # those that the text mentions, and further ones
 
     def part(self, function: str, position: int) -> str:
