@@ -10,8 +10,9 @@ from loma.frontend import expressions as ex
 from loma.frontend import stacks
 from loma.frontend.index_statement import Operation, free_indices, index_statement
 from loma.frontend.parts import RESULTS, Result
-from loma.frontend.places import check_root, place, whole_value
+from loma.frontend.places import check_root, place, result_variable, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
+from loma.frontend.several import assign_results, has_elements
 from loma.frontend.slice_targets import assign_slice, is_slice_target
 from loma.frontend.types import check_declarable, size_definition
 from loma.frontend.unsupported import unsupported
@@ -39,6 +40,10 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
     if popped is not None:
         return [popped]
     match target:
+        case ast.Tuple(elts=targets) | ast.List(elts=targets) if has_elements(
+            scope, targets, node.value
+        ):
+            return assign_results(scope, targets, node.value, span)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
             return _unpack(scope, targets, node.value, span)
         case ast.Name():
@@ -235,29 +240,10 @@ def _unpack(scope: Scope, nodes: list[ast.expr], node: ast.expr, span: Span) -> 
             span,
         )
     targets = tuple(
-        _result_variable(scope, name, type_)
+        result_variable(scope, name, type_)
         for name, type_ in zip(names, value.type.items, strict=True)
     )
     return [Unpack(targets, value, span)]
-
-
-def _result_variable(scope: Scope, name: ast.Name, type_: Type) -> Var:
-    """The variable that takes a result; a new one is declared by that."""
-    span = span_of(name)
-    if name.id not in scope.symbols:
-        scope.check_outermost(name.id, span)
-        check_declarable(scope, name.id, type_, span)
-        scope.add(Symbol(name.id, type_, "local", span))
-        return Var(name.id, type_, span)
-    symbol = scope.check_writable(name.id, span)
-    variable = Var(symbol.name, symbol.type, span)
-    if not b.convertible(type_, symbol.type) or b.same_ints(variable, type_) is not variable:
-        raise errors.AssignTypeMismatch(
-            f"'{name.id}' is {b.show_type(symbol.type)} and cannot take {b.show_type(type_)}", span,
-            related=((symbol.span, "declared here"),),
-        )  # fmt: skip
-    scope.unassigned.discard(name.id)
-    return variable
 
 
 def _results(scope: Scope, names: list[ast.Name], parts: list[Result], span: Span) -> list[Stmt]:
@@ -269,6 +255,6 @@ def _results(scope: Scope, names: list[ast.Name], parts: list[Result], span: Spa
                 hint="use a new name for the part",
             )  # fmt: skip
         new = name.id not in scope.symbols
-        target = _result_variable(scope, name, type_)
+        target = result_variable(scope, name, type_)
         out.append(Declare(target, value, span) if new else Assign(target, "=", value, span))
     return out

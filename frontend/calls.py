@@ -22,7 +22,7 @@ from loma.frontend.counting import range_bounds, range_of
 from loma.frontend.foreign import instead, is_foreign
 from loma.frontend.operators import argument_of, operator
 from loma.frontend.parts import USAGE
-from loma.frontend.places import argument_place
+from loma.frontend.places import argument_place, check_no_element
 from loma.frontend.reductions import REDUCTIONS, reduction
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
@@ -89,7 +89,7 @@ def call(scope: Scope, node: ast.Call) -> Expr:
         and not (name in OPERATORS and _for_operator(scope, node, callee))
     ):
         result = user_call(scope, node, callee)
-        _check_value(result, callee, span_of(node))
+        check_value(callee, span_of(node))
         return result
     return _named(scope, node, name)
 
@@ -139,6 +139,9 @@ def user_call(scope: Scope, node: ast.Call, callee: Function) -> Call:
             related=((callee.span, "defined here"),),
         )  # fmt: skip
     given = _given(node, callee)
+    for item, param in zip(given, callee.params, strict=True):
+        if param.mode == "Out" and isinstance(item, ast.expr):
+            check_no_element(scope, item, f"argument '{param.name}' of '{name}'")
     args = tuple(
         _argument(scope, item, param, callee) if isinstance(item, ast.expr) else item
         for item, param in zip(given, callee.params, strict=True)
@@ -189,7 +192,8 @@ def _given(node: ast.Call, callee: Function) -> list[ast.expr | IntConst | Float
     return [found[param.name] for param in params]
 
 
-def _check_value(result: Call, callee: Function, span: Span) -> None:
+def check_value(callee: Function, span: Span) -> None:
+    """Refuses a call as an expression of a function that has no value."""
     if any(param.mode == "Out" for param in callee.params):
         raise errors.CallWithOutArgNotInCallStmt(
             f"'{callee.name}' has Out arguments, so its call is a statement of its own", span,

@@ -8,7 +8,7 @@ else in the first read under ``zero_pad``.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +20,7 @@ from loma.frontend.recurrences import no_recurrence
 from loma.frontend.scope import Scope, int_symbol, span_of
 from loma.frontend.sums import doubtful
 from loma.ir import (
-    INT, Assign, Axis, Expr, Index, IndexAssign, Reduce, Span, Stmt, TensorType, Var,
+    INT, Assign, Axis, Expr, Index, IndexAssign, Reduce, Span, TensorType, Var,
 )  # fmt: skip
 from loma.printer import print_expr
 from loma.walk import variables, walk
@@ -152,9 +152,11 @@ Operation = Literal["=", "+=", "-=", "*=", "/="]
 
 
 def index_statement(
-    scope: Scope, target: ast.Subscript | ast.Name, op: Operation, value: ast.expr, span: Span
-) -> Stmt:
-    """``target op value`` on elements of a tensor, or a sum into a float variable."""
+    scope: Scope, target: ast.Subscript | ast.Name, op: Operation, value: ast.expr, span: Span,
+    read: Callable[[Scope, ast.expr], Expr] = ex.scalar,
+) -> Assign | IndexAssign:  # fmt: skip
+    """``target op value`` on elements of a tensor, or a sum into a float variable. ``read`` makes
+    an expression of the value."""
     nodes: list[ast.expr] = [target, value]
     indices = free_indices(scope, *nodes)
     own = _target_names(scope, target)
@@ -169,7 +171,7 @@ def index_statement(
     ]
     with scope.with_symbols(*symbols), scope.elements():
         place = _place(scope, target)
-        expr = ex.scalar(scope, value)
+        expr = read(scope, value)
     if _is_truth(place) and op in ("+=", "-="):
         raise errors.AssignTypeMismatch(
             f"'{op}' adds up, and an element of a BoolTensor is 0 or 1", span,
@@ -227,7 +229,7 @@ def _place(scope: Scope, target: ast.Subscript | ast.Name) -> Index | Var:
 def _checked(
     scope: Scope, place: Index | Var, op: Literal["=", "+="], value: Expr, axes: tuple[Axis, ...],
     own: set[str], span: Span, text: str,
-) -> Stmt:  # fmt: skip
+) -> Assign | IndexAssign:  # fmt: skip
     """The statement, of whose target ``text`` is the text."""
     target_axes = tuple(axis for axis in axes if axis.name in own)
     summed = axes[len(target_axes) :]

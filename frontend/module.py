@@ -15,9 +15,12 @@ from loma.differentials import primal_name
 from loma.excerpts import Text, printable
 from loma.frontend import statements
 from loma.frontend.imports import Definition, Import, Unit, gather, is_import, join, read_imports
-from loma.frontend.long_chains import shorten
+from loma.frontend.long_chains import identifiers, shorten
+from loma.frontend.member_bodies import flatten
+from loma.frontend.members import Layouts
 from loma.frontend.own_derivatives import check_own_derivatives, unused_by_forward_mode
 from loma.frontend.python_syntax import parse_python
+from loma.frontend.projections import projections
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
 from loma.frontend.results import check_results
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
@@ -28,6 +31,8 @@ from loma.frontend.unsupported import unsupported
 from loma.ir import (
     FILE, Derivative, Function, Module, Span, Stmt, TensorType, is_tensor_function,
 )  # fmt: skip
+from loma.names import Names
+from loma.walk import calls as ir_calls
 from loma.walk import expressions, walk
 from loma.walk import statements as ir_statements
 
@@ -48,10 +53,11 @@ def parse(source: str, path: str = "<text>") -> Module:
     The module's name is the stem of ``path`` made an identifier, "module" if there is none.
     """
     source = gather(source, path)
+    shown: dict[str, str] = {}  # what the program calls variables that stand for members
     try:
-        return _module(source, path)
+        return _module(source, path, shown)
     except errors.UserError as error:
-        raise error.locate(source, path) from None
+        raise error.rename(shown).locate(source, path) from None
     except (RecursionError, MemoryError):
         raise _too_deep(*_deep_place(source)).locate(source, path) from None
 
@@ -65,7 +71,7 @@ def module_name(path: str) -> str:
     return name if name.isidentifier() else "module"
 
 
-def _module(source: Text, path: str) -> Module:
+def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
     units = [_unit(source, 0, PurePath(path).stem)]
     for number, (file, text) in enumerate(source.imports, 1):
         try:
@@ -78,26 +84,48 @@ def _module(source: Text, path: str) -> Module:
     defs = [node for node in definitions if isinstance(node, ast.FunctionDef)]
     derivatives = [node for node in definitions if isinstance(node, Derivative)]
     _check_names(classes, defs, derivatives, units[0].values)
-    program = Program()
+    program = Program(names=_all_names(units[0]))
+    layouts = Layouts(program, shown)
     for struct in sort_structs(classes):
-        read_struct(struct, program)
+        if not layouts.add(struct):
+            read_struct(struct, program)
+    program.tensor_structs = set(layouts.members)
     for node in defs:
+        if layouts.members:
+            layouts.header(node)
         program.functions[node.name] = function_header(node, program)
     ordered = sort_derivatives(derivatives, program.functions)
     for derivative in ordered:
         program.functions[derivative.name] = derivative_header(derivative, program)
+        if layouts.members:
+            layouts.derivative(derivative)
     own = check_own_derivatives(defs, program, ordered)
     functions: dict[str, Function] = {}
     calls: dict[str, dict[str, Span]] = {}
     for node in defs:
+        if layouts.members:
+            flatten(node, layouts)
         scope = function_scope(node, program)
         functions[node.name] = _function(scope, node)
         calls[node.name] = scope.calls
+    for part in projections(program, functions, own):
+        functions[part.name] = part
+        calls[part.name] = {call.function: part.span for call in ir_calls(part.body)}
     program.warnings += unused_by_forward_mode(ordered, own, program, calls)
     in_order, requests = sort_calls(functions, calls, ordered, own)
     structs = tuple(program.structs.values())
-    warnings = tuple(warning.locate(source, path) for warning in program.warnings)
-    return Module(module_name(path), structs, in_order, requests, source, path, warnings)
+    warnings = tuple(each.rename(shown).locate(source, path) for each in program.warnings)
+    packings = layouts.packings_of_structs()
+    return Module(module_name(path), structs, in_order, requests, source, path, warnings, packings)
+
+
+def _all_names(unit: Unit) -> Names:
+    """The names that a program mentions."""
+    names = Names(unit.definitions)
+    for node in unit.definitions.values():
+        if not isinstance(node, Derivative):
+            names.take(*identifiers(node))
+    return names
 
 
 def _unit(text: str, number: int, stem: str) -> Unit:

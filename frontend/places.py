@@ -8,7 +8,8 @@ from loma import builder as b
 from loma import errors
 from loma.aliases import CERTAIN, meetings
 from loma.frontend import expressions as ex
-from loma.frontend.scope import Scope, span_of
+from loma.frontend.scope import Scope, Symbol, span_of
+from loma.frontend.types import check_declarable
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
     ArrayType, Call, Expr, Function, Index, Member, Place, Span, StackType, StructType, TensorType,
@@ -36,6 +37,25 @@ def place(scope: Scope, node: ast.expr) -> Place:
             raise errors.SyntaxNotSupported("this cannot be assigned to", span_of(node))
 
 
+def result_variable(scope: Scope, name: ast.Name, type_: Type) -> Var:
+    """The variable that takes a result; a new one is declared by that."""
+    span = span_of(name)
+    if name.id not in scope.symbols:
+        scope.check_outermost(name.id, span)
+        check_declarable(scope, name.id, type_, span)
+        scope.add(Symbol(name.id, type_, "local", span))
+        return Var(name.id, type_, span)
+    symbol = scope.check_writable(name.id, span)
+    variable = Var(symbol.name, symbol.type, span)
+    if not b.convertible(type_, symbol.type) or b.same_ints(variable, type_) is not variable:
+        raise errors.AssignTypeMismatch(
+            f"'{name.id}' is {b.show_type(symbol.type)} and cannot take {b.show_type(type_)}", span,
+            related=((symbol.span, "declared here"),),
+        )  # fmt: skip
+    scope.unassigned.discard(name.id)
+    return variable
+
+
 def check_root(scope: Scope, node: ast.Subscript | ast.Attribute) -> str:
     """The variable that a target is a part of; an error when it is none."""
     root: ast.expr = node
@@ -54,15 +74,22 @@ def check_root(scope: Scope, node: ast.Subscript | ast.Attribute) -> str:
     return root.id
 
 
+def check_no_element(scope: Scope, node: ast.expr, what: str) -> None:
+    """Refuses an element of a tensor for an argument that is written to."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        symbol = scope.symbols.get(node.value.id)
+        if symbol is not None and isinstance(symbol.type, TensorType):
+            raise errors.CallArgNotLHS(
+                f"{what} is Out, and an element of a tensor cannot be passed there", span_of(node),
+                hint="let the function return what it computes: x[i] = f(...), or x[i], y[i] = "
+                "f(...) for two results",
+            )  # fmt: skip
+
+
 def argument_place(scope: Scope, arg: Expr, what: str) -> None:
     """Refuses an argument that is written to and cannot be."""
     step: Expr = arg
     while isinstance(step, Index | Member):
-        if isinstance(step, Index) and isinstance(step.base.type, TensorType):
-            raise errors.CallArgNotLHS(
-                f"{what} is Out, and an element of a tensor cannot be passed there", arg.span,
-                hint="pass a float variable, and assign it to the element after the call",
-            )  # fmt: skip
         step = step.base
     if not isinstance(step, Var):
         raise errors.CallArgNotLHS(

@@ -71,13 +71,24 @@ class Program:
     """What the functions of a module know of each other: structs and signatures.
 
     ``functions`` holds headers, bodies left empty, those of derivatives included; ``warnings``
-    what was found that may not be meant.
+    what was found that may not be meant. ``parts`` are the functions of one result that statements
+    need, by the function with several and the position of the result.
     """
 
     structs: dict[str, Struct] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     warnings: list[errors.UserWarning] = field(default_factory=list)
     layout: Layout = field(default_factory=lambda: Layout(integer=4, real=4, array=8))
+    parts: dict[tuple[str, int], str] = field(default_factory=dict)
+    tensor_structs: set[str] = field(default_factory=set)  # names of structs with tensors
+    names: Names = field(default_factory=Names)  # those that the text mentions, and further ones
+
+    def part(self, function: str, position: int) -> str:
+        """The name of the function that has one result of another one."""
+        key = function, position
+        if key not in self.parts:
+            self.parts[key] = self.names.fresh(f"_{function.lstrip('_')}_{position}")
+        return self.parts[key]
 
     def struct(self, name: str) -> Struct | None:
         """The struct of that name; a differential one exists as soon as it is asked for."""

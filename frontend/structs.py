@@ -7,7 +7,7 @@ import ast
 from loma import errors
 from loma.frontend.scope import Program, span_of, span_of_def
 from loma.frontend.types import check_bytes, read_type
-from loma.ir import Expr, Span, Struct, StructType, TensorType, Type
+from loma.ir import Expr, Span, Struct, StructType
 
 
 def _no_size(node: ast.Name) -> Expr:
@@ -28,15 +28,15 @@ def _check_name(name: str, span: Span) -> None:
         )  # fmt: skip
 
 
-def read_struct(node: ast.ClassDef, program: Program) -> Struct:
-    """``class Ray:`` with a declaration for each member; the program has it afterwards."""
+def member_annotations(node: ast.ClassDef) -> dict[str, tuple[ast.expr, Span]]:
+    """The members of ``class Ray:``, with their types as they are written and their places."""
     if node.bases or node.keywords or node.decorator_list:
         raise errors.SyntaxNotSupported(
             "a struct has no base classes or decorators", span_of_def(node),
             hint=f"class {node.name}:",
         )  # fmt: skip
     _check_name(node.name, span_of_def(node))
-    members: dict[str, tuple[Type, Span]] = {}
+    members: dict[str, tuple[ast.expr, Span]] = {}
     for item in node.body:
         match item:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=None):
@@ -46,7 +46,7 @@ def read_struct(node: ast.ClassDef, program: Program) -> Struct:
                         f"member '{name}' is declared twice", span_of(item.target), var=name,
                         related=((members[name][1], "first declared here"),),
                     )  # fmt: skip
-                members[name] = _member_type(annotation, program), span_of(item.target)
+                members[name] = annotation, span_of(item.target)
             case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
                 pass
             case _:
@@ -56,15 +56,17 @@ def read_struct(node: ast.ClassDef, program: Program) -> Struct:
                 raise errors.SyntaxNotSupported(
                     "a struct has declarations of members only", span_of(item), hint=hint
                 )
-    listed = tuple((name, type_) for name, (type_, _) in members.items())
+    return members
+
+
+def read_struct(node: ast.ClassDef, program: Program) -> Struct:
+    """``class Ray:`` with a declaration for each member; the program has it afterwards."""
+    members = member_annotations(node)
+    listed = tuple(
+        (name, read_type(annotation, program, _no_size))
+        for name, (annotation, _) in members.items()
+    )
     struct = Struct(node.name, listed, span_of_def(node))
     program.structs[struct.name] = struct
     check_bytes(StructType(struct.name), struct.span, program)
     return struct
-
-
-def _member_type(node: ast.expr, program: Program) -> Type:
-    type_ = read_type(node, program, _no_size)
-    if isinstance(type_, TensorType):
-        raise errors.UnknownType("a member of a struct cannot be a tensor", span_of(node))
-    return type_

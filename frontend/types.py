@@ -51,6 +51,13 @@ def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
             return StructType(name)
         case ast.Name(id=name) if name in _TENSORS:
             return TensorType(None, _TENSORS[name])
+        case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)) if (
+            name in program.tensor_structs
+        ):
+            raise errors.UnknownType(
+                f"'{name}' is a struct with tensors, which cannot stand here", span_of(node),
+                hint=f"it is the type of an argument, In[{name}], of a variable or of a result",
+            )  # fmt: skip
         case ast.Name(id="Array"):
             raise errors.UnknownType(
                 "an Array needs the type of its elements", span_of(node),

@@ -12,6 +12,7 @@ import torch
 from loma import bench, compiler
 from loma.bench import Bench, Explanation, Unit
 from loma.functions import LomaModule
+from loma.packed_calls import flat
 
 _SMALL = 0.001  # units that take less than this part of a call share one line
 
@@ -35,7 +36,7 @@ def measure(
     values = bench.prepared(arguments, kind, backward)
 
     def call(module: LomaModule) -> Callable[[], object]:
-        return bench.calling(getattr(module, function), values, backward)
+        return bench.calling(flat(getattr(module, function)), values, backward)
 
     plain = bench.bench(function, call(compiler.compile(path)), backward, dtype)
     if not explain:

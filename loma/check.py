@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from loma.packed_calls import flat
 from loma.reports import public
 
 
@@ -149,8 +150,12 @@ class _Point:
     def __init__(
         self, function: Callable[..., object], args: Sequence[object] | Mapping[str, object]
     ) -> None:
-        self.function = function
         self.name = str(getattr(function, "__name__", "function"))
+        members = getattr(function, "members", None)
+        if members is not None and flat(function) is not function:  # structs: each member is one
+            args = members(**args) if isinstance(args, Mapping) else members(*args)
+            function = flat(function)
+        self.function = function
         self.by_name = isinstance(args, Mapping)
         items = args.items() if isinstance(args, Mapping) else enumerate(args)
         self.args: dict[str | int, object] = dict(items)

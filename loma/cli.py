@@ -27,6 +27,7 @@ from loma.cli_point import FILE, named_size, point_arguments, point_options
 from loma.errors import ToolchainError, UserError, UserWarning
 from loma.excerpts import one_line
 from loma.ir import Function, Module, is_tensor_function, line_in_file
+from loma.packing import shown_names
 
 STAGES = ("parsed", "adjoint", "optimised", "kernels", "cpp", "c")
 
@@ -486,7 +487,7 @@ def _function(module: Module, name: str) -> Function:
             f"be checked by comparing what rev_diff({name}) and fwd_diff({name}) give: "
             "docs/tutorial.md shows both"
         )
-    return function
+    return function if module.packings is None else shown_names(function, module.packings)
 
 
 def _signature(function: Function) -> str:

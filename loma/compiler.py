@@ -180,7 +180,8 @@ def _obtain(program: Program, key: str) -> LomaModule:
     return module
 
 
-_FIELDS = ("name", "namespace", "operators", "functions", "structs")  # of what _build returns
+# Of what _build returns.
+_FIELDS = ("name", "namespace", "operators", "functions", "structs", "tensor_structs")
 
 
 def _build(program: Program) -> tuple[Path, Record]:
@@ -206,6 +207,7 @@ def _build(program: Program) -> tuple[Path, Record]:
         "operators": operators,
         "functions": pipeline.function_records(stage),
         "structs": scalar.struct_records(stage.module),
+        "tensor_structs": pipeline.tensor_struct_records(stage.module),
         "warnings": [warning.record() for warning in stage.module.warnings],
     }
 

@@ -193,12 +193,12 @@ def tensor_forward_signature(
     params: list[Param] = []
     for param in primal.params:
         params.append(param)
-        if _has_tangent(param.type):
+        if has_tangent(param.type):
             tangent = names.fresh(f"_t_{param.name.lstrip('_')}")
             params.append(Param(tangent, param.type, param.mode, span))
     results: list[Type] = []
     for type_ in primal.results:
-        results += [type_, type_] if _has_tangent(type_) else [type_]
+        results += [type_, type_] if has_tangent(type_) else [type_]
     return tuple(params), tuple(results)
 
 
@@ -224,5 +224,6 @@ def tensor_reverse_signature(primal: Function, span: Span = NOWHERE) -> tuple[Pa
     return tuple(params)
 
 
-def _has_tangent(type_: Type) -> bool:
+def has_tangent(type_: Type) -> bool:
+    """Whether forward mode gives a tangent to values of the type, in the tensor layer."""
     return type_ == FLOAT or (isinstance(type_, TensorType) and type_.element != "int")

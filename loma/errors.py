@@ -22,6 +22,8 @@ script written for it can catch and read them here. A wrong *call* of a compiled
 from __future__ import annotations
 
 import builtins
+import re
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Self, TypeAlias
 
@@ -70,6 +72,11 @@ class Name(str):
     arg = id
 
 
+def renamed(text: str, shown: Mapping[str, str]) -> str:
+    """A text with other names for those in ``shown``."""
+    return re.sub(r"\w+", lambda word: shown.get(word[0], word[0]), text)
+
+
 class _Report(Exception):
     """What is to be said of a place in a program's text."""
 
@@ -90,6 +97,14 @@ class _Report(Exception):
         """Says which text the spans point into, unless that is known; returns the report."""
         if not self.source:
             self.source, self.path = source, path
+        return self
+
+    def rename(self, shown: Mapping[str, str]) -> Self:
+        """Says names as the program has them, where the compiler has others; returns the report."""
+        if shown:
+            self.message = renamed(self.message, shown)
+            self.hint = None if self.hint is None else renamed(self.hint, shown)
+            self.related = tuple((span, renamed(note, shown)) for span, note in self.related)
         return self
 
     def to_string(self) -> str:

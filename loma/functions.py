@@ -46,13 +46,14 @@ class LomaModule:
         self.__record__ = record
         self.__scalar_functions__ = scalar_functions
         self.__native__ = native
-        self.__dict__.update(struct_classes(record["structs"], lambda: self))
+        classes = struct_classes([*record["structs"], *record["tensor_structs"]], lambda: self)
+        self.__dict__.update(classes)
         if native is not None:
             from loma.tensor_functions import tensor_function
 
             for item in record["functions"]:
                 if item["layer"] == "tensor":
-                    self.__dict__[item["name"]] = tensor_function(item, native)
+                    self.__dict__[item["name"]] = tensor_function(item, native, classes)
 
     @public
     def show(self, stage: str = "parsed", function: str | None = None) -> str:
@@ -69,14 +70,14 @@ class LomaModule:
         if name in names:
             self.__dict__.update(self.__scalar_functions__(self))
             return self.__dict__[name]
-        hint = suggest(name, [*names, *(struct[0] for struct in record["structs"])])
+        hint = suggest(name, [*names, *_struct_names(record)])
         hint = hint or f"its functions are {', '.join(names) or 'none'}"
         raise AttributeError(f"loma module '{record['name']}' has no function '{name}': {hint}")
 
     def __dir__(self) -> list[str]:
         record = self.__record__
         names = {item["name"] for item in record["functions"]}
-        return sorted({*names, *(struct[0] for struct in record["structs"]), "show"})
+        return sorted({*names, *_struct_names(record), "show"})
 
     def __repr__(self) -> str:
         names = ", ".join(item["name"] for item in self.__record__["functions"])
@@ -84,6 +85,10 @@ class LomaModule:
 
     def __reduce__(self) -> tuple[Callable[..., LomaModule], tuple[str, str, str]]:
         return _reload, (self.__source__, self.__file__, self.__record__["name"])
+
+
+def _struct_names(record: Record) -> list[str]:
+    return [struct[0] for struct in (*record["structs"], *record["tensor_structs"])]
 
 
 def _reload(source: str, path: str, name: str) -> LomaModule:

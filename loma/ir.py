@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from loma.errors import UserWarning
+    from loma.packing import Packings
 
 # ------------------------------------------------------------------------------------- positions
 
@@ -527,6 +528,7 @@ class Module:
     source: str = field(default="", compare=False)
     path: str = field(default="<text>", compare=False)
     warnings: tuple[UserWarning, ...] = field(default=(), compare=False)
+    packings: Packings | None = field(default=None, compare=False)  # None: no structs with tensors
 
     def function(self, name: str) -> Function:
         """The function of that name; KeyError when there is none."""

@@ -76,7 +76,7 @@ def parsed(source: str, path: str = "<text>", name: str | None = None) -> Module
 def adjoint(module: Module) -> Module:
     from loma import ad
 
-    with _located(module.source, module.path):
+    with _located_in(module):
         return _verified(ad.differentiate(module))
 
 
@@ -103,7 +103,7 @@ def optimised(
     if not every:
         called = {call.function for name in wanted for call in calls(module.function(name).body)}
         wanted = [name for name in wanted if name not in called]
-    with _located(module.source, module.path):
+    with _located_in(module):
         module = _verified(passes.joined(module))
         split, pairs = ad.split_pairs(module, names=wanted, save=save)
         final = _verified(passes.optimise(_verified(split)))
@@ -142,7 +142,7 @@ def derived(base: Optimised, function: str) -> Optimised:
             source.kind == "saved" for source in pair.sources
         ):
             names = (pair.forward, pair.backward)
-    with _located(base.module.source, base.module.path):
+    with _located_in(base.module):
         start = passes.joined(_reachable(base.module, names))
         split, pairs = ad.split_pairs(_reachable(start, names), list(names), base.save)
         zeroed |= {pair.forward: zeroed.get(pair.primal, ()) for pair in pairs}
@@ -155,7 +155,7 @@ def generated(stage: Optimised, timed: bool = False, contract: bool = True) -> G
     measures its statements; ``contract``: a product and a sum may be rounded as one."""
     from loma.backends import libtorch
 
-    with _located(stage.module.source, stage.module.path):
+    with _located_in(stage.module):
         return libtorch.generate(
             stage.module, stage.pairs, stage.names, stage.zeroed, timed, contract
         )
@@ -178,7 +178,7 @@ def specialised(
 
     general = find(stage.module, function)
     names = binding.slot_names(general, stage.zeroed.get(function, ()))
-    with _located(stage.module.source, stage.module.path):
+    with _located_in(stage.module):
         module = passes.optimise(_verified(known_sizes(stage.module, function, values)))
         slots = {name: values[name] for name in names}
         operator = f"{namespace}::{cpp_name(function)}"
@@ -202,7 +202,7 @@ def generated_scalars(stage: Optimised) -> GeneratedSource:
     from loma.backends import scalar
 
     names = [function.name for function in stage.scalar_functions]
-    with _located(stage.module.source, stage.module.path):
+    with _located_in(stage.module):
         return scalar.generate(_reachable(stage.module, tuple(names)), names)
 
 
@@ -210,7 +210,7 @@ def generated_c(module: Module, options: Options | None = None) -> GeneratedSour
     """Scalar functions as a C file for any host; ``module`` is the stage ``adjoint``."""
     from loma.backends import c
 
-    with _located(module.source, module.path):
+    with _located_in(module):
         return c.generate(module, options or c.Options())
 
 
@@ -220,10 +220,25 @@ def function_records(stage: Optimised) -> list[dict[str, Any]]:
     from loma.backends.libtorch import binding
 
     return [
-        binding.record(function, stage.zeroed.get(function.name, ()))
+        binding.record(function, stage.zeroed.get(function.name, ()), stage.module.packings)
         if is_tensor_function(function)
         else scalar.function_record(function)
         for function in stage.functions
+    ]
+
+
+def tensor_struct_records(module: Module) -> list[Any]:
+    """Structs with tensors as :mod:`loma.structs` takes them, parts first."""
+    structs = module.packings.structs if module.packings else {}
+    return [
+        [
+            name,
+            [
+                [member, ["struct", kind] if kind in structs else [kind]]
+                for member, kind in members.items()
+            ],
+        ]
+        for name, members in structs.items()
     ]
 
 
@@ -284,7 +299,7 @@ def _kernels_text(module: Module, function: str | None) -> str:
     from loma.backends import libtorch
 
     functions = module.functions if function is None else (find(module, function),)
-    with _located(module.source, module.path):
+    with _located_in(module):
         texts = [libtorch.kernels_text(f, module) for f in functions if is_tensor_function(f)]
     return "\n\n".join(texts)
 
@@ -294,7 +309,7 @@ def _c_text(module: Module, function: str | None) -> str:
 
     if function is None:
         return generated_c(module).text
-    with _located(module.source, module.path):
+    with _located_in(module):
         return c.function_text(module, find(module, function).name)
 
 
@@ -307,6 +322,17 @@ def _verified(module: Module) -> Module:
 
     verify(module)
     return module
+
+
+@contextmanager
+def _located_in(module: Module) -> Iterator[None]:
+    """Tells errors that pass which text they point into, and how it calls things."""
+    try:
+        with _located(module.source, module.path):
+            yield
+    except UserError as error:
+        error.rename(module.packings.shown if module.packings else {})
+        raise
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Structs as Python objects: ``ray = m.Ray(t=1.0)``, with the members as attributes.
 
 A call takes any object that has the attributes; what it returns is an object of the struct's class.
-A type is described by what JSON can hold: ``["float"]``, ``["int"]``, ``["struct", name]``, or
-``["array", element, size]``.
+A type is described by what JSON can hold: ``["float"]``, ``["int"]``, ``["struct", name]``,
+``["array", element, size]`` or ``["tensor"]``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ class StructClass(type):
         if any(_is_open(type_, classes) for type_ in members.values()):
             raise TypeError(
                 f"{cls.__name__} has arrays of any size in it, which a NumPy structure cannot have"
+            )
+        if any(_has_tensor(type_, classes) for type_ in members.values()):
+            raise TypeError(
+                f"{cls.__name__} has tensors in it, which a NumPy structure cannot have"
             )
         if not members:  # C has no empty structs: there is an int in it
             return np.dtype({"names": [], "formats": [], "itemsize": 4})
@@ -69,7 +73,7 @@ class Struct(metaclass=StructClass):
             setattr(self, member, value)
 
     def __repr__(self) -> str:
-        members = ", ".join(f"{name}={_plain(value)!r}" for name, value in _values(self).items())
+        members = ", ".join(f"{name}={_shown(value)}" for name, value in _values(self).items())
         return f"{type(self).__name__}({members})"
 
     def __eq__(self, other: object) -> bool:
@@ -97,12 +101,17 @@ def struct_classes(
         cls.__doc__ = f"The struct {name} of a loma program: {', '.join(m for m, _ in members)}"
         _layouts[cls] = _Layout(dict(members), classes, origin)
         classes[name] = cls
+        if any(_has_tensor(type_, classes) for _, type_ in members):
+            _register(cls, [member for member, _ in members])
     return classes
 
 
 def zero(type_: TypeRecord, classes: Mapping[str, StructClass]) -> Any:
-    """The all-zero value of a type; an array of any size has no elements."""
+    """The all-zero value of a type; an array of any size has no elements, and a tensor, whose shape
+    nobody knows, is None."""
     match type_:
+        case ["tensor"]:
+            return None
         case ["int"]:
             return 0
         case ["float"]:
@@ -132,6 +141,13 @@ def _is_open(type_: TypeRecord, classes: Mapping[str, StructClass]) -> bool:
     return any(_is_open(member, classes) for member in _layouts[classes[leaf[1]]].members.values())
 
 
+def _has_tensor(type_: TypeRecord, classes: Mapping[str, StructClass]) -> bool:
+    if type_[0] != "struct":
+        return bool(type_[0] == "tensor")
+    members = _layouts[classes[type_[1]]].members
+    return any(_has_tensor(member, classes) for member in members.values())
+
+
 def _leaf(type_: TypeRecord) -> tuple[TypeRecord, tuple[Any, ...]]:
     shape: tuple[Any, ...] = ()
     while type_[0] == "array":
@@ -153,6 +169,30 @@ def _values(struct: Struct) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Arrays and tensors as lists, which compare and print well."""
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _shown(value: Any) -> str:
+    """The text of a member; of a large tensor its shape."""
+    if hasattr(value, "numel") and value.numel() > 100:
+        return f"<tensor of shape {list(value.shape)}>"
+    return repr(_plain(value))
+
+
+def _register(cls: StructClass, members: Sequence[str]) -> None:
+    """Lets torch see the tensors in an object of a struct: ``torch.func.grad`` and its relatives
+    take it, and give one back."""
+    from torch.utils import _pytree
+
+    def unflatten(values: Any, context: Any) -> Any:
+        return cls(*values)
+
+    def flatten(struct: Struct) -> tuple[list[Any], None]:
+        return [getattr(struct, member) for member in members], None
+
+    def flatten_with_keys(struct: Struct) -> tuple[list[tuple[Any, Any]], None]:
+        return [(_pytree.GetAttrKey(m), getattr(struct, m)) for m in members], None
+
+    _pytree.register_pytree_node(cls, flatten, unflatten, flatten_with_keys_fn=flatten_with_keys)
 
 
 def _rebuild(module: object, name: str, members: dict[str, Any]) -> Struct:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from loma.functions import documentation, signature
+from loma.packed_calls import packed, positional, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 Record = dict[str, Any]  # of a function; see loma.backends.libtorch.binding.record
 
 
-def tensor_function(record: Record, native: ModuleType) -> Callable[..., Any]:
+def tensor_function(
+    record: Record, native: ModuleType, structs: Mapping[str, Callable[[], Any]]
+) -> Callable[..., Any]:
     """The function itself; one that libtorch cannot call raises TypeError with the reason.
+    ``structs`` are the classes of the module's structs.
 
     Where the runtime can call it over lists, it has the attribute ``each``.
     """
@@ -26,6 +30,9 @@ def tensor_function(record: Record, native: ModuleType) -> Callable[..., Any]:
     call = _completed(record, call)
     if not record["refusal"] and (each := native.each(record["operator"])) is not None:
         call.each = _completed(record, each)  # type: ignore[attr-defined]
+    if "packed" in record:
+        call = packed(record, call, structs)
+        record = shown(record)
     call.__name__ = call.__qualname__ = record["name"]
     call.__module__ = native.__name__
     call.__doc__ = documentation(record)
@@ -88,7 +95,7 @@ def _traced(record: Record, namespace: str) -> Callable[..., Any]:
     single = any(param["kind"] == "Tensor32" for param in params)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        values = _positional(function, names, args, kwargs)
+        values = positional(function, names, args, kwargs)
         for at in floats:
             values[at] = _as_tensor(values[at], values, tensors or floats, single)
         given = operator(*values)
@@ -101,27 +108,6 @@ def _traced(record: Record, namespace: str) -> Callable[..., Any]:
         return given[0] if results else None
 
     return call
-
-
-def _positional(
-    function: str, names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Any]:
-    """The arguments in order. TypeError, as the C++ entry raises it."""
-    listed = ", ".join(names)
-    if len(args) > len(names):
-        noun = "argument" if len(names) == 1 else "arguments"
-        raise TypeError(f"{function}() takes {len(names)} {noun} ({listed}), got {len(args)}")
-    values = list(args)
-    for name in kwargs:
-        if name not in names:
-            raise TypeError(f"{function}() has no argument '{name}'; its arguments are: {listed}")
-        if name in names[: len(args)]:
-            raise TypeError(f"{function}() got argument '{name}' twice")
-    for name in names[len(args) :]:
-        if name not in kwargs:
-            raise TypeError(f"{function}() misses argument '{name}'; its arguments are: {listed}")
-        values.append(kwargs[name])
-    return values
 
 
 def _as_tensor(value: Any, values: Sequence[Any], sources: Sequence[int], single: bool) -> Tensor:

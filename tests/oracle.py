@@ -19,6 +19,7 @@ from loma.ad import SplitPair, differentiate, split_pairs
 from loma.backends.interpreter import Interpreter
 from loma.frontend import parse
 from loma.ir import Function, IntType, TensorType, Type
+from loma.packed_calls import flat
 from loma.verify import verify
 
 Tensors = tuple[torch.Tensor, ...]
@@ -72,8 +73,8 @@ class Program:
         return loma.compile_many(self.parts)
 
     def compiled(self, name: str) -> Any:
-        """The function that libtorch runs."""
-        return next(getattr(m, name) for m in self._modules if name in dir(m))
+        """The function that libtorch runs, of members where the program has structs."""
+        return flat(next(getattr(m, name) for m in self._modules if name in dir(m)))
 
     @functools.cached_property
     def _split(self) -> tuple[Interpreter, dict[str, SplitPair]]:

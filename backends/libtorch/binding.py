@@ -17,11 +17,13 @@ from loma.ir import (
     is_tensor_function,
 )  # fmt: skip
 from loma.names import Names
+from loma.packed_calls import packed_record
 from loma.printer import print_param, print_type
 from loma.sizes import Binding, bindings
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
+    from loma.packing import Packings
 
 # By function: positions of parameters that no caller passes, because they start at zero.
 Zeroed = Mapping[str, tuple[int, ...]]
@@ -104,6 +106,11 @@ def _kind(type_: Type) -> str | None:
             return None
 
 
+def _shown(name: str, packings: Packings | None) -> str:
+    """What the program calls an argument."""
+    return packings.shown.get(name, name) if packings else name
+
+
 # --------------------------------------------------------------------------------------- slots
 
 
@@ -164,6 +171,7 @@ def function_rows(
             frozenset(zeroed.get(function.name, ())),
             _needs(backwards.get(function.name)),
             _split(pair) if pair else None,
+            module.packings,
         )
         rows.append(row.print(len(rows)))
     return tuple(rows)
@@ -187,6 +195,7 @@ class _Row:
     zeroed: frozenset[int]
     needs: dict[int, int]
     split: SplitRow | None
+    packings: Packings | None
 
     @property
     def passed(self) -> tuple[Param, ...]:
@@ -245,8 +254,9 @@ class _Row:
         if role == "Adjoint" and _rank(param.type) < 0:  # the argument stands before its adjoint
             like = max(k for k in range(position) if k not in self.zeroed)
         array = dims if _rank(param.type) > 0 else "nullptr"
+        name = cpp_string(_shown(param.name, self.packings))
         return (
-            f"{{{cpp_string(param.name)}, loma::Kind::{_kind(param.type)}, loma::Role::{role}, "
+            f"{{{name}, loma::Kind::{_kind(param.type)}, loma::Role::{role}, "
             f"{_rank(param.type)}, {array}, {like}}}"
         )
 
@@ -319,9 +329,12 @@ def _declaration(function: Function, passed: Sequence[Param], returned: int) -> 
 # ------------------------------------------------------------------------------------- records
 
 
-def record(function: Function, zeroed: Collection[int]) -> dict[str, Any]:
+def record(
+    function: Function, zeroed: Collection[int], packings: Packings | None = None
+) -> dict[str, Any]:
     """What :mod:`loma.functions` makes the Python callable from, as JSON values."""
     defaults = default_values(function)
+    packing = packings.functions.get(function.name) if packings else None
     return {
         "name": function.name,
         "layer": "tensor",
@@ -331,9 +344,10 @@ def record(function: Function, zeroed: Collection[int]) -> dict[str, Any]:
         "results": returned_results(function, zeroed),
         "result_types": [print_type(result) for result in function.results],
         "adjoints": bool(zeroed),
+        **({"packed": packed_record(packing, function, zeroed)} if packing else {}),
         "params": [
             {
-                "name": param.name,
+                "name": _shown(param.name, packings if packing else None),
                 "type": print_type(param.type),
                 "kind": _kind(param.type),
                 "mode": param.mode,

@@ -131,13 +131,13 @@ def _write_param_checks(writer: Writer, context: FunctionContext, host: Host) ->
     """Checks of the arguments' sizes, for calls from inside: the dispatcher does its own."""
     for param in context.function.params:
         if isinstance(param.type, TensorType) and param.type.dims is not None:
-            place = cpp_string(f"{context.function.name}: argument '{param.name}'")
+            place = cpp_string(f"{context.function.name}: argument '{context.named(param.name)}'")
             shape = host.shape(param.type)
             writer.line(f"loma::check_shape({cpp_name(param.name)}, {shape}, {place});")
     for size, at in bindings(context.function.params).items():
         if at.offset > 0:
             param = context.function.params[at.param]
-            place = cpp_string(f"{context.function.name}: argument '{param.name}'")
+            place = cpp_string(f"{context.function.name}: argument '{context.named(param.name)}'")
             text = print_expr(dims_of(param)[at.dim])
             wanted = cpp_string(f"{text} with a whole {size}, 0 or more")
             writer.line(f"loma::check_size({cpp_name(size)}, {place}, {wanted});")

@@ -137,7 +137,7 @@ class FunctionContext:
         if var.name.startswith("@"):
             return "the value"
         text = text_at(self.module.source, var.span)
-        return text if text.isidentifier() else var.name
+        return text if text.isidentifier() else self.named(var.name)
 
     def shown(self, expr: Expr) -> str:
         """An expression for messages, as the program has it; for one that the program has not, the
@@ -204,6 +204,11 @@ class FunctionContext:
         if not line:
             return f"{function.primal or function.name}{backward}: "
         return f"{self._function_at(line)}: line {line_in_file(line)}{backward}: "
+
+    def named(self, name: str) -> str:
+        """A variable's name for messages: that of a member, if it stands for one."""
+        packings = self.module.packings
+        return packings.shown.get(name, name) if packings else name
 
     def dimension(self, tensor: str, dim: int) -> int:
         """A dimension as the program counts it: private tensors may have one less."""

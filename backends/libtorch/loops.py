@@ -332,14 +332,13 @@ def _write_loose_checks(
 ) -> None:
     for check in checks:
         place = cpp_string(context.place(check.line or line))
+        text = cpp_string(check.text)
         if check.subscript is None:
-            writer.line(
-                f"outside_.check_elements({check.number}, {place}, {cpp_string(check.text)});"
-            )
+            writer.line(f"outside_.check_elements({check.number}, {place}, {text});")
             continue
-        tensor = cpp_string("the value" if check.tensor.startswith("@") else check.tensor)
+        name = "the value" if check.tensor.startswith("@") else context.named(check.tensor)
         writer.line(
-            f"outside_.check({check.number}, {place}, {cpp_string(check.text)}, {tensor}, "
+            f"outside_.check({check.number}, {place}, {text}, {cpp_string(name)}, "
             f"{context.dimension(check.tensor, check.subscript.dim)}, "
             f"{strip(context.ints(check.subscript.size))});"
         )
