@@ -175,7 +175,9 @@ def index_statement(
     if _is_truth(place) and op in ("+=", "-="):
         raise errors.AssignTypeMismatch(
             f"'{op}' adds up, and an element of a BoolTensor is 0 or 1", span,
-            hint="write max(... for k in K) for 'any', min(...) for 'all', or declare an IntTensor",
+            hint=_instead_of_adding(
+                ast.unparse(target), [axis.name for axis in axes if axis.name not in own]
+            ),
         )  # fmt: skip
     if op in ("*=", "/="):
         expr = b.binary(op[0], place, expr, span)
@@ -189,6 +191,15 @@ def index_statement(
         expr = b.truth(expr)
     kind: Literal["=", "+="] = "+=" if op in ("+=", "-=") else "="
     return _checked(scope, place, kind, expr, axes, own, span, ast.unparse(target))
+
+
+def _instead_of_adding(target: str, summed: list[str]) -> str:
+    """What to write for ``+=`` to an element of a BoolTensor."""
+    counts = "an IntTensor counts"
+    if summed:
+        return f"write max(... for {summed[0]} in range(n)) for 'any', min(...) for 'all'; {counts}"
+    again = "in a 'for' statement where an element is named more than once"
+    return f"write {target} = {target} or ..., {again}; {counts}"
 
 
 def _is_truth(place: Index | Var) -> bool:

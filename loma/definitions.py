@@ -91,10 +91,11 @@ def leaky_relu(c: Definition) -> Expr:
 
 
 def logsumexp(c: Definition) -> Expr:
-    """m + log(sum(exp(x - m))), m the largest element where it is finite, else 0"""
+    """m + log(sum(exp(x - m))), m the largest element where it is finite, else 0. That of no
+    elements is -inf."""
     x = c.once(c.args[0])
     dims = {"dims": c.attrs["dims"]}
-    largest = c.once(_op(c, "amax", x, **dims, keepdim=1))
+    largest = c.once(_op(c, "amax_or_zero", x, **dims, keepdim=1))
     finite = _op(c, "eq", _op(c, "sub", largest, largest), b.flt(0))
     offset = c.once(b.no_diff(_op(c, "where", finite, largest, b.flt(0))))
     total = c.once(_op(c, "sum", _op(c, "exp", _op(c, "sub", x, offset)), **dims, keepdim=1))

@@ -200,6 +200,15 @@ _ROWS: tuple[OpInfo, ...] = (
         any_element=True,
     ),
     OpInfo(
+        "amax_or_zero",
+        ("x",),
+        _REDUCE,
+        shapes.reduce,
+        "largest element over dims, 0 of no elements",
+        differentiable=False,
+        internal=True,
+    ),
+    OpInfo(
         "prod",
         ("x",),
         _REDUCE,

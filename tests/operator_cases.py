@@ -331,6 +331,8 @@ CASES = [
     Case("ones", "x: N, M", "Tensor[N, M]", "ones([N, 1]) * x * x", lambda x: x * x),
     Case("zeros_like", "x: N, M", "Tensor[N, M]", "zeros_like(x) + x * x", lambda x: x * x),
     Case("ones_like", "x: *2", "Tensor", "ones_like(x) * x * x", lambda x: x * x),
+    Case("amax_or_zero", "x: N, M", "Tensor[N, M]", "x - no_diff(amax_or_zero(x, [1], True))",
+         lambda x: x - x.amax(1, keepdim=True).detach(), smooth=False),
     Case("no_diff", "x: N, M", "Tensor[N, M]", "x * no_diff(x)", lambda x: x * x.detach(),
          smooth=False, ops=("mul",)),
 ]  # fmt: skip

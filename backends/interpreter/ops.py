@@ -78,6 +78,11 @@ def _amax(x: Array, *, dims: Shape, keepdim: int) -> Array:
     return np.asarray(np.max(x, axis=_axes(dims), keepdims=bool(keepdim)))
 
 
+def _amax_or_zero(x: Array, *, dims: Shape, keepdim: int) -> Array:
+    of_none = np.sum(x, axis=_axes(dims), keepdims=bool(keepdim))
+    return _amax(x, dims=dims, keepdim=keepdim) if x.size else np.asarray(of_none)
+
+
 def _amin(x: Array, *, dims: Shape, keepdim: int) -> Array:
     return np.asarray(np.min(x, axis=_axes(dims), keepdims=bool(keepdim)))
 
@@ -228,6 +233,7 @@ OPS: dict[str, Rule] = {
     "sum": _sum,
     "mean": _mean,
     "amax": _amax,
+    "amax_or_zero": _amax_or_zero,
     "amin": _amin,
     "prod": _prod,
     "argmax": _argmax,

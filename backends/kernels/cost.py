@@ -41,8 +41,8 @@ _ELEMENTWISE = frozenset(
 )
 _OF_ARGUMENT = frozenset(  # one operation for each element of the first argument
     {
-        "sum", "mean", "amax", "amin", "prod", "argmax", "argmin", "cumsum", "cumprod", "sum_to",
-        "sum_to_like", "scatter_add", "scatter_add_like",
+        "sum", "mean", "amax", "amax_or_zero", "amin", "prod", "argmax", "argmin", "cumsum",
+        "cumprod", "sum_to", "sum_to_like", "scatter_add", "scatter_add_like",
     }
 )  # fmt: skip
 _SOFTMAX_STEPS = 5  # largest, difference, exp, sum, quotient (or difference)

@@ -23,7 +23,8 @@ from loma.ops import OPS
 from loma.walk import statements
 
 _REDUCTIONS: dict[str, ReduceKind] = {
-    "sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "prod": "prod",
+    "sum": "sum", "mean": "sum", "amax": "max", "amax_or_zero": "max", "amin": "min",
+    "prod": "prod",
 }  # fmt: skip
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
 
@@ -166,7 +167,14 @@ class _Lowering:
         self.declarations.append(Declare(var, None, self._stmt.span))
         target = Index(var, own, FLOAT)
         self.statements.append(IndexAssign(target, "=", element, tuple(axes), self._stmt.span))
+        if value.name == "amax_or_zero" and isinstance(element, Reduce):
+            self._if_any(tuple(axis.extent for axis in element.axes))
         return var
+
+    def _if_any(self, extents: tuple[Expr, ...]) -> None:
+        """Leaves the last statement's target at zero where there is nothing to reduce."""
+        some = Binary(">", sizes.product(extents), IntConst(0), INT)
+        self.statements.append(If(some, (self.statements.pop(),), ()))
 
     def _reduced(self, value: Op, axes: list[Axis]) -> Expr:
         (x,) = value.args
@@ -219,9 +227,7 @@ class _Lowering:
             return Reduce("max", self.element(x, at(own, axis)), (axis,), FLOAT)
 
         top = per_row("_max", largest)
-        # The softmax of no elements is no error.
-        some = Binary(">", dims[dim], IntConst(0), INT)
-        self.statements.append(If(some, (self.statements.pop(),), ()))
+        self._if_any((dims[dim],))  # the softmax of no elements is no error
 
         def shifted(_: Op, every: list[Axis]) -> Expr:
             row = [*every[:dim], *every[dim + 1 :]]

@@ -182,6 +182,11 @@ def _reduction(name: str) -> Row:
     return Row(emit, _h(name), checked=True)
 
 
+def _amax_or_zero(c: Lowered) -> str:
+    largest, total = (_reduction(name).emit(c) for name in ("amax", "sum"))
+    return f"({c.args[0]}.sym_numel() == 0 ? {total} : {largest})"
+
+
 def _along(name: str) -> Row:
     def emit(c: Lowered) -> str:
         return f"at::{name}({c.args[0]}, {c.const('dim')})"
@@ -411,6 +416,7 @@ ROWS: dict[str, Row] = {
     "sum": _reduction("sum"),
     "mean": _reduction("mean"),
     "amax": _reduction("amax"),
+    "amax_or_zero": Row(_amax_or_zero, _h("amax", "sum"), checked=True),
     "amin": _reduction("amin"),
     "prod": Row(_prod, (), checked=True),
     "argmax": _along("argmax"),
