@@ -207,6 +207,14 @@ def split_radix(x : In[Tensor[K, 2]], p : In[IntTensor[K]]) -> Tensor[10]:
     y[p[i] * 2 + j] = x[i, j] * x[i, j]
     return y
 """, lambda x, p: _put(x.new_zeros(5, 2), p, value=x * x).view(10), ((3, 2), PLACES)),
+    Case("at_sums", """
+def at_sums(x : In[Tensor[K]], c : In[IntTensor[K, 2]]) -> Tensor[8]:
+    y : Tensor[8]
+    y[sum(c[i, k] for k in range(2))] = exp(x[i])
+    y[sum(c[i, k] for k in range(2))] += x[i]
+    return y
+""", lambda x, c: _put(x.new_zeros(8), c.sum(1), value=torch.exp(x) + x),
+    ((3,), Indices([[4, 1], [0, 3], [1, 1]]))),  # type: ignore[list-item]
     Case("nothing", """
 def nothing(y0 : In[Tensor[N, M]], x : In[Tensor[K, M]], p : In[IntTensor[K]]) -> Tensor[N, M]:
     y = 1.0 * y0
