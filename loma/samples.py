@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 
 import torch
 
+from loma.distinct import unproved
 from loma.errors import suggest
 from loma.ir import (
     Binary,
     Expr,
     FloatType,
     Function,
+    Index,
+    IndexAssign,
     IntConst,
     IntType,
     Param,
@@ -29,6 +32,7 @@ from loma.ir import (
 )
 from loma.printer import print_type
 from loma.sizes import bindings, dims_of, scaled_size
+from loma.walk import statements, walk
 
 
 class SampleError(ValueError):
@@ -55,7 +59,9 @@ def sample_arguments(
     """A value for each argument that Python passes, by name, in order.
 
     Tensors are float64 and standard normal (``positive``: uniform in [0.5, 1.5]), integer tensors
-    hold 0 and 1, an ``int`` is 2. The ``Out`` arguments of a derivative are left out, as in a call.
+    hold 0 and 1, or the numbers from 0 in any order where an assignment to distinct elements takes
+    its subscripts from them; an ``int`` is 2. The ``Out`` arguments of a derivative are left out,
+    as in a call.
 
     Raises SampleError for names that the function lacks, shapes that contradict one another, and
     what cannot be made up (the shape of a tensor of any rank, arrays, structs; any size, if the
@@ -73,6 +79,7 @@ def sample_arguments(
             return torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
+    places = _places(function)
     arguments: dict[str, object] = {}
     total = 0
     for param in params:
@@ -86,7 +93,10 @@ def sample_arguments(
                 shape = _shape(function, param, tensor, given, sizes | ints)
                 total += 8 * math.prod(shape)  # bytes, in float64
                 _refuse_huge(function, param, shape, total)
-                if tensor.integer:
+                if param.name in places and shape:
+                    order = torch.rand(shape, generator=generator)
+                    arguments[param.name] = torch.argsort(order, -1)
+                elif tensor.integer:
                     made = torch.randint(0, 2, shape, generator=generator)
                     arguments[param.name] = made.bool() if tensor.element == "bool" else made
                 else:
@@ -97,6 +107,17 @@ def sample_arguments(
                     "which is neither a tensor nor a number"
                 )
     return arguments
+
+
+def _places(function: Function) -> set[str]:
+    """The IntTensors that tell which elements are assigned, each at most once."""
+    return {
+        node.base.name
+        for stmt in statements(function.body)
+        if isinstance(stmt, IndexAssign) and unproved(stmt)
+        for node in walk(stmt.target)
+        if isinstance(node, Index) and node != stmt.target and isinstance(node.base, Var)
+    }
 
 
 def bind_sizes(

@@ -30,6 +30,19 @@ def _kept(y: Tensor, x: Tensor, p: Tensor) -> Tensor:
     return y
 
 
+def _spun(x: Tensor, steps: int) -> Tensor:
+    y = x
+    for t in range(steps):
+        y = torch.roll(torch.sin(y) * x, t)
+    return y
+
+
+def _over_each_other(x: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    y = x.new_zeros(6).index_put((p,), torch.exp(x))
+    y = y.index_put((q,), x * y[p])
+    return y.index_put((p,), y[q], accumulate=True)
+
+
 def _mixed(x: Tensor) -> Tensor:
     n = x.shape[0] // 6
     return (x * x).view(n, 2, 3).permute(1, 0, 2).contiguous()
@@ -79,6 +92,14 @@ def over_itself(y0 : In[Tensor[N]], x : In[Tensor[N]]) -> Tensor[N]:
     y[(i + 2) % N] = y[i] * x[i] + y[(i + 2) % N]
     return y
 """, lambda y, x: torch.roll(y * x, 2) + y, ((5,), (5,))),
+    Case("spun", """
+def spun(x : In[Tensor[N]], steps : In[int]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = x[i]
+    for t in range(steps):
+        y[(i + t) % N] = sin(y[i]) * x[i]
+    return y
+""", _spun, ((5,), 4)),
 )  # fmt: skip
 
 PLACES = Indices([4, 0, 3])
@@ -207,6 +228,31 @@ def split_radix(x : In[Tensor[K, 2]], p : In[IntTensor[K]]) -> Tensor[10]:
     y[p[i] * 2 + j] = x[i, j] * x[i, j]
     return y
 """, lambda x, p: _put(x.new_zeros(5, 2), p, value=x * x).view(10), ((3, 2), PLACES)),
+    Case("neighbours", """
+def neighbours(y0 : In[Tensor[N]], x : In[Tensor[K]], p : In[IntTensor[K]]) -> Tensor[N]:
+    y = 1.0 * y0
+    y[p[i]] = x[i + 1] * x[i] if i < K - 1 else 0.0
+    y[p[i] + 0] = zero_pad(x[i - 1]) * y[p[i] + 0] + y[p[i]]
+    return y
+""", lambda y, x, p: _put(y, p, value=(
+    torch.cat([x.new_zeros(1), x[:-1]]) + 1) * torch.cat([x[1:] * x[:-1], x.new_zeros(1)])),
+    ((5,), (3,), PLACES)),
+    Case("over_each_other", """
+def over_each_other(x : In[Tensor[K]], p : In[IntTensor[K]], q : In[IntTensor[K]]) -> Tensor[6]:
+    y : Tensor[6]
+    y[p[i]] = exp(x[i])
+    y[q[i]] = x[i] * y[p[i]]
+    y[p[i]] += y[q[i]]
+    return y
+""", _over_each_other, ((3,), PLACES, Indices([3, 1, 4]))),
+    Case("at_sums", """
+def at_sums(x : In[Tensor[K]], c : In[IntTensor[K, 2]]) -> Tensor[8]:
+    y : Tensor[8]
+    y[sum(c[i, k] for k in range(2))] = exp(x[i])
+    y[sum(c[i, k] for k in range(2))] += x[i]
+    return y
+""", lambda x, c: _put(x.new_zeros(8), c.sum(1), value=torch.exp(x) + x),
+    ((3,), Indices([[4, 1], [0, 3], [1, 1]]))),  # type: ignore[list-item]
     Case("nothing", """
 def nothing(y0 : In[Tensor[N, M]], x : In[Tensor[K, M]], p : In[IntTensor[K]]) -> Tensor[N, M]:
     y = 1.0 * y0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from loma.frontend import parse
 from loma.ir import FLOAT, INT, ArrayType, Binary, Function, IntConst, Param, TensorType, Var
 from loma.samples import Given, SampleError, sample_arguments
 
@@ -125,3 +126,15 @@ def test_any_rank_needs_a_shape_and_arrays_cannot_be_made_up():
     array = _function(Param("x", ArrayType(FLOAT, 3), "In"))
     with pytest.raises(SampleError, match="no value can be made up for 'x'"):
         sample_arguments(array)
+
+
+def test_places_of_an_assignment_are_distinct():
+    program = """
+def f(y : Out[Tensor[N, M]], p : In[IntTensor[N, M]], q : In[IntTensor[M]], x : In[Tensor[M]]):
+    y[i, p[i, j]] = x[j]
+    y[0, q[j]] += x[j]
+"""
+    arguments = sample_arguments(parse(program).functions[0], Given(sizes={"N": 3, "M": 50}))
+    assert torch.sort(arguments["p"]).values.tolist() == [list(range(50))] * 3
+    assert not torch.equal(arguments["p"][0], arguments["p"][1])
+    assert arguments["q"].max() == 1

@@ -131,11 +131,11 @@ def adjoint_statements(
     point = _Point(axes, ranged, use)
     found = contributions(
         value, g, use.active, use.partial_name, where,
-        lambda place: place == target or point.exists(place),
+        lambda place: _is_same(target, place) or point.exists(place),
     )  # fmt: skip
     if kept:
         found = [replace(one, value=with_result(one.value, stmt)) for one in found]
-    own = [c for c in found if c.place == target and not summed]
+    own = [c for c in found if _is_same(target, c.place) and not summed]
     for one in found:
         if one not in own:
             out.append(point.contribute(one))
@@ -152,6 +152,13 @@ def adjoint_statements(
         out.insert(1 if g != _adjoint_place(target, use) and summed and reads_itself else len(out),
                    cleared)  # fmt: skip
     return out
+
+
+def _is_same(target: Index | Var, place: Place) -> bool:
+    """Whether a read is of the element that is written, at every point."""
+    if not isinstance(target, Index) or not isinstance(place, Index) or target.base != place.base:
+        return target == place
+    return same_element(target, place)
 
 
 def _name(place: Index) -> str:

@@ -192,8 +192,10 @@ def write_element(writer: Writer, nest: Nest, plan: Plan, type_: Type) -> None:
     summed = [loop.axis for loop in [*plan.summed, *inner] if not loop.target]
 
     def write() -> None:
-        place = f"{nest.pointer(access.base)}[{nest.address(access)}]"
         nest.frame.body.clear()
+        place = f"{nest.pointer(access.base)}[{nest.address(access)}]"
+        before, nest.frame.body = nest.frame.body, []
+        writer.extend(before)  # reductions in subscripts
         op = "=" if plan.assign else "+="
         if not summed:
             value = nest.value(plan.value, type_)
