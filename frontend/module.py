@@ -100,6 +100,7 @@ def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
         if layouts.members:
             layouts.derivative(derivative)
     own = check_own_derivatives(defs, program, ordered)
+    layouts.name_as(own, ordered)
     functions: dict[str, Function] = {}
     calls: dict[str, dict[str, Span]] = {}
     for node in defs:
