@@ -8,7 +8,7 @@ argument, a result or a variable becomes one of its own (``member_bodies.py`` fo
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -161,6 +161,12 @@ class Layouts:
             header = self.program.functions[request.of]
             found = forward_packing(primal, header.params, header.results)
             self.packings[request.name] = found
+
+    def name_as(self, own: Mapping[str, str], requests: Iterable[Derivative]) -> None:
+        """Where the program gives a derivative itself, callers see the names that this one has."""
+        for request in requests:
+            if self.members and request.mode == "rev_diff" and request.of in own:
+                self.packings[request.name] = self.packings[own[request.of]]
 
     def packings_of_structs(self) -> Packings | None:
         """What callers have to know; None where no struct has tensors."""

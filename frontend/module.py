@@ -100,6 +100,7 @@ def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
         if layouts.members:
             layouts.derivative(derivative)
     own = check_own_derivatives(defs, program, ordered)
+    layouts.name_as(own, ordered)
     functions: dict[str, Function] = {}
     calls: dict[str, dict[str, Span]] = {}
     for node in defs:
@@ -109,7 +110,7 @@ def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
         functions[node.name] = _function(scope, node)
         calls[node.name] = scope.calls
     for part in projections(program, functions, own):
-        functions[part.name] = part
+        functions[part.name] = program.functions[part.name] = part
         calls[part.name] = {call.function: part.span for call in ir_calls(part.body)}
     program.warnings += unused_by_forward_mode(ordered, own, program, calls)
     in_order, requests = sort_calls(functions, calls, ordered, own)

@@ -7,6 +7,7 @@ attributes, as a module of torch has; what it returns is an object of the struct
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from loma.ir import Function
@@ -18,8 +19,12 @@ Record = dict[str, Any]
 def packed_record(packing: Packing, function: Function, zeroed: Collection[int]) -> Record:
     """What belongs together in a call, as JSON values; ``zeroed`` are the positions of arguments
     that no caller passes and that are results."""
-    passed = [slot for k, slot in enumerate(packing.params) if k not in zeroed]
-    given = [slot for k, slot in enumerate(packing.params) if k in zeroed]
+    slots = [
+        slot if slot.struct else replace(slot, name=param.name)
+        for slot, param in zip(packing.params, function.params, strict=True)
+    ]
+    passed = [slot for k, slot in enumerate(slots) if k not in zeroed]
+    given = [slot for k, slot in enumerate(slots) if k in zeroed]
     results = packing.results[: len(function.results)]
     return {"params": _groups(passed), "results": _groups([*results, *given])}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracle import Program, check
+from oracle import Program, as_tuple, check, close, plain
 from several_cases import SEVERAL
 
 import loma
@@ -86,6 +86,22 @@ def test_a_derivative_of_its_own_serves_each_result() -> None:
     assert found.tolist() == (10 * x * g + 100 * h).tolist()
     text = pipeline.stage_text(OWN, "parsed")
     assert pipeline.stage_text(text, "parsed") == text
+
+
+@pytest.mark.parametrize("name", ["swapped", "turned", "lstm", "stats"])
+def test_forward_mode(name: str) -> None:
+    case = BY_NAME[name]
+    interpreter = Interpreter(
+        pipeline.adjoint(pipeline.parsed(f"{case.text}\nt_{name} = fwd_diff({name})\n"))
+    )
+    args = case.arguments()
+    along = [torch.cos(3.0 * arg) for arg in args]
+    values, tangents = torch.autograd.functional.jvp(case.reference, tuple(args), tuple(along))
+    given = [plain(each) for pair in zip(args, along, strict=True) for each in pair]
+    found = interpreter.call(f"t_{name}", *given)
+    for k, (value, tangent) in enumerate(zip(as_tuple(values), as_tuple(tangents), strict=True)):
+        close(found[2 * k], value)
+        close(found[2 * k + 1], tangent)
 
 
 def test_compiled_gradients_of_both_results() -> None:

@@ -73,6 +73,7 @@ def adjoint(x : In[Tensor[B, K]], l : In[Layer], g : In[Tensor[B, O]]
     d_dense(x, dx, l, dl, g)
     return dx, dl
 
+d_looked_up = rev_diff(looked_up)
 d_dense = rev_diff(dense)
 t_dense = fwd_diff(dense)
 d_step = rev_diff(step)
@@ -167,6 +168,8 @@ def test_out_structs_are_written(module: Any) -> None:
 
 def test_what_python_shows(module: Any) -> None:
     assert str(inspect.signature(module.step)) == "(l, g, rate=0.25)"
+    assert str(inspect.signature(module.d_step)) == "(l, g, rate, _d_result_0, _d_result_1)"
+    assert str(inspect.signature(module.d_looked_up)) == "(t, g)"
     assert module.dense.__doc__.startswith("dense(x : In[Tensor[B, K]], l : In[Layer]) -> Tensor")
     assert module.step.__doc__.startswith(
         "step(l : In[Layer], g : In[Layer], rate : In[float] = 0.25) -> tuple[float, Layer]"
