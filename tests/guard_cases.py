@@ -232,6 +232,14 @@ def guarded_by_itself(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:
         y[t] += sin(y[n - t] if 0 <= n - t else 0.3) + sum(k * y[n - t] for k in range(n - N - t))
     return y
 """, lambda x, n: _by_itself(x, n, 0.3), ((4,), 2)),
+    Case("first_of_two_results", """
+def squares(u : In[Tensor[N]]) -> tuple[Tensor[N], float]:
+    return u * u, sum(u)
+def first_of_two_results(x : In[Tensor[N]]) -> Tensor[N]:
+    y, s = squares(x)
+    y[i] = 0.5 * x[i]
+    return y * s
+""", lambda x: 0.5 * x * x.sum(), ((4,),)),
     Case("any_rank", """
 def any_rank(x : In[Tensor], y : In[Tensor]) -> Tensor:
     return x * y

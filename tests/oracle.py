@@ -211,7 +211,7 @@ def is_float(type_: Type) -> bool:
 def plain(value: Any) -> Any:
     """A tensor as the interpreter takes it."""
     if isinstance(value, torch.Tensor):
-        array = value.detach().numpy()
+        array = value.detach().numpy(force=True)  # also of torch's tensors that are only zeros
         return array.copy() if value.dim() else array.item()
     return value
 

@@ -20,8 +20,8 @@ from loma import sizes
 from loma.bounds import facts, is_never_negative
 from loma.distinct import told_apart
 from loma.ir import (
-    INT, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Return, Stmt,
-    TensorType, Var, While,
+    INT, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Return, Stmt, TensorType,
+    Unpack, Var, While,
 )  # fmt: skip
 from loma.names import Names
 from loma.overlap import Read, apart, differ, reads_of
@@ -173,10 +173,12 @@ class Accesses:
                 case Declare(_, None) | Return():
                     pass
                 case _:
-                    *values, target = expressions(stmt)
-                    for value in values:
+                    found = expressions(stmt)
+                    last = len(stmt.targets) if isinstance(stmt, Unpack) else 1
+                    for value in found[:-last]:
                         self._reads(None, value, (), here)
-                    self._all(target)
+                    for target in found[-last:]:
+                        self._all(target)
                     if isinstance(stmt, While):
                         for inside in statements(stmt.body):
                             for expr in expressions(inside):
