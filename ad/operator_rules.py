@@ -220,7 +220,9 @@ def _moved_on(name: str, x: Expr, dim: int, back: bool = False) -> Expr:
     """Each element of x at the next place along dim (or the one before), and ``zeros`` or ``ones``
     where there is none."""
     dims = dims_of(x)
-    assert dims is not None
+    if dims is None:
+        moved = op("moved", _flip(x, dim) if back else x, dim=dim, ones=int(name == "ones"))
+        return _flip(moved, dim) if back else moved
     edge = op(name, shape=(*dims[:dim], IntConst(1), *dims[dim + 1 :]))
     start = IntConst(1 if back else 0)
     end = sizes.simplify(b.binary("+", start, dims[dim]))
@@ -255,7 +257,8 @@ def scan_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
 
 
 def _dim(c: OpAdjoint) -> int:
-    return (sizes.constant(_int(c, "dim")) or 0) % len(_rank(c))
+    dim, dims = sizes.constant(_int(c, "dim")) or 0, dims_of(c.args[0])
+    return dim if dims is None else dim % len(dims)
 
 
 def softmax_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:

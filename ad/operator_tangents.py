@@ -24,7 +24,8 @@ from loma.walk import free_variables, substitute
 _LINEAR = {
     "add", "sub", "neg", "where", "sum", "mean", "reshape", "permute", "transpose", "cat", "slice",
     "slice_into", "expand", "sum_to", "reshape_like", "expand_like", "sum_to_like",
-    "unreduce_like", "gather", "scatter_add", "scatter_add_like", "avg_pool2d", "avg_pool2d_input",
+    "unreduce_like", "to_rows", "from_rows_like", "gather", "scatter_add", "scatter_add_like",
+    "avg_pool2d", "avg_pool2d_input",
 }  # fmt: skip
 # Linear in each of their first two arguments; a third one is added.
 _BILINEAR = {

@@ -6,6 +6,7 @@ formula as docstring. Both layers, both modes and every backend live off this on
 
 from __future__ import annotations
 
+from loma.ad import any_rank_rules as any_rank
 from loma.ad import operator_rules as o
 from loma.ad import scalar_rules as s
 from loma.ad.lifted_rules import lifted
@@ -87,9 +88,9 @@ OP_RULES: dict[str, o.OpRule] = {
     "where": o.where_rule,
     "sum": o.sum_rule,
     "mean": o.mean_rule,
-    "amax": o.extreme_rule,
-    "amin": o.extreme_rule,
-    "prod": o.prod_rule,
+    "amax": any_rank.extreme_rule,
+    "amin": any_rank.extreme_rule,
+    "prod": any_rank.prod_rule,
     "cumsum": o.cumsum_rule,
     "cumprod": o.cumprod_rule,
     "scan": o.scan_rule,
@@ -123,6 +124,9 @@ OP_RULES: dict[str, o.OpRule] = {
     "expand_like": o.expand_like_rule,
     "sum_to_like": o.sum_to_like_rule,
     "unreduce_like": o.unreduce_like_rule,
+    "to_rows": any_rank.to_rows_rule,
+    "from_rows_like": any_rank.from_rows_like_rule,
+    "moved": any_rank.moved_rule,
     "gather": o.gather_rule,
     "scatter_add": o.scatter_add_rule,
     "scatter_add_like": o.scatter_add_rule,

@@ -49,6 +49,22 @@ def unreduce_like(call: OpCall) -> TensorType:
     return like(call)
 
 
+def rows(call: OpCall) -> TensorType:
+    x = call.tensor(0)
+    if x.dims is None:
+        return x
+    chosen = call.consts("dims") or tuple(range(len(x.dims)))
+    kept = tuple(dim for k, dim in enumerate(x.dims) if k not in chosen)
+    return TensorType((*kept, sizes.product(tuple(x.dims[k] for k in chosen))), x.element)
+
+
+def from_rows_like(call: OpCall) -> TensorType:
+    x = call.tensor(0).dims, call.tensor(1).dims
+    if x[0] is not None and x[1] is not None:
+        agree(call, sizes.product(x[0]), sizes.product(x[1]), "the numbers of elements")
+    return like(call)
+
+
 def convolution_adjoint(call: OpCall) -> TensorType:
     """The adjoint of a convolution in x or in w, from that of its result and the other one."""
     rank = 2 + len(call.ints("stride"))

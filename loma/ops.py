@@ -379,6 +379,30 @@ _ROWS: tuple[OpInfo, ...] = (
         internal=True,
         any_element=True,
     ),
+    OpInfo(
+        "to_rows",
+        ("x",),
+        (_a("dims", "dims", ()),),
+        adjoint_shapes.rows,
+        "dims (all of them by default) as one, which comes last",
+        internal=True,
+    ),
+    OpInfo(
+        "from_rows_like",
+        ("rows", "like"),
+        (_a("dims", "dims", ()),),
+        adjoint_shapes.from_rows_like,
+        "x of rows = to_rows(x, dims), shaped as like",
+        internal=True,
+    ),
+    OpInfo(
+        "moved",
+        ("x",),
+        (_a("dim", "dim"), _a("ones", "flag", 0)),
+        shapes.same,
+        "each element at the next place along dim; zeros, or ones, come in at the start",
+        internal=True,
+    ),
     # selection and constants
     OpInfo(
         "one_hot",

@@ -6,6 +6,7 @@ ints. It may return a view of an argument: the interpreter copies what it stores
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +77,30 @@ def _count(x: Array, dims: Shape) -> int:
 
 def _amax(x: Array, *, dims: Shape, keepdim: int) -> Array:
     return np.asarray(np.max(x, axis=_axes(dims), keepdims=bool(keepdim)))
+
+
+def _row_order(rank: int, dims: Shape) -> tuple[list[int], int]:
+    """The dimensions with ``dims`` (all if none) last, and how many come before those."""
+    chosen = [d % rank for d in dims] if dims else list(range(rank))
+    kept = [d for d in range(rank) if d not in chosen]
+    return kept + chosen, len(kept)
+
+
+def _to_rows(x: Array, *, dims: Shape) -> Array:
+    order, kept = _row_order(x.ndim, dims)
+    turned = np.transpose(x, order)
+    return np.reshape(turned, (*turned.shape[:kept], math.prod(turned.shape[kept:])))
+
+
+def _from_rows_like(rows: Array, like: Array, *, dims: Shape) -> Array:
+    order, _ = _row_order(like.ndim, dims)
+    turned = np.reshape(rows, [like.shape[d] for d in order])
+    return np.transpose(turned, np.argsort(order)) if order else turned
+
+
+def _moved(x: Array, *, dim: int, ones: int) -> Array:
+    edge = np.full_like(np.take(x, range(min(1, x.shape[dim])), axis=dim), ones)
+    return np.concatenate([edge, np.take(x, range(x.shape[dim] - 1), axis=dim)], axis=dim)
 
 
 def _amax_or_zero(x: Array, *, dims: Shape, keepdim: int) -> Array:
@@ -273,6 +298,9 @@ OPS: dict[str, Rule] = {
     "expand_like": lambda x, like: np.broadcast_to(x, like.shape),
     "sum_to_like": lambda x, like: _sum_to(x, shape=like.shape),
     "unreduce_like": _unreduce_like,
+    "to_rows": _to_rows,
+    "from_rows_like": _from_rows_like,
+    "moved": _moved,
     "one_hot": _one_hot,
     "gather": _gather,
     "scatter_add": _scatter_add,

@@ -359,6 +359,18 @@ def _unreduce_like(c: Lowered) -> str:
     return f"loma::unreduce({c.args[0]}, {c.args[1]}.sizes(), {dims}, {keep})"
 
 
+def _to_rows(c: Lowered) -> str:
+    return f"loma::to_rows({c.args[0]}, {c.list('dims')})"
+
+
+def _from_rows_like(c: Lowered) -> str:
+    return f"loma::from_rows({c.args[0]}, {c.args[1]}.sizes(), {c.list('dims')})"
+
+
+def _moved(c: Lowered) -> str:
+    return f"loma::moved({c.args[0]}, {c.const('dim')}, {c.flag('ones')})"
+
+
 def _one_hot(c: Lowered) -> str:
     place = cpp_string(c.place)
     return f"loma::one_hot({c.args[0]}, {c.attr('size')}, loma::options<real>(), {place})"
@@ -458,6 +470,9 @@ ROWS: dict[str, Row] = {
     "expand_like": Row(_expand_like, (), aliases=True),
     "sum_to_like": Row(_sum_to_like, _h("sum"), aliases=True),
     "unreduce_like": Row(_unreduce_like, (), aliases=True),
+    "to_rows": Row(_to_rows, (), aliases=True),
+    "from_rows_like": Row(_from_rows_like, (), aliases=True),
+    "moved": Row(_moved, (), checked=True),
     "one_hot": Row(_one_hot, _h("zeros"), checked=True),
     "gather": Row(_gather, _h("gather")),
     "scatter_add": Row(_scatter_add, _h("zeros", "scatter_add"), checked=True),

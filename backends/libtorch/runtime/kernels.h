@@ -160,7 +160,7 @@ inline at::Tensor unreduce(at::Tensor tensor, at::IntArrayRef sizes, at::IntArra
   if (!kept) {
     std::vector<int64_t> shape(sizes.begin(), sizes.end());
     if (dims.empty()) std::fill(shape.begin(), shape.end(), 1);
-    for (int64_t dim : dims) shape[dim] = 1;
+    for (int64_t dim : dims) shape[dim < 0 ? dim + int64_t(shape.size()) : dim] = 1;
     tensor = tensor.reshape(shape);
   }
   return tensor.expand(sizes);
@@ -182,6 +182,53 @@ inline at::Tensor prod(at::Tensor tensor, at::IntArrayRef dims, bool kept) {
   std::sort(order.rbegin(), order.rend());
   for (int64_t dim : order) tensor = tensor.prod(dim, kept);
   return tensor;
+}
+
+// The dimensions with ``dims`` (all of them if there are none) last, and how many come before those.
+struct RowOrder {
+  std::vector<int64_t> order;
+  size_t kept = 0;
+
+  RowOrder(int64_t rank, at::IntArrayRef dims) {
+    std::vector<bool> chosen(rank, dims.empty());
+    std::vector<int64_t> last;
+    for (int64_t dim : dims) last.push_back(dim < 0 ? dim + rank : dim);
+    for (int64_t dim : last) chosen[dim] = true;
+    for (int64_t dim = 0; dim < rank; ++dim) {
+      if (dims.empty()) last.push_back(dim);
+      if (!chosen[dim]) order.push_back(dim);
+    }
+    kept = order.size();
+    order.insert(order.end(), last.begin(), last.end());
+  }
+};
+
+inline at::Tensor to_rows(const at::Tensor& x, at::IntArrayRef dims) {
+  const RowOrder rows(x.dim(), dims);
+  const at::Tensor turned = x.permute(rows.order);
+  std::vector<int64_t> shape(turned.sizes().begin(), turned.sizes().begin() + rows.kept);
+  int64_t count = 1;
+  for (int64_t dim = rows.kept; dim < turned.dim(); ++dim) count *= turned.size(dim);
+  shape.push_back(count);
+  return turned.reshape(shape);
+}
+
+inline at::Tensor from_rows(const at::Tensor& rows, at::IntArrayRef sizes, at::IntArrayRef dims) {
+  const RowOrder of(sizes.size(), dims);
+  std::vector<int64_t> shape, back(sizes.size());
+  for (size_t k = 0; k < of.order.size(); ++k) {
+    shape.push_back(sizes[of.order[k]]);
+    back[of.order[k]] = k;
+  }
+  return rows.reshape(shape).permute(back);
+}
+
+// Each element at the next place along ``dim``, behind zeros or ones.
+inline at::Tensor moved(const at::Tensor& x, int64_t dim, bool ones) {
+  at::Tensor y = x.new_full(x.sizes(), ones ? 1 : 0);
+  const int64_t size = x.size(dim);
+  if (size > 1) y.narrow(dim, 1, size - 1).copy_(x.narrow(dim, 0, size - 1));
+  return y;
 }
 
 // y[t] = a[t] * y[t - 1] + b[t] along ``dim``, y[0] = b[0].

@@ -1,0 +1,65 @@
+"""Rules for reductions of tensors whose rank nobody knows: without sizes, with operators that take
+the shape of another tensor."""
+
+from __future__ import annotations
+
+from loma import builder as b
+from loma.ad import operator_rules as o
+from loma.ad.operator_rules import OpAdjoint, dims_of, op
+from loma.ir import Expr, Var
+
+
+def extreme_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """amax(x, dims), amin(x, dims): g at the first such element, else 0"""
+    (x,) = c.args
+    if dims_of(x) is not None:
+        return o.extreme_rule(c)
+    found = op("or", op("eq", x, _spread(c, c.y)), op("isnan", x))
+    rows = _rows(c, op("where", found, op("ones_like", x), op("zeros_like", x)))
+    # More than one found element makes the count larger than 1, whatever it is rounded to.
+    first = op("eq", op("cumsum", rows, dim=-1), b.flt(1))
+    return (op("mul", _spread(c, c.g), _back(c, op("where", first, rows, b.flt(0)))),)
+
+
+def prod_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """prod(x, dims): g times the elements before each one, times those after it"""
+    (x,) = c.args
+    if dims_of(x) is not None:
+        return o.prod_rule(c)
+    rows = _rows(c, x)
+    before, after = (
+        op("moved", op("cumprod", values, dim=-1), dim=-1, ones=1)
+        for values in (rows, op("flip", rows, dims=(-1,)))
+    )
+    others = op("mul", before, op("flip", after, dims=(-1,)))
+    return (op("mul", _spread(c, c.g), _back(c, others)),)
+
+
+def to_rows_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """linear: the rows back in the tensor's shape"""
+    return (op("from_rows_like", c.g, c.args[0], **c.attrs),)
+
+
+def from_rows_like_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """linear: the rows of the adjoint"""
+    return op("to_rows", c.g, **c.attrs), None
+
+
+def moved_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+    """moved(x, dim): g moved back"""
+    dim = c.attrs["dim"]
+    back = op("moved", op("flip", c.g, dims=(dim,)), dim=dim)
+    return (op("flip", back, dims=(dim,)),)
+
+
+def _spread(c: OpAdjoint, value: Expr | Var) -> Expr:
+    """A value of the reduction at each element that it is of."""
+    return op("unreduce_like", value, c.args[0], dims=c.attrs["dims"], keepdim=c.attrs["keepdim"])
+
+
+def _rows(c: OpAdjoint, value: Expr) -> Expr:
+    return op("to_rows", value, dims=c.attrs["dims"])
+
+
+def _back(c: OpAdjoint, rows: Expr) -> Expr:
+    return op("from_rows_like", rows, c.args[0], dims=c.attrs["dims"])
