@@ -6,6 +6,7 @@ attributes, as a module of torch has; what it returns is an object of the struct
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -72,14 +73,18 @@ def packed(
         if "default" in record["params"][group["at"][0]]
     }
     count = len(record["params"])
+    getters = [_getter(group["paths"]) if group["struct"] else None for group in groups]
 
     def unpacked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        late = {key: value for key, value in defaults.items() if key not in names[: len(args)]}
-        values = positional(name, names, args, late | kwargs)
+        values: Sequence[Any] = args
+        if kwargs or len(args) != len(names):
+            late = {key: value for key, value in defaults.items() if key not in names[: len(args)]}
+            values = positional(name, names, args, late | kwargs)
         found: list[Any] = [None] * count
-        for group, value in zip(groups, values, strict=True):
-            for at, path in zip(group["at"], group["paths"], strict=True):
-                found[at] = _member(name, group, value, path)
+        for group, getter, value in zip(groups, getters, values, strict=True):
+            own = (value,) if getter is None else _members(name, group, value, getter)
+            for at, member in zip(group["at"], own, strict=True):
+                found[at] = member
         return found
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -96,16 +101,36 @@ def packed(
     return call
 
 
-def _member(function: str, group: Record, value: Any, path: Sequence[str]) -> Any:
+def _getter(paths: Sequence[Sequence[str]]) -> Callable[[Any], tuple[Any, ...]]:
+    """What takes the members at these paths of an object."""
+    first, *others = (".".join(path) for path in paths)
+    if others:
+        return operator.attrgetter(first, *others)
+    one = operator.attrgetter(first)
+    return lambda value: (one(value),)
+
+
+def _members(
+    function: str, group: Record, value: Any, getter: Callable[[Any], tuple[Any, ...]]
+) -> tuple[Any, ...]:
+    try:
+        return getter(value)
+    except AttributeError:
+        for path in group["paths"]:
+            _check_member(function, group, value, path)
+        raise
+
+
+def _check_member(function: str, group: Record, value: Any, path: Sequence[str]) -> None:
+    """TypeError where an object lacks a member."""
     for done, attribute in enumerate(path):
         if not hasattr(value, attribute):
             place = ".".join([group["name"], *path[:done]])
             raise TypeError(
                 f"{function}: argument '{place}' has no attribute '{attribute}'; the argument is a "
                 f"{group['struct']}, and this is of type {type(value).__name__}"
-            )
+            ) from None
         value = getattr(value, attribute)
-    return value
 
 
 def _packed_results(
