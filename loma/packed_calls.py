@@ -6,7 +6,6 @@ attributes, as a module of torch has; what it returns is an object of the struct
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -73,7 +72,6 @@ def packed(
         if "default" in record["params"][group["at"][0]]
     }
     count = len(record["params"])
-    getters = [_getter(group["paths"]) if group["struct"] else None for group in groups]
 
     def unpacked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         values: Sequence[Any] = args
@@ -81,8 +79,8 @@ def packed(
             late = {key: value for key, value in defaults.items() if key not in names[: len(args)]}
             values = positional(name, names, args, late | kwargs)
         found: list[Any] = [None] * count
-        for group, getter, value in zip(groups, getters, values, strict=True):
-            own = (value,) if getter is None else _members(name, group, value, getter)
+        for group, value in zip(groups, values, strict=True):
+            own = _members(name, group, value) if group["struct"] else [value]
             for at, member in zip(group["at"], own, strict=True):
                 found[at] = member
         return found
@@ -101,24 +99,20 @@ def packed(
     return call
 
 
-def _getter(paths: Sequence[Sequence[str]]) -> Callable[[Any], tuple[Any, ...]]:
-    """What takes the members at these paths of an object."""
-    first, *others = (".".join(path) for path in paths)
-    if others:
-        return operator.attrgetter(first, *others)
-    one = operator.attrgetter(first)
-    return lambda value: (one(value),)
-
-
-def _members(
-    function: str, group: Record, value: Any, getter: Callable[[Any], tuple[Any, ...]]
-) -> tuple[Any, ...]:
+def _members(function: str, group: Record, value: Any) -> list[Any]:
+    """The members of an object, in order. In Python that Dynamo can trace."""
+    found: list[Any] = []
     try:
-        return getter(value)
+        for path in group["paths"]:
+            member = value
+            for attribute in path:
+                member = getattr(member, attribute)
+            found.append(member)
     except AttributeError:
         for path in group["paths"]:
             _check_member(function, group, value, path)
         raise
+    return found
 
 
 def _check_member(function: str, group: Record, value: Any, path: Sequence[str]) -> None:
