@@ -74,12 +74,15 @@ def packed(
     count = len(record["params"])
 
     def unpacked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        late = {key: value for key, value in defaults.items() if key not in names[: len(args)]}
-        values = positional(name, names, args, late | kwargs)
+        values: Sequence[Any] = args
+        if kwargs or len(args) != len(names):
+            late = {key: value for key, value in defaults.items() if key not in names[: len(args)]}
+            values = positional(name, names, args, late | kwargs)
         found: list[Any] = [None] * count
         for group, value in zip(groups, values, strict=True):
-            for at, path in zip(group["at"], group["paths"], strict=True):
-                found[at] = _member(name, group, value, path)
+            own = _members(name, group, value) if group["struct"] else [value]
+            for at, member in zip(group["at"], own, strict=True):
+                found[at] = member
         return found
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -96,16 +99,32 @@ def packed(
     return call
 
 
-def _member(function: str, group: Record, value: Any, path: Sequence[str]) -> Any:
+def _members(function: str, group: Record, value: Any) -> list[Any]:
+    """The members of an object, in order. In Python that Dynamo can trace."""
+    found: list[Any] = []
+    try:
+        for path in group["paths"]:
+            member = value
+            for attribute in path:
+                member = getattr(member, attribute)
+            found.append(member)
+    except AttributeError:
+        for path in group["paths"]:
+            _check_member(function, group, value, path)
+        raise
+    return found
+
+
+def _check_member(function: str, group: Record, value: Any, path: Sequence[str]) -> None:
+    """TypeError where an object lacks a member."""
     for done, attribute in enumerate(path):
         if not hasattr(value, attribute):
             place = ".".join([group["name"], *path[:done]])
             raise TypeError(
                 f"{function}: argument '{place}' has no attribute '{attribute}'; the argument is a "
                 f"{group['struct']}, and this is of type {type(value).__name__}"
-            )
+            ) from None
         value = getattr(value, attribute)
-    return value
 
 
 def _packed_results(
