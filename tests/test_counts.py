@@ -9,7 +9,7 @@ from count_cases import COUNTS
 from oracle import Program, check
 
 import loma
-from loma import pipeline
+from loma import errors, pipeline
 
 BY_NAME = {case.name: case for case in COUNTS}
 COMPILED = ("segments", "square_roots", "nested_whiles", "stopped")
@@ -79,6 +79,26 @@ def test_the_forward_part_runs_a_while_once_and_saves_its_count() -> None:
     assert "_tape_y : Tensor[_trips, N]" in backward
 
 
+@pytest.mark.full
+def test_a_tape_whose_length_is_made_again_under_a_condition_is_a_tensor() -> None:
+    """No adjoint of ``tol`` is made, so the backward part runs only where that of ``a`` is wanted:
+    the length of the tape gets its value there, and no kernel may hold the tape."""
+    text = """
+def f(a : In[Tensor[N]], tol : In[float]) -> Tensor[N]:
+    y : Tensor[N]
+    err : float = 1.0
+    y[i] = a[i] + 1.0
+    while (err > tol, max_iter := 50):
+        y[i] = 0.5 * (y[i] + a[i] / y[i])
+        err = max(abs(y[i] * y[i] - a[i]) for i in N)
+    return y
+"""
+    a = torch.tensor([0.25, 1.0, 4.0], dtype=torch.float64, requires_grad=True)
+    loma.compile(text, save="inputs").f(a, 1e-12).sum().backward()
+    assert a.grad is not None
+    torch.testing.assert_close(a.grad, 0.5 / torch.sqrt(a.detach()))
+
+
 def test_of_what_a_while_overwrites_the_part_is_kept() -> None:
     text = BY_NAME["stopped"].text + "d_stopped = rev_diff(stopped)\n"
     found = pipeline.stage_text(text, "adjoint", "d_stopped")
@@ -134,3 +154,23 @@ def test_passing_max_iter_names_the_loop_and_its_line() -> None:
     ):
         with pytest.raises(RuntimeError, match=r"^stopped: line 6: the while loop passed its max_"):
             run()
+
+
+# ------------------------------------------------------------------------------ what is refused
+
+
+def test_a_state_of_unknown_rank_is_refused_with_the_line_of_its_loop() -> None:
+    text = """
+def f(x : In[Tensor], c : In[float]) -> Tensor:
+    y = x
+    while (c < 1.0, max_iter := 7):
+        y = tanh(y)
+        c = c * 2.0
+    return y
+"""
+    with pytest.raises(errors.NotDifferentiable) as caught:
+        pipeline.program(text, "f.loma")
+    assert str(caught.value).startswith(
+        "f.loma:4:5: error: 'y' is overwritten in a loop and its rank is not known"
+    )
+    assert caught.value.hint == "declare it with its sizes: y : Tensor[N, ...]"
