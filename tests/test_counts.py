@@ -14,6 +14,12 @@ from loma import errors, pipeline
 BY_NAME = {case.name: case for case in COUNTS}
 COMPILED = ("segments", "square_roots", "nested_whiles", "stopped")
 
+LIMITED = (
+    BY_NAME["stopped"]
+    .text.replace("stopped", "limited")
+    .replace("max_iter := 100", "max_iter := 3")
+)
+
 
 @pytest.fixture(scope="module")
 def interpreted() -> Program:
@@ -22,7 +28,8 @@ def interpreted() -> Program:
 
 @pytest.fixture(scope="module")
 def compiled() -> Program:
-    return Program([BY_NAME[name].text for name in COMPILED], first=("nested_whiles",))
+    texts = [*(BY_NAME[name].text for name in COMPILED), LIMITED]
+    return Program(texts, first=("nested_whiles", "limited"))
 
 
 @pytest.fixture(scope="module")
@@ -139,21 +146,25 @@ d_f = rev_diff(f)
 # ------------------------------------------------------------------------------------- max_iter
 
 
-def test_passing_max_iter_names_the_loop_and_its_line() -> None:
-    text = BY_NAME["stopped"].text.replace("max_iter := 100", "max_iter := 3")
-    module = loma.compile(text + "d_stopped = rev_diff(stopped)\n")
+def test_passing_max_iter_names_the_loop_and_its_line(compiled: Program) -> None:
+    run, adjoint = compiled.compiled("limited"), compiled.compiled("d_limited")
     x = torch.ones(4, requires_grad=True)
-    module.stopped(x, 9.0).sum().backward()
+    run(x, 9.0).sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, torch.tensor([4.0, 3.0, 3.4, 2.4]))
     x = torch.ones(5, requires_grad=True)
-    for run in (
-        lambda: module.stopped(x.detach(), 9.0),
-        lambda: module.stopped(x, 9.0),
-        lambda: module.d_stopped(x.detach(), 9.0, x.detach()),
+    line = compiled.function("limited").span.line + 4
+    for call in (
+        lambda: run(x.detach(), 9.0),
+        lambda: run(x, 9.0),
+        lambda: adjoint(x.detach(), 9.0, x.detach()),
     ):
-        with pytest.raises(RuntimeError, match=r"^stopped: line 6: the while loop passed its max_"):
-            run()
+        with pytest.raises(
+            RuntimeError, match=r"^limited: line \d+: the while loop passed its max_"
+        ):
+            call()
+    with pytest.raises(RuntimeError, match=f"^limited: line {line}: the loop runs more than max_"):
+        compiled.value("limited", [x.detach(), 9.0])
 
 
 # ------------------------------------------------------------------------------ what is refused
