@@ -9,10 +9,16 @@ from count_cases import COUNTS
 from oracle import Program, check
 
 import loma
-from loma import pipeline
+from loma import errors, pipeline
 
 BY_NAME = {case.name: case for case in COUNTS}
 COMPILED = ("segments", "square_roots", "nested_whiles", "stopped")
+
+LIMITED = (
+    BY_NAME["stopped"]
+    .text.replace("stopped", "limited")
+    .replace("max_iter := 100", "max_iter := 3")
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +28,8 @@ def interpreted() -> Program:
 
 @pytest.fixture(scope="module")
 def compiled() -> Program:
-    return Program([BY_NAME[name].text for name in COMPILED], first=("nested_whiles",))
+    texts = [*(BY_NAME[name].text for name in COMPILED), LIMITED]
+    return Program(texts, first=("nested_whiles", "limited"))
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +86,26 @@ def test_the_forward_part_runs_a_while_once_and_saves_its_count() -> None:
     assert "_tape_y : Tensor[_trips, N]" in backward
 
 
+@pytest.mark.full
+def test_a_tape_whose_length_is_made_again_under_a_condition_is_a_tensor() -> None:
+    """No adjoint of ``tol`` is made, so the backward part runs only where that of ``a`` is wanted:
+    the length of the tape gets its value there, and no kernel may hold the tape."""
+    text = """
+def f(a : In[Tensor[N]], tol : In[float]) -> Tensor[N]:
+    y : Tensor[N]
+    err : float = 1.0
+    y[i] = a[i] + 1.0
+    while (err > tol, max_iter := 50):
+        y[i] = 0.5 * (y[i] + a[i] / y[i])
+        err = max(abs(y[i] * y[i] - a[i]) for i in N)
+    return y
+"""
+    a = torch.tensor([0.25, 1.0, 4.0], dtype=torch.float64, requires_grad=True)
+    loma.compile(text, save="inputs").f(a, 1e-12).sum().backward()
+    assert a.grad is not None
+    torch.testing.assert_close(a.grad, 0.5 / torch.sqrt(a.detach()))
+
+
 def test_of_what_a_while_overwrites_the_part_is_kept() -> None:
     text = BY_NAME["stopped"].text + "d_stopped = rev_diff(stopped)\n"
     found = pipeline.stage_text(text, "adjoint", "d_stopped")
@@ -119,18 +146,42 @@ d_f = rev_diff(f)
 # ------------------------------------------------------------------------------------- max_iter
 
 
-def test_passing_max_iter_names_the_loop_and_its_line() -> None:
-    text = BY_NAME["stopped"].text.replace("max_iter := 100", "max_iter := 3")
-    module = loma.compile(text + "d_stopped = rev_diff(stopped)\n")
+def test_passing_max_iter_names_the_loop_and_its_line(compiled: Program) -> None:
+    run, adjoint = compiled.compiled("limited"), compiled.compiled("d_limited")
     x = torch.ones(4, requires_grad=True)
-    module.stopped(x, 9.0).sum().backward()
+    run(x, 9.0).sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, torch.tensor([4.0, 3.0, 3.4, 2.4]))
     x = torch.ones(5, requires_grad=True)
-    for run in (
-        lambda: module.stopped(x.detach(), 9.0),
-        lambda: module.stopped(x, 9.0),
-        lambda: module.d_stopped(x.detach(), 9.0, x.detach()),
+    line = compiled.function("limited").span.line + 4
+    for call in (
+        lambda: run(x.detach(), 9.0),
+        lambda: run(x, 9.0),
+        lambda: adjoint(x.detach(), 9.0, x.detach()),
     ):
-        with pytest.raises(RuntimeError, match=r"^stopped: line 6: the while loop passed its max_"):
-            run()
+        with pytest.raises(
+            RuntimeError, match=r"^limited: line \d+: the while loop passed its max_"
+        ):
+            call()
+    with pytest.raises(RuntimeError, match=f"^limited: line {line}: the loop runs more than max_"):
+        compiled.value("limited", [x.detach(), 9.0])
+
+
+# ------------------------------------------------------------------------------ what is refused
+
+
+def test_a_state_of_unknown_rank_is_refused_with_the_line_of_its_loop() -> None:
+    text = """
+def f(x : In[Tensor], c : In[float]) -> Tensor:
+    y = x
+    while (c < 1.0, max_iter := 7):
+        y = tanh(y)
+        c = c * 2.0
+    return y
+"""
+    with pytest.raises(errors.NotDifferentiable) as caught:
+        pipeline.program(text, "f.loma")
+    assert str(caught.value).startswith(
+        "f.loma:4:5: error: 'y' is overwritten in a loop and its rank is not known"
+    )
+    assert caught.value.hint == "declare it with its sizes: y : Tensor[N, ...]"

@@ -7,7 +7,8 @@ In normal form
 * a reduction is the whole right side of an index statement: one that stands inside an expression is
   computed into a temporary over just the indices that it depends on, and only once where a
   statement names it twice; what might fail there stays under the conditions around it;
-* conditions and trip counts are int variables or expressions that cannot change;
+* conditions and trip counts are int variables or expressions that cannot change (that of ``while``
+  is worked out before each pass);
 * what is returned is a variable; an ``In`` scalar that the body reassigns is a local copy;
 * the function is pure: an ``Out`` argument has become an ``In`` argument (its initial value), a
   local variable, and a further result (forward mode leaves ``Out`` arguments as they are).
