@@ -113,7 +113,7 @@ def _arguments(width: int, on: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("on", MESSAGES)
-@pytest.mark.parametrize("width", [5, 5000])  # a table of all elements, and sorted names
+@pytest.mark.parametrize("width", [5, 5000])  # a table of all elements, and a set
 def test_an_element_that_is_named_twice(repeating: Any, width: int, on: int) -> None:
     args = _arguments(width, on)
     with pytest.raises(ValueError, match=re.escape(MESSAGES[on])) as compiled:

@@ -8,13 +8,14 @@
 namespace loma {
 namespace {
 
-// Where the table of all elements would have more than this many bits for each that is named, the
-// names are sorted instead.
+// Where the table of all elements would have more than this many bits for each that is named, those
+// that are named are looked up in a set instead, which is slower for each.
 constexpr int64_t kSparse = 64;
 
 // The first number that was there before, in their order, or `count` if they differ.
 int64_t repeated(const int64_t* cells, int64_t count) {
   std::unordered_set<int64_t> seen;
+  seen.reserve(count);
   for (int64_t k = 0; k < count; ++k) {
     if (!seen.insert(cells[k]).second) return k;
   }
@@ -22,17 +23,13 @@ int64_t repeated(const int64_t* cells, int64_t count) {
 }
 
 bool all_differ(const int64_t* cells, int64_t count, int64_t size) {
-  if (size / kSparse <= count) {
-    std::vector<bool> seen(size);
-    for (int64_t k = 0; k < count; ++k) {
-      if (seen[cells[k]]) return false;
-      seen[cells[k]] = true;
-    }
-    return true;
+  if (size / kSparse > count) return repeated(cells, count) == count;
+  std::vector<bool> seen(size);
+  for (int64_t k = 0; k < count; ++k) {
+    if (seen[cells[k]]) return false;
+    seen[cells[k]] = true;
   }
-  std::vector<int64_t> sorted(cells, cells + count);
-  std::sort(sorted.begin(), sorted.end());
-  return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+  return true;
 }
 
 std::string position(int64_t point, std::initializer_list<Sized> axes) {
