@@ -20,8 +20,8 @@ from loma import sizes
 from loma.axes import told_apart
 from loma.bounds import facts, is_never_negative
 from loma.ir import (
-    INT, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Return, Stmt, TensorType,
-    Unpack, Var, While,
+    INT, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Return, Stmt,
+    TensorType, Unpack, Var, While,
 )  # fmt: skip
 from loma.names import Names
 from loma.overlap import Read, apart, differ, reads_of
