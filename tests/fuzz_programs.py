@@ -105,8 +105,9 @@ class Generator(Expressions):
         params = [Argument("x0", FLOAT, "In")]
         for k in range(1, 1 + self._below(4) + (not helper)):
             type_ = self._type()
-            if self._views and self._chance(30):
-                view = StructType("V")
+            view = StructType("V")
+            known = any(view in (p.type, getattr(p.type, "element", None)) for p in params)
+            if self._views and not known and self._chance(40):  # none is passed to two arguments
                 params.append(Argument(f"x{k}", self._pick(view, ArrayType(view, 2)), "In"))
             elif isinstance(type_, ArrayType) and self._chance(15) and not helper:
                 params.append(Argument(f"x{k}", ArrayType(type_.element, None), "In"))
