@@ -122,7 +122,7 @@ def _product(rows: Tensor) -> Tensor:
 
 def _root(x: Tensor) -> Tensor:
     """With derivatives that are 0 at 0."""
-    some = x > 0
+    some = x != 0
     return torch.where(some, torch.sqrt(torch.where(some, x, 1.0)), 0.0)
 
 
