@@ -9,6 +9,20 @@ from typing import Any
 from loma.ir import FLOAT, INT, ArrayType, StructType, Type
 
 Steps = tuple[str | int, ...]
+CONSTANTS = """HALF : float = 1.0 / 2
+RATIO : float = -HALF ** 2 + TWO
+TWO : int = 7 // 3
+BACK : int = -1
+
+"""
+NEWER = (
+    "asin(0.8 * sin({}))", "acos(0.8 * cos({}))", "atan({})", "sinh(sin({}))", "cosh(tanh({}))",
+    "expm1(sin({}))", "exp2(tanh({}))", "log1p(abs({}))", "log2(1.5 + abs({}))", "erf({})",
+    "rsqrt(1.2 + sin({}))", "erfc({})", "lgamma(2.5 + sin({}))", "digamma(2.5 + sin({}))",
+    "sigmoid({})", "relu({})", "softplus({})", "sign({})", "ceil({})", "round({})",
+    "polygamma(TWO, 2.5 + sin({}))", "clamp({}, -HALF, 0.9)", "atan2({0}, 1.5 + cos({0}))",
+    "clamp(0.4, {}, RATIO)", "atan2(HALF, {})", "(1.2 + sin({})) ** BACK", "loma.tanh({})",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +43,14 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A function; ``cost`` is about how many statements a call of it runs."""
+    """A function; ``cost`` is about how many statements a call of it runs; as many of the last
+    arguments as ``defaults`` have default values."""
 
     name: str
     params: tuple[Argument, ...]
     results: tuple[Type, ...]
     cost: int
+    defaults: int = 0
 
     @property
     def writes(self) -> bool:
@@ -61,6 +77,8 @@ class Expressions:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._structs: dict[str, tuple[tuple[str, Type], ...]] = {}
+        # those with arrays of unknown length, of which there are only arguments
+        self._views: dict[str, tuple[tuple[str, Type], ...]] = {}
         self._functions: list[Signature] = []
         self._scope = Scope()
         self._stops = False  # whether no_diff may stand in the program
@@ -85,7 +103,7 @@ class Expressions:
             case ArrayType(element, size):
                 found += [(size or 4, *rest) for rest in self._paths(element, want)]
             case StructType(name):
-                for member, t in self._structs[name]:
+                for member, t in self._members(name):
                     found += [(member, *rest) for rest in self._paths(t, want)]
             case _:
                 pass
@@ -97,8 +115,11 @@ class Expressions:
                 type_ = type_.element
             else:
                 assert isinstance(type_, StructType)
-                type_ = dict(self._structs[type_.name])[str(step)]
+                type_ = dict(self._members(type_.name))[str(step)]
         return type_
+
+    def _members(self, struct: str) -> tuple[tuple[str, Type], ...]:
+        return self._structs.get(struct) or self._views[struct]
 
     def _walk(self, place: Place, steps: Steps) -> str:
         text = place.text
@@ -167,13 +188,25 @@ class Expressions:
                 if value is None:
                     return None
                 args.append(value)
-        return f"{callee.name}({', '.join(args)})"
+        return f"{callee.name}({', '.join(self._passed(callee, args))})"
+
+    def _passed(self, callee: Signature, args: list[str]) -> list[str]:
+        """The arguments as a call writes them: some are left out or have their names."""
+        first, named = len(args) - callee.defaults, False
+        out = args[:first]
+        for k in range(first, len(args)):
+            named = named or self._chance(20)
+            if self._chance(60):
+                out.append(f"{callee.params[k].name}={args[k]}" if named else args[k])
+            else:
+                named = True
+        return out
 
     def _is_cheap(self, function: Signature) -> bool:
         return function.cost * self._scope.times < 400
 
     def _constant(self) -> str:
-        return str(self._pick("0.5", "1.5", "-0.7", "2.0", "0.0", "1.0", "0.3"))
+        return str(self._pick("0.5", "1.5", "-0.7", "2.0", "0.0", "1.0", "0.3", "HALF", "-RATIO"))
 
     def _bounded(self, depth: int) -> str:
         return f"{self._pick('sin', 'tanh')}({self._float(depth)})"
@@ -197,6 +230,7 @@ class Expressions:
                 "({0} * 0.5) ** 3", "pow(1.2 + cos({}), 1.5)", "abs({})", "sqrt(abs({}))",
                 "floor({})", "({}) % 2.0", "({}) // 1.5", "(2.0 + sin({0})) ** sin({0})",
                 "mul_no_nan({}, 0.7)", "no_diff({})" if self._stops else "cos({})",
+                *NEWER, *NEWER[: len(NEWER) // 2],
             )  # fmt: skip
             return str(form.format(f"({first})" if "**" in form else first))
         if kind < 70:
@@ -213,7 +247,7 @@ class Expressions:
         if counters and self._chance(40):
             return str(self._pick(*counters))
         if self._chance(30):
-            return str(self._below(4))
+            return str(self._pick("0", "1", "2", "3", "TWO", "BACK"))
         return self._read(INT) or str(self._below(4))
 
     def _int(self, depth: int) -> str:
@@ -231,7 +265,11 @@ class Expressions:
         if kind < 75:
             return f"({self._condition(depth - 1)})"
         if kind < 82:
-            return f"{self._pick('max', 'min')}({first}, {self._int(depth - 1)})"
+            return self._pick(
+                f"max({first}, {self._int(depth - 1)})", f"min({first}, {self._int(depth - 1)})",
+                f"clamp({first}, BACK, {self._int(0)})", f"sign({first})",
+                f"len(range({self._int(0)}, {first}, {self._pick('1', 'TWO', 'BACK')}))",
+            )  # fmt: skip
         if kind < 88:
             return f"({first} if {self._condition(depth - 1)} else {self._int(depth - 1)})"
         if kind < 94:
@@ -243,9 +281,16 @@ class Expressions:
         if kind < 50 or depth <= 0:
             op = self._pick("<", "<=", ">", ">=")
             return f"{self._float(depth)} {op} {self._float(depth)}"
-        if kind < 70:
+        if kind < 65:
             op = self._pick("<", ">", "==", "!=")
             return f"{self._int(depth)} {op} {self._int(depth)}"
+        if kind < 70:
+            return self._pick(
+                f"BACK <= {self._int(0)} < {self._int(0)}",
+                f"isfinite({self._float(1)})",
+                f"{self._float(0)} < HALF <= {self._float(0)} < RATIO",
+                f"not isnan({self._float(1)})",
+            )
         if kind < 80:
             return f"not ({self._condition(depth - 1)})"
         if kind < 90:

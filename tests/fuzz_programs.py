@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fuzz_expressions import Argument, Expressions, Place, Scope, Signature
+from fuzz_expressions import CONSTANTS, Argument, Expressions, Place, Scope, Signature
 
 from loma.ir import FLOAT, INT, ArrayType, StructType, TupleType, Type
 from loma.printer import print_type
 
 Value = Any
 PAIR = (FLOAT, INT)
+PART = ("s", FLOAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class Program:
     text: str
     args: tuple[Value, ...]
     items: int | None = None
+
+
+def _named(type_: Type) -> str:
+    """A type, with the name of a constant for its number."""
+    return print_type(type_).replace(", 2]", ", TWO]")
 
 
 class Generator(Expressions):
@@ -53,6 +59,9 @@ class Generator(Expressions):
         self._fails = fails
         self._stops = self._chance(10)
         parts = [self._struct(f"S{k}") for k in range(self._below(3))]
+        if self._chance(30):
+            self._views["V"] = (("p", ArrayType(FLOAT, None)), ("q", ArrayType(INT, None)), PART)
+            parts.append("class V:\n    p : Array[float]\n    q : Array[int]\n    s : float\n")
         for k in range(self._below(4)):
             parts.append(self._function(f"h{k}", helper=True, reads_outs=True))
         items = 1 + self._below(4) if simd else None
@@ -62,14 +71,14 @@ class Generator(Expressions):
             parts.append(self._function("f", helper=False, reads_outs=reads_outs))
         params = self._functions[-1].params
         args = tuple(self._value(p.type, p.mode == "Out" and not reads_outs) for p in params)
-        return Program("\n".join(parts), args, items)
+        return Program(CONSTANTS + "\n".join(parts), args, items)
 
     def _value(self, type_: Type, zero: bool) -> Value:
         match type_:
             case ArrayType(element, size):
                 return [self._value(element, zero) for _ in range(size or 4)]
             case StructType(name):
-                return {member: self._value(t, zero) for member, t in self._structs[name]}
+                return {member: self._value(t, zero) for member, t in self._members(name)}
             case _ if zero:
                 return 0 if type_ == INT else 0.0
             case _:
@@ -96,7 +105,11 @@ class Generator(Expressions):
         params = [Argument("x0", FLOAT, "In")]
         for k in range(1, 1 + self._below(4) + (not helper)):
             type_ = self._type()
-            if isinstance(type_, ArrayType) and self._chance(15) and not helper:
+            view = StructType("V")
+            known = any(view in (p.type, getattr(p.type, "element", None)) for p in params)
+            if self._views and not known and self._chance(40):  # none is passed to two arguments
+                params.append(Argument(f"x{k}", self._pick(view, ArrayType(view, 2)), "In"))
+            elif isinstance(type_, ArrayType) and self._chance(15) and not helper:
                 params.append(Argument(f"x{k}", ArrayType(type_.element, None), "In"))
             else:
                 params.append(Argument(f"x{k}", type_, self._pick("In", "In", "Out")))
@@ -162,7 +175,8 @@ class Generator(Expressions):
         self._scope, self._lines, self._indent, self._budget = Scope(), [], 1, budget
         self._names = 0
         for p in params:
-            writable = p.mode == "Out" or not isinstance(p.type, ArrayType)
+            viewed = p.type == StructType("V")
+            writable = p.mode == "Out" or not (isinstance(p.type, ArrayType) or viewed)
             self._scope.places.append(Place(p.name, p.type, writable))
 
     def _body(self, locals_: int) -> None:
@@ -176,13 +190,22 @@ class Generator(Expressions):
             self._statement()
 
     def _finish(self, name: str, params: list[Argument], results: tuple[Type, ...]) -> str:
-        listed = ", ".join(f"{p.name} : {p.mode}[{print_type(p.type)}]" for p in params)
+        defaults = 0
+        for param in reversed(params[1:]):
+            if param.mode == "Out" or param.type not in PAIR or self._chance(40):
+                break
+            defaults += 1
+        texts = [f"{p.name} : {p.mode}[{_named(p.type)}]" for p in params]
+        for k in range(len(params) - defaults, len(params)):
+            value = self._pick("TWO", "BACK", "3") if params[k].type == INT else self._constant()
+            texts[k] += f" = {value}"
+        listed = ", ".join(texts)
         arrow = ""
         if results:
             whole = results[0] if len(results) == 1 else TupleType(results)
             arrow = f" -> {print_type(whole)}"
         cost = len(self._lines) * 6
-        self._functions.append(Signature(name, tuple(params), results, cost))
+        self._functions.append(Signature(name, tuple(params), results, cost, defaults))
         return "\n".join([f"def {name}({listed}){arrow}:", *self._lines, ""])
 
     # -------------------------------------------------------------------------------- statements
@@ -197,7 +220,7 @@ class Generator(Expressions):
     def _declare(self) -> None:
         name, type_ = self._fresh("z"), self._type()
         value = self._maybe_of_type(type_) if self._chance(70) else None
-        self._line(f"{name} : {print_type(type_)}" + ("" if value is None else f" = {value}"))
+        self._line(f"{name} : {_named(type_)}" + ("" if value is None else f" = {value}"))
         self._scope.places.append(Place(name, type_, True))
         if value is None:
             self._mix(self._scope.places[-1])
@@ -293,7 +316,10 @@ class Generator(Expressions):
         bounds = extent
         if self._chance(30):  # all values are in range(bound)
             first = str(self._below(2)) if self._chance(60) else f"({self._int(1)}) % {bound + 1}"
-            bounds = self._pick("{0}, {1}", "{0}, {1}, 2", "{1} - 1, {0} - 1, -1")
+            bounds = self._pick(
+                "{0}, {1}", "{0}, {1}, 2", "{0}, {1}, TWO", "{1} - 1, {0} - 1, -1",
+                "{1} - 1, BACK, BACK * 2", "min({0}, {1}), {1}, 1 + {0}",
+            )  # fmt: skip
             bounds = bounds.format(first, extent)
         steps = f"range({bounds})"
         self._line(f"for {counter} in {f'reversed({steps})' if self._chance(20) else steps}:")
@@ -371,7 +397,7 @@ class Generator(Expressions):
             # What an Out argument holds may be computed with in another argument.
             if param.mode == "In" and param.type == FLOAT and self._chance(30):
                 args[k] = self._bounded(1)
-        self._line(f"{callee.name}({', '.join(args)})")
+        self._line(f"{callee.name}({', '.join(self._passed(callee, args))})")
         return True
 
     def _arguments(self, callee: Signature) -> list[str] | None:
@@ -408,7 +434,7 @@ class Generator(Expressions):
         args = self._arguments(callee)
         if args is None or not self._is_cheap(callee):
             return False
-        self._line(f"{', '.join(targets)} = {callee.name}({', '.join(args)})")
+        self._line(f"{', '.join(targets)} = {callee.name}({', '.join(self._passed(callee, args))})")
         if self._indent == 1:
             self._scope.places += [Place(targets[0], FLOAT, True), Place(targets[1], INT, True)]
         return True

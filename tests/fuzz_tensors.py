@@ -182,7 +182,10 @@ class _Function:
             count = rng.choice(("n", "2", "3", "n + 1"))
             if self._helper and depth == 2 and rng.random() < 0.3:
                 count = rng.choice(("counts[0]", "counts[A - 1] + 1"))
-            there = f"range({count})" if rng.random() < 0.8 else f"reversed(range({count}))"
+            bounds = rng.choice((count, count, count, f"1, {count}", f"0, {count}, 2"))
+            if rng.random() < 0.15:
+                bounds = f"{count}, -1, -2"
+            there = f"range({bounds})" if rng.random() < 0.8 else f"reversed(range({bounds}))"
             out.append(f"for {counter} in {there}:")
             self._counters.append(counter)
             out += self._block(depth)
@@ -246,7 +249,20 @@ class _Function:
         y = rng.choice(smaller)
         dims = x.dims
         last = len(dims) - 1
-        match rng.randrange(8):
+        match rng.randrange(14):
+            case 8:
+                value = f"where({x.name} > {y.name} or {x.name} < -1.0, silu({x.name}), {y.name})"
+            case 9:
+                value = f"clamp(atan2({x.name}, {y.name} + 2.5), -1.5, erfc({y.name}))"
+            case 10:
+                value = f"gelu({x.name}) - layer_norm({x.name}, [{dims[-1]}])"
+            case 11:
+                value = f"cumsum({x.name}, {rng.randrange(len(dims))}) % 2.5 + log1p(exp({y.name}))"
+            case 12:
+                value = f"flip({x.name}, [{rng.randrange(len(dims))}]) * sign({y.name} - 0.1)"
+            case 13 if last:
+                value = f"logsumexp({x.name}, dim={last}) + {x.name}[..., 0]"
+                dims = dims[:-1]
             case 0:
                 value = f"relu({x.name} + {y.name})"
             case 1:
@@ -323,6 +339,8 @@ class _Function:
                 kind = rng.choice(("sum", "sum", "sum", "max"))
                 rows = [axis for axis, own in axes.items() if own == "A"]
                 there = size
+                if kind == "sum" and rng.random() < 0.2:
+                    there = rng.choice((f"range(1, {size})", f"range(0, {size}, 2)"))
                 if self._helper and kind == "sum" and rng.random() < 0.2:
                     there = f"range(counts[{rng.choice(rows or ['0'])}])"
                 head, tail = f"{kind}(", f" for {name} in {there})"

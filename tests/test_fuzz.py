@@ -112,6 +112,7 @@ def test_derivatives_of_derivatives(fuzz: Any, simd: bool) -> None:
         params = parse(program.text).function("f").params
         # Not every adjoint of an array of unknown length has an adjoint in turn.
         sized = all(not isinstance(p.type, ArrayType) or p.type.size for p in params)
+        sized &= "class V:" not in program.text
         check_derivatives(
             program.text,
             program.args,
@@ -169,4 +170,4 @@ def test_tensor_derivatives(fuzz: Any) -> None:
         behind = _dot([*along, *directions], twice)
         assert abs(ahead - behind) <= 1e-4 * max(abs(ahead), _size(twice))
 
-    fuzz(check, 12, fuzz_tensors.Generator)
+    fuzz(check, 8, fuzz_tensors.Generator)
