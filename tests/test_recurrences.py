@@ -37,6 +37,49 @@ def test_what_stays_is_not_kept_again(name: str) -> None:
     assert "_tape_" not in pipeline.stage_text(text, "adjoint", "d")
 
 
+def test_the_range_of_a_counter_tells_when_something_was_written() -> None:
+    """``_d_L[i, k]`` with ``k in range(j)``, read at ``_d_L[i, j]``, is of a larger j."""
+    text = BY_NAME["cholesky"].text + "\nd = rev_diff(cholesky)\ndd = rev_diff(d)\n"
+    assert "_tape_d_L" not in pipeline.stage_text(text, "adjoint", "dd")
+
+
+@pytest.mark.parametrize(
+    ("loops", "place", "kept"),
+    [
+        ("for t in reversed(range(N)):\n        for k in range(t):", "t", False),
+        ("for t in reversed(range(N)):\n        for k in range(t + 1):", "t", False),
+        ("for t in range(N):\n        for k in range(N - 1 - t):", "N - 1 - t", False),
+        ("for t in range(N):\n        for k in range(N - t):", "N - 1 - t", False),
+        ("for t in range(N):\n        for k in range(t):", "t", True),
+        ("for t in range(N):\n        for k in range(N - t):", "t", True),
+        ("for t in reversed(range(N)):\n        for k in range(N - 1 - t):", "N - 1 - t", True),
+    ],
+)
+def test_only_earlier_writes_are_left_to_the_end(loops: str, place: str, kept: bool) -> None:
+    """The first read what is written before, the others what a later iteration overwrites."""
+    text = f"""
+def f(x : In[Tensor[N]]) -> Tensor[N]:
+    y : Tensor[N] = x
+    z : Tensor[N]
+    {loops}
+            y[k] += x[t] * x[k]
+        z[t] = sin(y[{place}])
+    return z
+"""
+    found = pipeline.stage_text(f"{text}\nd = rev_diff(f)\n", "adjoint", "d")
+    assert ("_tape_" in found) == kept
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        y, z = [*x], []
+        given = {"N": len(x), "x": x, "y": y, "z": z}
+        changed = f"{loops}\n            y[k] = y[k] + x[t] * x[k]"
+        exec(f"{changed}\n        z.append(y[{place}].sin())", given)
+        return torch.stack(z[::-1] if "reversed" in loops else z)
+
+    x = torch.randn(4, dtype=torch.float64)
+    check(Program([text], first=()), "f", (x,), reference, libtorch=False)
+
+
 def test_what_is_overwritten_is_kept_in_parts() -> None:
     text = BY_NAME["gauss_seidel"].text + "\nd = rev_diff(gauss_seidel)\n"
     found = pipeline.stage_text(text, "adjoint", "d")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from loma import sizes
+from loma.ad.tensor.limits import limits
 from loma.bounds import facts, is_never_negative
 from loma.distinct import told_apart
 from loma.ir import (
@@ -232,9 +233,19 @@ class Accesses:
         names = {n.name for n in walk(place) if isinstance(n, Var)} | set(extents)
         subscripts, there = self._elsewhere(write, target, names)
         unknown = {var.name for var in there.values()}
+        ranges = {
+            there[name].name: substitute(extent, dict(there))
+            for name, extent in _ranges(write).items()
+            if self._is_fixed(extent)
+        }
         for loop in loops[:shared]:
             counter = there[loop.counter]
-            step = self._step(loop, counter, subscripts, place.subscripts, unknown, extents, known)
+            values = place.subscripts
+            step = self._step(loop, counter, subscripts, values, unknown, extents, known)
+            if step is None:
+                found = limits(counter.name, ranges, subscripts, values, unknown, loop.backwards)
+                steps = [self._order(loop, limit, extents, known) for limit in found]
+                step = "before" if "before" in steps else "same" if "same" in steps else None
             if step is None:
                 return False
             if step == "before":
@@ -242,6 +253,7 @@ class Accesses:
             unknown.discard(counter.name)
             now = Var(loop.counter, INT)
             subscripts = [substitute(s, {counter.name: now}) for s in subscripts]
+            ranges = {name: substitute(e, {counter.name: now}) for name, e in ranges.items()}
         first, second = write.point.position, use.point.position
         if first != second:
             if first < second:
@@ -300,10 +312,9 @@ class Accesses:
         here |= {axis.name: axis.extent for axis in write.stmt.axes}
         names = {n.name for n in walk(target) if isinstance(n, Var)} | set(here)
         subscripts, there = self._elsewhere(other, elsewhere, names)
-        ranges = {loop.counter: loop.extent for loop in other.point.loops}
-        ranges |= {axis.name: axis.extent for axis in other.stmt.axes}
         unknown = {
-            there[name].name: substitute(extent, dict(there)) for name, extent in ranges.items()
+            there[name].name: substitute(extent, dict(there))
+            for name, extent in _ranges(other).items()
         }
         solved = True
         while solved:
@@ -371,18 +382,32 @@ class Accesses:
                 continue
             at = Binary("-", there, form[1], INT)
             at = at if slope == 1 else Binary("-", IntConst(0), at, INT)
-            now = Var(loop.counter, INT)
-            ahead = Binary("-", at, now, INT) if loop.backwards else Binary("-", now, at, INT)
-            one = Binary("-", ahead, IntConst(1), INT)
-            if is_never_negative(one, extents, self._is_size, known):
-                return "before"
+            order = self._order(loop, at, extents, known)
+            if order == "before":
+                return order
             ends = self._below(at, loop.extent)
             for outside in ends if self._is_fixed(loop.extent) else ends[:1]:
                 if is_never_negative(outside, extents, self._is_size, known):
                     return "before"  # it is never written
-            if is_never_negative(ahead, extents, self._is_size, known):
-                found = "same"
+            found = order or found
         return found
+
+    def _order(
+        self, loop: For, at: Expr, extents: dict[str, Expr], known: tuple[Expr, ...]
+    ) -> str | None:
+        """Where an iteration of a loop lies, seen from the present one, as in :meth:`_step`."""
+        now = Var(loop.counter, INT)
+        ahead = Binary("-", at, now, INT) if loop.backwards else Binary("-", now, at, INT)
+        one = Binary("-", ahead, IntConst(1), INT)
+        if is_never_negative(one, extents, self._is_size, known):
+            return "before"
+        return "same" if is_never_negative(ahead, extents, self._is_size, known) else None
+
+
+def _ranges(write: _Write) -> dict[str, Expr]:
+    """What the counters and indices of a write range over."""
+    loops = {loop.counter: loop.extent for loop in write.point.loops}
+    return loops | {axis.name: axis.extent for axis in write.stmt.axes}
 
 
 def _whole_tensors(expr: Expr) -> Iterator[str]:
