@@ -53,12 +53,14 @@ class _Counts(Generator):
             return [(line, line)]
         return super().statement(counters, indent)
 
+    def subscript(self, counters: tuple[str, ...], reduced: str | None = None) -> str:
+        if self._rng.random() < 0.15:
+            return f"{self._rng.choice('cd')} % 5"
+        return super().subscript(counters, reduced)
+
     def term(self, counters: tuple[str, ...], reduced: str | None) -> str:
-        kind = self._rng.random()
-        if kind < 0.15:
+        if self._rng.random() < 0.15:
             return "s"
-        if kind < 0.25:
-            return f"{self._rng.choice('xyz')}[{self._rng.choice('cd')} % 5]"
         return super().term(counters, reduced)
 
 
