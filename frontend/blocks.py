@@ -8,11 +8,11 @@ from dataclasses import replace
 from loma import errors
 from loma.frontend.scope import Scope
 from loma.ir import (
-    Assign, Declare, Expr, FloatConst, FloatType, IntConst, IntType, Stmt, TensorType, Unpack,
-    Var, Zero,
+    Assign, Declare, Expr, FloatConst, FloatType, For, IndexAssign, IntConst, IntType, Stmt,
+    TensorType, Unpack, Var, Zero,
 )  # fmt: skip
 from loma.printer import print_type
-from loma.walk import free_variables, map_expressions, substitute
+from loma.walk import blocks, free_variables, map_blocks, map_expressions, substitute
 
 
 def hoisted(scope: Scope, block: list[Stmt], known: Iterable[str]) -> tuple[Stmt, ...]:
@@ -39,9 +39,21 @@ def hoisted(scope: Scope, block: list[Stmt], known: Iterable[str]) -> tuple[Stmt
                 out.append(stmt)
             case _:
                 out.append(stmt)
-    if renamed:
-        out = [map_expressions(stmt, lambda e: substitute(e, renamed)) for stmt in out]
-    return tuple(out)
+    return tuple(_with_names(stmt, renamed) for stmt in out) if renamed else tuple(out)
+
+
+def _with_names(stmt: Stmt, renamed: dict[str, Expr]) -> Stmt:
+    """The statement with other variables, but where a name is that of an index or a counter."""
+    inner = dict(renamed)
+    if isinstance(stmt, For):
+        inner.pop(stmt.counter, None)
+    elif isinstance(stmt, IndexAssign):
+        for axis in stmt.axes:
+            inner.pop(axis.name, None)
+    bodies = iter([tuple(_with_names(s, inner) for s in body) for body in blocks(stmt)])
+    values = renamed if blocks(stmt) else inner
+    head = map_expressions(map_blocks(stmt, lambda _: ()), lambda e: substitute(e, values))
+    return map_blocks(head, lambda _: next(bodies))
 
 
 def _hoist(scope: Scope, target: Var, renamed: dict[str, Expr]) -> None:
@@ -62,8 +74,11 @@ def _hoist(scope: Scope, target: Var, renamed: dict[str, Expr]) -> None:
             )
     old = scope.hoisted.get(target.name)
     if old is not None and old.type == target.type:
+        if old.name != target.name:
+            renamed[target.name] = replace(old, span=target.span)
         return
-    name = target.name if old is None else scope.names.fresh(target.name)
+    taken = old is not None or target.name in scope.bound
+    name = scope.names.fresh(target.name) if taken else target.name
     new = replace(target, name=name)
     scope.hoisted.setdefault(target.name, new)
     scope.start.append(Declare(new, None, target.span))

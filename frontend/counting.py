@@ -38,11 +38,8 @@ class Count:
         """The name of the count, then that of the program where this is another one."""
         span = span_of(node)
         if self.start == _ZERO and self.step == _ONE:
-            return (int_symbol(node.id, kind, span, self.extent),)
-        name = scope.counters.get(node.id)
-        if name is None:
-            name = scope.names.fresh(f"_{node.id.lstrip('_')}")
-            scope.counters[node.id] = name
+            return scope.counted(node.id, kind, span, self.extent)
+        name = scope.counter(node.id)
         value = self._value(Var(name, INT))
         if sum(1 for _ in walk(value)) > _LARGEST:
             raise errors.SyntaxNotSupported(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from loma import builder as b
@@ -17,7 +18,7 @@ from loma import errors, sizes
 from loma.distinct import surely_repeats, told_apart
 from loma.frontend import expressions as ex
 from loma.frontend.recurrences import no_recurrence
-from loma.frontend.scope import Scope, int_symbol, span_of
+from loma.frontend.scope import Scope, span_of
 from loma.frontend.sums import doubtful
 from loma.ir import (
     INT, Assign, Axis, Expr, Index, IndexAssign, Reduce, Span, TensorType, Var,
@@ -164,33 +165,31 @@ def index_statement(
         _check_bound(indices, own, op)
     # the target's indices first, then those that are summed over
     indices.sort(key=lambda name: name.id not in own)
-    axes = tuple(Axis(name.id, _extent(scope, nodes, name)) for name in indices)
+    extents = [_extent(scope, nodes, name) for name in indices]
     symbols = [
-        int_symbol(axis.name, "index", span_of(name), axis.extent)
-        for axis, name in zip(axes, indices, strict=True)
+        scope.counted(name.id, "index", span_of(name), extent)
+        for name, extent in zip(indices, extents, strict=True)
     ]
-    with scope.with_symbols(*symbols), scope.elements():
+    axes = tuple(Axis(s[0].name, extent) for s, extent in zip(symbols, extents, strict=True))
+    named = sum(name.id in own for name in indices)
+    with scope.with_symbols(*chain.from_iterable(symbols)), scope.elements():
         place = _place(scope, target)
         expr = read(scope, value)
     if _is_truth(place) and op in ("+=", "-="):
         raise errors.AssignTypeMismatch(
             f"'{op}' adds up, and an element of a BoolTensor is 0 or 1", span,
-            hint=_instead_of_adding(
-                ast.unparse(target), [axis.name for axis in axes if axis.name not in own]
-            ),
+            hint=_instead_of_adding(ast.unparse(target), [name.id for name in indices[named:]]),
         )  # fmt: skip
     if op in ("*=", "/="):
         expr = b.binary(op[0], place, expr, span)
     elif op == "-=":
         expr = b.unary("-", expr, expr.span)
-    summed = tuple(axis for axis in axes if axis.name not in own)
-    if summed:
-        first = [name for name in indices if name.id in own]
-        scope.program.warnings += doubtful(expr, summed, first, indices, value)
+    if axes[named:]:
+        scope.program.warnings += doubtful(expr, axes[named:], indices[:named], indices, value)
     if _is_truth(place):
         expr = b.truth(expr)
     kind: Literal["=", "+="] = "+=" if op in ("+=", "-=") else "="
-    return _checked(scope, place, kind, expr, axes, own, span, ast.unparse(target))
+    return _checked(scope, place, kind, expr, axes, named, span, ast.unparse(target))
 
 
 def _instead_of_adding(target: str, summed: list[str]) -> str:
@@ -239,11 +238,10 @@ def _place(scope: Scope, target: ast.Subscript | ast.Name) -> Index | Var:
 
 def _checked(
     scope: Scope, place: Index | Var, op: Literal["=", "+="], value: Expr, axes: tuple[Axis, ...],
-    own: set[str], span: Span, text: str,
+    named: int, span: Span, text: str,
 ) -> Assign | IndexAssign:  # fmt: skip
-    """The statement, of whose target ``text`` is the text."""
-    target_axes = tuple(axis for axis in axes if axis.name in own)
-    summed = axes[len(target_axes) :]
+    """The statement, whose target has the first ``named`` axes and is the ``text``."""
+    target_axes, summed = axes[:named], axes[named:]
     subscripts = place.subscripts if isinstance(place, Index) else ()
     name = place.base.name if isinstance(place, Index) and isinstance(place.base, Var) else ""
     once = told_apart(subscripts, target_axes) >= {axis.name for axis in target_axes}

@@ -130,6 +130,7 @@ class Scope:
     names: Names = field(default_factory=Names)  # those that the text mentions, and further ones
     hoisted: dict[str, Var] = field(default_factory=dict)  # declared in blocks that have ended
     counters: dict[str, str] = field(default_factory=dict)  # names of counts, by those in the text
+    bound: set[str] = field(default_factory=set)  # names that were counters or indices
     _guarded_outside: int = 0  # conditions around the statement at hand
 
     def add(self, symbol: Symbol) -> None:
@@ -156,6 +157,7 @@ class Scope:
         finally:
             for name in added:
                 self.ended[name] = self.symbols.pop(name).kind
+                self.bound.add(name)
 
     def check_outermost(self, name: str, span: Span) -> None:
         """Refuses a declaration inside ``if``, ``for`` or ``while`` of a scalar function."""
@@ -193,6 +195,21 @@ class Scope:
             yield self.before
         finally:
             self.before, self._guarded_outside = outside
+
+    def counted(self, name: str, kind: Kind, span: Span, extent: Expr) -> tuple[Symbol, ...]:
+        """An index or a counter. Where a block has declared a variable of that name, which exists
+        in the IR from the function's start, it has another name there, which comes first."""
+        if all(var.name != name for var in self.hoisted.values()):
+            return (int_symbol(name, kind, span, extent),)
+        hidden = self.counter(name)
+        symbol = int_symbol(name, kind, span)
+        return int_symbol(hidden, kind, span, extent), replace(symbol, value=Var(hidden, INT))
+
+    def counter(self, name: str) -> str:
+        """A name for what counts where ``name`` means something else."""
+        if name not in self.counters:
+            self.counters[name] = self.names.fresh(f"_{name.lstrip('_')}")
+        return self.counters[name]
 
     def in_condition(self) -> bool:
         """Whether a part of the statement at hand is read that may not be evaluated."""

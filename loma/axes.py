@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from loma import sizes
 from loma.ir import (
-    INT, Assign, Axis, Binary, Expr, For, Index, IndexAssign, IntConst, Reduce, Select, Stmt,
+    INT, Assign, Axis, Binary, Expr, For, If, Index, IndexAssign, IntConst, Reduce, Select, Stmt,
     TensorType, Var, ZeroPad,
 )  # fmt: skip
 from loma.walk import children, free_variables, map_children, walk
@@ -142,6 +142,17 @@ def index_statement(
 ) -> Stmt:
     """The index statement, inside ``for`` loops over the axes that have no range of their own; see
     :func:`ranged`."""
+    names = {axis.name for axis in axes}
+    if op == "+=":  # without the axis there is nothing else that keeps an empty sum from reading
+        used = free_variables(target) | free_variables(value)
+        for axis in axes:
+            count = sizes.count(axis.extent, is_size)
+            if axis.name in used or count == axis.extent or free_variables(count) & names:
+                continue
+            rest = tuple(other for other in axes if other is not axis)
+            times = Binary("*", value, count, value.type)
+            some = Binary(">", count, IntConst(0), INT)
+            return If(some, (index_statement(target, op, times, rest, own, is_size),), ())
     stmt, loops = ranged(target, op, value, axes, own, is_size)
     result: Stmt = stmt
     if isinstance(target, Var) and not stmt.axes:

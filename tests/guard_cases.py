@@ -169,6 +169,13 @@ def a_sum_under_a_condition(x : In[Tensor[N]], d : In[int]) -> Tensor[N]:
     y[i] = 2.0 * sum(x[i - d + k] * x[i] for k in range(d)) if i >= d else x[i]
     return y
 """, lambda x, d: _window(x, d, torch.sum), ((6,), 2)),
+    Case("an_empty_sum_of_what_does_not_exist", """
+def an_empty_sum_of_what_does_not_exist(x : In[Tensor[N]], n : In[int]) -> Tensor[3]:
+    y : Tensor[3]
+    for t in range(3):
+        y[t] = x[0] + sum(sin(x[n - t]) for k in range(n + 1 - t))
+    return y
+""", lambda x, n: torch.stack([x[0] + 2 * x[1].sin(), x[0] + x[0].sin(), x[0]]), ((4,), 1)),
     Case("a_maximum_under_a_condition", """
 def a_maximum_under_a_condition(x : In[Tensor[N]], d : In[int]) -> Tensor[N]:
     y : Tensor[N]

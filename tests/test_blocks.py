@@ -7,6 +7,8 @@ import torch
 from oracle import Program, check
 
 from loma import errors, pipeline
+from loma.frontend import parse
+from loma.printer import print_module
 
 TEXT = """
 def blocks(x : In[Tensor[N]], n : In[int]) -> tuple[Tensor[N], int]:
@@ -44,6 +46,37 @@ def test_what_a_block_declares_starts_anew() -> None:
     program = Program([TEXT], first=())
     x = torch.tensor([0.5, -1.5, 2.0], dtype=torch.float64)
     check(program, "blocks", [x, 3], _blocks)
+
+
+def test_a_name_is_an_index_elsewhere() -> None:
+    text = """
+def places(x : In[Tensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    for i in range(2):
+        y[i] += x[i]
+    for t in range(2):
+        y[i] *= 3.0
+        i = N - 1
+        k = N - 2
+        y[k] += x[i]
+    y[k] += 2.0 * x[k]
+    for k in reversed(range(1, N)):
+        y[k] *= 1.0 + y[k - 1]
+    return y * sum(x[k] for k in N)
+"""
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        y = torch.cat([x[:2], 0 * x[2:]])
+        for _ in range(2):
+            y = y * 3 + x[-1] * torch.eye(len(x), dtype=x.dtype)[-2]
+        y = y + 2 * x
+        return torch.cat([y[:1], y[1:] * (1 + y[:-1])]) * x.sum()
+
+    program = Program([text], first=())
+    x = torch.tensor([0.5, -1.5, 2.0], dtype=torch.float64)
+    check(program, "places", [x], reference, libtorch=False)
+    module = parse(text)
+    assert parse(print_module(module)) == module
 
 
 HEAD = "def f(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:\n    y : Tensor[N] = x\n"

@@ -11,9 +11,12 @@ from click.testing import CliRunner
 
 import loma
 from loma import pipeline
+from loma.ad import differentiate, split_pairs
 from loma.cli import main
+from loma.frontend import parse
 from loma.kept import kept
 from loma.saving import SAVES, Save
+from loma.verify import verify
 
 PROGRAM = """
 def outer(W : In[Tensor[I, R, O, K]], X : In[Tensor[B, R, K]]) -> Tensor[B, I, O]:
@@ -81,6 +84,21 @@ def test_what_is_overwritten_is_not_read_again(save: Save) -> None:
     (mine,) = torch.autograd.grad((x * y).sum(), z)
     (theirs,) = torch.autograd.grad((h / (1.0 + h * h) * h * h).sum(), z)
     torch.testing.assert_close(mine, theirs)
+
+
+def test_results_of_a_call_are_declared_once() -> None:
+    text = """
+def product(x : In[Tensor[N]], w : In[Tensor[N]]) -> float:
+    return sum(x * w)
+d_product = rev_diff(product)
+def step(x : In[Tensor[N]], w : In[Tensor[N]], r : In[float]) -> Tensor[N]:
+    dx : Tensor[N]
+    dw : Tensor[N]
+    d_product(x, dx, w, dw, 1.0)
+    return w - r * dw
+"""
+    module, _ = split_pairs(differentiate(parse(text)), ["step"], save="inputs")
+    verify(module)
 
 
 def test_save_is_one_of_three() -> None:

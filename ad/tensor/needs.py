@@ -25,6 +25,7 @@ def guard_by_need(
     # What runs anywhere behind a declaration may write to its variable.
     writers: dict[str, frozenset[str]] = {}
     done: list[tuple[frozenset[str], Stmt]] = []
+    declared = {stmt.target.name for stmt in body if isinstance(stmt, Declare)}
     early: list[Stmt] = []
     for stmt in reversed(body):
         read, whole, part = _effects(stmt, modes)
@@ -46,7 +47,7 @@ def guard_by_need(
                 early.append(Declare(target, None))
                 done.append((wanted, Assign(target, "=", value, stmt.span)))
             case Unpack(targets):
-                early += [Declare(target, None) for target in targets]
+                early += [Declare(t, None) for t in targets if t.name not in declared]
                 done.append((wanted, stmt))
             case _:
                 done.append((wanted, stmt))
