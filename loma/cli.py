@@ -497,7 +497,3 @@ def _signature(function: Function) -> str:
     text = print_function(function)
     head = text[text.index("def ") :].partition(":\n")[0]
     return " ".join(head.split()).replace("( ", "(").replace(", )", ")")
-
-
-if __name__ == "__main__":
-    main()

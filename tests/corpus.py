@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from control_cases import CONTROL
 from index_cases import CASES as INDEX_CASES
 from operator_cases import CASES as OPERATOR_CASES
@@ -13,11 +15,15 @@ from trap_cases import TRAPS
 from conftest import ROOT
 
 
+IMPORTS = re.compile(r"^from (?!loma )", re.MULTILINE)  # needs a file beside it
+
+
 def tensor_programs() -> list[tuple[str, str]]:
     """Names and texts. Those of the documentation have scalar functions, too."""
     found = [(c.name, c.text) for c in (*INDEX_CASES, *TRAPS, *CONTROL)]
     found += [(case.name, case.text) for case in OPERATOR_CASES]
-    found += [(page, text) for page in (*PAGES, "README.md") for text in programs(page)]
+    pages = [(page, text) for page in (*PAGES, "README.md") for text in programs(page)]
+    found += [(page, text) for page, text in pages if not IMPORTS.search(text)]
     for folder in ("capsnet_loma", "loma/optim", "examples"):
         found += [(path.name, path.read_text("utf-8")) for path in (ROOT / folder).rglob("*.loma")]
     return found

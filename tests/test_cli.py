@@ -241,7 +241,7 @@ def test_check_of_a_scalar_function_says_what_to_do(run, program):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("arguments", [["--help"], ["show"]])
 def test_a_full_disk_is_one_message(program, arguments):
-    command = [sys.executable, "-m", "loma.cli", *arguments]
+    command = [sys.executable, "-m", "loma", *arguments]
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [*command, str(program)] if arguments == ["show"] else command,
@@ -264,7 +264,7 @@ def test_no_compiler_is_one_clear_message(tmp_path):
     file = tmp_path / "fresh.loma"
     file.write_text("def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return x + 0.125\n")
     result = subprocess.run(
-        [sys.executable, "-m", "loma.cli", "build", str(file)],
+        [sys.executable, "-m", "loma", "build", str(file)],
         cwd=ROOT,
         env=os.environ | {"LOMA_CXX": "no-such-compiler", "LOMA_CACHE_DIR": str(tmp_path / "c")},
         capture_output=True,
@@ -300,7 +300,7 @@ def _in_terminal(*arguments: str, **environment: str) -> bytes:
     variables = {"TERM": "xterm-256color", "COLUMNS": "100", **environment}
     inherited = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
     child = subprocess.Popen(
-        [sys.executable, "-m", "loma.cli", *arguments],
+        [sys.executable, "-m", "loma", *arguments],
         cwd=ROOT,
         env=inherited | variables,
         stdin=subprocess.DEVNULL,

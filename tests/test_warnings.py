@@ -203,7 +203,7 @@ def test_commands_show_warnings(program: Path, command: str) -> None:
     words = command.replace("FILE", str(program)).split()
     for _ in range(2):  # also when it comes from the cache
         run = subprocess.run(
-            [sys.executable, "-m", "loma.cli", *words],
+            [sys.executable, "-m", "loma", *words],
             capture_output=True,
             text=True,
             cwd=ROOT,

@@ -1,0 +1,5 @@
+"""``python -m loma``: the command line, where its script is not on the path."""
+
+from loma.cli import main
+
+main(prog_name="python -m loma")
