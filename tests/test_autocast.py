@@ -134,6 +134,7 @@ def test_explicit_derivatives(program, mixed):
     assert all(map(torch.equal, given, expected))
 
 
+@pytest.mark.full
 def test_second_derivatives_and_backward_inside(program, mixed):
     x, w, a = mixed
     with autocast():

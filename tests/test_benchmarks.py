@@ -112,6 +112,7 @@ def test_rendering_again_changes_nothing(measured: tuple[dict[str, Any], Path, s
     assert (root / "README.md").read_text(encoding="utf-8") == before
 
 
+@pytest.mark.full
 def test_a_script_measures(tmp_path: Path) -> None:
     file = tmp_path / "layers.json"
     script("layers", "--quick", "--json", str(file))

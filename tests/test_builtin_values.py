@@ -214,6 +214,7 @@ def arguments(dtype: torch.dtype) -> list[Tensor]:
     return list(torch.stack(rows, 1))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_index_statements(dtype: torch.dtype) -> None:
     args = [x.requires_grad_() for x in arguments(dtype)]

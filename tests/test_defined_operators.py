@@ -97,6 +97,7 @@ def checked() -> Program:
     return Program([CHECKED + NETWORK], first=())  # one module is less to compile than two
 
 
+@pytest.mark.full
 def test_network_of_them(checked: Program) -> None:
     """On libtorch in double, and in bfloat16, whose results are near those of double."""
     torch.manual_seed(0)

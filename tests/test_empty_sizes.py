@@ -68,6 +68,7 @@ def test_sizes_of_zero_and_one(program: Program, name: str) -> None:
     _check(program, name, libtorch=False)
 
 
+@pytest.mark.full
 def test_compiled(compiled: Program) -> None:
     for name in COMPILED:
         _check(compiled, name, libtorch=True)

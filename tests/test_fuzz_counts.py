@@ -51,7 +51,7 @@ def _check(seed: int) -> None:
         np.testing.assert_allclose(value, wanted.numpy(), rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", [1, 5])
 def test_interpreted(seed: int) -> None:
     _check(seed)
 

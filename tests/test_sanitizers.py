@@ -93,6 +93,8 @@ class Driver:
 
     def _value(self, value: Any, type_: Type) -> str:
         match type_:
+            case ArrayType(_, None):
+                return self._array(value, type_)
             case ArrayType(element, _):
                 return f"{{{', '.join(self._value(item, element) for item in value)}}}"
             case StructType(name):

@@ -104,6 +104,7 @@ def test_forward_mode(name: str) -> None:
         close(found[2 * k + 1], tangent)
 
 
+@pytest.mark.full
 def test_compiled_gradients_of_both_results() -> None:
     module = loma.compile(BY_NAME["swapped"].text)
     leaves = [torch.randn(64, 3)[:, 1].double().requires_grad_() for _ in range(2)]

@@ -342,6 +342,7 @@ def _compiled_reference(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     return torch.where(x < x.max(), y * y * a, y).sum()
 
 
+@pytest.mark.full
 def test_compiled() -> None:
     """What Python is given: values and tangents; of a reverse derivative's, the adjoints and their
     tangents."""

@@ -102,6 +102,7 @@ def _fails(result: Result, *parts: str, code: int = 1) -> str:
 # ------------------------------------------------------------------------------------ learning
 
 
+@pytest.mark.full
 def test_both_engines_begin_alike_and_learn(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
