@@ -47,7 +47,7 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
             return _unpack(scope, targets, node.value, span)
         case ast.Name():
-            return [_assign_variable(scope, target, node.value, span)]
+            return [_assign_variable(scope, target, ex.expression(scope, node.value), span)]
         case ast.Subscript() if is_slice_target(scope, target):
             return [assign_slice(scope, target, "=", node.value, span)]
         case ast.Subscript() if _tensor_of(scope, target) is not None:
@@ -85,16 +85,17 @@ def _value(scope: Scope, node: ast.expr, type_: Type, what: str) -> Expr:
 # ------------------------------------------------------------------------------- whole variables
 
 
-def _assign_variable(scope: Scope, target: ast.Name, node: ast.expr, span: Span) -> Stmt:
+def _assign_variable(scope: Scope, target: ast.Name, value: Expr, span: Span) -> Stmt:
+    """An assignment to a variable; in a tensor function a new name is declared by it."""
     name, at = target.id, span_of(target)
     if name in scope.symbols:
         symbol = scope.check_writable(name, at)
         whole_value(scope, symbol.type, span)
-        value = _value(scope, node, symbol.type, f"the value of '{name}'")
+        what = f"the value of '{name}'"
+        value = ex.convert(scope, value, symbol.type, what, errors.AssignTypeMismatch)
         _check_kept(symbol, value, span)
         scope.unassigned.discard(name)
         return Assign(Var(name, symbol.type, at), "=", value, span)
-    value = ex.expression(scope, node)
     if isinstance(value.type, TensorType):
         scope.check_outermost(name, at)
         check_declarable(scope, name, value.type, at)
@@ -194,13 +195,29 @@ def _adds_without_broadcast(value: Type, target: Type) -> bool:
 # ------------------------------------------------------------------------------- several results
 
 
-def _one_by_one(names: list[ast.Name], node: ast.expr) -> str:
-    used = {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
-    changed = [name.id for name in names if name.id in used]
-    hint = "write one assignment for each variable"
-    if not changed:
-        return hint
-    return f"{hint}, and keep the old '{changed[0]}' in another one before"
+def _assign_each(
+    scope: Scope, names: list[ast.Name], nodes: list[ast.expr], span: Span
+) -> list[Stmt]:
+    """``a, b = b, a + b``: all values are those from before."""
+    if len(nodes) != len(names):
+        raise errors.AssignTypeMismatch(
+            f"there are {len(names)} variables for {len(nodes)} values", span,
+            hint="give each variable a value",
+        )  # fmt: skip
+    values: list[Expr] = []
+    for k, node in enumerate(nodes):
+        value, written = ex.expression(scope, node), {name.id for name in names[:k]}
+        if written & set(variables(value)):
+            value = scope.once(value, kept=True)
+            if written & set(variables(value)):
+                raise errors.SyntaxNotSupported(
+                    "the sizes of this value are not known before a call, so that no variable can "
+                    "keep it while others are assigned",
+                    span_of(node), hint="write one assignment for each variable",
+                )  # fmt: skip
+        values.append(value)
+    pairs = zip(names, values, strict=True)
+    return [_assign_variable(scope, name, value, span) for name, value in pairs]
 
 
 def _unpack(scope: Scope, nodes: list[ast.expr], node: ast.expr, span: Span) -> list[Stmt]:
@@ -223,10 +240,12 @@ def _unpack(scope: Scope, nodes: list[ast.expr], node: ast.expr, span: Span) -> 
             return _results(scope, names, RESULTS[name](scope, node, len(names)), span)
         case ast.Call():
             value = ex.expression(scope, node)
+        case ast.Tuple(elts=values) | ast.List(elts=values):
+            return _assign_each(scope, names, values, span)
         case _:
             raise errors.SyntaxNotSupported(
                 "only the results of a call are taken apart", span_of(node),
-                hint=_one_by_one(names, node),
+                hint="write one assignment for each variable",
             )  # fmt: skip
     if not isinstance(value, Call) or not isinstance(value.type, TupleType):
         raise errors.AssignTypeMismatch(

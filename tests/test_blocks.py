@@ -79,6 +79,38 @@ def places(x : In[Tensor[N]]) -> Tensor[N]:
     assert parse(print_module(module)) == module
 
 
+def test_several_values_are_those_from_before() -> None:
+    text = """
+def series(x : In[float], n : In[int]) -> float:
+    a : float = x
+    b : float = 1.0
+    for k in range(n):
+        a, b = b, sin(a) + b
+    return a
+
+def turns(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:
+    a, b = x, x * 0.5
+    s, t = 1.0, sum(x)
+    for k in range(n):
+        a, b = b, a * b + 0.1
+        s, t = t, s + t
+    c : Tensor[N]
+    c[i] = series(x[i], n)
+    return a + b * s * t + c
+"""
+
+    def reference(x: torch.Tensor, n: int) -> torch.Tensor:
+        a, b, c, d = x, x * 0.5, x, x * 0 + 1
+        s, t = torch.ones((), dtype=x.dtype), x.sum()
+        for _ in range(n):
+            a, b, c, d = b, a * b + 0.1, d, torch.sin(c) + d
+            s, t = t, s + t
+        return a + b * s * t + c
+
+    x = torch.tensor([0.5, -1.5, 2.0], dtype=torch.float64)
+    check(Program([text], first=()), "turns", [x, 3], reference, libtorch=False)
+
+
 HEAD = "def f(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:\n    y : Tensor[N] = x\n"
 
 
