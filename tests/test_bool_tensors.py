@@ -113,6 +113,7 @@ def switch(x: Tensor, m: Tensor) -> Tensor:
     return y * (x > 0) + y * on
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mask", [MASK, MASK.t().contiguous().t(), MASK[:, :0]])
 def test_attention(program, mask):
     check(program, "attend", (real(2, 3, mask.shape[1]), mask, real(2, mask.shape[1])), attend)

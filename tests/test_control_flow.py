@@ -17,8 +17,11 @@ BY_NAME = {case.name: case for case in CONTROL}
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
-    return Program([case.text for case in CONTROL], first=[entry(case.text) for case in CONTROL])
+def program(pytestconfig: pytest.Config) -> Program:
+    names = [entry(case.text) for case in CONTROL]
+    return Program(
+        [case.text for case in CONTROL], first=names if pytestconfig.getoption("--full") else ()
+    )
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -217,6 +217,7 @@ def test_results_do_not_depend_on_threads(module, monkeypatch, name, form):
         assert all(torch.equal(u, v) for u, v in zip(values[0], other, strict=True))
 
 
+@pytest.mark.full
 def test_second_derivatives_and_inference_mode(module, monkeypatch):
     monkeypatch.setenv("LOMA_CONVOLUTION", "fft")
     case = CASES["plain"]

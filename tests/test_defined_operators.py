@@ -93,8 +93,9 @@ def _network(x: torch.Tensor, w: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def checked() -> Program:
-    return Program([CHECKED + NETWORK], first=())  # one module is less to compile than two
+def checked(pytestconfig: pytest.Config) -> Program:
+    network = NETWORK if pytestconfig.getoption("--full") else ""
+    return Program([CHECKED + network], first=())
 
 
 @pytest.mark.full

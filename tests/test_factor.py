@@ -234,6 +234,7 @@ def g(a : In[Tensor[N, K]], b : In[Tensor[O, L]], c : In[Tensor[L, M]]) -> Tenso
 """
 
 
+@pytest.mark.full
 def test_compiled() -> None:
     """Strides, sizes, float and double; and the message where a read leaves its tensor."""
     module = loma.compile(program(*SPLIT[0][1:4]) + CALLS)

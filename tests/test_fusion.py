@@ -153,6 +153,7 @@ def test_hard_cases(name: str, order: Order) -> None:
 # -------------------------------------------------------------------------------- random programs
 
 
+@pytest.mark.full
 def test_random_programs(request: pytest.FixtureRequest) -> None:
     wanted = request.config.getoption("--fuzz-examples")
     orders = [FEW, BACKWARDS, WHOLE]

@@ -42,7 +42,9 @@ def calls(program: Program, scalars: Scalars) -> dict[str, list[Any]]:
     [
         (Options("double", "slices"), "-O2"),
         (Options("double", "pointers"), "-O0"),
-        (Options("double", "pointers", by_value=0, stack=0), "-O1"),
+        pytest.param(
+            Options("double", "pointers", by_value=0, stack=0), "-O1", marks=pytest.mark.full
+        ),
     ],
     ids=["slices", "pointers", "heap"],
 )

@@ -26,6 +26,7 @@ def test_guarded(program: Program, name: str) -> None:
     check(program, entry(case.text), case.arguments(), case.reference, smooth=case.smooth)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["any_rank", "any_rank_in_a_branch"])
 @pytest.mark.parametrize("wanted", [0, 1])
 def test_second_derivatives_of_any_rank(program: Program, name: str, wanted: int) -> None:
@@ -41,6 +42,7 @@ def test_second_derivatives_of_any_rank(program: Program, name: str, wanted: int
     torch.testing.assert_close(found[0], found[1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", ["a_negative_count", "one_less_than_nothing", "sums_of_negative_counts", "nothing_of_w"]
 )

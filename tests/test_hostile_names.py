@@ -260,6 +260,7 @@ def test_random_names_in_c(rng: random.Random, examples: int | None) -> None:
     assert all(item["symbol"].isascii() for item in generate(parse(text)).metadata["functions"])
 
 
+@pytest.mark.full
 def test_names_in_schemas_of_operators() -> None:
     """Each name as a function's and as an argument's."""
     groups = [NAMES[k : k + 7] for k in range(0, len(NAMES) - 7, 7)]

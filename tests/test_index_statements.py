@@ -29,30 +29,39 @@ COMPILED_TWICE = ("in_place", "reductions", "tensor_calls")
 COMPILED_ONCE = ("softmax", "recurrence", "triangle")
 FULL_TWICE = (*COMPILED_TWICE, "matmul", "strided_convolution", "per_pixel_convolution",
               "embedding", "scalar_calls")  # fmt: skip
-FULL_ONCE = (*COMPILED_ONCE, *(case.name for case in TRAPS))
+TRAP_NAMES = {case.name for case in TRAPS}  # compiled with --full only
+RUNS = [pytest.param(n, marks=pytest.mark.full) if n in TRAP_NAMES else n for n in BY_NAME]
 
 
 @pytest.fixture(scope="module")
 def program(pytestconfig: pytest.Config) -> Program:
     full = pytestconfig.getoption("--full")
-    chosen = (FULL_ONCE, FULL_TWICE) if full else (COMPILED_ONCE, COMPILED_TWICE)
+    chosen = (COMPILED_ONCE, FULL_TWICE if full else COMPILED_TWICE)
     first, second = ([entry(BY_NAME[name].text) for name in names] for names in chosen)
-    return Program([case.text for case in CASES], second, first=first)
+    return Program([case.text for case in INDEX_CASES], second, first=first)
+
+
+@pytest.fixture(scope="module")
+def traps() -> Program:
+    return Program([case.text for case in TRAPS])
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_index_statement(program: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(program, entry(case.text), case.arguments(), case.reference,
-          smooth=case.smooth, second=case.second)  # fmt: skip
+def test_index_statement(
+    program: Program, traps: Program, name: str, pytestconfig: pytest.Config
+) -> None:
+    case, is_trap = BY_NAME[name], name in TRAP_NAMES
+    check(traps if is_trap else program, entry(case.text), case.arguments(), case.reference,
+          smooth=case.smooth, second=case.second,
+          libtorch=not is_trap or pytestconfig.getoption("--full"))  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_in_float32(program: Program, name: str) -> None:
+@pytest.mark.parametrize("name", RUNS)
+def test_in_float32(program: Program, traps: Program, name: str) -> None:
     case = BY_NAME[name]
     args = case.arguments()
     single = [a.float() if k in differentiable(args) else a for k, a in enumerate(args)]
-    function = program.compiled(entry(case.text))
+    function = (traps if name in TRAP_NAMES else program).compiled(entry(case.text))
     for value, right in zip(
         as_tuple(function(*single)), as_tuple(case.reference(*args)), strict=True
     ):
@@ -74,11 +83,11 @@ def _spread(tensor: torch.Tensor) -> torch.Tensor:
     return wide[..., 1]
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_any_strides(program: Program, name: str) -> None:
+@pytest.mark.parametrize("name", RUNS)
+def test_any_strides(program: Program, traps: Program, name: str) -> None:
     case = BY_NAME[name]
     args = case.arguments()
-    function = program.compiled(entry(case.text))
+    function = (traps if name in TRAP_NAMES else program).compiled(entry(case.text))
     values = as_tuple(function(*args))
     weights = random_weights(values, torch.Generator().manual_seed(1))
     _, dense = gradients(function, args, weights)

@@ -69,6 +69,7 @@ def test_second_derivatives_through_saved_values(program, arguments):
     assert torch.autograd.gradgradcheck(lambda *args: program.scale(*args, 3), arguments)
 
 
+@pytest.mark.full
 def test_the_explicit_derivative_is_differentiable(program, arguments):
     x, w, a = arguments
     seed = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)

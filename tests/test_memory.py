@@ -321,6 +321,7 @@ def test_tensors_outlive_the_module_and_the_process() -> None:
     assert run(code) == "ok"
 
 
+@pytest.mark.full
 def test_modules_share_one_pool(program: Any) -> None:
     other = loma.compile("def third(x : In[Tensor[N]]) -> Tensor[N]:\n    return x / 3.0\n")
     x = torch.randn(SIZE)

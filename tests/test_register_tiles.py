@@ -105,6 +105,7 @@ def test_any_sizes(program: SimpleNamespace, row: int, dtype: torch.dtype) -> No
             assert _close(y, before + right), (values, summed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_other_reductions(program: SimpleNamespace, dtype: torch.dtype) -> None:
     for values in VALUES:

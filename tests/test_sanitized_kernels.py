@@ -18,6 +18,8 @@ from sanitizer_calls import DEFECTS
 from conftest import ROOT
 
 KINDS = sorted(sanitized.LIBRARIES)
+MARKS = {"thread": pytest.mark.full}
+OFTEN = [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in KINDS]
 SECONDS = 600
 # Tests that call generated kernels, but for those of the pool, which is off with sanitizers.
 SUITES = (
@@ -51,14 +53,15 @@ def reports(kind: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OFTEN)
 def test_sound_kernels(kind: str) -> None:
     found = [r for r in reports(kind) if not any(name in r for name in DEFECTS[kind])]
     assert not found, f"{len(found)} reports, the first:\n{found[0][:5000]}"
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in KINDS for name in DEFECTS[kind]]
+    ("kind", "name"),
+    [pytest.param(k, name, marks=MARKS.get(k, ())) for k in KINDS for name in DEFECTS[k]],
 )
 def test_defects_are_seen(kind: str, name: str) -> None:
     """Without these the test of sound kernels might prove nothing."""

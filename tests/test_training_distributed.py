@@ -130,6 +130,7 @@ def test_an_unexpected_error_of_one_process_ends_all() -> None:
     assert "capsnet-loma:" not in errors
 
 
+@pytest.mark.full
 def test_the_others_name_the_process_that_was_killed() -> None:
     """Once, and not the one that is still computing when the first notices."""
     code, output, errors = run(3, str(HERE / "failing_job.py"), "killed")

@@ -122,6 +122,7 @@ def test_a_filter_makes_an_error_of_it() -> None:
             _compile_it()
 
 
+@pytest.mark.full
 def test_several_programs_and_embedded_ones_warn(tmp_path: Path) -> None:
     files = [tmp_path / "a.loma", tmp_path / "b.loma"]
     for file in files:
