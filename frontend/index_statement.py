@@ -109,6 +109,8 @@ def _ranges(scope: Scope, nodes: list[ast.expr], name: str) -> tuple[list[_Range
         for read in _reads(node):
             if name in read.bound or not isinstance(read.node.value, ast.Name):
                 continue
+            if all(found.id != name for found in _names(read.node.slice)):
+                continue
             tensor = scope.symbols.get(read.node.value.id)
             if tensor is None or not isinstance(tensor.type, TensorType):
                 continue

@@ -39,6 +39,13 @@ def _looked_up(x: Tensor, m: Tensor, t: Tensor) -> Tensor:
     return _each(len(m), element)
 
 
+def _unreached(x: Tensor, n: int) -> Tensor:
+    s = (x[n] ** 2).sum() if n < len(x) else x.sum()
+    for k in range(len(x) - 1):
+        s = s + x[k].prod() * (torch.logsumexp(x[k - 1], 0) if k else 1.0)
+    return s
+
+
 def _causal(x: Tensor, w: Tensor) -> Tensor:
     zero = x.new_zeros(())
     return _each(len(x), lambda i: sum((x[i - k] * w[k] for k in range(len(w)) if i >= k), zero))
@@ -169,6 +176,15 @@ def a_sum_under_a_condition(x : In[Tensor[N]], d : In[int]) -> Tensor[N]:
     y[i] = 2.0 * sum(x[i - d + k] * x[i] for k in range(d)) if i >= d else x[i]
     return y
 """, lambda x, d: _window(x, d, torch.sum), ((6,), 2)),
+    Case("operators_that_are_not_reached", """
+def operators_that_are_not_reached(x : In[Tensor[T, K]], n : In[int]) -> float:
+    k = 0
+    s = sum(x[n] * x[n]) if n < T else sum(x)
+    while (k + 1 < T and norm(x[k]) > 0.1 and norm(x[k + 1]) > 0.1, max_iter := 100):
+        s += x[k, 0] * x[k, 1] * (logsumexp(x[k - 1], 0) if k > 0 else 1.0)
+        k += 1
+    return s
+""", _unreached, ((3, 2), 3)),
     Case("an_empty_sum_of_what_does_not_exist", """
 def an_empty_sum_of_what_does_not_exist(x : In[Tensor[N]], n : In[int]) -> Tensor[3]:
     y : Tensor[3]

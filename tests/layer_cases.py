@@ -274,6 +274,13 @@ def tree(x : In[Tensor[N, D]], left : In[IntTensor[N]], right : In[IntTensor[N]]
             h[n] = tanh(x[n] + W[0] @ h[left[n]] + W[1] @ h[right[n]])
     return h[N - 1]
 """, _tree, ((5, 2), Indices([-1, -1, 0, -1, 2]), Indices([-1, -1, 1, -1, 3]), (2, 2, 2))),
+    Case("row_softmax", """
+def row_softmax(x : In[Tensor[T, K]]) -> Tensor[T, K]:
+    y : Tensor[T, K]
+    for t in range(T):
+        y[t, k] = exp(x[t, k]) / sum(exp(x[t]))
+    return y
+""", lambda x: torch.softmax(x, 1), ((3, 2),)),
     Case("retention", """
 def retention(q : In[Tensor[T, D]], k : In[Tensor[T, D]], v : In[Tensor[T, E]], decay : In[float]
               ) -> Tensor[T, E]:

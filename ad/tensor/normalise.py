@@ -360,6 +360,11 @@ class _Normaliser:
             self._only_where(self._guard, lambda: Assign(var, "=", self._value(expr), self._span))
             return var
         match expr:
+            case Index(base) if not isinstance(base, Var) and self._guard is not None:
+                var = self._temporary(expr.type, "_t", None)
+                only = self._guard
+                self._only_where(only, lambda: Assign(var, "=", self._scalar(expr), self._span))
+                return var
             case Index(base, subscripts) if not isinstance(base, Var):
                 new = tuple(self._scalar(s) for s in subscripts)
                 return replace(expr, base=self._atom(base), subscripts=new)
