@@ -61,6 +61,7 @@ def fuzz(request: pytest.FixtureRequest) -> Callable[..., None]:
 # ------------------------------------------------------------------------------------------ text
 
 
+@pytest.mark.full
 def test_text(fuzz: Any) -> None:
     """A program and its derivatives verify, and print as text that parses to the same module."""
 

@@ -491,6 +491,7 @@ def test_a_full_disk(
 # ------------------------------------------------------------------------- in its own process
 
 
+@pytest.mark.full
 def test_interrupted_from_outside(
     train: Train, data: Path, whole: dict[str, Path], tmp_path: Path
 ) -> None:
