@@ -9,10 +9,12 @@ from loma import builder as b
 from loma import errors
 from loma.ad.activity import carries_derivative
 from loma.ad.growing import GrowingModule
+from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.needs import guard_by_need
+from loma.ad.tensor.normalise import normalise, pure_results
 from loma.ad.tensor.pairs import Source, SplitPair
 from loma.ir import (
-    INT, ArrayType, Call, CallStmt, Declare, Expr, Function, Param, Return, Stmt,
+    INT, ArrayType, Call, CallStmt, Declare, Expr, Function, Module, Param, Return, Stmt,
     TensorType, TupleType, Unpack, Var,
 )  # fmt: skip
 from loma.names import Names, names_of
@@ -47,21 +49,26 @@ class OwnDerivatives:
 
     def pair(self, primal: Function, own: Function, names: tuple[str, str]) -> SplitPair:
         """Adds both parts: the function as it is, and its derivative of the same arguments."""
+        _check_sets_all(primal, own, self._growing.module)
         taken = Names(names_of(own) | {call.function for call in calls(own.body)})
         params: list[Param] = []
         sources: list[Source] = []
         start: list[Stmt] = []
         adjoints: dict[int, Var] = {}
-        count = len(primal.params)
-        for k in range(count):
-            value, adjoint = own.params[2 * k], own.params[2 * k + 1]
+        given = iter(own.params)
+        seeds: list[Param] = []
+        for k, param in enumerate(primal.params):
+            if param.mode == "Out":
+                seeds.append(next(given))
+                continue
+            value, adjoint = next(given), next(given)
             params.append(value)
             sources.append(Source("arg", k))
             var = Var(adjoint.name, adjoint.type)
             start.append(Declare(var, _zeros(Var(value.name, value.type))))
             if carries_derivative(adjoint.type):
                 adjoints[k] = var
-        for k, seed in enumerate(own.params[2 * count :]):
+        for k, seed in enumerate([*given, *seeds]):
             if carries_derivative(seed.type):
                 params.append(seed)
                 sources.append(Source("grad", k))
@@ -76,7 +83,8 @@ class OwnDerivatives:
         functions = self._growing.module.functions
         body = guard_by_need(first_writes((*start, *own.body)), needs, functions)
         forward = replace(
-            primal, name=names[0], body=_called(primal), primal=primal.name, half="forward",
+            primal, name=names[0], params=tuple(replace(p, mode="In") for p in primal.params),
+            results=pure_results(primal), body=_called(primal), primal=primal.name, half="forward",
             doc=f"{primal.name}, whose derivative is {own.name}.",
         )  # fmt: skip
         backward = replace(
@@ -118,13 +126,41 @@ class OwnDerivatives:
 def _called(primal: Function) -> tuple[Stmt, ...]:
     """A body that calls a function, so that derivatives of it are those of the function."""
     names = Names(names_of(primal))
+    args = {param.name: Var(param.name, param.type) for param in primal.params}
+    outs = [param for param in primal.params if param.mode == "Out"]
+    if outs:
+        made = {p.name: Var(names.fresh(f"{p.name}_local"), p.type) for p in outs}
+        start = tuple(Declare(var, args[name]) for name, var in made.items())
+        call = Call(primal.name, tuple((args | made).values()), TupleType(()))
+        return *start, CallStmt(call), Return(tuple(made.values()))
     results = tuple(Var(names.fresh("_result"), type_) for type_ in primal.results)
-    args = tuple(Var(param.name, param.type) for param in primal.params)
     if len(results) == 1:
-        call = Call(primal.name, args, results[0].type)
+        call = Call(primal.name, tuple(args.values()), results[0].type)
         return Declare(results[0], call), Return(results)
-    call = Call(primal.name, args, TupleType(primal.results))
+    call = Call(primal.name, tuple(args.values()), TupleType(primal.results))
     return Unpack(results, call), Return(results)
+
+
+def _check_sets_all(primal: Function, own: Function, module: Module) -> None:
+    """Refuses a derivative of one's own that does not tell what the adjoints of ``Out`` arguments
+    are on entry: they are zero where the function sets all of each and reads no former value."""
+    outs = [param for param in primal.params if param.mode == "Out"]
+    if not outs:
+        return
+    normal = normalise(primal, module)
+    for param in outs:
+        entry = entry_of(normal, param.name)
+        if entry.read is None and not entry.kept:
+            continue
+        what = "reads" if entry.read is not None else "keeps"
+        raise errors.NotDifferentiable(
+            f"'{own.name}' does not say what the adjoint of '{param.name}' was before the call, "
+            f"and '{primal.name}' {what} values that this Out argument had",
+            own.span,
+            hint=f"set all of '{param.name}' before it is read, or pass those values as an In "
+            "argument",
+            related=((param.span if entry.read is None else entry.read, f"{what} them here"),),
+        )
 
 
 def check_serves_calls(primal: Function, own: Function, shared: bool) -> None:

@@ -91,13 +91,17 @@ def _check_primal(
             span,
             related=((primal.span, "defined here"),),
         )
-    if is_tensor_function(primal) and any(param.mode == "Out" for param in primal.params):
+    if (
+        is_tensor_function(primal)
+        and primal.results
+        and any(p.mode == "Out" for p in primal.params)
+    ):
         raise errors.NotDifferentiable(
-            f"'{of}' writes to an Out argument, and a function of tensors with a derivative of "
-            "its own takes In arguments only",
+            f"'{of}' returns something and writes to an Out argument, and a function of tensors "
+            "with a derivative of its own does one of both",
             span,
             related=((primal.span, "defined here"),),
-            hint="return what it computes",
+            hint="return all that it computes",
         )
 
 

@@ -3,11 +3,14 @@ derivatives of the scalar functions that index statements call."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from loma import errors
 from loma.ad.growing import GrowingModule
 from loma.ad.scalar.derivatives import ScalarDerivatives
 from loma.ad.scalar.reverse import reverse_doc
 from loma.ad.tensor.calls import CallPlan
+from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.joint import Joint, joint_sweeps
 from loma.ad.tensor.pairs import SplitPair
 from loma.ad.tensor.partials import (
@@ -64,12 +67,16 @@ class TensorDerivatives:
             self._scalar.own.explicit(primal, own, name)
             return
         joint = self._joint(primal)
-        params, body = _signature(primal, joint)
+        params, start, body = _signature(primal, joint)
         outs = frozenset(param.name for param in params if param.mode == "Out")
-        body, _ = Liveness(self._growing.module.functions).block(body, outs)
+        body, needed = Liveness(self._growing.module.functions).block(body, outs)
+        _check_entry_values(primal, joint, needed)
+        start, _ = Liveness(self._growing.module.functions).block(start, needed)
         doc = reverse_doc(primal)
         self._growing.add(
-            Function(name, params, (), body, doc=doc, span=primal.span, primal=primal.name)
+            Function(
+                name, params, (), (*start, *body), doc=doc, span=primal.span, primal=primal.name
+            )
         )
 
     def pair(self, function: str) -> SplitPair:
@@ -113,10 +120,32 @@ def check_works_on_tensors(primal: Function) -> None:
         )
 
 
-def _signature(primal: Function, joint: Joint) -> tuple[tuple[Param, ...], tuple[Stmt, ...]]:
-    """Arguments and body of ``rev_diff`` by the language's convention: each In argument is followed
-    by its adjoint as Out, each Out argument is replaced by its adjoint as In, adjoints of the
-    results come last."""
+def _check_entry_values(primal: Function, joint: Joint, needed: Collection[str]) -> None:
+    """Refuses a derivative that needs the value of an ``Out`` argument on entry; ``needed`` are the
+    variables of which the derivative reads what it has not written itself."""
+    for param in primal.params:
+        if param.mode == "In" or param.name not in needed:
+            continue
+        read = entry_of(joint.normal, param.name).read
+        if read is None:
+            continue
+        raise errors.NotDifferentiable(
+            f"the reverse derivative of '{primal.name}' needs the value that its Out argument "
+            f"'{param.name}' has on entry, and rev_diff passes none",
+            read,
+            related=((param.span, "declared here"),),
+            hint=f"pass that value as an In argument of its own, or set all of '{param.name}' "
+            "first, if what is read here has been written",
+            var=param.name,
+        )
+
+
+def _signature(
+    primal: Function, joint: Joint
+) -> tuple[tuple[Param, ...], tuple[Stmt, ...], tuple[Stmt, ...]]:
+    """Arguments, declarations and body of ``rev_diff`` by the language's convention: each In
+    argument is followed by its adjoint as Out, each Out argument is replaced by its adjoint as In,
+    adjoints of the results come last."""
     params: list[Param] = []
     start: list[Stmt] = []
     count = len(primal.results)
@@ -130,4 +159,4 @@ def _signature(primal: Function, joint: Joint) -> tuple[tuple[Param, ...], tuple
             params.append(Param(next(outs).name, param.type, "In"))
             start += [Declare(Var(param.name, param.type), None), Declare(adjoint, None)]
     params += [Param(seed.name, seed.type, "In") for seed in joint.seeds[:count]]
-    return tuple(params), (*start, *joint.declarations, *joint.forward, *joint.adjoint)
+    return tuple(params), tuple(start), (*joint.declarations, *joint.forward, *joint.adjoint)
