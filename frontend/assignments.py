@@ -17,8 +17,8 @@ from loma.frontend.slice_targets import assign_slice, is_slice_target
 from loma.frontend.types import check_declarable, size_definition
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
-    FLOAT, INT, Assign, Call, Declare, Expr, IntConst, Span, Stmt, TensorType, TupleType, Type,
-    Unpack, Var, is_tensor_function,
+    FLOAT, INT, Assign, Call, Declare, Expr, FloatConst, IntConst, Span, Stmt, TensorType,
+    TupleType, Type, Unpack, Var, is_tensor_function,
 )  # fmt: skip
 from loma.walk import variables
 
@@ -45,6 +45,10 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
         ):
             return assign_results(scope, targets, node.value, span)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            if isinstance(node.value, ast.Tuple | ast.List) and not all(
+                isinstance(item, ast.Name) for item in targets
+            ):
+                return _assign_places(scope, targets, node.value.elts, node)
             return _unpack(scope, targets, node.value, span)
         case ast.Name():
             return [_assign_variable(scope, target, ex.expression(scope, node.value), span)]
@@ -218,6 +222,35 @@ def _assign_each(
         values.append(value)
     pairs = zip(names, values, strict=True)
     return [_assign_variable(scope, name, value, span) for name, value in pairs]
+
+
+def _assign_places(
+    scope: Scope, targets: list[ast.expr], nodes: list[ast.expr], node: ast.Assign
+) -> list[Stmt]:
+    """``y[0], y[1] = y[1], y[0]``: variables keep the values from before."""
+    if len(nodes) != len(targets):
+        raise errors.AssignTypeMismatch(
+            f"there are {len(targets)} places for {len(nodes)} values", span_of(node),
+            hint="give each place a value",
+        )  # fmt: skip
+    kept: list[ast.expr] = []
+    for value_node in nodes:
+        value = None
+        if not (scope.has_tensors() and free_indices(scope, value_node)):
+            value = scope.once(ex.expression(scope, value_node), kept=True)
+        if isinstance(value, Var):
+            kept.append(ast.copy_location(ast.Name(value.name, ast.Load()), value_node))
+        elif isinstance(value, IntConst | FloatConst):
+            kept.append(value_node)
+        else:
+            raise errors.SyntaxNotSupported(
+                "no variable can keep this value while others are assigned", span_of(value_node),
+                hint="write one assignment for each place",
+            )  # fmt: skip
+    made: list[Stmt] = []
+    for target, value_node in zip(targets, kept, strict=True):
+        made += assign(scope, ast.copy_location(ast.Assign([target], value_node), node))
+    return made
 
 
 def _unpack(scope: Scope, nodes: list[ast.expr], node: ast.expr, span: Span) -> list[Stmt]:

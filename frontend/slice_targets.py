@@ -19,7 +19,7 @@ from loma.ir import (
     FLOAT, INT, Axis, Expr, Index, IntConst, Span, Stmt, TensorType, Var,
 )  # fmt: skip
 from loma.printer import print_expr
-from loma.walk import at
+from loma.walk import at, free_variables
 
 
 def is_slice_target(scope: Scope, node: ast.Subscript) -> bool:
@@ -84,6 +84,15 @@ def _element(scope: Scope, node: ast.expr, axes: list[Axis]) -> Expr:
     type_ = replace(value.type, dims=dims)
     value = scope.once(value, type_=type_)
     if not isinstance(value, Var) or value.type != type_:
+        fixed = {name for name, symbol in scope.symbols.items() if symbol.kind in ("size", "In")}
+        for name in sorted({n for dim in dims for n in free_variables(dim)}):
+            if name not in fixed or name in scope.reassigned:
+                raise errors.RankMismatch(
+                    f"a size of this value depends on '{name}', which changes in the function",
+                    span_of(node),
+                    hint="assign its elements with an index statement or a loop over them",
+                    var=name,
+                )
         raise _unknown(node)
     subscripts: list[Expr] = []
     for dim, axis in zip(dims, along, strict=True):

@@ -313,8 +313,10 @@ def check_declarable(scope: Scope, name: str, type_: Type, span: Span) -> None:
         for used in sorted(free_variables(dim)):
             symbol = scope.symbols[used]
             if symbol.kind not in ("size", "In") or used in scope.reassigned:
+                changes = symbol.kind == "In" and used in scope.reassigned
+                what = "which the function assigns to" if changes else "which is no size variable"
                 raise errors.UnknownSizeVariable(
-                    f"a size of '{name}' depends on '{used}', which is no size variable",
+                    f"a size of '{name}' depends on '{used}', {what}",
                     span,
                     hint="sizes are made of the arguments' sizes, In[int] arguments and constants",
                     related=((symbol.span, f"'{used}' is declared here"),),

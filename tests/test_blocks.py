@@ -7,6 +7,7 @@ import torch
 from oracle import Program, check
 
 from loma import errors, pipeline
+from loma.backends.interpreter import Interpreter
 from loma.frontend import parse
 from loma.printer import print_module
 
@@ -77,6 +78,61 @@ def places(x : In[Tensor[N]]) -> Tensor[N]:
     check(program, "places", [x], reference, libtorch=False)
     module = parse(text)
     assert parse(print_module(module)) == module
+
+
+PLACES = """
+def sorted_(a : In[Array[float, 4]]) -> float:
+    b : Array[float, 4]
+    for i in range(4):
+        b[i] = a[i]
+    for i in range(3):
+        for j in range(3):
+            if b[j] > b[j + 1]:
+                b[j], b[j + 1] = b[j + 1], b[j]
+    return b[0] + 2.0 * b[1] + 3.0 * b[2] + 4.0 * b[3]
+
+def swaps(x : In[Tensor[N, M]], i : In[int]) -> Tensor[N, M]:
+    y : Tensor[N, M]
+    y = x * x
+    a = 2.0
+    for t in range(N - 1):
+        y[t], y[t + 1] = y[t + 1], sin(y[t])
+    y[i, 0], y[i + 1, 1], a = y[i + 1, 1] * a, sum(y), y[i, 0]
+    return y * a
+"""
+
+
+def test_places_swap_their_values() -> None:
+    program = Program([PLACES], first=())
+
+    def reference(x: torch.Tensor, i: int) -> torch.Tensor:
+        rows = list(x * x)
+        for t in range(len(rows) - 1):
+            rows[t], rows[t + 1] = rows[t + 1], torch.sin(rows[t])
+        y = torch.stack(rows)
+        a = y[i, 0]
+        out = y.clone()
+        out[i, 0] = y[i + 1, 1] * 2.0
+        out[i + 1, 1] = y.sum()
+        return out * a
+
+    x = torch.tensor([[0.5, -1.5], [2.0, 0.7], [0.3, 1.1]], dtype=torch.float64)
+    check(program, "swaps", [x, 1], reference)
+    made = Interpreter(parse(PLACES))
+    assert made.call("sorted_", [4.0, 1.0, 3.0, 2.0]) == (1.0 + 4.0 + 9.0 + 16.0,)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("y[0], y[1] = y[1], y[0], 2.0", "there are 2 places for 3 values"),
+        ("y[i], z[i] = z[i], y[i]", "no variable can keep this value while others are assigned"),
+    ],
+)
+def test_places_that_swap_nothing(body: str, message: str) -> None:
+    with pytest.raises(errors.UserError) as caught:
+        parse(f"def f(y : Out[Tensor[N]], z : Out[Tensor[N]]):\n    {body}\n")
+    assert caught.value.message == message
 
 
 def test_several_values_are_those_from_before() -> None:
