@@ -57,6 +57,8 @@ setup(
             "templates/*.j2",
             "runtime/*.h",
             "runtime/*.cpp",
+            "runtime/*/*.h",
+            "runtime/*/*.cpp",
             "native/*.cpp",
             "native/*.h",
             "native/*.j2",

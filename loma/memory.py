@@ -22,7 +22,7 @@ from loma import config
 _PEAK = 2**64 - 1  # the limit of a pool that keeps a quarter more than its peak
 
 
-# The members of LomaPoolStats of runtime/pool.h, in order.
+# The members of LomaPoolStats of runtime/memory/pool.h, in order.
 _STATS = ("held", "in_use", "peak", "limit", "obtained", "blocks", "requests")
 
 

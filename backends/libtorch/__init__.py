@@ -14,8 +14,8 @@ from loma.ir import Function, Module, is_tensor_function
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
 
-TEMPLATES = Path(__file__).resolve().parent / "templates"
 RUNTIME = Path(__file__).resolve().parent / "runtime"
+TEMPLATES = Path(__file__).resolve().parent / "templates"
 _NOT_CONTRACTED = ("-ffp-contract=off",)
 
 
@@ -138,4 +138,5 @@ def _stem(name: str) -> str:
     """The module's name as part of a C identifier and of a file name: no header of the runtime has
     that name, and none is too long for a folder."""
     stem = file_stem(name)
-    return f"{stem}_1" if (RUNTIME / f"{stem}.h").exists() else stem
+    taken = (path.stem for path in RUNTIME.rglob("*.h"))
+    return f"{stem}_1" if stem in taken else stem
