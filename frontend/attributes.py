@@ -8,10 +8,10 @@ import ast
 from loma import builder as b
 from loma import errors
 from loma.builtins import BUILTINS
+from loma.definitions import OPERATORS
 from loma.frontend import foreign
 from loma.frontend.scope import Scope, span_of
 from loma.ir import Expr, TensorType
-from loma.ops import OPS
 from loma.printer import print_expr
 
 _NUMBERS = {
@@ -84,4 +84,4 @@ def _root(node: ast.expr) -> str | None:
 
 
 def _is_function(scope: Scope, name: str) -> bool:
-    return name in OPS or name in BUILTINS or name in scope.program.functions
+    return name in OPERATORS or name in BUILTINS or name in scope.program.functions
