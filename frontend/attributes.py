@@ -33,8 +33,8 @@ def method(scope: Scope, node: ast.Call) -> errors.UserError:
             if not _is_function(scope, func.attr):
                 hint = foreign.instead(func.attr, True) or hint
         elif _is_function(scope, func.attr):
-            args = [func.value, *node.args, *(k.value for k in node.keywords)]
-            text = f"{func.attr}({', '.join(ast.unparse(arg) for arg in args)})"
+            name = ast.Name(func.attr, ast.Load())
+            text = ast.unparse(ast.Call(name, [func.value, *node.args], node.keywords))
             shown = text if len(text) <= _LONGEST else f"{func.attr}(...)"
             hint = f"methods are functions in loma: {shown}"
         else:
