@@ -91,14 +91,12 @@ def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
             read_struct(struct, program)
     program.tensor_structs = set(layouts.members)
     for node in defs:
-        if layouts.members:
-            layouts.header(node)
+        layouts.header(node)
         program.functions[node.name] = function_header(node, program)
     ordered = sort_derivatives(derivatives, program.functions)
     for derivative in ordered:
         program.functions[derivative.name] = derivative_header(derivative, program)
-        if layouts.members:
-            layouts.derivative(derivative)
+        layouts.derivative(derivative)
     own = check_own_derivatives(defs, program, ordered)
     layouts.name_as(own, ordered)
     functions: dict[str, Function] = {}
