@@ -14,6 +14,7 @@ from dataclasses import replace
 from loma import builder as b
 from loma import errors, sizes
 from loma.builtins import BUILTINS
+from loma.definitions import OPERATORS
 from loma.differentials import primal_name
 from loma.frontend import expressions as ex
 from loma.frontend import stacks
@@ -32,7 +33,6 @@ from loma.ir import (
     INT, Builtin, Call, Expr, FloatConst, Function, Index, IntConst, NoDiff, Op, Param, Span,
     TensorType, TupleType, Type, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
-from loma.definitions import OPERATORS
 from loma.walk import free_variables, substitute_type
 
 _SCALAR_HINTS = {

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from loma import builder as b
 from loma import errors, sizes
-from loma.frontend import attributes, calls, invariants, operators, slices
 from loma.definitions import OPERATORS
+from loma.frontend import attributes, calls, invariants, operators, slices
 from loma.frontend.ranges import Escape, escape
 from loma.frontend.scope import Scope, span_of, too_long
 from loma.frontend.unsupported import unsupported

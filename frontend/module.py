@@ -19,9 +19,9 @@ from loma.frontend.long_chains import identifiers, shorten
 from loma.frontend.member_bodies import flatten
 from loma.frontend.members import Layouts
 from loma.frontend.own_derivatives import check_own_derivatives, unused_by_forward_mode
-from loma.frontend.python_syntax import parse_python
-from loma.frontend.projections import projections
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
+from loma.frontend.projections import projections
+from loma.frontend.python_syntax import parse_python
 from loma.frontend.results import check_results
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
 from loma.frontend.signatures import derivative_header, function_header, function_scope
