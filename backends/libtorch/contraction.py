@@ -39,7 +39,6 @@ class Contraction:
 
     def write(self, writer: Writer, context: FunctionContext, assign: bool) -> None:
         """Writes the call; ``assign``: the target's old value does not count."""
-        context.headers.add(self.header)
         left, right = context.variable(self.left), context.variable(self.right)
         if self._is_plain:
             call = _matrix_product(self.equation, left, right)

@@ -58,7 +58,6 @@ class Convolution:
 
     def write(self, writer: Writer, context: FunctionContext, assign: bool) -> None:
         """Writes the call; ``assign``: the target's old value does not count."""
-        context.headers.add(self.header)
 
         def ints(values: Sequence[Expr], missing: int) -> str:
             texts = [strip(context.ints(value)) for value in values]
