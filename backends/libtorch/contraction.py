@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from loma import config
 from loma.axes import runs_over
@@ -27,6 +27,7 @@ class Contraction:
     left: Var
     right: Var
     equation: str
+    remark: ClassVar[str] = "a matrix product of the library"
 
     @property
     def header(self) -> str:

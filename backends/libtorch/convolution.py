@@ -55,6 +55,7 @@ class Convolution:
     spatial: tuple[Meeting, ...]
     spreads: bool
     header: ClassVar[str] = "convolution_statements.h"
+    remark: ClassVar[str] = "a convolution"
 
     def write(self, writer: Writer, context: FunctionContext, assign: bool) -> None:
         """Writes the call; ``assign``: the target's old value does not count."""
