@@ -65,10 +65,10 @@ class _Printer:
                 return self._plain(step, indent)
 
     def _plain(self, step: Stmt, indent: str) -> list[str]:
-        lines = print_stmt(step).split("\n")
+        lines = _lines(step, indent)
         if remark := self._remark(step):
             lines[0] += f"  # {remark}"
-        return [indent + line for line in lines]
+        return lines
 
     def _kernel(self, kernel: Kernel, indent: str) -> list[str]:
         inner = indent + _INDENT
@@ -82,7 +82,7 @@ class _Printer:
             type_ = print_type(var.type)
             lines.append(f"{inner}private {var.name} : {type_}  # {note}{zero}")
         for stmt in kernel.body:
-            lines += [inner + line for line in print_stmt(stmt).split("\n")]
+            lines += _lines(stmt, inner)
         return lines
 
     def _tiles(self, tiles: Tiled, indent: str) -> list[str]:
@@ -104,9 +104,8 @@ class _Printer:
         inner = indent + _INDENT
         match step.stmt:
             case For() | While():
-                empty = replace(step.stmt, body=())
-                head = print_stmt(empty).split("\n")[0]
-                return [indent + head, *self._block(step.blocks[0], inner)]
+                head = _lines(replace(step.stmt, body=()), indent)[0]
+                return [head, *self._block(step.blocks[0], inner)]
             case If(cond):
                 then, other = step.blocks
                 lines = [f"{indent}if {print_expr(cond)}:", *self._block(then, inner)]
@@ -121,6 +120,10 @@ class _Printer:
 
     def _block(self, steps: tuple[Step, ...], indent: str) -> list[str]:
         return self.steps(steps, indent) or [f"{indent}pass"]
+
+
+def _lines(stmt: Stmt, indent: str) -> list[str]:
+    return print_stmt(stmt, len(indent) // len(_INDENT)).split("\n")
 
 
 def _bytes(var: Var) -> str:
