@@ -161,12 +161,10 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
             f"'{op}' takes ints, floats and tensors, found {b.show_type(found.type)}", span
         )
     value = _value(scope, node.value, FLOAT, "the value")
+    whole = b.binary(op[0], found, value, span)  # an int over an int is an int
     if isinstance(found, Var):
-        whole = b.binary(op[0], found, value)  # an int over an int is an int
         _check_kept(scope.symbols[found.name], whole, span)
-    if op == "+=":
-        return Assign(found, "+=", value, span)
-    return Assign(found, "=", b.binary(op[0], found, value, span), span)
+    return Assign(found, "+=", value, span) if op == "+=" else Assign(found, "=", whole, span)
 
 
 def _augment_tensor(

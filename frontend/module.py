@@ -19,9 +19,9 @@ from loma.frontend.long_chains import identifiers, shorten
 from loma.frontend.member_bodies import flatten
 from loma.frontend.members import Layouts
 from loma.frontend.own_derivatives import check_own_derivatives, unused_by_forward_mode
-from loma.frontend.python_syntax import parse_python
-from loma.frontend.projections import projections
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
+from loma.frontend.projections import projections
+from loma.frontend.python_syntax import parse_python
 from loma.frontend.results import check_results
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
 from loma.frontend.signatures import derivative_header, function_header, function_scope
@@ -91,14 +91,12 @@ def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
             read_struct(struct, program)
     program.tensor_structs = set(layouts.members)
     for node in defs:
-        if layouts.members:
-            layouts.header(node)
+        layouts.header(node)
         program.functions[node.name] = function_header(node, program)
     ordered = sort_derivatives(derivatives, program.functions)
     for derivative in ordered:
         program.functions[derivative.name] = derivative_header(derivative, program)
-        if layouts.members:
-            layouts.derivative(derivative)
+        layouts.derivative(derivative)
     own = check_own_derivatives(defs, program, ordered)
     layouts.name_as(own, ordered)
     functions: dict[str, Function] = {}

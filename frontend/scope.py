@@ -362,5 +362,13 @@ def _may_fail(expr: Expr) -> bool:
     )
 
 
+_LARGEST = 100  # nodes
+
+
+def too_long(value: Expr) -> bool:
+    """Whether a value is too long to stand in several places, where no variable can hold it."""
+    return sum(1 for _ in walk(value)) > _LARGEST
+
+
 def int_symbol(name: str, kind: Kind, span: Span, extent: Expr | None = None) -> Symbol:
     return Symbol(name, INT, kind, span, extent)

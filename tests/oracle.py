@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from index_cases import Case
 
 import loma
 from loma.ad import SplitPair, differentiate, split_pairs
@@ -354,6 +355,14 @@ def check(
         twice = program.second_adjoint(name, args, weights, along, compiled=True)
         for k, (value, right) in enumerate(zip(twice, again, strict=True)):
             close(value, right, tolerance, f"libtorch, second derivative {k}")
+
+
+def check_case(program: Program, case: Case, *, second: bool = True, libtorch: bool = True) -> None:
+    """The same of a case, at its own arguments and with what it leaves out."""
+    check(
+        program, entry(case.text), case.arguments(), case.reference,
+        smooth=case.smooth, second=second and case.second, libtorch=libtorch,
+    )  # fmt: skip
 
 
 def _check_compiled(

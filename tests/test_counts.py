@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from count_cases import COUNTS
-from oracle import Program, check
+from oracle import Program, check, check_case
 
 import loma
 from loma import errors, pipeline
@@ -39,21 +39,18 @@ def everything() -> Program:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_interpreted(interpreted: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(interpreted, name, case.arguments(), case.reference, libtorch=False)
+    check_case(interpreted, BY_NAME[name], libtorch=False)
 
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled(compiled: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(compiled, name, case.arguments(), case.reference, second=False)
+    check_case(compiled, BY_NAME[name], second=False)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", BY_NAME)
 def test_derivatives_compiled(everything: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(everything, name, case.arguments(), case.reference)
+    check_case(everything, BY_NAME[name])
 
 
 def test_loops_that_never_run(interpreted: Program) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from guard_cases import CASES
-from oracle import Program, check, differentiable, entry
+from oracle import Program, check_case, differentiable, entry
 
 BY_NAME = {case.name: case for case in CASES}
 # One case of each program.
@@ -22,8 +22,7 @@ def program() -> Program:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_guarded(program: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(program, entry(case.text), case.arguments(), case.reference, smooth=case.smooth)
+    check_case(program, BY_NAME[name])
 
 
 @pytest.mark.full

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracle import Program, check
+from oracle import Program, check, check_case
 from recurrence_cases import RECURRENCES
 
 import loma
@@ -22,8 +22,7 @@ def program() -> Program:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_recurrence(program: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(program, name, case.arguments(), case.reference)
+    check_case(program, BY_NAME[name])
 
 
 # ------------------------------------------------------------------------- what is copied and kept

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from loma.backends.c import Options, build, generate
 from loma.backends.c.context import ModuleContext
 from loma.ir import ArrayType, FloatType, Module, Struct, StructType, Type
 
-Calls = Sequence[tuple[str, tuple[Any, ...]]]
 FLAGS = (
     "-std=c99", "-O1", "-g", "-fwrapv", "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from oracle import Program, check
+from oracle import Program, check_case
 from struct_cases import LAYER, STRUCTS
 
 import loma
@@ -33,15 +33,13 @@ def every() -> Program:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_interpreted(every: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(every, name, case.arguments(), case.reference, libtorch=False)
+    check_case(every, BY_NAME[name], libtorch=False)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", BY_NAME)
 def test_compiled(every: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(every, name, case.arguments(), case.reference)
+    check_case(every, BY_NAME[name])
 
 
 # ------------------------------------------------------------------------------------ from Python

@@ -353,18 +353,15 @@ class _Normaliser:
 
     def _scalar(self, expr: Expr) -> Expr:
         """A scalar expression outside an index statement."""
-        if self._is_tensor_call(expr):
-            if self._guard is None:
-                return self._temporary(expr.type, "_t", self._value(expr))
+        called = self._is_tensor_call(expr)
+        needs = called or (isinstance(expr, Index) and not isinstance(expr.base, Var))
+        if needs and self._guard is not None:
             var = self._temporary(expr.type, "_t", None)
             self._only_where(self._guard, lambda: Assign(var, "=", self._value(expr), self._span))
             return var
+        if called:
+            return self._temporary(expr.type, "_t", self._value(expr))
         match expr:
-            case Index(base) if not isinstance(base, Var) and self._guard is not None:
-                var = self._temporary(expr.type, "_t", None)
-                only = self._guard
-                self._only_where(only, lambda: Assign(var, "=", self._scalar(expr), self._span))
-                return var
             case Index(base, subscripts) if not isinstance(base, Var):
                 new = tuple(self._scalar(s) for s in subscripts)
                 return replace(expr, base=self._atom(base), subscripts=new)

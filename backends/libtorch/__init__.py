@@ -120,9 +120,10 @@ def generate_specialised(
 def kernels_text(function: Function, module: Module) -> str:
     """A tensor function with the loops that fusion makes of it, as text."""
     from loma.backends.kernels.printer import print_steps
-    from loma.backends.libtorch import codegen, loops
+    from loma.backends.libtorch import codegen
 
-    return print_steps(function, codegen.steps_of(function, module), loops.is_library_call)
+    steps = codegen.steps_of(function, module)
+    return print_steps(function, steps, codegen.remarks(function, steps, module))
 
 
 def _render(context: Mapping[str, object], namespace: str) -> tuple[str, str]:

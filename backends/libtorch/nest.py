@@ -45,7 +45,6 @@ class Nest(Expressions):
         self.accesses: dict[tuple[Index, bool], Access] = {}
         self.frames: list[Frame] = [Frame(None)]
         self.checks: list[LooseCheck] = []
-        self.merged: dict[str, str] = {}  # axis -> C++ name, for the joined ones
         self.writable: set[str] = set()
         self.bounds: dict[str, tuple[str, str]] = {}  # axis -> the stretch of it that its loop runs
         self._count = 0
@@ -310,7 +309,7 @@ class Nest(Expressions):
         result = self.reduction(writer, reduce.kind, reduce.body, reduce.axes, accumulator, element)
         self.frames.pop()
         lines = outer.head + writer.lines
-        if frame.guards or (frame.inner is None and not self.hoistable):
+        if frame.guards:
             type_ = "int64_t" if reduce.type == INT else "real"
             text = "\n".join("  " + line for line in lines)
             return f"[&]() -> {type_} {{\n{text}\n  return {result};\n}}()"
@@ -321,8 +320,6 @@ class Nest(Expressions):
             frame.body.extend(lines)
         frame.reductions[reduce] = result
         return result
-
-    hoistable = True
 
     def _mentions(self, names: set[str], inner: str) -> bool:
         return any(part in names for part in inner.split(" "))
