@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -55,7 +56,7 @@ def sample_arguments(
     seed: int = 0,
     positive: bool = False,
     complete: bool = False,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """A value for each argument that Python passes, by name, in order.
 
     Tensors are float64 and standard normal (``positive``: uniform in [0.5, 1.5]), integer tensors
@@ -80,7 +81,7 @@ def sample_arguments(
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     places = _places(function)
-    arguments: dict[str, object] = {}
+    arguments: dict[str, Any] = {}
     total = 0
     for param in params:
         match param.type:

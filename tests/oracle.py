@@ -233,6 +233,12 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
+def jvp(function: Callable[..., Any], point: Any, along: Any) -> tuple[Any, Any]:
+    """Results and their derivatives in a direction, by forward mode of torch."""
+    results, tangents, *_ = torch.func.jvp(function, point, along)
+    return results, tangents
+
+
 def derivatives(
     function: Callable[..., Any], args: Sequence[Any], weights: Sequence[Any], directions: Any
 ) -> tuple[Tensors, Tensors, Tensors]:
@@ -252,6 +258,7 @@ def derivatives(
         for y, w in zip(results, own, strict=True)
         if isinstance(y, torch.Tensor) and y.requires_grad
     ]
+    first: Any = None
     if pairs:
         first = torch.autograd.grad(
             [y for y, _ in pairs], leaves, [w for _, w in pairs],

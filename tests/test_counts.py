@@ -3,6 +3,9 @@ of them, and what happens where ``while`` runs too often."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from count_cases import COUNTS
@@ -55,14 +58,15 @@ def test_derivatives_compiled(everything: Program, name: str) -> None:
 
 def test_loops_that_never_run(interpreted: Program) -> None:
     x = torch.ones(3, dtype=torch.float64)
-    for name, args in {
+    given: dict[str, list[Any]] = {
         "segments": [x, torch.tensor([2, 2, 1])],
         "two_levels": [x, torch.zeros(2, dtype=torch.int64), torch.tensor([-1, 2, 0])],
         "nested_whiles": [x, torch.tensor([0, 2])],
         "conjugate_gradients": [torch.ones(0, 0, dtype=x.dtype), x[:0]],
         "collatz": [x, 1],
         "in_place_while": [x * 0.1],
-    }.items():
+    }
+    for name, args in given.items():
         check(interpreted, name, args, BY_NAME[name].reference, libtorch=False)
 
 
@@ -151,11 +155,12 @@ def test_passing_max_iter_names_the_loop_and_its_line(compiled: Program) -> None
     torch.testing.assert_close(x.grad, torch.tensor([4.0, 3.0, 3.4, 2.4]))
     x = torch.ones(5, requires_grad=True)
     line = compiled.function("limited").span.line + 4
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: run(x.detach(), 9.0),
         lambda: run(x, 9.0),
         lambda: adjoint(x.detach(), 9.0, x.detach()),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(
             RuntimeError, match=r"^limited: line \d+: the while loop passed its max_"
         ):

@@ -69,7 +69,8 @@ def f(x : In[Tensor[N]]) -> Tensor[N]:
     assert ("_tape_" in found) == kept
 
     def reference(x: torch.Tensor) -> torch.Tensor:
-        y, z = [*x], []
+        y = [*x]
+        z: list[torch.Tensor] = []
         given = {"N": len(x), "x": x, "y": y, "z": z}
         changed = f"{loops}\n            y[k] = y[k] + x[t] * x[k]"
         exec(f"{changed}\n        z.append(y[{place}].sin())", given)

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 from c_host import OPTIONS, differentiated, merged
-from scalar_oracle import Scalars
+from scalar_oracle import FIRST, Scalars
 from teaching_derivatives import DERIVATIVES
 from teaching_programs import PROGRAMS
 from test_c_failures import FAILING, FAILURES
-from test_fuzz import FIRST
 from test_fuzz_c import calls, random_program
 from test_stack import CALLS, PASSED, struct
 

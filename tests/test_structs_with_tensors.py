@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -183,7 +184,7 @@ def test_what_python_shows(module: Any) -> None:
 
 def test_messages_say_members_as_the_program_does(module: Any) -> None:
     own = _layer(module, 3, 2)
-    for error, message, call in [
+    wrong: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (TypeError, r"dense\(\) misses argument 'l'; its arguments are: x, l",
          lambda: module.dense(X)),
         (TypeError, "argument 'l' has no attribute 'w'; the argument is a Layer",
@@ -198,7 +199,8 @@ def test_messages_say_members_as_the_program_does(module: Any) -> None:
          lambda: module.net(X, module.Net(own, _layer(module, 3, 2), 1))),
         (ValueError, "subscript 't.at.n. . t.shift' of 't.rows' is 4, outside",
          lambda: module.looked_up(module.Table(X, torch.tensor([3]), 1))),
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    for error, message, call in wrong:
         with pytest.raises(error, match=message):
             call()
 
