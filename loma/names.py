@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from loma.effects import counters, effects, written
 from loma.ir import (
     INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, TensorType, Unpack,
     Var,
 )  # fmt: skip
 from loma.walk import (
     expressions, map_blocks, map_children, map_expressions, statements, substitute, variables, walk,
-    written_names,
 )  # fmt: skip
 
 
@@ -78,11 +78,10 @@ def without_locals(function: Function, taken: Iterable[str]) -> Function:
     taken = set(taken)
     names = Names(names_of(function) | taken)
     types = {
-        stmt.target.name: stmt.target.type
-        for stmt in statements(function.body)
-        if isinstance(stmt, Declare)
+        var.name: var.type
+        for own in map(effects, statements(function.body))
+        for var in (*own.declares, *own.counters)
     }
-    types |= {stmt.counter: INT for stmt in statements(function.body) if isinstance(stmt, For)}
     new: dict[str, Expr] = {
         name: Var(names.fresh(name), type_) for name, type_ in types.items() if name in taken
     }
@@ -105,11 +104,10 @@ def with_own_indices(function: Function, taken: Iterable[str] = ()) -> Function:
         name
         for stmt in statements(function.body)
         if isinstance(stmt, Declare | Unpack)
-        for name in written_names((stmt,))
+        for name in written((stmt,))
     }
-    counters = {stmt.counter for stmt in statements(function.body) if isinstance(stmt, For)}
     names = Names({*names_of(function), *taken})
-    shared = sorted(declared.union(taken) & (axis_names(function) | counters))
+    shared = sorted(declared.union(taken) & (axis_names(function) | counters(function.body)))
     new = {name: names.fresh(name) for name in shared}
     if not new:
         return function

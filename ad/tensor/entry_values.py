@@ -20,15 +20,16 @@ from typing import TypeAlias
 
 from loma import sizes
 from loma.ad.tensor.normalise import Normal
-from loma.ad.tensor.versions import modified, written
+from loma.ad.tensor.versions import modified
 from loma.bounds import ONE, ZERO, facts, is_never_negative
+from loma.effects import written
 from loma.ir import (
     INT, Assign, Axis, Binary, CallStmt, Declare, Expr, For, If, Index, IndexAssign, IntConst, Op,
     Return, Span, Stmt, TensorType, Unpack, Var, While,
 )  # fmt: skip
 from loma.overlap import Read, reads_of
 from loma.sizes import size_variables
-from loma.walk import children, expressions, free_variables, substitute, written_names
+from loma.walk import children, expressions, free_variables, substitute
 
 _MANY = 30  # boxes: more are not put together
 
@@ -199,7 +200,7 @@ class _Proof:
             case IndexAssign() | CallStmt() | While() | Return():
                 return []
             case _:
-                return [self.whole] if self._name in written(stmt) else []
+                return [self.whole] if self._name in written((stmt,)) else []
 
     def _made_by(self, body: tuple[Stmt, ...], point: _Point) -> list[_Box]:
         return self._joined([box for stmt in body for box in self._made(stmt, point)], point)
@@ -207,7 +208,7 @@ class _Proof:
     def _steps(self, loop: For, point: _Point) -> Iterator[tuple[_Box, _Box]]:
         """What a loop writes at its counter: as far as it has come, and in all."""
         counter = Var(loop.counter, INT)
-        own = written_names(loop.body) | {loop.counter}
+        own = written(loop.body) | {loop.counter}
         for box in self._made_by(loop.body, point.within((Axis(loop.counter, loop.extent),))):
             moving = [k for k, r in enumerate(box) if _names(r) & own]
             if len(moving) != 1 or _names(box[moving[0]]) & own != {loop.counter}:
