@@ -53,7 +53,8 @@ def effects(stmt: Stmt, functions: Mapping[str, Function] | None = None) -> Effe
         case Unpack(targets, call):
             return Effects((call,), targets)
         case CallStmt(call):
-            return Effects((call,), tuple(out_places(call, functions)))
+            callee = None if functions is None else functions[call.function]
+            return Effects((call,), tuple(out_places(call, callee)))
         case For(counter, extent):
             return Effects((extent,), counters=(Var(counter, INT),))
         case If(cond) | While(cond):
@@ -64,14 +65,12 @@ def effects(stmt: Stmt, functions: Mapping[str, Function] | None = None) -> Effe
             assert_never(stmt)
 
 
-def out_places(call: Call, functions: Mapping[str, Function] | None = None) -> Iterator[Place]:
+def out_places(call: Call, callee: Function | None) -> Iterator[Place]:
     """The places that a call passes as ``Out``; where the function is not known, those that it may:
     elements of tensors cannot be passed so."""
-    params = functions[call.function].params if functions is not None else ()
     for k, arg in enumerate(call.args):
-        if functions is not None and params[k].mode != "Out":
-            continue
-        if is_place(arg) and not (isinstance(arg, Index) and isinstance(arg.base.type, TensorType)):
+        element = isinstance(arg, Index) and isinstance(arg.base.type, TensorType)
+        if is_place(arg) and not element and (callee is None or callee.params[k].mode == "Out"):
             yield arg
 
 

@@ -117,7 +117,7 @@ class _Proof:
                     self._set(target, None, facts)
             case CallStmt(call):
                 modes = [mode for mode in self._modes(call.function) if mode != "In"]
-                places = out_places(call, self._functions)
+                places = out_places(call, self._functions[call.function])
                 for place, mode in zip(places, modes, strict=True):
                     if mode == "whole":
                         self._set(place, None, facts)
