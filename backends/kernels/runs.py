@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from loma.backends.kernels.sharing import (
     NOTHING, Library, Shared, Sharing, mentions, reads_tensors,
 )  # fmt: skip
+from loma.effects import assigned, written_places
 from loma.ir import (
-    Assign, CallStmt, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var,
+    CallStmt, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var,
     Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness, reads_of_type
-from loma.passes.old_values import changing_ints
-from loma.walk import blocks, mentioned_names, root, statements
+from loma.walk import blocks, mentioned_names, statements
 
 _WAYS = 8  # ways to share an index that are looked at side by side
 
@@ -56,7 +56,7 @@ class Runs:
                 name = stmt.target.name
                 self._declared[name] = self._declared.get(name, 0) + 1
         # Where a size changes, only the tensor knows what it was: it has to be one.
-        changing = changing_ints(function.body)
+        changing = set(assigned(function.body))
         self._locals = {
             s.target.name: s.target
             for s in statements(function.body)
@@ -147,11 +147,9 @@ class Runs:
         if any(isinstance(inner, CallStmt) for inner in statements((stmt,))):
             return False  # who knows what the function writes
         changed = {
-            inner.target.name
-            for inner in statements((stmt,))
-            if isinstance(inner, Assign)
-            and isinstance(inner.target, Var)
-            and not isinstance(inner.target.type, TensorType)
+            place.name
+            for place in written_places((stmt,))
+            if isinstance(place, Var) and not isinstance(place.type, TensorType)
         }
         if any(self._mentions[n] - self._declared.get(n, 0) != inside[n] for n in changed):
             return False
@@ -180,11 +178,7 @@ def _ends_at_zero(group: tuple[Stmt, ...], name: str) -> bool:
 def _connected(group: list[Stmt]) -> int:
     """How many statements from the first one on hang together: by tensors that one of them writes
     and another one uses, too. Operands that are only read gain nothing in a common loop."""
-    written = {
-        root(inner.target)
-        for inner in statements(tuple(group))
-        if isinstance(inner, IndexAssign | Zero)
-    }
+    written = set(assigned(tuple(group)))
     tensors = [written & mentioned_names((stmt,)) for stmt in group]
     reached, seen = {0}, set(tensors[0]) if tensors else set()
     grows = True

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from loma import sizes
+from loma.effects import counters, written
 from loma.ir import (
-    Assign, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Member, Module, Op, Reduce,
+    Assign, Call, Expr, For, Function, If, Index, IndexAssign, Member, Module, Op, Reduce,
     Stmt, TensorType, Var, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.walk import (
@@ -68,13 +69,7 @@ class Sharing:
         self._first_writes = first_writes
         self._tiles = tiles
         self._library = library
-        changed = {
-            stmt.target.name
-            for stmt in statements(function.body)
-            if isinstance(stmt, Assign | Declare) and isinstance(stmt.target, Var)
-        }
-        counters = {s.counter for s in statements(function.body) if isinstance(s, For)}
-        self._changed = changed | counters
+        self._changed = written(function.body) | counters(function.body)
         self._outside: dict[int, tuple[IndexAssign, bool]] = {}  # by identity of the statement
 
     def extend(self, shared: Shared, stmt: Stmt) -> list[Shared]:
