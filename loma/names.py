@@ -45,14 +45,11 @@ def names_of(function: Function) -> set[str]:
     for type_ in [param.type for param in function.params] + list(function.results):
         if isinstance(type_, TensorType) and type_.dims is not None:
             found.update(name for dim in type_.dims for name in variables(dim))
+    found |= counters(function.body)
     for stmt in statements(function.body):
         match stmt:
-            case For(counter):
-                found.add(counter)
             case Declare(target) if isinstance(target.type, TensorType) and target.type.dims:
                 found.update(name for dim in target.type.dims for name in variables(dim))
-            case Unpack(targets):
-                found.update(target.name for target in targets)
             case _:
                 pass
         found |= axes_of(stmt)

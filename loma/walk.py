@@ -281,9 +281,14 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
             assert_never(stmt)
 
 
+def own_names(stmt: Stmt) -> set[str]:
+    """Variables that occur in a statement itself, and are no reduction's axis."""
+    return {name for expr in expressions(stmt) for name in free_variables(expr)}
+
+
 def mentioned_names(body: tuple[Stmt, ...]) -> set[str]:
     """Variables that occur in statements, nested ones included, and are no reduction's axis."""
-    return {name for s in statements(body) for e in expressions(s) for name in free_variables(e)}
+    return {name for stmt in statements(body) for name in own_names(stmt)}
 
 
 def aggregates(function: Function) -> Iterator[tuple[Type, Span]]:

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from loma import sizes
-from loma.effects import counters, written
+from loma.effects import counters, effects, out_places, written
 from loma.ir import (
     INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType,
     Module, Param, Return, Stmt, TensorType, Type, Unpack, Var, While, is_tensor_function,
@@ -20,7 +20,7 @@ from loma.ir import (
 from loma.names import Names, axes_of, axis_names, names_of, with_own_indices
 from loma.sizes import size_variables
 from loma.walk import (
-    aggregates, expressions, free_variables, map_expressions, root, statements, substitute_type,
+    aggregates, free_variables, map_expressions, own_names, root, statements, substitute_type,
     substitute_typed, variables,
 )  # fmt: skip
 
@@ -194,17 +194,9 @@ class _Inlining:
                 renaming[value.name] = target
         self._names.take(*axis_names(callee))
         for stmt in statements(callee.body):
-            match stmt:
-                case Declare(target):
-                    found = [target]
-                case Unpack(targets):
-                    found = list(targets)
-                case For(counter):
-                    found = [Var(counter, INT)]
-                case _:
-                    continue
-            for var in found:
-                if var.name not in renaming:
+            effect = effects(stmt, self._functions)
+            for var in (*effect.declares, *effect.counters, *effect.writes):
+                if isinstance(var, Var) and var.name not in renaming:
                     type_ = substitute_type(var.type, values)
                     renaming[var.name] = Var(self._names.fresh(var.name), type_)
         return renaming
@@ -221,8 +213,8 @@ def _changed(caller: Function, functions: dict[str, Function]) -> set[str]:
             case Unpack(targets):
                 found |= {t.name for t in targets if t.type == INT and t.name in known}
             case CallStmt(call):
-                pairs = zip(functions[call.function].params, call.args, strict=True)
-                found |= {root(a) for param, a in pairs if param.mode == "Out" and a.type == INT}
+                places = out_places(call, functions[call.function])
+                found |= {root(place) for place in places if place.type == INT}
             case _:
                 pass
         known |= written((stmt,))
@@ -287,7 +279,6 @@ def _reads_a_hidden_counter(callee: Function) -> bool:
     own_counters = counters(callee.body)
     for stmt in statements(callee.body):
         own = {axis.name for axis in stmt.axes} if isinstance(stmt, IndexAssign) else set()
-        free = {name for expr in expressions(stmt) for name in free_variables(expr)}
-        if own_counters & (axes_of(stmt) - own) & free:
+        if own_counters & (axes_of(stmt) - own) & own_names(stmt):
             return True
     return False
