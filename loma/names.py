@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from loma.effects import counters, effects, written
 from loma.ir import (
-    INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, TensorType, Unpack,
-    Var,
+    INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, TensorType, Var,
 )  # fmt: skip
 from loma.walk import (
     expressions, map_blocks, map_children, map_expressions, statements, substitute, variables, walk,
@@ -97,14 +96,9 @@ def without_locals(function: Function, taken: Iterable[str]) -> Function:
 def with_own_indices(function: Function, taken: Iterable[str] = ()) -> Function:
     """The function with other names for the indices and counters that have one of those, or that of
     a variable that is declared behind them: a derivative comes back to their statements later."""
-    declared = {
-        name
-        for stmt in statements(function.body)
-        if isinstance(stmt, Declare | Unpack)
-        for name in written((stmt,))
-    }
     names = Names({*names_of(function), *taken})
-    shared = sorted(declared.union(taken) & (axis_names(function) | counters(function.body)))
+    declared = written(function.body).union(taken)
+    shared = sorted(declared & (axis_names(function) | counters(function.body)))
     new = {name: names.fresh(name) for name in shared}
     if not new:
         return function

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from loma.ad.scalar.steps import int_step
-from loma.effects import out_places, written
+from loma.effects import effects, out_places, written
 from loma.ir import (
     ArrayType, Assign, AtomicAdd, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If,
     Index, IntConst, IntType, Member, Place, Pop, Stmt, Struct, StructType, Unpack, Var, Type,
@@ -110,11 +110,9 @@ class _Proof:
                 pass
             case Zero(target):
                 self._set(target, IntConst(0), facts)
-            case Pop(_, target):
-                self._set(target, None, facts)
-            case Unpack(targets):
-                for target in targets:
-                    self._set(target, None, facts)
+            case Pop() | Unpack():
+                for place in effects(stmt).writes:
+                    self._set(place, None, facts)
             case CallStmt(call):
                 modes = [mode for mode in self._modes(call.function) if mode != "In"]
                 places = out_places(call, self._functions[call.function])

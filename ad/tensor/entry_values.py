@@ -23,8 +23,8 @@ from loma.ad.tensor.normalise import Normal
 from loma.bounds import ONE, ZERO, facts, is_never_negative
 from loma.effects import assigned, effects, written
 from loma.ir import (
-    INT, Axis, Binary, CallStmt, Declare, Expr, For, If, Index, IndexAssign, IntConst, Op,
-    Return, Span, Stmt, TensorType, Var, While,
+    INT, Axis, Binary, CallStmt, Declare, Expr, For, If, Index, IndexAssign, IntConst, Op, Return,
+    Span, Stmt, TensorType, Var, While,
 )  # fmt: skip
 from loma.overlap import Read, reads_of
 from loma.sizes import size_variables

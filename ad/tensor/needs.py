@@ -4,11 +4,9 @@ from __future__ import annotations
 
 
 from loma import builder as b
-from loma.ir import (
-    Assign, Declare, Expr, For, Function, If, Stmt, Unpack, Var, While,
-)  # fmt: skip
+from loma.ir import Assign, Declare, Expr, Function, If, Stmt, Unpack, Var
 from loma.passes.liveness import CallModes, Modes, uses
-from loma.walk import blocks, free_variables
+from loma.walk import blocks, own_names
 
 
 def guard_by_need(
@@ -77,15 +75,12 @@ def _guarded(
 
 def _uses(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
     """What a statement, nested ones included, reads and writes."""
-    match stmt:
-        case If() | For() | While():
-            head = stmt.extent if isinstance(stmt, For) else stmt.cond
-            read, part = set(free_variables(head)), set()
-            for block in blocks(stmt):
-                for inner in block:
-                    own_read, own_whole, own_part = _uses(inner, modes)
-                    read |= own_read
-                    part |= own_whole | own_part
-            return read, set(), part
-        case _:
-            return uses(stmt, modes)
+    if not blocks(stmt):
+        return uses(stmt, modes)
+    read, part = own_names(stmt), set[str]()
+    for block in blocks(stmt):
+        for inner in block:
+            own_read, own_whole, own_part = _uses(inner, modes)
+            read |= own_read
+            part |= own_whole | own_part
+    return read, set(), part

@@ -12,8 +12,8 @@ from dataclasses import replace
 from loma import sizes
 from loma.effects import written
 from loma.ir import (
-    Assign, Binary, Declare, Expr, For, Function, If, Op, Stmt, TensorType,
-    Type, Unpack, Var, While,
+    Assign, Binary, Declare, Expr, For, Function, If, Op, Stmt, TensorType, Type, Unpack, Var,
+    While,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
 from loma.walk import map_children, map_expressions

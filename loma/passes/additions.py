@@ -17,9 +17,7 @@ from loma.ir import (
     INT, Binary, Call, Declare, Expr, FloatConst, If, Index, IndexAssign, IntConst,
     Module, Op, Reduce, Select, Stmt, TensorType, Var, is_tensor_function,
 )  # fmt: skip
-from loma.walk import (
-    free_variables, map_blocks, mentioned_names, statements, substitute, walk,
-)  # fmt: skip
+from loma.walk import free_variables, map_blocks, mentioned_names, statements, substitute, walk
 
 
 def additions(module: Module) -> Module:

@@ -20,8 +20,8 @@ from loma.bounds import IsSize, facts, least, stays_inside
 from loma.distinct import names_once
 from loma.effects import assigned
 from loma.ir import (
-    INT, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign,
-    IntConst, IntType, Module, Stmt, TensorType, Var, is_tensor_function,
+    INT, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, IntType,
+    Module, Stmt, TensorType, Var, is_tensor_function,
 )  # fmt: skip
 from loma.names import Names, names_of
 from loma.overlap import Read, apart, reads_of, same_element
