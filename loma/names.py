@@ -76,7 +76,8 @@ def without_locals(function: Function, taken: Iterable[str]) -> Function:
     types = {
         var.name: var.type
         for own in map(effects, statements(function.body))
-        for var in (*own.declares, *own.counters)
+        for var in (*own.declares, *own.counters, *own.writes)
+        if isinstance(var, Var)
     }
     new: dict[str, Expr] = {
         name: Var(names.fresh(name), type_) for name, type_ in types.items() if name in taken
