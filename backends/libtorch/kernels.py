@@ -18,8 +18,9 @@ from loma.backends.libtorch.joined import joined
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.libtorch.access import steps
 from loma.backends.writer import Writer
+from loma.effects import assigned
 from loma.ir import (
-    Assign, Expr, For, If, Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var, While,
+    Assign, Expr, For, If, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var, While,
     line_in_file,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
@@ -92,13 +93,7 @@ def _write_part(owner: Statements, kernel: Kernel, count: Var) -> dict[str, View
     extent = strip(context.ints(kernel.axis.extent))
     writer.line(f"const int64_t first_ = block_ * {name};")
     writer.line(f"const int64_t rest_ = {extent} - first_;")
-    written = {
-        stmt.target.base.name
-        for stmt in statements(kernel.body)
-        if isinstance(stmt, IndexAssign)
-        and isinstance(stmt.target, Index)
-        and isinstance(stmt.target.base, Var)
-    }
+    written = set(assigned(kernel.body))
     types = {
         node.name: node.type
         for stmt in statements(kernel.source)
