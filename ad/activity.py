@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from loma.ir import (
-    ArrayType, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst,
-    FloatType, For, Function, If, Index, IndexAssign, IntConst, IntType, MakeStruct, Member, NoDiff,
-    Op, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType, TensorType, Type, Unary,
-    Unpack, Var, While, Zero, ZeroPad,
+    POSITIONS, ArrayType, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr,
+    FloatConst, FloatType, For, Function, If, Index, IndexAssign, IntConst, IntType, MakeStruct,
+    Member, NoDiff, Op, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType, TensorType,
+    Type, Unary, Unpack, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 from loma.ops import OPS
 from loma.walk import root, statements
@@ -64,7 +64,7 @@ def differentiable_reads(expr: Expr) -> Iterator[str]:
                     if label not in ("like", "cond"):
                         yield from differentiable_reads(arg)
         case Reduce(kind, body):
-            if kind not in ("argmax", "argmin"):
+            if kind not in POSITIONS:
                 yield from differentiable_reads(body)
         case _:
             assert_never(expr)

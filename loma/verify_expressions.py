@@ -8,8 +8,8 @@ from typing import Literal, assert_never
 from loma import builder, errors, sizes
 from loma.builtins import BUILTINS
 from loma.ir import (
-    FLOAT, INT, ArrayType, Attr, Axis, Binary, Builtin, Call, Expr, FloatConst, Function, Index,
-    IntConst, MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, StackType, Stmt, Struct,
+    FLOAT, INT, POSITIONS, ArrayType, Attr, Axis, Binary, Builtin, Call, Expr, FloatConst, Function,
+    Index, IntConst, MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, StackType, Stmt, Struct,
     StructType, TensorType, TupleType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.ops import OPS
@@ -189,7 +189,7 @@ class Expressions:
                 hidden = self.scoped(axes)
                 type_ = self.scalar(body)
                 self.unscoped(hidden)
-                return INT if kind in ("argmax", "argmin") else type_
+                return INT if kind in POSITIONS else type_
             case ZeroPad(read):
                 self.require(isinstance(read.base.type, TensorType), "zero_pad takes a tensor read")
                 return self.expr(read)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from loma import builder as b
 from loma.bounds import stays_inside
 from loma.ir import (
-    FLOAT, INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, Reduce, TensorType, Var,
-    ZeroPad,
+    FLOAT, INT, OF_NOTHING, Axis, Binary, Builtin, Call, Expr, Index, IntConst, Reduce, TensorType,
+    Var, ZeroPad,
 )  # fmt: skip
 from loma.names import Names
 from loma.sizes import constant
@@ -35,7 +35,7 @@ def may_fail(reduce: Reduce, scope: Mapping[str, Axis], is_size: Callable[[str],
                     return True
             case Builtin("len", (_, _, step)) if not constant(step):
                 return True
-            case Reduce(kind, _, axes) if kind not in ("sum", "prod"):
+            case Reduce(kind, _, axes) if kind not in OF_NOTHING:
                 if any((constant(axis.extent) or 0) <= 0 for axis in axes):
                     return True
             case Call():

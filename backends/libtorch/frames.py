@@ -21,8 +21,6 @@ INITIAL = {
     "min": "loma::highest<{t}>()",
 }
 COMBINE = {"sum": "loma::Sum()", "prod": "loma::Prod()", "max": "loma::Max()", "min": "loma::Min()"}
-POSITIONS = ("argmax", "argmin")
-NEEDS_ELEMENTS = ("max", "min", *POSITIONS)
 
 
 def update(kind: str, accumulator: str, value: str, type_: str) -> str:
