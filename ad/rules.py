@@ -12,6 +12,7 @@ from loma.ad import scalar_rules as s
 from loma.ad.lifted_rules import lifted
 from loma.builtins import BUILTINS
 from loma.ir import Op, TensorType, Var
+from loma.ops import INFIX
 from loma.walk import free_variables
 
 SCALAR_RULES: dict[str, s.ScalarRule] = {
@@ -21,16 +22,8 @@ SCALAR_RULES: dict[str, s.ScalarRule] = {
     "/": s.quotient_rule,
     "**": s.power_rule,
     "pow": s.power_rule,
-    "//": s.flat_rule,
     "%": s.mod_rule,
-    "<": s.flat_rule,
-    "<=": s.flat_rule,
-    ">": s.flat_rule,
-    ">=": s.flat_rule,
-    "==": s.flat_rule,
-    "!=": s.flat_rule,
-    "and": s.flat_rule,
-    "or": s.flat_rule,
+    **{symbol: s.flat_rule for symbol, row in INFIX.items() if not row.differentiable},
     "sin": s.sin_rule,
     "cos": s.cos_rule,
     "tan": s.tan_rule,

@@ -17,11 +17,10 @@ from loma.ir import (
     Index, IntConst, IntType, MakeStruct, NoDiff, Op, Select, Span, Struct, StructType, TensorType,
     Type, Unary, Var,
 )  # fmt: skip
-from loma.ops import INFIX, OPS, AttrInfo, OpInfo
+from loma.ops import INFIX, OPS, PREDICATES, AttrInfo, OpInfo
 from loma.shapes import OpCall
 
 TENSOR_CHOICE = "choose between tensors with where(cond, a, b)"
-_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
 def show_type(type_: Type) -> str:
@@ -79,7 +78,7 @@ def same_ints(expr: Expr, type_: Type) -> Expr:
 def truth(expr: Expr) -> Expr:
     """A scalar as an element of a BoolTensor: 1 where it is not 0."""
     match expr:
-        case Binary(op) if op in (*_COMPARISONS, "and", "or"):
+        case Binary(op) if op in PREDICATES:
             return expr
         case Unary("not") | IntConst(0 | 1) | Index(Var(_, TensorType(_, "bool"))):
             return expr
@@ -135,9 +134,9 @@ def binary(op: str, left: Expr, right: Expr, span: Span = NOWHERE) -> Expr:
                 span,
             )
     if isinstance(left.type, TensorType) or isinstance(right.type, TensorType):
-        return operator(INFIX[op], (left, right), {}, span)
+        return operator(INFIX[op].name, (left, right), {}, span)
     result: Type = FLOAT if FLOAT in (left.type, right.type) else INT
-    if op in _COMPARISONS or op in ("and", "or"):
+    if op in PREDICATES:
         result = INT
     if op == "**" and not (isinstance(right, IntConst) and right.value >= 0):
         result = FLOAT

@@ -13,7 +13,7 @@ from typing import Literal
 
 from loma import adjoint_shapes, shapes
 from loma.builtins import BUILTINS, BuiltinInfo
-from loma.ir import Expr
+from loma.ir import INT, Binary, Builtin, Expr
 from loma.shapes import Dims, OpCall, ShapeRule
 
 AttrKind = Literal["int", "ints", "dim", "dims", "flag", "float", "word"]
@@ -64,6 +64,7 @@ class OpInfo:
     differentiable: bool = True
     internal: bool = False
     infix: str | None = None
+    divides: bool = False
     ints: tuple[str, ...] = ()
     any_element: bool = False
     order: tuple[str, ...] = ()
@@ -91,12 +92,18 @@ _REDUCE = (_a("dims", "dims", ()), _a("keepdim", "flag", 0))
 _SLICE = (_a("dim", "dim"), _a("start", "int"), _a("end", "int"), _a("step", "int", 1))
 
 
-def _infix(name: str, symbol: str, doc: str, result: ShapeRule, flat: bool = False) -> OpInfo:
-    differentiable = result is shapes.broadcast and not flat
+def _infix(
+    name: str, symbol: str, doc: str, shape: ShapeRule = shapes.broadcast,
+    divides: bool = False, flat: bool = False,
+) -> OpInfo:  # fmt: skip
     return OpInfo(
-        name, ("a", "b"), (), result, doc, scalars=True, infix=symbol,
-        differentiable=differentiable, any_element=True,
+        name, ("a", "b"), (), shape, doc, scalars=True, infix=symbol, divides=divides,
+        differentiable=not flat, any_element=True,
     )  # fmt: skip
+
+
+def _predicate(name: str, symbol: str, doc: str) -> OpInfo:
+    return _infix(name, symbol, doc, shapes.compare, flat=True)
 
 
 def _arg_extreme(name: str, doc: str) -> OpInfo:
@@ -137,20 +144,20 @@ def _builtin(info: BuiltinInfo) -> OpInfo:
 
 _ROWS: tuple[OpInfo, ...] = (
     # infix arithmetic and comparisons, with NumPy broadcasting
-    _infix("add", "+", "elementwise sum", shapes.broadcast),
-    _infix("sub", "-", "elementwise difference", shapes.broadcast),
-    _infix("mul", "*", "elementwise product", shapes.broadcast),
-    _infix("div", "/", "elementwise quotient", shapes.broadcast),
-    _infix("mod", "%", "remainder with the sign of b", shapes.broadcast),
-    _infix("floordiv", "//", "quotient, rounded down", shapes.broadcast, flat=True),
-    _infix("and", "and", "1 where neither is 0, else 0", shapes.compare),
-    _infix("or", "or", "1 where one is not 0, else 0", shapes.compare),
-    _infix("lt", "<", "1 where a < b, else 0", shapes.compare),
-    _infix("le", "<=", "1 where a <= b, else 0", shapes.compare),
-    _infix("gt", ">", "1 where a > b, else 0", shapes.compare),
-    _infix("ge", ">=", "1 where a >= b, else 0", shapes.compare),
-    _infix("eq", "==", "1 where a == b, else 0", shapes.compare),
-    _infix("ne", "!=", "1 where a != b, else 0", shapes.compare),
+    _infix("add", "+", "elementwise sum"),
+    _infix("sub", "-", "elementwise difference"),
+    _infix("mul", "*", "elementwise product"),
+    _infix("div", "/", "elementwise quotient", shapes.quotient, divides=True),
+    _infix("mod", "%", "remainder with the sign of b", divides=True),
+    _infix("floordiv", "//", "quotient, rounded down", divides=True, flat=True),
+    _predicate("and", "and", "1 where neither is 0, else 0"),
+    _predicate("or", "or", "1 where one is not 0, else 0"),
+    _predicate("lt", "<", "1 where a < b, else 0"),
+    _predicate("le", "<=", "1 where a <= b, else 0"),
+    _predicate("gt", ">", "1 where a > b, else 0"),
+    _predicate("ge", ">=", "1 where a >= b, else 0"),
+    _predicate("eq", "==", "1 where a == b, else 0"),
+    _predicate("ne", "!=", "1 where a != b, else 0"),
     OpInfo("neg", ("x",), (), shapes.same, "the negative", infix="-", any_element=True),
     OpInfo(
         "not",
@@ -466,4 +473,16 @@ _ROWS: tuple[OpInfo, ...] = (
 )
 
 OPS: dict[str, OpInfo] = {row.name: row for row in _ROWS}
-INFIX: dict[str, str] = {row.infix: row.name for row in _ROWS if row.infix and len(row.args) == 2}
+INFIX: dict[str, OpInfo] = {row.infix: row for row in _ROWS if row.infix and len(row.args) == 2}
+PREDICATES = frozenset(symbol for symbol, row in INFIX.items() if row.shape is shapes.compare)
+
+
+def divisor(expr: Expr) -> Expr | None:
+    """The int that must not be 0 for an expression to have a value."""
+    match expr:
+        case Binary(op, _, right) if expr.type == INT and INFIX[op].divides:
+            return right
+        case Builtin("len", (_, _, step)):
+            return step
+        case _:
+            return None

@@ -12,7 +12,7 @@ from loma.ir import (
     Index, IntConst, MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, StackType, Stmt, Struct,
     StructType, TensorType, TupleType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.ops import OPS
+from loma.ops import OPS, PREDICATES
 from loma.unbounded import is_borrowed, is_unbounded
 
 Kind = Literal["In", "Out", "local", "size", "counter", "axis"]
@@ -218,7 +218,7 @@ class Expressions:
 
     def binary(self, expr: Binary) -> Type:
         left, right = self.scalar(expr.left), self.scalar(expr.right)
-        if expr.op in ("and", "or", "<", "<=", ">", ">=", "==", "!="):
+        if expr.op in PREDICATES:
             return INT
         if expr.op == "**" and not (isinstance(expr.right, IntConst) and expr.right.value >= 0):
             return FLOAT

@@ -20,6 +20,7 @@ from loma.ir import (
     FloatConst, Function, Index, IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Return, Select,
     Span, TensorType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
+from loma.ops import INFIX
 from loma.printer import print_expr
 from loma.runtime_errors import Kind
 from loma.walk import walk
@@ -93,7 +94,7 @@ def _binary(frame: Frame, expr: Binary, grid: Grid) -> Value:
         return arith.COMPARISONS[expr.op](left, right)
     if is_float:
         return arith.FLOAT_BINARY[expr.op](left, right)
-    if expr.op in ("/", "//", "%"):
+    if INFIX[expr.op].divides:
         right = _nonzero(frame, right, grid, expr.span)
     if expr.op == "**" and isinstance(left, int) and frame.bits == 32:
         return _narrow(frame, pow(left, right, 1 << 32))

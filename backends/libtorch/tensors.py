@@ -227,7 +227,7 @@ def _may_refuse(op: Op) -> bool:
             return not sizes.equal(left[-1], right[-2])
         case "linear", [left, right, *_]:
             return not (left and right and sizes.equal(left[-1], right[-1]))
-        case "mod" | "floordiv", _ if isinstance(op.type, TensorType) and op.type.integer:
+        case name, _ if OPS[name].divides and isinstance(op.type, TensorType) and op.type.integer:
             return True  # division by zero
         case name, [_, _, *_] if not OPS[name].internal:
             return name not in _BROADCASTING or not _provable(op)
