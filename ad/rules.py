@@ -56,9 +56,6 @@ SCALAR_RULES: dict[str, s.ScalarRule] = {
     "clamp": s.clamp_rule,
     "mul_no_nan": s.mul_no_nan_rule,
     "int2float": s.identity_rule,
-    "float2int": s.flat_rule,
-    "len": s.flat_rule,
-    "thread_id": s.flat_rule,
     **{info.name: s.flat_rule for info in BUILTINS.values() if info.flat},
 }
 
