@@ -319,7 +319,7 @@ def _check_args(info: OpInfo, args: Sequence[Expr], span: Span) -> None:
             span,
         )
     for position, arg in enumerate(args):
-        name = info.args[min(position, len(info.args) - 1)]
+        name = info.arg(position)
         if info.scalars and is_scalar(arg.type):
             continue
         if not isinstance(arg.type, TensorType):
@@ -413,9 +413,9 @@ def _constant(
         return IntConst(value)
     # a reduction's result type is of lower rank, but its dims name those of its first argument;
     # the *_like operators and the adjoints that carry a shape name dims of what they make
-    like = args[-1] if info.name.endswith("_like") else args[0]
+    like = args[-1] if info.args[-1] in info.constant else args[0]
     own = cast(TensorType, like.type).dims
-    if own is None or info.name in ("slice_into", "scatter_add"):
+    if own is None or any(other.name == "shape" for other in info.attrs):
         return IntConst(value)
     if not -len(own) <= value < len(own):
         raise errors.OperatorArguments(

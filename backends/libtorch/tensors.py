@@ -21,7 +21,7 @@ from loma.ir import (
 )  # fmt: skip
 from loma.walk import free_variables
 
-_BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.scalars)}
+_BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.work == "elementwise")}
 
 
 class Host(Expressions):
@@ -198,7 +198,7 @@ def alias_roots(expr: Expr) -> set[str]:
             return {name}
         case NoDiff(operand):
             return alias_roots(operand)
-        case Op() if ops.row(expr).aliases:
+        case Op(name) if OPS[name].shares:
             return alias_roots(expr.args[0])
         case Call(_, args):
             tensors = [arg for arg in args if isinstance(arg.type, TensorType)]
