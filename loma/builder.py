@@ -304,8 +304,9 @@ def attributes(
             hint=errors.suggest(unknown, names),
         )  # fmt: skip
     complete = dict(values)
-    if complete.get("stride") == ():
-        complete["stride"] = complete["kernel_size"]
+    for attr in info.attrs:
+        if isinstance(attr.default, str) and complete[attr.name] == ():
+            complete[attr.name] = complete[attr.default]
     return complete
 
 
@@ -344,7 +345,8 @@ def _check_args(info: OpInfo, args: Sequence[Expr], span: Span) -> None:
 def _attr(
     info: OpInfo, attr: AttrInfo, given: dict[str, object], args: Sequence[Expr], span: Span
 ) -> Attr:
-    value = given.get(attr.name, attr.default)
+    copies = isinstance(attr.default, str)
+    value = given.get(attr.name, () if copies else attr.default)
     if value is None:
         raise errors.OperatorArguments(
             f"'{info.name}' needs its attribute '{attr.name}'", span,
@@ -381,13 +383,11 @@ def _attr(
                 span,
             )
         return exprs[0]
-    rank = len(attr.default) if isinstance(attr.default, tuple) else 0
-    if attr.name in ("kernel_size", "stride"):
-        rank = rank or 2
+    rank = attr.count or (len(attr.default) if isinstance(attr.default, tuple) else 0)
     if rank:
         if not isinstance(value, tuple | list):
             exprs = exprs * rank
-        if len(exprs) not in ((0, rank) if attr.default == () else (rank,)):
+        if len(exprs) not in ((0, rank) if copies else (rank,)):
             count = {1: "one int", 2: "two ints", 3: "three ints"}[rank]
             raise errors.OperatorArguments(
                 f"attribute '{attr.name}' of '{info.name}' takes {count}, found {len(exprs)}", span

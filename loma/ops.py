@@ -33,12 +33,15 @@ class AttrInfo:
     """An attribute: "int" and "ints" take any int expressions; "dim" and "dims" take constants
     that name dimensions of the first argument (negative ones count from the end); "flag" is a
     constant 0 or 1, "float" any number, "word" a string of ``words``, of which the
-    operator has the position. ``default`` None means that it must be given."""
+    operator has the position. ``default`` None means that it must be given, a string is the name of
+    the attribute whose value it has. A list without a default of that length has ``count`` ints,
+    any number if that is 0."""
 
     name: str
     kind: AttrKind
-    default: float | tuple[int, ...] | None = REQUIRED
+    default: float | str | tuple[int, ...] | None = REQUIRED
     words: tuple[str, ...] = ()
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,11 @@ def _window(rank: int) -> tuple[AttrInfo, ...]:
 
 
 _CONV = _window(2)
-_POOL = (_a("kernel_size", "ints"), _a("stride", "ints", ()), _a("padding", "ints", (0, 0)))
+_POOL = (
+    AttrInfo("kernel_size", "ints", count=2),
+    AttrInfo("stride", "ints", "kernel_size", count=2),
+    _a("padding", "ints", (0, 0)),
+)
 _DIAGONAL = (_a("diagonal", "int", 0),)
 _DIM = (_a("dim", "dim"),)
 _DIMS = (_a("dims", "dims", ()),)
