@@ -120,9 +120,6 @@ OP_RULES: dict[str, o.OpRule] = {
     "gather": o.gather_rule,
     "scatter_add": o.scatter_add_rule,
     "scatter_add_like": o.scatter_add_rule,
-    "one_hot": o.constant_rule,
-    "zeros": o.constant_rule,
-    "ones": o.constant_rule,
 }
 
 
