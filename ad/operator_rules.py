@@ -477,8 +477,3 @@ def scatter_add_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """linear: the result's adjoint taken at index"""
     rest = (None,) * (len(c.args) - 1)
     return op("gather", c.g, c.args[1], dim=c.attrs["dim"]), *rest
-
-
-def constant_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """no float argument, no derivative"""
-    return (None,) * len(c.args)

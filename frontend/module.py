@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from loma import errors
+from loma.builtins import BUILTINS
 from loma.differentials import primal_name
 from loma.excerpts import Text, printable
 from loma.frontend import statements
@@ -40,8 +41,7 @@ from loma.walk import statements as ir_statements
 MAX_DEPTH = 150
 # Other names of the language are hidden by a program's own. These would make it ambiguous: what the
 # text of derivatives calls, and what types are made with.
-_RESERVED_FUNCTIONS = {
-    "sin", "cos", "sqrt", "pow", "exp", "log", "int2float", "float2int", "mul_no_nan", "thread_id",
+_RESERVED_FUNCTIONS = {info.name for info in BUILTINS.values() if info.reserved} | {
     "atomic_add", "zero_pad", "no_diff", "range", "reversed", "rev_diff", "fwd_diff",
 }  # fmt: skip
 _RESERVED_STRUCTS = {"int", "float", "Array", "In", "Out", "Diff", "tuple"}

@@ -31,6 +31,7 @@ from loma.ir import (
     Unary,
     Var,
 )
+from loma.ops import INFIX
 from loma.printer import print_type
 from loma.sizes import bindings, dims_of, scaled_size
 from loma.walk import statements, walk
@@ -229,7 +230,7 @@ def _evaluate(function: Function, expr: Expr, env: Mapping[str, int]) -> int:
             return -_evaluate(function, operand, env)
         case Binary(op, left, right):
             a, b = _evaluate(function, left, env), _evaluate(function, right, env)
-            if op in ("/", "//", "%") and b == 0:
+            if INFIX[op].divides and b == 0:
                 raise SampleError(f"{function.name}: the sizes divide by zero in a dimension")
             match op:
                 case "+":

@@ -27,9 +27,9 @@ from loma.axes import index_statement
 from loma.bounds import interval
 from loma.effects import assigned, out_places
 from loma.ir import (
-    FLOAT, INT, NOWHERE, Assign, Axis, Binary, CallStmt, Call, Declare, Expr, FloatType, For,
-    Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return, Select,
-    Stmt, TensorType, Type, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
+    FLOAT, INT, NOWHERE, POSITIONS, Assign, Axis, Binary, Call, CallStmt, Declare, Expr, FloatType,
+    For, Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return,
+    Select, Stmt, TensorType, Type, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.names import Names, names_of, with_own_indices
 from loma.printer import print_expr
@@ -386,7 +386,7 @@ class _Normaliser:
         key = (with_numbered_axes(expr), axes)
         if key in self._reductions:
             return self._reductions[key]
-        element = "int" if expr.kind in ("argmax", "argmin") or expr.type == INT else "float"
+        element = "int" if expr.kind in POSITIONS or expr.type == INT else "float"
         dims = tuple(self._room(axis, expr, scope) for axis in axes)
         var = self._temporary(TensorType(dims, element), "_r", None)  # type: ignore[arg-type]
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)

@@ -20,7 +20,7 @@ from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.contraction import Contraction
 from loma.backends.libtorch.convolution import Convolution
 from loma.backends.libtorch.expressions import element_type, scalar_type, strip
-from loma.backends.libtorch.frames import NEEDS_ELEMENTS, LooseCheck
+from loma.backends.libtorch.frames import LooseCheck
 from loma.backends.libtorch.guards import marked
 from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.libtorch.nest import Nest
@@ -32,7 +32,7 @@ from loma.backends.libtorch.ranges import provably_inside, write_checks
 from loma.backends.libtorch.rows import write_element, write_partial_sum, write_rows
 from loma.backends.writer import Writer
 from loma.ir import (
-    Axis, Expr, Index, IndexAssign, IntConst, Reduce, TensorType, Type, Var,
+    OF_NOTHING, Axis, Expr, Index, IndexAssign, IntConst, Reduce, TensorType, Type, Var,
 )  # fmt: skip
 from loma.walk import walk
 
@@ -60,7 +60,7 @@ def write_index_assign(
             call.write(writer, context, assign)
             return
         body = packed(writer, context, stmt.target, kind, body, axes)
-    if kind in NEEDS_ELEMENTS:
+    if kind not in OF_NOTHING:
         _write_nonempty(writer, context, stmt, kind, axes, line)
     nest = Nest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign)

@@ -18,14 +18,13 @@ from loma.backends.libtorch.access import ZERO, Access, Subscript, analyse, read
 from loma.backends.libtorch.expressions import (
     Expressions, loaded, scalar_type, strip, value_type,
 )  # fmt: skip
-from loma.backends.libtorch.frames import (
-    INITIAL, NEEDS_ELEMENTS, POSITIONS, Frame, LooseCheck, update,
-)  # fmt: skip
+from loma.backends.libtorch.frames import INITIAL, Frame, LooseCheck, update
 from loma.backends.libtorch.guards import CHECKED, mark_of
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.writer import Writer
 from loma.ir import (
-    FLOAT, INT, Axis, Call, Expr, Index, Reduce, Span, TensorType, Var, ZeroPad,
+    FLOAT, INT, OF_NOTHING, POSITIONS, Axis, Call, Expr, Index, Reduce, Span, TensorType, Var,
+    ZeroPad,
 )  # fmt: skip
 from loma.walk import children, free_variables
 
@@ -337,7 +336,7 @@ class Nest(Expressions):
         self.scope.extend(axes)
         inner = self.best(axes, body)
         order = [axis for axis in axes if axis is not inner] + [inner]
-        if kind in NEEDS_ELEMENTS and self.frame.inner is None and len(self.frames) > 1:
+        if kind not in OF_NOTHING and self.frame.inner is None and len(self.frames) > 1:
             self._check_elements(writer, kind, axes, body)
         if kind in POSITIONS and tiles.in_lanes(self, body, axes[-1].name):
             result = accumulator

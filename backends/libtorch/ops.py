@@ -1,7 +1,6 @@
 """The table of tensor operators as ATen calls: one row for every row of :data:`loma.ops.OPS`.
 
 A row's function gets the operator with its arguments already lowered, and gives a C++ expression.
-``aliases`` says that the result may share its storage with an argument.
 """
 
 from __future__ import annotations
@@ -80,7 +79,6 @@ class Lowered:
 class Row:
     emit: Callable[[Lowered], str]
     headers: tuple[str, ...]
-    aliases: bool = False
 
 
 def _h(*names: str) -> tuple[str, ...]:
@@ -453,24 +451,24 @@ ROWS: dict[str, Row] = {
     "max_pool2d_index": Row(_max_pool2d(1), _h("max_pool2d_with_indices")),
     "avg_pool2d": Row(_avg_pool2d, _h("avg_pool2d")),
     "avg_pool2d_input": Row(_avg_pool2d_input, _h("avg_pool2d_backward", "empty")),
-    "reshape": Row(_reshape, _h("reshape"), aliases=True),
-    "permute": Row(_permute, _h("permute"), aliases=True),
-    "transpose": Row(_transpose, _h("transpose"), aliases=True),
+    "reshape": Row(_reshape, _h("reshape")),
+    "permute": Row(_permute, _h("permute")),
+    "transpose": Row(_transpose, _h("transpose")),
     "cat": Row(_cat, _h("cat")),
     "flip": Row(_flip, _h("flip")),
     "roll": Row(_roll, _h("roll")),
     "tril": _triangle("tril"),
     "triu": _triangle("triu"),
-    "slice": Row(_slice, _h("slice"), aliases=True),
+    "slice": Row(_slice, _h("slice")),
     "slice_into": Row(_slice_into, _h("slice", "zeros")),
-    "expand": Row(_expand, (), aliases=True),
-    "sum_to": Row(_sum_to, _h("sum"), aliases=True),
-    "reshape_like": Row(_reshape_like, _h("reshape"), aliases=True),
-    "expand_like": Row(_expand_like, (), aliases=True),
-    "sum_to_like": Row(_sum_to_like, _h("sum"), aliases=True),
-    "unreduce_like": Row(_unreduce_like, (), aliases=True),
-    "to_rows": Row(_to_rows, (), aliases=True),
-    "from_rows_like": Row(_from_rows_like, (), aliases=True),
+    "expand": Row(_expand, ()),
+    "sum_to": Row(_sum_to, _h("sum")),
+    "reshape_like": Row(_reshape_like, _h("reshape")),
+    "expand_like": Row(_expand_like, ()),
+    "sum_to_like": Row(_sum_to_like, _h("sum")),
+    "unreduce_like": Row(_unreduce_like, ()),
+    "to_rows": Row(_to_rows, ()),
+    "from_rows_like": Row(_from_rows_like, ()),
     "moved": Row(_moved, ()),
     "one_hot": Row(_one_hot, _h("zeros")),
     "gather": Row(_gather, _h("gather")),

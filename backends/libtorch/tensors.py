@@ -21,7 +21,7 @@ from loma.ir import (
 )  # fmt: skip
 from loma.walk import free_variables
 
-_BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.scalars)}
+_BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.work == "elementwise")}
 
 
 class Host(Expressions):
@@ -208,7 +208,7 @@ def alias_roots(expr: Expr) -> set[str]:
             return {name}
         case NoDiff(operand):
             return alias_roots(operand)
-        case Op() if ops.row(expr).aliases:
+        case Op(name) if OPS[name].shares:
             return alias_roots(expr.args[0])
         case Call(_, args):
             tensors = [arg for arg in args if isinstance(arg.type, TensorType)]
@@ -237,7 +237,7 @@ def _may_refuse(op: Op) -> bool:
             return not sizes.equal(left[-1], right[-2])
         case "linear", [left, right, *_]:
             return not (left and right and sizes.equal(left[-1], right[-1]))
-        case "mod" | "floordiv", _ if isinstance(op.type, TensorType) and op.type.integer:
+        case name, _ if OPS[name].divides and isinstance(op.type, TensorType) and op.type.integer:
             return True  # division by zero
         case name, [_, _, *_] if not OPS[name].internal:
             return name not in _BROADCASTING or not _provable(op)
