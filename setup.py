@@ -34,6 +34,7 @@ setup(
     packages=[
         "loma",
         "loma.optim",
+        "loma.arithmetic",
         "loma.passes",
         "loma.frontend",
         "loma.ad",

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from loma import cache, config, memory
-from loma.backends import compilers
+from loma import cache, config
+from loma.backends import compilers, pool
 from loma.backends.base import GeneratedSource
 from loma.backends.compilers import MODULE_FILE
 from loma.errors import ToolchainError
@@ -380,7 +380,7 @@ def load(folder: Path, name: str) -> ModuleType:
     import torch  # noqa: F401  (the libraries that the module is linked to)
 
     _check_process()
-    memory.load(folder / MEMORY_LIBRARY)
+    pool.load(folder / MEMORY_LIBRARY)
     return compilers.load_extension(folder / MODULE_FILE, name)
 
 

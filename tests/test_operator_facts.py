@@ -103,7 +103,7 @@ def checked(info: OpInfo, rule: Callable[..., Any]) -> Callable[..., Any]:
 
 # The tables of rules, of what backends call operators, of precedence and of hints.
 TABLES = (
-    "ad/rules.py", "backends/c/expressions.py", "backends/interpreter/arithmetic.py",
+    "ad/rules.py", "backends/c/expressions.py", "loma/arithmetic/__init__.py",
     "backends/interpreter/ops.py", "backends/libtorch/expressions.py",
     "backends/libtorch/frames.py", "backends/libtorch/ops.py", "backends/libtorch/sizes.py",
     "frontend/calls.py", "loma/printer.py",

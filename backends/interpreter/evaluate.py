@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loma import errors
-from loma.backends.interpreter import arithmetic as arith
+from loma import arithmetic as arith
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR, Grid
 from loma.backends.interpreter.ops import OPS

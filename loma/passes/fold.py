@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from loma import sizes
-from loma.backends.interpreter.arithmetic import BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY
+from loma.arithmetic import BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY
 from loma.builtins import BUILTINS
 from loma.ir import (
     INT, Axis, Binary, Builtin, Expr, IntConst, Op, Reduce, Select, TensorType, TupleType, Type,
