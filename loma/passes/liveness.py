@@ -52,8 +52,10 @@ def uses(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
     if isinstance(stmt, IndexAssign):
         read -= {axis.name for axis in stmt.axes}
     for place in own.writes:
-        every = covers(stmt) if isinstance(stmt, IndexAssign) else isinstance(place, Var)
-        (whole if every and not own.adds else part).add(root(place))
+        every = not own.adds and (
+            isinstance(place, Var) or (isinstance(stmt, IndexAssign) and covers(stmt))
+        )
+        (whole if every else part).add(root(place))
     return read, whole, part
 
 
