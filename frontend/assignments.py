@@ -11,6 +11,7 @@ from loma.frontend import stacks
 from loma.frontend.index_statement import Operation, free_indices, index_statement
 from loma.frontend.parts import RESULTS, Result
 from loma.frontend.places import check_root, place, result_variable, whole_value
+from loma.frontend.python_syntax import SYMBOLS
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.several import assign_results, has_elements
 from loma.frontend.slice_targets import assign_slice, is_slice_target
@@ -25,7 +26,6 @@ from loma.walk import variables
 _AUGMENTED: dict[type[ast.operator], Operation] = {
     ast.Add: "+=", ast.Sub: "-=", ast.Mult: "*=", ast.Div: "/=",
 }  # fmt: skip
-_SYMBOLS: dict[type[ast.operator], str] = {ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
 
 
 def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
@@ -129,7 +129,7 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
     """``place += value`` and its relatives."""
     op = _AUGMENTED.get(type(node.op))
     if op is None:
-        symbol = _SYMBOLS.get(type(node.op))
+        symbol = SYMBOLS.get(type(node.op))
         if symbol is None:
             raise unsupported(node.op, node)
         text = ast.unparse(node.target)

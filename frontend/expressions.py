@@ -10,6 +10,7 @@ from loma import builder as b
 from loma import errors, sizes
 from loma.definitions import OPERATORS
 from loma.frontend import attributes, calls, invariants, operators, slices
+from loma.frontend.python_syntax import SYMBOLS
 from loma.frontend.ranges import Escape, escape
 from loma.frontend.scope import Scope, span_of, too_long
 from loma.frontend.unsupported import unsupported
@@ -19,10 +20,6 @@ from loma.ir import (
 )  # fmt: skip
 from loma.printer import print_expr
 
-_BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
-    ast.Pow: "**",
-}  # fmt: skip
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
 }  # fmt: skip
@@ -111,10 +108,10 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
                 raise unsupported(node.op, node)
             return operators.applied(scope, OPERATORS["matmul"], matrices, {}, span)
         case ast.BinOp(left=left, op=op, right=right):
-            if type(op) not in _BINARY:
+            if type(op) not in SYMBOLS:
                 raise unsupported(op, node)
             first, second = expression(scope, left), expression(scope, right)
-            return _shift(scope, left, b.binary(_BINARY[type(op)], first, second, span))
+            return _shift(scope, left, b.binary(SYMBOLS[type(op)], first, second, span))
         case ast.BoolOp(op=op, values=values):
             return _logic(scope, "and" if isinstance(op, ast.And) else "or", values, span)
         case ast.Compare(left=left, ops=ops, comparators=others):

@@ -1,4 +1,5 @@
-"""The table of tensor operators: arguments, attributes, and the shape of the result.
+"""The table of tensor operators: arguments, attributes, the shape of the result, and every other
+fact that a stage of the compiler needs to know of them.
 
 An operator is one row here, one derivative rule in :mod:`loma.ad.rules`, and one row in each
 backend's ``ops.py``; a test names every missing row. Names and attributes follow PyTorch's.
@@ -334,6 +335,7 @@ _ROWS: tuple[OpInfo, ...] = (
 
 OPS: dict[str, OpInfo] = {row.name: row for row in _ROWS}
 INFIX: dict[str, OpInfo] = {row.infix: row for row in _ROWS if row.infix and len(row.args) == 2}
+# Infix operations whose value is 0 or 1.
 PREDICATES = frozenset(symbol for symbol, row in INFIX.items() if row.shape is shapes.compare)
 
 
