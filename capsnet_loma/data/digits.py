@@ -13,7 +13,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
-from capsnet_loma.data import CLASSES, DataError, Dataset, ImageSet
+from capsnet_loma.data.images import CLASSES, DataError, Dataset, ImageSet
 
 SIZE, BOX, SOURCE_SIZE, SOURCE_MAXIMUM = 28, 20, 8, 16
 TEST_PER_CLASS = 50

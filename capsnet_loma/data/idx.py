@@ -18,7 +18,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
-from capsnet_loma.data import CLASSES, DataError, Dataset, ImageSet
+from capsnet_loma.data.images import CLASSES, DataError, Dataset, ImageSet
 
 GZIP_MAGIC = b"\x1f\x8b"
 UNSIGNED_BYTES = 8

@@ -1,0 +1,118 @@
+"""Which part of the project may import which: layers, circles of modules, crowded folders."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+# Each may import itself and what stands before it. A module belongs to the longest name that it
+# begins with; the two packages themselves are what users import.
+LAYERS = (
+    "loma.errors", "loma.config", "loma.cache_roots", "loma.cache", "loma.runtime_errors",
+    "loma.core", "loma.arithmetic", "loma.passes", "loma.frontend", "loma.ad", "loma.packed_calls",
+    "loma.backends", "loma.pipeline", "loma", "loma.optim", "loma.tools", "loma.__main__",
+    "capsnet_loma", "capsnet_loma.__main__",
+)  # fmt: skip
+PUBLIC = {"loma": "loma.__main__", "capsnet_loma": "capsnet_loma.__main__"}
+
+# Modules that know each other, by one of them, and why.
+CIRCLES = {
+    "loma.core.ir": "a module of programs says how its tensors in structs are taken apart",
+    "loma.core.ops": "the printer writes operators as their table says, and shapes print sizes",
+    "loma.frontend.expressions.expression": "the grammar of expressions is recursive",
+    "loma.compiler": "loaded functions compile what they need later",
+    "loma.backends.libtorch.loops": "what a loop does is decided while it is written",
+    "loma.backends.libtorch.statements": "a kernel has statements, and a statement may be one",
+}
+
+MOST = 25  # files in a folder
+CROWDED = {"backends/libtorch": "loops are decided and written by the same modules"}
+
+
+def _name(file: Path) -> str:
+    parts = list(file.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _files() -> Iterator[Path]:
+    for top in ("loma", "capsnet_loma"):
+        for folder, folders, names in os.walk(ROOT / top, followlinks=True):
+            folders[:] = sorted(set(folders) - {"__pycache__"})
+            yield from (Path(folder) / name for name in sorted(names) if name.endswith(".py"))
+
+
+def _imports(file: Path, modules: set[str]) -> set[str]:
+    """The project's modules that a file imports, in functions and for types, too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        match node:
+            case ast.ImportFrom(module=str(module), names=names):
+                for alias in names:
+                    inner = f"{module}.{alias.name}"
+                    found.add(inner if inner in modules else module)
+            case ast.Import(names=names):
+                found |= {alias.name for alias in names}
+    return (found & modules) - {_name(file)}
+
+
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    files = {_name(file): file for file in _files()}
+    return {name: _imports(file, set(files)) for name, file in files.items()}
+
+
+def _layer(module: str) -> int:
+    module = PUBLIC.get(module, module)
+    inside = [name for name in LAYERS if module == name or module.startswith(f"{name}.")]
+    return LAYERS.index(max(inside, key=len))
+
+
+def _circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Sets of modules of which each imports each other one, by a way of imports."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            new = graph[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        return seen
+
+    ways = {name: reached(name) for name in graph}
+    found: list[set[str]] = []
+    for name in graph:
+        circle = {other for other in ways[name] if name in ways[other]}
+        if len(circle) > 1 and circle not in found:
+            found.append(circle)
+    return found
+
+
+def test_no_layer_imports_a_later_one(graph: dict[str, set[str]]) -> None:
+    wrong = [
+        f"{name} imports {other}"
+        for name, others in graph.items()
+        for other in sorted(others)
+        if _layer(other) > _layer(name)
+    ]
+    assert not wrong
+
+
+def test_circles_of_modules_have_a_reason_and_stay_in_a_folder(graph: dict[str, set[str]]) -> None:
+    for circle in _circles(graph):
+        assert circle & CIRCLES.keys(), f"a new circle of modules: {', '.join(sorted(circle))}"
+        assert len({name.rpartition(".")[0] for name in circle}) == 1, sorted(circle)
+
+
+def test_folders_are_small_enough_to_be_read() -> None:
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [n for n in folders if not n.startswith(".") and n != "__pycache__"]
+        folders[:] = [n for n in folders if n not in ("build", "golden") or folder != str(ROOT)]
+        place = str(Path(folder).relative_to(ROOT))
+        if len(names) > MOST:
+            assert place in CROWDED, f"{place} has {len(names)} files"
