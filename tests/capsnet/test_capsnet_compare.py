@@ -62,7 +62,7 @@ def test_a_broken_rule_is_found(tmp_path: Path) -> None:
 BREAK_SQRT = """
 from dataclasses import replace
 
-from loma import builder as b
+from loma.core import builder as b
 from loma.ad import rules
 
 right = rules.SCALAR_RULES["sqrt"]

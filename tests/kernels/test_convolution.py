@@ -418,7 +418,7 @@ def test_what_root_chose_another_user_reads(
     """What is not known yet goes to a folder of that user's."""
     code = f"""
 import os, sys, torch, loma
-from loma import tuning
+from loma.tools import tuning
 torch.set_num_threads(1)
 module = loma.compile(sys.argv[1])
 os.environ.update(LOMA_CACHE_DIR=sys.argv[2], TMPDIR=sys.argv[3], HOME="/nonexistent")

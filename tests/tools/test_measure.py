@@ -136,7 +136,7 @@ def test_peak_memory_is_that_of_this_process_alone() -> None:
     block = bytearray(64 * 2**20)
     mine = measure.peak_memory()
     assert mine >= len(block)
-    code = "from loma import measure; print(measure.peak_memory())"
+    code = "from loma.tools import measure; print(measure.peak_memory())"
     child = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
