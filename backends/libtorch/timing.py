@@ -19,7 +19,7 @@ from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
-from loma.effects import written
+from loma.effects import declared
 from loma.ir import Element, Expr, Function, Return, Stmt, TensorType, Var, line_in_file
 from loma.printer import print_stmt
 from loma.walk import statements, variables
@@ -152,4 +152,4 @@ def _in_scope(function: Function) -> set[str]:
     for param in function.params:
         if isinstance(param.type, TensorType):
             names |= {name for dim in param.type.dims or () for name in variables(dim)}
-    return names | written(function.body)
+    return names | declared(function.body)
