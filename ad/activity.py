@@ -11,8 +11,8 @@ from typing import assert_never
 
 from loma.effects import effects
 from loma.ir import (
-    ArrayType, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IntConst,
-    IntType, MakeStruct, Member, NoDiff, Op, Reduce, Select, StackType, Stmt, StructType,
+    POSITIONS, ArrayType, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index,
+    IntConst, IntType, MakeStruct, Member, NoDiff, Op, Reduce, Select, StackType, Stmt, StructType,
     TensorType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.ops import OPS
@@ -59,20 +59,15 @@ def differentiable_reads(expr: Expr) -> Iterator[str]:
             for arg in args:
                 yield from differentiable_reads(arg)
         case Op(name, args):
-            if OPS[name].differentiable:
-                for label, arg in zip(_labels(name, len(args)), args, strict=True):
-                    if label not in ("like", "cond"):
-                        yield from differentiable_reads(arg)
+            info = OPS[name]
+            for position, arg in enumerate(args if info.differentiable else ()):
+                if info.passes(position):
+                    yield from differentiable_reads(arg)
         case Reduce(kind, body):
-            if kind not in ("argmax", "argmin"):
+            if kind not in POSITIONS:
                 yield from differentiable_reads(body)
         case _:
             assert_never(expr)
-
-
-def _labels(name: str, count: int) -> tuple[str, ...]:
-    info = OPS[name]
-    return info.args * count if info.takes_list else info.args[:count]
 
 
 def _flows(

@@ -214,7 +214,7 @@ def _build(program: Program) -> tuple[Path, Record]:
 
 def _scalar_functions(program: Program, kept: Record, module: LomaModule) -> Functions:
     """The module's scalar functions, compiled now if it has tensor functions, too."""
-    from loma import pipeline
+    from loma import pipeline, scalar_functions
     from loma.backends import scalar
 
     def build() -> tuple[Path, Record]:
@@ -226,7 +226,7 @@ def _scalar_functions(program: Program, kept: Record, module: LomaModule) -> Fun
         if key not in _loaded_scalars:
             own = kept["operators"] is None
             folder = module.__folder__ if own else cache.recall(key, (), build)[0]
-            _loaded_scalars[key] = scalar.load(module, kept, folder)
+            _loaded_scalars[key] = scalar_functions.load(module, kept, folder)
         return _loaded_scalars[key]
 
 

@@ -15,7 +15,7 @@ What was a part of a conditional expression stays under its condition.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from loma import builder as b
@@ -39,15 +39,11 @@ LARGEST_OPERAND = 8  # nodes of an operand that is repeated in a derivative
 
 @dataclass(slots=True)
 class Normal:
-    """A function in normal form, with the types of its variables and the names it uses.
-
-    ``copies`` maps each ``In`` argument that the body changes to its local copy.
-    """
+    """A function in normal form, with the types of its variables and the names it uses."""
 
     function: Function
     types: dict[str, Type]
     names: Names
-    copies: dict[str, Var] = field(default_factory=dict)
 
 
 def normalise(
@@ -82,7 +78,6 @@ def normalise(
         if param.mode == "In" and (copied or param.name in changed):
             copy = Var(names.fresh(f"{param.name}_local"), param.type)
             types[copy.name] = param.type
-            normal.copies[param.name] = copy
             renamed[param.name] = copy
             start.append(Declare(copy, Var(param.name, param.type)))
     if renamed:

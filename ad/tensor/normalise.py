@@ -27,9 +27,9 @@ from loma.axes import index_statement
 from loma.bounds import interval
 from loma.effects import assigned, out_places
 from loma.ir import (
-    FLOAT, INT, NOWHERE, Assign, Axis, Binary, CallStmt, Call, Declare, Expr, FloatType, For,
-    Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return, Select,
-    Stmt, TensorType, Type, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
+    FLOAT, INT, NOWHERE, POSITIONS, Assign, Axis, Binary, Call, CallStmt, Declare, Expr, FloatType,
+    For, Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return,
+    Select, Stmt, TensorType, Type, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.names import Names, names_of, with_own_indices
 from loma.printer import print_expr
@@ -324,18 +324,15 @@ class _Normaliser:
 
     def _scalar(self, expr: Expr) -> Expr:
         """A scalar expression outside an index statement."""
-        if self._is_tensor_call(expr):
-            if self._guard is None:
-                return self._temporary(expr.type, "_t", self._value(expr))
+        called = self._is_tensor_call(expr)
+        needs = called or (isinstance(expr, Index) and not isinstance(expr.base, Var))
+        if needs and self._guard is not None:
             var = self._temporary(expr.type, "_t", None)
             self._only_where(self._guard, lambda: Assign(var, "=", self._value(expr), self._span))
             return var
+        if called:
+            return self._temporary(expr.type, "_t", self._value(expr))
         match expr:
-            case Index(base) if not isinstance(base, Var) and self._guard is not None:
-                var = self._temporary(expr.type, "_t", None)
-                only = self._guard
-                self._only_where(only, lambda: Assign(var, "=", self._scalar(expr), self._span))
-                return var
             case Index(base, subscripts) if not isinstance(base, Var):
                 new = tuple(self._scalar(s) for s in subscripts)
                 return replace(expr, base=self._atom(base), subscripts=new)
@@ -389,7 +386,7 @@ class _Normaliser:
         key = (with_numbered_axes(expr), axes)
         if key in self._reductions:
             return self._reductions[key]
-        element = "int" if expr.kind in ("argmax", "argmin") or expr.type == INT else "float"
+        element = "int" if expr.kind in POSITIONS or expr.type == INT else "float"
         dims = tuple(self._room(axis, expr, scope) for axis in axes)
         var = self._temporary(TensorType(dims, element), "_r", None)  # type: ignore[arg-type]
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)

@@ -77,7 +77,6 @@ class FunctionContext:
         self.host: Expressions | None = None  # lowers expressions outside nests; set by its owner
         self.names: dict[str, str] = {}  # temporaries of the generator: internal name -> C++ name
         self.nests: list[str] = []
-        self.headers: set[str] = set()
         self.current = NOWHERE  # the statement at hand
         self.statement_text = ""
         self.mutated = _mutated(function)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-import loma
+from loma import compiler
 
 if TYPE_CHECKING:
     from loma.functions import LomaModule
@@ -22,7 +22,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 def program(name: str) -> LomaModule:
     """The compiled ``name.loma`` of this folder, one for all optimisers of the process."""
     # Every operation rounds by itself: a step does not depend on how elements fall into vectors.
-    return loma.compile(Path(__file__).with_name(f"{name}.loma"), contract=False)
+    return compiler.compile(Path(__file__).with_name(f"{name}.loma"), contract=False)
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -98,7 +98,7 @@ def _update(optimizer: Optimizer, group: dict[str, Any]) -> None:
 
 def _make_untraced() -> None:
     if not hasattr(Optimizer, "_untraced"):
-        Optimizer._untraced = staticmethod(torch.compiler.disable(_update))  # type: ignore[no-untyped-call]
+        Optimizer._untraced = staticmethod(torch.compiler.disable(_update))
 
 
 def zeros_like(param: Tensor, program: LomaModule) -> Tensor:

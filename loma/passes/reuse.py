@@ -23,12 +23,6 @@ from loma.walk import (
     root, statements, substitute,
 )  # fmt: skip
 
-_CHEAP = {
-    "abs", "sign", "min", "max", "clamp", "floor", "ceil", "round", "isnan", "isfinite", "relu",
-    "mul_no_nan", "int2float", "float2int", "thread_id",
-}  # fmt: skip
-_COSTLY = BUILTINS.keys() - _CHEAP
-
 
 @dataclass(frozen=True, slots=True)
 class _Value:
@@ -172,7 +166,7 @@ class _Reuse:
     def _expr(self, expr: Expr, known: list[_Value]) -> Expr:
         """With reads of tensors that hold a costly part already."""
         match expr:
-            case Builtin(name) if name in _COSTLY:
+            case Builtin(name) if BUILTINS[name].costly:
                 for old in known:
                     if not isinstance(old.value, Builtin) or old.value.name != name:
                         continue

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from loma import runtime_errors
 from loma.backends.compilers import LIBRARY_FILE
-from loma.backends.scalar.build import extension
-from loma.backends.scalar.entries import TAKE_FAILURE, entry_name
+from loma.backends.scalar import TAKE_FAILURE, entry_name, extension
 from loma.functions import Record, documentation, signature
 
 if TYPE_CHECKING:
