@@ -61,9 +61,8 @@ def normalise(
     names = Names(names_of(function))
     types: dict[str, Type] = {param.name: param.type for param in function.params}
     for stmt in statements(function.body):
-        own = effects(stmt, functions)
-        known = (*own.declares, *own.counters, *own.writes)
-        types |= {place.name: place.type for place in known if isinstance(place, Var)}
+        own = effects(stmt)
+        types |= {var.name: var.type for var in (*own.declares, *own.counters)}
     normal = Normal(function, types, names)
     changed = set(assigned(function.body, functions))
     start: list[Stmt] = []

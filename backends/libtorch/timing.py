@@ -19,7 +19,7 @@ from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
-from loma.core.effects import written
+from loma.core.effects import declared
 from loma.core.ir import Element, Expr, Function, Return, Stmt, TensorType, Var
 from loma.core.printer import print_stmt
 from loma.core.walk import statements, variables
@@ -153,4 +153,4 @@ def _in_scope(function: Function) -> set[str]:
     for param in function.params:
         if isinstance(param.type, TensorType):
             names |= {name for dim in param.type.dims or () for name in variables(dim)}
-    return names | written(function.body)
+    return names | declared(function.body)

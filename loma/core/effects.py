@@ -20,8 +20,8 @@ from loma.core.walk import is_place, root, statements, subscripts
 class Effects:
     """``reads``: the expressions that the statement evaluates, of a place that it writes the
     subscripts. ``writes``: the places that it gives values to; with ``adds`` it adds them to what
-    is there. ``declares``: the variable that it declares; ``counters``: that of the loop;
-    ``stacks``: what it pushes to or pops from.
+    is there. ``declares``: the variables that exist from here on, if they did not before;
+    ``counters``: that of the loop; ``stacks``: what it pushes to or pops from.
     """
 
     reads: tuple[Expr, ...] = ()
@@ -51,7 +51,7 @@ def effects(stmt: Stmt, functions: Mapping[str, Function] | None = None) -> Effe
         case Pop(stack, target):
             return Effects((stack, *subscripts(target)), (target,), stacks=(stack,))
         case Unpack(targets, call):
-            return Effects((call,), targets)
+            return Effects((call,), targets, declares=targets)
         case CallStmt(call):
             callee = None if functions is None else functions[call.function]
             return Effects((call,), tuple(out_places(call, callee)))
@@ -92,6 +92,11 @@ def written(body: tuple[Stmt, ...], functions: Mapping[str, Function] | None = N
     """Variables that statements declare or change, nested ones included, counters aside."""
     every = (effects(stmt, functions) for stmt in statements(body))
     return {root(place) for own in every for place in (*own.declares, *own.writes)}
+
+
+def declared(body: tuple[Stmt, ...]) -> set[str]:
+    """Variables that statements declare, nested ones included, counters aside."""
+    return {var.name for stmt in statements(body) for var in effects(stmt).declares}
 
 
 def counters(body: tuple[Stmt, ...]) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from loma.core.effects import counters, effects, written
+from loma.core.effects import counters, declared, effects
 from loma.core.ir import (
     INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, TensorType, Var,
 )  # fmt: skip
@@ -76,8 +76,7 @@ def without_locals(function: Function, taken: Iterable[str]) -> Function:
     types = {
         var.name: var.type
         for own in map(effects, statements(function.body))
-        for var in (*own.declares, *own.counters, *own.writes)
-        if isinstance(var, Var)
+        for var in (*own.declares, *own.counters)
     }
     new: dict[str, Expr] = {
         name: Var(names.fresh(name), type_) for name, type_ in types.items() if name in taken
@@ -98,8 +97,8 @@ def with_own_indices(function: Function, taken: Iterable[str] = ()) -> Function:
     """The function with other names for the indices and counters that have one of those, or that of
     a variable that is declared behind them: a derivative comes back to their statements later."""
     names = Names({*names_of(function), *taken})
-    declared = written(function.body).union(taken)
-    shared = sorted(declared & (axis_names(function) | counters(function.body)))
+    given = declared(function.body).union(taken)
+    shared = sorted(given & (axis_names(function) | counters(function.body)))
     new = {name: names.fresh(name) for name in shared}
     if not new:
         return function

@@ -194,9 +194,9 @@ class _Inlining:
                 renaming[value.name] = target
         self._names.take(*axis_names(callee))
         for stmt in statements(callee.body):
-            effect = effects(stmt, self._functions)
-            for var in (*effect.declares, *effect.counters, *effect.writes):
-                if isinstance(var, Var) and var.name not in renaming:
+            effect = effects(stmt)
+            for var in (*effect.declares, *effect.counters):
+                if var.name not in renaming:
                     type_ = substitute_type(var.type, values)
                     renaming[var.name] = Var(self._names.fresh(var.name), type_)
         return renaming

@@ -46,9 +46,10 @@ def uses(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
         return _call_uses(stmt.call, modes(stmt.call.function))
     own = effects(stmt)
     read = {name for expr in own.reads for name in free_variables(expr)}
-    read |= {name for var in own.declares for name in reads_of_type(var.type)}
     # Taking a value off a stack changes it: as long as others are taken, all are.
     whole, part = {var.name for var in own.declares}, {stack.name for stack in own.stacks}
+    if isinstance(stmt, Declare):
+        read |= reads_of_type(stmt.target.type)
     if isinstance(stmt, IndexAssign):
         read -= {axis.name for axis in stmt.axes}
     for place in own.writes:

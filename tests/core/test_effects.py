@@ -6,7 +6,9 @@ from typing import get_args
 
 import pytest
 
-from loma.core.effects import Effects, assigned, counters, effects, written, written_places
+from loma.core.effects import (
+    Effects, assigned, counters, declared, effects, written, written_places,
+)  # fmt: skip
 from loma.core.ir import (
     FLOAT, INT, ArrayType, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, For, Function, If,
     Index, IndexAssign, IntConst, Member, Param, Pop, Push, Return, StackType, Stmt, StructType,
@@ -43,7 +45,7 @@ CASES: list[tuple[Stmt, Effects]] = [
     (Zero(TENSOR), Effects((), (TENSOR,))),
     (Push(STACK, ELEMENT), Effects((ELEMENT,), stacks=(STACK,))),
     (Pop(STACK, ELEMENT), Effects((STACK, AT), (ELEMENT,), stacks=(STACK,))),
-    (Unpack((X, TENSOR), CALL), Effects((CALL,), (X, TENSOR))),
+    (Unpack((X, TENSOR), CALL), Effects((CALL,), (X, TENSOR), declares=(X, TENSOR))),
     (CallStmt(CALL), Effects((CALL,), (X, ELEMENT, TENSOR))),
     (Return((X, TENSOR)), Effects((X, TENSOR))),
     (If(COND, (Zero(X),), (Zero(ELEMENT),)), Effects((COND,))),
@@ -70,4 +72,5 @@ def test_blocks() -> None:
     assert list(written_places(body)) == [ELEMENT, X, ELEMENT, TENSOR]
     assert list(assigned(body, {"f": CALLEE})) == ["a", "a"]
     assert written(body, {"f": CALLEE}) == {"x", "a"}
+    assert declared(body) == {"x"}
     assert counters(body) == {"i"}
