@@ -10,6 +10,7 @@ from typing import Literal
 
 from loma import errors
 from loma.differentials import primal_name, with_mentioned
+from loma.frontend import counter_names
 from loma.ir import (
     INT, ArrayType, Assign, Binary, Builtin, Call, Declare, Expr, FloatConst, Function, Index,
     IntConst, Op, Reduce, Span,
@@ -149,11 +150,17 @@ class Scope:
     def with_symbols(self, *symbols: Symbol) -> Iterator[None]:
         """Names that exist for a while: loop counters and indices."""
         added: list[str] = []
+        mark = len(self.program.warnings)
         try:
             for symbol in symbols:
                 self.add(symbol)
                 added.append(symbol.name)
             yield
+            for warning in self.program.warnings[mark:]:
+                _say_names(warning, symbols)
+        except errors.UserError as error:
+            _say_names(error, symbols)
+            raise
         finally:
             for name in added:
                 self.ended[name] = self.symbols.pop(name).kind
@@ -360,6 +367,15 @@ def _may_fail(expr: Expr) -> bool:
         or (isinstance(node, Binary) and node.op in ("/", "//", "%") and node.type == INT)
         for node in walk(expr)
     )
+
+
+def _say_names(report: errors.UserError | errors.UserWarning, symbols: tuple[Symbol, ...]) -> None:
+    """Says a report about a counter that the IR has under another name with that of the program."""
+    match symbols:
+        case (hidden, Symbol(name=name, value=value)) if value is not None:
+            counter_names.say(report, hidden.name, name, value)
+        case _:
+            pass
 
 
 def int_symbol(name: str, kind: Kind, span: Span, extent: Expr | None = None) -> Symbol:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from loma import errors, sizes
+from loma.builder import VARYING_SIZE
 from loma.differentials import differential, primal_name
 from loma.frontend.constants import whole_number
 from loma.frontend.scope import Program, Scope, Symbol, span_of
@@ -282,10 +283,16 @@ def size_value(scope: Scope, symbol: Symbol, span: Span) -> Expr:
         f"'{symbol.name}' is {symbol.describe()}, and a size must be known when the function "
         "is called",
         span,
-        hint="sizes are made of the arguments' sizes, In[int] arguments and constants",
+        hint=_size_hint(symbol),
         related=((symbol.span, "declared here"),),
         var=symbol.name,
     )
+
+
+def _size_hint(symbol: Symbol) -> str:
+    if symbol.kind == "counter":
+        return VARYING_SIZE
+    return "sizes are made of the arguments' sizes, In[int] arguments and constants"
 
 
 def fixed_sizes(scope: Scope, expr: Expr) -> Expr:
@@ -318,7 +325,7 @@ def check_declarable(scope: Scope, name: str, type_: Type, span: Span) -> None:
                 raise errors.UnknownSizeVariable(
                     f"a size of '{name}' depends on '{used}', {what}",
                     span,
-                    hint="sizes are made of the arguments' sizes, In[int] arguments and constants",
+                    hint=_size_hint(symbol),
                     related=((symbol.span, f"'{used}' is declared here"),),
                     var=used,
                 )

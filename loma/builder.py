@@ -21,6 +21,10 @@ from loma.ops import INFIX, OPS, AttrInfo, OpInfo
 from loma.shapes import OpCall
 
 TENSOR_CHOICE = "choose between tensors with where(cond, a, b)"
+VARYING_SIZE = (
+    "write sums over range(k) with an index: sum(A[k, j] * x[j] for j in range(k)), or take it at "
+    "its full size with zeros outside"
+)
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
