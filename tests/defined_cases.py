@@ -26,6 +26,15 @@ def _loop(x: Tensor) -> Tensor:
     return total
 
 
+def _staircase(x: Tensor) -> Tensor:
+    rows = [[*row] for row in x]
+    for t in range(1, len(x)):
+        for s in range(1, len(x[0])):
+            up, left = rows[t - 1][s], rows[t - 1][s - 1]
+            rows[t][s] = torch.logaddexp(up, left) + x[t, s] * left.clamp(min=0.0)
+    return torch.stack([torch.stack(row) for row in rows])
+
+
 CASES = [
     Case("prod_all", "x: N, M", "Tensor[1, 1]", "prod(x, keepdim=True)",
          lambda x: x.prod().reshape(1, 1)),
@@ -90,6 +99,15 @@ CASES = [
          y[i] *= sum(w * w)
          return y""",
          lambda x, w: (x.logsumexp(1) + x @ w * w.mean().exp()) * (w * w).sum()),
+    Case("among_elements_of_numbers", "x: N, M", "Tensor[N, M]", """
+         y : Tensor[N, M] = x
+         for t in range(1, N):
+             for s in range(1, M):
+                 one = y[t - 1, s - 1]
+                 y[t, s] = logsumexp(stack([y[t - 1, s], one], 0), 0)
+                 y[t, s] += x[t, s] * amax(stack([one, 0.0]), [0])
+         return y""",
+         _staircase),
     # several results
     Case("unbind", "x: N, 3, K", "Tensor[N, K]", """
          a, b, c = unbind(x * x, 1)
