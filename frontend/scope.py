@@ -10,7 +10,7 @@ from typing import Literal
 
 from loma import errors
 from loma.differentials import primal_name, with_mentioned
-from loma.frontend import counter_names
+from loma.frontend import counter_names, foreign
 from loma.ir import (
     INT, ArrayType, Assign, Binary, Builtin, Call, Declare, Expr, FloatConst, Function, Index,
     IntConst, Op, Reduce, Span,
@@ -310,7 +310,9 @@ class Scope:
 
     def undeclared(self, name: str, span: Span, type_: str = "float") -> errors.UserError:
         """The error for an unknown name, with the best hint there is."""
-        hint = errors.suggest(name, self.symbols.keys() - set(self.counters.values()))
+        hint = foreign.constant(name) if name != "e" else None
+        known = self.symbols.keys() - set(self.counters.values())
+        hint = hint or errors.suggest(name, known)
         if self.ended.get(name) == "counter":
             hint = "a loop's counter exists only inside the loop"
         elif self.ended.get(name) == "local":

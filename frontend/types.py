@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 
 from loma import errors, sizes
@@ -211,9 +212,11 @@ def _size(node: ast.expr, size_of: SizeOf) -> Expr:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _SIZE_OPS:
             a, b = _size(left, size_of), _size(right, size_of)
             return Binary(_SIZE_OPS[type(op)], a, b, INT, span_of(node))
-        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[first, second], keywords=[]):
-            args = _size(first, size_of), _size(second, size_of)
-            return Builtin(name, args, INT, span_of(node))
+        case ast.Call(
+            func=ast.Name(id="max" | "min" as name), args=[_, _, *_] as args, keywords=[]
+        ):
+            of, span = [_size(arg, size_of) for arg in args], span_of(node)
+            return functools.reduce(lambda a, b: Builtin(name, (a, b), INT, span), of)
         case ast.Call(
             func=ast.Name(id="len"),
             args=[ast.Call(func=ast.Name(id="range"), args=bounds, keywords=[])],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ def _loop(x: Tensor) -> Tensor:
     for t in range(len(x)):
         total = total + (x[t] * x[t, 0, 1]).sum() * x[t, :, 1][2]
     return total
+
+
+def _most(*values: Tensor) -> Tensor:
+    return functools.reduce(torch.maximum, values)
 
 
 def _staircase(x: Tensor) -> Tensor:
@@ -108,6 +113,12 @@ CASES = [
                  y[t, s] += x[t, s] * amax(stack([one, 0.0]), [0])
          return y""",
          _staircase),
+    Case("extremes_of_several", "x: N; y: N; s: float", "Tensor[N]", """
+         z : Tensor[N] = max(x, y, s) - min(x, 1, s, y)
+         z[i] += max(x[i], y[i], x[0], s) * min(x[i], y[i] + x[i], 0.5)
+         return z""",
+         lambda x, y, s: _most(x, y, s) + _most(-x, -y, -s, -torch.ones_like(s))
+         - _most(x, y, x[0], s) * _most(-x, -y - x, torch.full_like(s, -0.5))),
     # several results
     Case("unbind", "x: N, 3, K", "Tensor[N, K]", """
          a, b, c = unbind(x * x, 1)
