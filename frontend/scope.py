@@ -130,6 +130,7 @@ class Scope:
     start: list[Declare] = field(default_factory=list)
     names: Names = field(default_factory=Names)  # those that the text mentions, and further ones
     hoisted: dict[str, Var] = field(default_factory=dict)  # declared in blocks that have ended
+    kept: dict[str, Symbol] = field(default_factory=dict)  # that both branches of an 'if' declare
     counters: dict[str, str] = field(default_factory=dict)  # names of counts, by those in the text
     bound: set[str] = field(default_factory=set)  # names that were counters or indices
     _guarded_outside: int = 0  # conditions around the statement at hand
