@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -374,11 +375,9 @@ def _may_fail(expr: Expr) -> bool:
 
 def _say_names(report: errors.UserError | errors.UserWarning, symbols: tuple[Symbol, ...]) -> None:
     """Says a report about a counter that the IR has under another name with that of the program."""
-    match symbols:
-        case (hidden, Symbol(name=name, value=value)) if value is not None:
-            counter_names.say(report, hidden.name, name, value)
-        case _:
-            pass
+    for hidden, symbol in itertools.pairwise(symbols):
+        if symbol.value is not None:
+            counter_names.say(report, hidden.name, symbol.name, symbol.value)
 
 
 def int_symbol(name: str, kind: Kind, span: Span, extent: Expr | None = None) -> Symbol:
