@@ -34,6 +34,7 @@ setup(
     packages=[
         "loma",
         "loma.optim",
+        "loma.arithmetic",
         "loma.passes",
         "loma.frontend",
         "loma.ad",
@@ -57,6 +58,8 @@ setup(
             "templates/*.j2",
             "runtime/*.h",
             "runtime/*.cpp",
+            "runtime/*/*.h",
+            "runtime/*/*.cpp",
             "native/*.cpp",
             "native/*.h",
             "native/*.j2",

@@ -6,14 +6,14 @@ on it; only a variable that is both is active and gets an adjoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import assert_never
 
+from loma.effects import effects
 from loma.ir import (
-    ArrayType, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatConst,
-    FloatType, For, Function, If, Index, IndexAssign, IntConst, IntType, MakeStruct, Member, NoDiff,
-    Op, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType, TensorType, Type, Unary,
-    Unpack, Var, While, Zero, ZeroPad,
+    POSITIONS, ArrayType, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index,
+    IntConst, IntType, MakeStruct, Member, NoDiff, Op, Reduce, Select, StackType, Stmt, StructType,
+    TensorType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.ops import OPS
 from loma.walk import root, statements
@@ -59,58 +59,25 @@ def differentiable_reads(expr: Expr) -> Iterator[str]:
             for arg in args:
                 yield from differentiable_reads(arg)
         case Op(name, args):
-            if OPS[name].differentiable:
-                for label, arg in zip(_labels(name, len(args)), args, strict=True):
-                    if label not in ("like", "cond"):
-                        yield from differentiable_reads(arg)
+            info = OPS[name]
+            for position, arg in enumerate(args if info.differentiable else ()):
+                if info.passes(position):
+                    yield from differentiable_reads(arg)
         case Reduce(kind, body):
-            if kind not in ("argmax", "argmin"):
+            if kind not in POSITIONS:
                 yield from differentiable_reads(body)
         case _:
             assert_never(expr)
 
 
-def _labels(name: str, count: int) -> tuple[str, ...]:
-    info = OPS[name]
-    return info.args * count if info.takes_list else info.args[:count]
-
-
 def _flows(
-    body: tuple[Stmt, ...], functions: dict[str, Function]
+    body: tuple[Stmt, ...], functions: dict[str, Function] | None
 ) -> Iterator[tuple[set[str], set[str]]]:
     """(written variables, variables that their values depend on differentiably), by statement."""
     for stmt in statements(body):
-        match stmt:
-            case Declare(target, value):
-                if value is not None:
-                    yield {target.name}, set(differentiable_reads(value))
-            case (
-                Assign(target, _, value)
-                | IndexAssign(target, _, value)
-                | AtomicAdd(target, value)
-                | Push(target, value)
-            ):
-                yield {root(target)}, set(differentiable_reads(value))
-            case Pop(stack, target):
-                yield {root(target)}, set(differentiable_reads(stack))
-            case CallStmt(call) if functions:
-                outs = {
-                    root(arg)
-                    for arg, param in zip(call.args, functions[call.function].params, strict=True)
-                    if param.mode == "Out"
-                }
-                yield outs, set(differentiable_reads_of(call.args))
-            case Unpack(targets, call):
-                yield {target.name for target in targets}, set(differentiable_reads_of(call.args))
-            case CallStmt() | Return() | Zero() | If() | For() | While():
-                pass
-            case _:
-                assert_never(stmt)
-
-
-def differentiable_reads_of(args: Iterable[Expr]) -> Iterator[str]:
-    for arg in args:
-        yield from differentiable_reads(arg)
+        own = effects(stmt, functions)
+        written = {root(place) for place in (*own.declares, *own.stacks, *own.writes)}
+        yield written, {name for expr in own.reads for name in differentiable_reads(expr)}
 
 
 def active_variables(
@@ -124,7 +91,7 @@ def active_variables(
 
     ``functions`` are those that are called as statements; a function in normal form calls none.
     """
-    flows = list(_flows(function.body, functions or {}))
+    flows = list(_flows(function.body, functions))
     varied, useful = set(inputs), set(outputs)
     changed = True
     while changed:

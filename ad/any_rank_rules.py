@@ -26,12 +26,7 @@ def prod_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     (x,) = c.args
     if dims_of(x) is not None:
         return o.prod_rule(c)
-    rows = _rows(c, x)
-    before, after = (
-        op("moved", op("cumprod", values, dim=-1), dim=-1, ones=1)
-        for values in (rows, op("flip", rows, dims=(-1,)))
-    )
-    others = op("mul", before, op("flip", after, dims=(-1,)))
+    others = o.other_factors(_rows(c, x))
     return (op("mul", _spread(c, c.g), _back(c, others)),)
 
 
@@ -47,9 +42,7 @@ def from_rows_like_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
 
 def moved_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """moved(x, dim): g moved back"""
-    dim = c.attrs["dim"]
-    back = op("moved", op("flip", c.g, dims=(dim,)), dim=dim)
-    return (op("flip", back, dims=(dim,)),)
+    return (o.moved_on("zeros", c.g, o.along(c), back=True),)
 
 
 def _spread(c: OpAdjoint, value: Expr | Var) -> Expr:

@@ -10,7 +10,6 @@ from loma.aliases import CERTAIN, meetings
 from loma.ad.activity import carries_derivative
 from loma.ad.growing import GrowingModule
 from loma.ad.scalar.derivatives import ScalarDerivatives, in_call_order
-from loma.ad.scalar.paths import is_place
 from loma.ad.tensor.derivatives import TensorDerivatives
 from loma.ad.tensor.forward_derivatives import TensorTangents
 from loma.ad.tensor.normalise import pure_results
@@ -18,7 +17,7 @@ from loma.ad.tensor.pairs import SplitPair
 from loma.saving import Save
 from loma.ir import Call, Derivative, Function, Module, Struct, is_tensor_function
 from loma.names import module_names
-from loma.walk import calls, root
+from loma.walk import calls, is_place, root
 
 
 class _Differentiator:

@@ -199,24 +199,24 @@ def extreme_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
 
 def prod_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """prod(x, dims): g times the elements before each one, times those after it"""
+    return _reduced_in_rows(c, lambda rows, count, g: op("mul", g, other_factors(rows)))
 
-    def others(rows: Expr, count: Expr, g: Expr) -> Expr:
-        dims = dims_of(rows)
-        assert dims is not None
-        last = len(dims) - 1
-        before, after = (
-            _moved_on("ones", op("cumprod", x, dim=last), last) for x in (rows, _flip(rows, last))
-        )
-        return op("mul", g, op("mul", before, _flip(after, last)))
 
-    return _reduced_in_rows(c, others)
+def other_factors(rows: Expr) -> Expr:
+    """For each element the product of those before it in its row, times that of those after it."""
+    dims = dims_of(rows)
+    last = -1 if dims is None else len(dims) - 1
+    before, after = (
+        moved_on("ones", op("cumprod", x, dim=last), last) for x in (rows, _flip(rows, last))
+    )
+    return op("mul", before, _flip(after, last))
 
 
 def _flip(x: Expr, dim: object) -> Expr:
     return op("flip", x, dims=(dim,))
 
 
-def _moved_on(name: str, x: Expr, dim: int, back: bool = False) -> Expr:
+def moved_on(name: str, x: Expr, dim: int, back: bool = False) -> Expr:
     """Each element of x at the next place along dim (or the one before), and ``zeros`` or ``ones``
     where there is none."""
     dims = dims_of(x)
@@ -238,25 +238,26 @@ def cumsum_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
 
 def _scanned_back(c: OpAdjoint, factors: Expr, dim: int) -> Expr:
     """r with r[t] = g[t] + factors[t + 1] * r[t + 1] along dim."""
-    after = _moved_on("zeros", factors, dim, back=True)
+    after = moved_on("zeros", factors, dim, back=True)
     return _flip(op("scan", _flip(after, dim), _flip(c.g, dim), dim=dim), dim)
 
 
 def cumprod_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """cumprod(x, dim): y[t - 1] r[t], where r[t] = g[t] + x[t + 1] r[t + 1]"""
     (x,) = c.args
-    dim = _dim(c)
-    return (op("mul", _moved_on("ones", c.y, dim), _scanned_back(c, x, dim)),)
+    dim = along(c)
+    return (op("mul", moved_on("ones", c.y, dim), _scanned_back(c, x, dim)),)
 
 
 def scan_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """scan(a, b, dim): y[t - 1] r[t] and r[t], where r[t] = g[t] + a[t + 1] r[t + 1]"""
-    dim = _dim(c)
+    dim = along(c)
     back = _scanned_back(c, c.args[0], dim)
-    return op("mul", _moved_on("zeros", c.y, dim), back), back
+    return op("mul", moved_on("zeros", c.y, dim), back), back
 
 
-def _dim(c: OpAdjoint) -> int:
+def along(c: OpAdjoint) -> int:
+    """The dimension that an operator goes along, from 0 where the rank is known."""
     dim, dims = sizes.constant(_int(c, "dim")) or 0, dims_of(c.args[0])
     return dim if dims is None else dim % len(dims)
 
@@ -476,8 +477,3 @@ def scatter_add_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """linear: the result's adjoint taken at index"""
     rest = (None,) * (len(c.args) - 1)
     return op("gather", c.g, c.args[1], dim=c.attrs["dim"]), *rest
-
-
-def constant_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """no float argument, no derivative"""
-    return (None,) * len(c.args)

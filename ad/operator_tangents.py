@@ -3,8 +3,8 @@
 No operator needs a rule of its own here. Its reverse rule is linear in the adjoint ``g`` of the
 result, ``g -> J^T g``; transposed it is the tangent, ``v -> J v``, and the transpose of an
 expression of operators follows from their reverse rules. What is linear as it stands is the same
-operator applied to tangents, which the tables name because it reads better. A scalar function on
-all elements has its scalar rule.
+operator applied to tangents, which reads better. A scalar function on all elements has its scalar
+rule.
 """
 
 from __future__ import annotations
@@ -20,46 +20,27 @@ from loma.ir import INT, Expr, Index, Op, TensorType, Var
 from loma.ops import OPS
 from loma.walk import free_variables, substitute
 
-# Linear in all their float tensors together.
-_LINEAR = {
-    "add", "sub", "neg", "where", "sum", "mean", "reshape", "permute", "transpose", "cat", "slice",
-    "slice_into", "expand", "sum_to", "reshape_like", "expand_like", "sum_to_like",
-    "unreduce_like", "to_rows", "from_rows_like", "gather", "scatter_add", "scatter_add_like",
-    "avg_pool2d", "avg_pool2d_input",
-}  # fmt: skip
-# Linear in each of their first two arguments; a third one is added.
-_BILINEAR = {
-    "mul", "matmul", "linear", "conv2d", "conv_transpose2d", "conv2d_input", "conv2d_weight",
-}  # fmt: skip
-_SHAPES_ONLY = ("like", "cond", "index")  # arguments whose values are not differentiated
-
 
 def operator_tangent(value: Op, y: Var, tangents: Sequence[Expr | None]) -> Expr | None:
     """The tangent of an operator's result ``y``; None where it is always zero.
 
     ``tangents`` are those of the arguments, None for one that is always zero.
     """
-    if not OPS[value.name].differentiable or all(t is None for t in tangents):
+    info = OPS[value.name]
+    if not info.differentiable or all(t is None for t in tangents):
         return None
-    if value.name in _LINEAR and not any(
-        t is None and _counts(value, k) for k, t in enumerate(tangents)
+    if info.linear == "together" and not any(
+        t is None and info.passes(k) and _is_float(value.args[k]) for k, t in enumerate(tangents)
     ):
         return op(value.name, *_replaced(value.args, tangents), **dict(value.attrs))
     if value.name == "div" and value.args[1].type == INT:
         return op("div", *_replaced(value.args, tangents))  # a number of elements, as in means
-    if value.name in _BILINEAR:
+    if info.linear == "each":
         return _bilinear(value, y, tangents)
     if value.name in BUILTINS and value.name in SCALAR_RULES:
         rule = SCALAR_RULES[value.name]
         return _total(list(lifted_tangents(value.args, y, value.name, rule, tangents)))
     return _total([_transposed(value, y, k, t) for k, t in enumerate(tangents) if t is not None])
-
-
-def _counts(value: Op, position: int) -> bool:
-    """Whether an argument takes part in what the operator is linear in."""
-    names = OPS[value.name].args
-    label = names[min(position, len(names) - 1)]
-    return label not in _SHAPES_ONLY and _is_float(value.args[position])
 
 
 def _is_float(arg: Expr) -> bool:

@@ -12,6 +12,7 @@ from loma.ad import scalar_rules as s
 from loma.ad.lifted_rules import lifted
 from loma.builtins import BUILTINS
 from loma.ir import Op, TensorType, Var
+from loma.ops import INFIX
 from loma.walk import free_variables
 
 SCALAR_RULES: dict[str, s.ScalarRule] = {
@@ -21,16 +22,8 @@ SCALAR_RULES: dict[str, s.ScalarRule] = {
     "/": s.quotient_rule,
     "**": s.power_rule,
     "pow": s.power_rule,
-    "//": s.flat_rule,
     "%": s.mod_rule,
-    "<": s.flat_rule,
-    "<=": s.flat_rule,
-    ">": s.flat_rule,
-    ">=": s.flat_rule,
-    "==": s.flat_rule,
-    "!=": s.flat_rule,
-    "and": s.flat_rule,
-    "or": s.flat_rule,
+    **{symbol: s.flat_rule for symbol, row in INFIX.items() if not row.differentiable},
     "sin": s.sin_rule,
     "cos": s.cos_rule,
     "tan": s.tan_rule,
@@ -63,9 +56,6 @@ SCALAR_RULES: dict[str, s.ScalarRule] = {
     "clamp": s.clamp_rule,
     "mul_no_nan": s.mul_no_nan_rule,
     "int2float": s.identity_rule,
-    "float2int": s.flat_rule,
-    "len": s.flat_rule,
-    "thread_id": s.flat_rule,
     **{info.name: s.flat_rule for info in BUILTINS.values() if info.flat},
 }
 
@@ -130,9 +120,6 @@ OP_RULES: dict[str, o.OpRule] = {
     "gather": o.gather_rule,
     "scatter_add": o.scatter_add_rule,
     "scatter_add_like": o.scatter_add_rule,
-    "one_hot": o.constant_rule,
-    "zeros": o.constant_rule,
-    "ones": o.constant_rule,
 }
 
 

@@ -1,14 +1,13 @@
-"""What a backend that makes source text is, and the one Jinja environment of their templates."""
+"""Source text as backends make it, and the one Jinja environment of their templates."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from loma.backends.identifiers import comment
-from loma.ir import Module
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,12 +32,6 @@ class GeneratedSource:
     def text(self) -> str:
         """The file that is compiled."""
         return self.files[0][1]
-
-
-class Backend(Protocol):
-    """Turns a verified module into source text; says so by name when it lacks an operator."""
-
-    def generate(self, module: Module) -> GeneratedSource: ...
 
 
 @functools.cache

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from loma import cache, config, memory
-from loma.backends import compilers
+from loma import cache, config
+from loma.backends import compilers, pool
 from loma.backends.base import GeneratedSource
 from loma.backends.compilers import MODULE_FILE
 from loma.errors import ToolchainError
 
 RUNTIME = Path(__file__).resolve().parent / "libtorch" / "runtime"
+# Its headers name each other without folders: in the cache they lie side by side.
+RUNTIME_FOLDERS = (RUNTIME, RUNTIME / "convolution", RUNTIME / "memory")
 OBJECT_FILE = "module.o"
 SPECIALISATION_FILE = "specialisation.so"
 # Memory that is kept between calls is one for all modules of a process, so it is a library of its
@@ -38,21 +40,21 @@ _PARTS = {
         "dispatch.cpp",
         "autograd.cpp",
         "autocast.cpp",
-        "memory.cpp",
+        "memory/memory.cpp",
         "specialise.cpp",
         "each.cpp",
     ),
     "library": (
-        "cache_roots.cpp",
-        "tuning.cpp",
+        "convolution/cache_roots.cpp",
+        "convolution/tuning.cpp",
         "once.cpp",
-        "convolution.cpp",
-        "convolution_statements.cpp",
-        "convolution_gemm.cpp",
-        "convolution_fft.cpp",
+        "convolution/convolution.cpp",
+        "convolution/convolution_statements.cpp",
+        "convolution/convolution_gemm.cpp",
+        "convolution/convolution_fft.cpp",
     ),
-    "pool": ("heap.cpp", "pool.cpp"),
-    "python": ("python.cpp", "tuning_python.cpp", "specialise_python.cpp"),
+    "pool": ("memory/heap.cpp", "memory/pool.cpp"),
+    "python": ("python.cpp", "convolution/tuning_python.cpp", "specialise_python.cpp"),
 }
 
 
@@ -269,8 +271,17 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
 
 @functools.cache
 def _runtime_digest() -> str:
-    files = sorted(path for path in RUNTIME.iterdir() if path.suffix in (".h", ".cpp"))
+    files = [*runtime_files("*.h"), *runtime_files("*.cpp")]
     return cache.digest([part for path in files for part in (path.name, path.read_bytes())])
+
+
+def runtime_files(pattern: str) -> list[Path]:
+    return [path for folder in RUNTIME_FOLDERS for path in sorted(folder.glob(pattern))]
+
+
+def quoted(folders: Iterable[Path]) -> list[str]:
+    """Flags for headers in quotes that are looked for in these folders."""
+    return [flag for folder in folders for flag in ("-iquote", str(folder))]
 
 
 def _headers(toolchain: Toolchain) -> Path:
@@ -278,7 +289,7 @@ def _headers(toolchain: Toolchain) -> Path:
     are compiled, so that nothing is gained by the latter."""
 
     def compile_into(folder: Path) -> None:
-        for path in RUNTIME.glob("*.h"):
+        for path in runtime_files("*.h"):
             shutil.copy(path, folder)
         if not toolchain.sanitized:
             _compile(
@@ -305,7 +316,8 @@ def _runtime_object(toolchain: Toolchain, part: str) -> Path:
         unit.write_text("".join(f'#include "{RUNTIME / name}"\n' for name in _PARTS[part]), "utf-8")
         flags = toolchain.python_flags if part == "python" else ()
         level = "-O3" if part == "library" and not toolchain.sanitized else "-O1"
-        _compile(toolchain, (*flags, level, "-c", str(unit)), folder / f"{part}.o")
+        search = quoted(RUNTIME_FOLDERS)
+        _compile(toolchain, (*flags, *search, level, "-c", str(unit)), folder / f"{part}.o")
 
     key = cache.digest([toolchain.digest, _runtime_digest(), f"runtime {part}"])
     return cache.obtain(key, compile_into) / f"{part}.o"
@@ -339,9 +351,8 @@ def _compile_generated(
 ) -> Path:
     # Programs' headers come first: one may be named as one of the runtime's, which find each other
     # by lying side by side. Nor may they hide the system's own, in angle brackets.
-    folders = (*search, _headers(toolchain))
-    quoted = (flag for folder in folders for flag in ("-iquote", str(folder)))
-    _compile(toolchain, (*flags, *quoted, "-c", str(source)), made)
+    folders = quoted((*search, _headers(toolchain)))
+    _compile(toolchain, (*flags, *folders, "-c", str(source)), made)
     return made
 
 
@@ -369,7 +380,7 @@ def load(folder: Path, name: str) -> ModuleType:
     import torch  # noqa: F401  (the libraries that the module is linked to)
 
     _check_process()
-    memory.load(folder / MEMORY_LIBRARY)
+    pool.load(folder / MEMORY_LIBRARY)
     return compilers.load_extension(folder / MODULE_FILE, name)
 
 

@@ -44,7 +44,7 @@ def _tap_sum(x: Tensor, k: Tensor) -> Tensor:
 
 def _per_pixel(x: Tensor, k: Tensor) -> Tensor:
     rows, columns = k.shape[0], k.shape[1]
-    windows = F.unfold(x, (rows, columns), padding=(rows // 2, columns // 2))
+    windows: Tensor = F.unfold(x, (rows, columns), padding=(rows // 2, columns // 2))
     windows = windows.unflatten(1, (x.shape[1], rows, columns)).unflatten(4, x.shape[2:])
     return (windows * k.permute(2, 0, 1, 3, 4)[:, None]).sum((2, 3))
 

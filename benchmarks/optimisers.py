@@ -9,6 +9,7 @@ the same numbers, and have to be at the same place after the first step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -109,7 +110,7 @@ def _case(
         return lambda params: getattr(module, cls)(params, **arguments, **more)
 
     forms = [
-        Form(EAGER, variant, lambda more=more: stepping(parameters, of(torch.optim, **more)))
+        Form(EAGER, variant, partial(stepping, parameters, of(torch.optim, **more)))
         for variant, more in VARIANTS.items()
     ]
     # Compiling a step over a thousand parameters takes minutes; nobody would.
@@ -118,7 +119,8 @@ def _case(
             Form(
                 COMPILE,
                 mode,
-                lambda mode=mode: stepping(
+                partial(
+                    stepping,
                     parameters,
                     of(torch.optim, foreach=True),
                     **(COMPILE_OPTIONS[mode] or {"mode": "default"}),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -77,8 +78,8 @@ def gradients(m: loma.LomaModule) -> None:
     tensors = [torch.tensor(v, requires_grad=True) for v in values]
     compiled = torch.compile(swing)
 
-    def gradient(function: object) -> tuple[torch.Tensor, ...]:
-        return torch.autograd.grad(function(*tensors), tensors)  # type: ignore[operator]
+    def gradient(function: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(function(*tensors), tensors)
 
     found = m.d_swing(*values, 1.0)
     expected = gradient(swing)

@@ -47,7 +47,7 @@ def main(version: str, inputs: str, threads: str, config: str) -> None:
     def iteration() -> Tensor:
         net.zero_grad(set_to_none=True)
         loss = capsule_loss(images, targets, *net(images, targets))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
     loss = iteration().item()

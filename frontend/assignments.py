@@ -11,6 +11,7 @@ from loma.frontend import stacks
 from loma.frontend.index_statement import Operation, free_indices, index_statement
 from loma.frontend.parts import RESULTS, Result
 from loma.frontend.places import check_root, place, result_variable, whole_value
+from loma.frontend.python_syntax import SYMBOLS
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.several import assign_results, has_elements
 from loma.frontend.slice_targets import assign_slice, is_slice_target
@@ -25,7 +26,6 @@ from loma.walk import variables
 _AUGMENTED: dict[type[ast.operator], Operation] = {
     ast.Add: "+=", ast.Sub: "-=", ast.Mult: "*=", ast.Div: "/=",
 }  # fmt: skip
-_SYMBOLS: dict[type[ast.operator], str] = {ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
 
 
 def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
@@ -134,7 +134,7 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
     """``place += value`` and its relatives."""
     op = _AUGMENTED.get(type(node.op))
     if op is None:
-        symbol = _SYMBOLS.get(type(node.op))
+        symbol = SYMBOLS.get(type(node.op))
         if symbol is None:
             raise unsupported(node.op, node)
         text = ast.unparse(node.target)
@@ -166,12 +166,10 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
             f"'{op}' takes ints, floats and tensors, found {b.show_type(found.type)}", span
         )
     value = _value(scope, node.value, FLOAT, "the value")
+    whole = b.binary(op[0], found, value, span)  # an int over an int is an int
     if isinstance(found, Var):
-        whole = b.binary(op[0], found, value)  # an int over an int is an int
         _check_kept(scope.symbols[found.name], whole, span)
-    if op == "+=":
-        return Assign(found, "+=", value, span)
-    return Assign(found, "=", b.binary(op[0], found, value, span), span)
+    return Assign(found, "+=", value, span) if op == "+=" else Assign(found, "=", whole, span)
 
 
 def _augment_tensor(

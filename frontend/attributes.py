@@ -8,10 +8,10 @@ import ast
 from loma import builder as b
 from loma import errors
 from loma.builtins import BUILTINS
+from loma.definitions import OPERATORS
 from loma.frontend import foreign
 from loma.frontend.scope import Scope, span_of
 from loma.ir import Expr, TensorType
-from loma.ops import OPS
 from loma.printer import print_expr
 
 _SIZES = ("shape", "size", "ndim", "dim", "numel")
@@ -29,8 +29,8 @@ def method(scope: Scope, node: ast.Call) -> errors.UserError:
             if not _is_function(scope, func.attr):
                 hint = foreign.instead(func.attr, True) or hint
         elif _is_function(scope, func.attr):
-            args = [func.value, *node.args, *(k.value for k in node.keywords)]
-            text = f"{func.attr}({', '.join(ast.unparse(arg) for arg in args)})"
+            name = ast.Name(func.attr, ast.Load())
+            text = ast.unparse(ast.Call(name, [func.value, *node.args], node.keywords))
             shown = text if len(text) <= _LONGEST else f"{func.attr}(...)"
             hint = f"methods are functions in loma: {shown}"
         else:
@@ -77,4 +77,4 @@ def _root(node: ast.expr) -> str | None:
 
 
 def _is_function(scope: Scope, name: str) -> bool:
-    return name in OPS or name in BUILTINS or name in scope.program.functions
+    return name in OPERATORS or name in BUILTINS or name in scope.program.functions

@@ -15,9 +15,11 @@ from dataclasses import replace
 from loma import builder as b
 from loma import errors, sizes
 from loma.builtins import BUILTINS
+from loma.definitions import OPERATORS
 from loma.differentials import primal_name
 from loma.frontend import expressions as ex
 from loma.frontend import stacks
+from loma.frontend.arguments import passed
 from loma.frontend.attributes import method
 from loma.frontend.counting import range_bounds, range_of
 from loma.frontend.foreign import INFINITY, instead, is_foreign
@@ -32,7 +34,6 @@ from loma.ir import (
     INT, Builtin, Call, Expr, FloatConst, Function, Index, IntConst, NoDiff, Op, Param, Span,
     TensorType, TupleType, Type, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
-from loma.definitions import OPERATORS
 from loma.walk import free_variables, substitute_type
 
 _SCALAR_HINTS = {
@@ -155,42 +156,11 @@ def user_call(scope: Scope, node: ast.Call, callee: Function) -> Call:
 
 def _given(node: ast.Call, callee: Function) -> list[ast.expr | IntConst | FloatConst]:
     """What a call passes for each argument: by position, by name, or the default value."""
-    span, name, params = span_of(node), callee.name, callee.params
-    listed = ", ".join(p.name for p in params) or "none"
-    found: dict[str, ast.expr | IntConst | FloatConst] = {
-        param.name: arg for param, arg in zip(params, node.args, strict=False)
-    }
-    for keyword in node.keywords:
-        place = span_of(keyword)
-        if keyword.arg is None:
-            raise errors.CallTypeMismatch("'**' is not part of loma", place)
-        if keyword.arg not in {param.name for param in params}:
-            raise errors.CallTypeMismatch(
-                f"'{name}' has no argument '{keyword.arg}'; its arguments are {listed}", place,
-                hint=errors.suggest(keyword.arg, [p.name for p in params]),
-                related=((callee.span, "defined here"),),
-            )  # fmt: skip
-        if keyword.arg in found:
-            raise errors.CallTypeMismatch(f"argument '{keyword.arg}' is given twice", place)
-        found[keyword.arg] = keyword.value
-    first = len(params) - len(callee.defaults)
-    for param, default in zip(params[first:], callee.defaults, strict=True):
-        found.setdefault(param.name, replace(default, span=span))
-    missing = [param.name for param in params if param.name not in found]
-    if node.keywords and missing and len(node.args) <= len(params):
-        raise errors.CallTypeMismatch(
-            f"'{name}' misses argument '{missing[0]}'; its arguments are {listed}", span,
-            related=((callee.span, "defined here"),),
-        )  # fmt: skip
-    if len(node.args) > len(params) or missing:
-        least = f"{first} to " if callee.defaults else ""
-        raise errors.CallTypeMismatch(
-            f"'{name}' takes {least}{len(params)} argument{'' if len(params) == 1 else 's'} "
-            f"({listed}), found {len(node.args) + len(node.keywords)}",
-            span,
-            related=((callee.span, "defined here"),),
-        )
-    return [found[param.name] for param in params]
+    names = [param.name for param in callee.params]
+    found: dict[str, ast.expr | IntConst | FloatConst] = {**passed(node, callee, names)}
+    for name, default in zip(reversed(names), reversed(callee.defaults), strict=False):
+        found.setdefault(name, replace(default, span=span_of(node)))
+    return [found[name] for name in names]
 
 
 def check_value(callee: Function, span: Span) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from loma import builder as b
 from loma import errors, sizes
 from loma.frontend import expressions as ex
-from loma.frontend.scope import Kind, Scope, Symbol, int_symbol, span_of
+from loma.frontend.scope import Kind, Scope, Symbol, int_symbol, span_of, too_long
 from loma.ir import (
     INT, ArrayType, Binary, Builtin, Expr, IntConst, Span, TensorType, Unary, Var,
     is_tensor_function,
@@ -20,7 +20,6 @@ from loma.ir import (
 from loma.printer import print_expr
 from loma.walk import walk
 
-_LARGEST = 100  # nodes of what a name stands for, where no variable can hold it
 _ZERO, _ONE = IntConst(0), IntConst(1)
 
 
@@ -41,7 +40,7 @@ class Count:
             return scope.counted(node.id, kind, span, self.extent)
         name = scope.counter(node.id)
         value = self._value(Var(name, INT))
-        if sum(1 for _ in walk(value)) > _LARGEST:
+        if too_long(value):
             raise errors.SyntaxNotSupported(
                 f"'{node.id}' stands for too long an expression", span,
                 hint="give the start of its range a name in a statement of its own before",

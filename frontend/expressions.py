@@ -8,22 +8,18 @@ from dataclasses import replace
 
 from loma import builder as b
 from loma import errors, sizes
-from loma.frontend import attributes, calls, invariants, operators, slices
 from loma.definitions import OPERATORS
+from loma.frontend import attributes, calls, invariants, operators, slices
+from loma.frontend.python_syntax import SYMBOLS
 from loma.frontend.ranges import Escape, escape
-from loma.frontend.scope import Scope, span_of
+from loma.frontend.scope import Scope, span_of, too_long
 from loma.frontend.unsupported import unsupported
 from loma.ir import (
     FLOAT, INT, ArrayType, Binary, Expr, FloatConst, Index, IntConst, Member, Span, StructType,
     TensorType, TupleType, Type, Var, is_tensor_function,
 )  # fmt: skip
 from loma.printer import print_expr
-from loma.walk import walk
 
-_BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
-    ast.Pow: "**",
-}  # fmt: skip
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
 }  # fmt: skip
@@ -112,10 +108,10 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
                 raise unsupported(node.op, node)
             return operators.applied(scope, OPERATORS["matmul"], matrices, {}, span)
         case ast.BinOp(left=left, op=op, right=right):
-            if type(op) not in _BINARY:
+            if type(op) not in SYMBOLS:
                 raise unsupported(op, node)
             first, second = expression(scope, left), expression(scope, right)
-            return _shift(scope, left, b.binary(_BINARY[type(op)], first, second, span))
+            return _shift(scope, left, b.binary(SYMBOLS[type(op)], first, second, span))
         case ast.BoolOp(op=op, values=values):
             return _logic(scope, "and" if isinstance(op, ast.And) else "or", values, span)
         case ast.Compare(left=left, ops=ops, comparators=others):
@@ -211,7 +207,6 @@ def _logic(scope: Scope, op: str, nodes: list[ast.expr], span: Span) -> Expr:
     return _chain(op, values, span)
 
 
-_LARGEST_SHARED = 100  # nodes
 # Longer chains are nested in parts of this length, which keeps the tree of any chain flat.
 _PART = 50
 
@@ -252,7 +247,7 @@ def _shared(scope: Scope, node: ast.expr, twice: bool) -> Expr:
     if not twice or not any(isinstance(inner, ast.Compare) for inner in ast.walk(node)):
         return value
     value = scope.once(b.as_scalar(value))
-    if sum(1 for _ in walk(value)) > _LARGEST_SHARED:
+    if too_long(value):
         raise errors.SyntaxNotSupported(
             "a chain of comparisons inside a chain of comparisons", span_of(node),
             hint="give it a name in a statement of its own before, or join two comparisons with "

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 
 from loma import builder as b
+from loma.definitions import OPERATORS
 from loma.frontend import expressions as ex
 from loma.frontend.scope import Scope
 from loma.frontend.slices import is_slice
 from loma.ir import Expr, TensorType
-from loma.definitions import OPERATORS
 
 
 def invariant(scope: Scope, node: ast.expr) -> Expr | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from loma import errors
+from loma.frontend.arguments import passed
 from loma.frontend.members import Layouts
 from loma.frontend.scope import span_of
 
@@ -276,27 +277,7 @@ class _Body(ast.NodeTransformer):
         self, node: ast.Call, name: str, groups: list[_Group], packing: Packing
     ) -> ast.expr:
         header = self._layouts.program.functions[name]
-        listed = ", ".join(group.name for group in groups)
-        given = dict(zip((group.name for group in groups), node.args, strict=False))
-        for keyword in node.keywords:
-            if keyword.arg in given or keyword.arg not in {group.name for group in groups}:
-                raise errors.CallTypeMismatch(
-                    f"argument '{keyword.arg}' is given twice"
-                    if keyword.arg in given
-                    else f"'{name}' has no argument '{keyword.arg}'; its arguments are {listed}",
-                    span_of(keyword),
-                )
-            given[keyword.arg or ""] = keyword.value
-        first = len(header.params) - len(header.defaults)
-        optional = {packing.params[k].name for k in range(first, len(header.params))}
-        missing = [g.name for g in groups if g.name not in given and g.name not in optional]
-        if len(node.args) > len(groups) or missing:
-            least = f"{len(groups) - len(optional)} to " if optional else ""
-            raise errors.CallTypeMismatch(
-                f"'{name}' takes {least}{len(groups)} argument{'' if len(groups) == 1 else 's'} "
-                f"({listed}), found {len(node.args) + len(node.keywords)}",
-                span_of(node), related=((header.span, "defined here"),),
-            )  # fmt: skip
+        given = passed(node, header, [group.name for group in groups])
         members = {
             group.name: iter(self._members(given[group.name], group, name))
             for group in groups

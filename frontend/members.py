@@ -165,7 +165,7 @@ class Layouts:
     def name_as(self, own: Mapping[str, str], requests: Iterable[Derivative]) -> None:
         """Where the program gives a derivative itself, callers see the names that this one has."""
         for request in requests:
-            if self.members and request.mode == "rev_diff" and request.of in own:
+            if request.mode == "rev_diff" and request.of in own:
                 self.packings[request.name] = self.packings[own[request.of]]
 
     def packings_of_structs(self) -> Packings | None:

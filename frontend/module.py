@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from loma import errors
+from loma.builtins import BUILTINS
 from loma.differentials import primal_name
 from loma.excerpts import Text, printable
 from loma.frontend import statements
@@ -19,10 +20,10 @@ from loma.frontend.long_chains import identifiers, shorten
 from loma.frontend.member_bodies import flatten
 from loma.frontend.members import Layouts
 from loma.frontend.own_derivatives import check_own_derivatives, unused_by_forward_mode
-from loma.frontend.python_syntax import parse_python
-from loma.frontend.projections import projections
-from loma.frontend.quotients import of_constants, of_defaults, whole_quotients
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
+from loma.frontend.projections import projections
+from loma.frontend.python_syntax import parse_python
+from loma.frontend.quotients import of_constants, of_defaults, whole_quotients
 from loma.frontend.results import check_results
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
 from loma.frontend.signatures import derivative_header, function_header, function_scope
@@ -41,8 +42,7 @@ from loma.walk import statements as ir_statements
 MAX_DEPTH = 150
 # Other names of the language are hidden by a program's own. These would make it ambiguous: what the
 # text of derivatives calls, and what types are made with.
-_RESERVED_FUNCTIONS = {
-    "sin", "cos", "sqrt", "pow", "exp", "log", "int2float", "float2int", "mul_no_nan", "thread_id",
+_RESERVED_FUNCTIONS = {info.name for info in BUILTINS.values() if info.reserved} | {
     "atomic_add", "zero_pad", "no_diff", "range", "reversed", "rev_diff", "fwd_diff",
 }  # fmt: skip
 _RESERVED_STRUCTS = {"int", "float", "Array", "In", "Out", "Diff", "tuple"}
@@ -94,15 +94,13 @@ def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
             read_struct(struct, program)
     program.tensor_structs = set(layouts.members)
     for node in defs:
-        if layouts.members:
-            layouts.header(node)
+        layouts.header(node)
         header = program.functions[node.name] = function_header(node, program)
         program.warnings += of_defaults(node, header, source)
     ordered = sort_derivatives(derivatives, program.functions)
     for derivative in ordered:
         program.functions[derivative.name] = derivative_header(derivative, program)
-        if layouts.members:
-            layouts.derivative(derivative)
+        layouts.derivative(derivative)
     own = check_own_derivatives(defs, program, ordered)
     layouts.name_as(own, ordered)
     functions: dict[str, Function] = {}

@@ -8,15 +8,10 @@ from collections.abc import Sequence
 from loma import builder as b
 from loma import errors
 from loma.frontend import expressions as ex
-from loma.frontend.scope import Scope, span_of
+from loma.frontend.scope import Scope, span_of, too_long
 from loma.frontend.types import fixed_sizes
 from loma.ir import Expr, IntConst, Span, TensorType
 from loma.ops import Definition, OpInfo
-from loma.walk import walk
-
-
-# Of a number that an operator's definition has twice, where no variable can hold it.
-_LARGEST_TWICE = 100  # nodes
 
 
 def argument_of(scope: Scope, node: ast.expr) -> Expr | list[Expr]:
@@ -70,7 +65,7 @@ def applied(
     if info.define is None:
         return b.operator(info.name, args, attrs, span)
     for value in args if scope.elementwise else ():
-        if sum(1 for _ in walk(value)) > _LARGEST_TWICE:
+        if too_long(value):
             raise errors.OperatorArguments(
                 f"the argument of '{info.name}' is too long here, where it is worked out twice",
                 value.span, hint="give it a name in a statement of its own before",

@@ -1,4 +1,4 @@
-"""Python's own parser, one thread at a time.
+"""Python's own parser, one thread at a time, and its names of operations.
 
 CPython 3.11 counts the depth of the tree that it converts in one place for all threads: two that
 parse at once can make each other fail with a SystemError.
@@ -10,6 +10,12 @@ import ast
 import threading
 import warnings
 
+from loma.ir import BinaryOp
+
+SYMBOLS: dict[type[ast.operator], BinaryOp] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
+    ast.Pow: "**",
+}  # fmt: skip
 _lock = threading.Lock()
 
 

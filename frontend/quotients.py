@@ -16,10 +16,9 @@ from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Binary, Builtin, Call, Declare, Expr, Function, IndexAssign,
     MakeStruct, NoDiff, Op, Reduce, Return, Select, Span, Stmt, TensorType, Type, Unary, Var,
 )  # fmt: skip
-from loma.ops import OPS
+from loma.ops import OPS, PREDICATES
 from loma.walk import expressions, statements, walk
 
-_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _LITERAL = re.compile(r"-?\d[\d_]*")
 
 
@@ -143,7 +142,7 @@ def _operands(node: Expr, program: Program) -> Iterator[Expr]:
     """The int operands of a node that are computed with as floats."""
     match node:
         case Binary(op, left, right):
-            mixed = FLOAT in (left.type, right.type) and (node.type == FLOAT or op in _COMPARISONS)
+            mixed = FLOAT in (left.type, right.type) and (node.type == FLOAT or op in PREDICATES)
             if mixed or (op == "**" and node.type == FLOAT):
                 yield from _ints((left, right), (FLOAT, FLOAT))
         case Select(_, then, other) if node.type == FLOAT:

@@ -16,7 +16,6 @@ class Escape:
     """How a subscript leaves its dimension; ``always`` when no value of it is inside."""
 
     range: Interval
-    below: bool
     always: bool
 
 
@@ -31,14 +30,9 @@ def escape(
     if found is None:
         return None
     lowest, highest = sizes.constant(found.low), sizes.constant(found.high)
-    over = sizes.constant(Binary("-", found.high, size, INT))
-    all_over = sizes.constant(Binary("-", found.low, size, INT))
-    if found.low_attained and lowest is not None and lowest < 0:
-        return Escape(found, True, highest is not None and highest < 0)
-    if found.high_attained and over is not None and over >= 0:
-        return Escape(found, False, all_over is not None and all_over >= 0)
-    if highest is not None and highest < 0:
-        return Escape(found, True, True)
-    if all_over is not None and all_over >= 0:
-        return Escape(found, False, True)
-    return None
+    first = sizes.constant(Binary("-", found.low, size, INT))
+    last = sizes.constant(Binary("-", found.high, size, INT))
+    always = (highest is not None and highest < 0) or (first is not None and first >= 0)
+    below = found.low_attained and lowest is not None and lowest < 0
+    above = found.high_attained and last is not None and last >= 0
+    return Escape(found, always) if always or below or above else None

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import ast
 import functools
+from typing import get_args
 
 from loma import builder as b
 from loma import errors
 from loma.frontend import expressions as ex
 from loma.frontend.counting import Count, count, elements, range_of
 from loma.frontend.scope import Scope, span_of
-from loma.ir import INT, Axis, Expr, IntConst, Reduce, ReduceKind
+from loma.ir import INT, OF_NOTHING, POSITIONS, Axis, Expr, IntConst, Reduce, ReduceKind
 from loma.walk import variables
 
-REDUCTIONS: dict[str, ReduceKind] = {
-    "sum": "sum", "max": "max", "min": "min", "prod": "prod", "argmax": "argmax",
-    "argmin": "argmin",
-}  # fmt: skip
+REDUCTIONS: dict[str, ReduceKind] = {kind: kind for kind in get_args(ReduceKind)}
 
 
 def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.GeneratorExp) -> Expr:
@@ -52,7 +50,7 @@ def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.Gen
 
     reduced = bind(generator.generators)
     for group in reversed(_independent(axes)):
-        type_ = INT if kind in ("argmax", "argmin") else reduced.type
+        type_ = INT if kind in POSITIONS else reduced.type
         reduced = Reduce(kind, reduced, group, type_, span_of(node))
     return reduced
 
@@ -63,7 +61,7 @@ def _element(scope: Scope, kind: ReduceKind, generator: ast.GeneratorExp) -> Exp
     with scope.elements():
         if not tests:
             return ex.scalar(scope, generator.elt)
-        if kind not in ("sum", "prod"):
+        if kind not in OF_NOTHING:
             low = "-1e30" if "max" in kind else "1e30"
             raise errors.SyntaxNotSupported(
                 f"'{kind}' has no 'if': it may be left without an element", span_of(tests[0]),
@@ -73,7 +71,7 @@ def _element(scope: Scope, kind: ReduceKind, generator: ast.GeneratorExp) -> Exp
         with scope.guard():
             value = ex.scalar(scope, generator.elt)
     condition = functools.reduce(lambda a, c: b.binary("and", a, c), conditions)
-    number = 0 if kind == "sum" else 1
+    number = OF_NOTHING[kind]
     nothing = IntConst(number) if value.type == INT else b.flt(number)
     return b.select(condition, value, nothing, value.span)
 
@@ -93,9 +91,9 @@ def _independent(axes: list[Axis]) -> list[tuple[Axis, ...]]:
 def _refuse_dependent(kind: ReduceKind, index: str, others: list[str], place: ast.expr) -> None:
     """Sums and products are taken in steps; a maximum of nothing, which a step could meet, is
     refused at run time, and a position among such ranges is no position of a block of elements."""
-    if kind in ("sum", "prod") or not others:
+    if kind in OF_NOTHING or not others:
         return
-    worst = "-3e38" if kind in ("max", "argmax") else "3e38"
+    worst = "-3e38" if "max" in kind else "3e38"
     raise errors.SyntaxNotSupported(
         f"the range of '{index}' depends on '{others[0]}', which the same {kind} binds; "
         "only sum and prod allow that", span_of(place),

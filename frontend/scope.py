@@ -13,13 +13,12 @@ from loma import errors
 from loma.differentials import primal_name, with_mentioned
 from loma.frontend import counter_names, foreign
 from loma.ir import (
-    INT, ArrayType, Assign, Binary, Builtin, Call, Declare, Expr, FloatConst, Function, Index,
-    IntConst, Op, Reduce, Span,
-    StackType, Struct, StructType, TensorType, Type, Var, ZeroPad,
-    is_tensor_function,
+    INT, ArrayType, Assign, Call, Declare, Expr, FloatConst, Function, Index, IntConst, Op, Reduce,
+    Span, StackType, Struct, StructType, TensorType, Type, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.layout import Layout
 from loma.names import Names
+from loma.ops import divisor
 from loma.sizes import is_arithmetic
 from loma.walk import free_variables, walk
 
@@ -366,9 +365,7 @@ class Scope:
 def _may_fail(expr: Expr) -> bool:
     """Whether something in a scalar expression could fail when it runs."""
     return any(
-        isinstance(node, Index | Call | Reduce | ZeroPad | Op)
-        or (isinstance(node, Builtin) and node.name == "len")
-        or (isinstance(node, Binary) and node.op in ("/", "//", "%") and node.type == INT)
+        isinstance(node, Index | Call | Reduce | ZeroPad | Op) or divisor(node) is not None
         for node in walk(expr)
     )
 
@@ -378,6 +375,14 @@ def _say_names(report: errors.UserError | errors.UserWarning, symbols: tuple[Sym
     for hidden, symbol in itertools.pairwise(symbols):
         if symbol.value is not None:
             counter_names.say(report, hidden.name, symbol.name, symbol.value)
+
+
+_LARGEST = 100  # nodes
+
+
+def too_long(value: Expr) -> bool:
+    """Whether a value is too long to stand in several places, where no variable can hold it."""
+    return sum(1 for _ in walk(value)) > _LARGEST
 
 
 def int_symbol(name: str, kind: Kind, span: Span, extent: Expr | None = None) -> Symbol:

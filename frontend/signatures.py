@@ -10,9 +10,9 @@ from loma.differentials import (
     forward_signature, reverse_signature, tensor_forward_signature, tensor_reverse_signature,
 )  # fmt: skip
 from loma.frontend.constants import converted, value
+from loma.frontend.long_chains import identifiers
 from loma.frontend.own_derivatives import decorated
 from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
-from loma.frontend.long_chains import identifiers
 from loma.frontend.types import (
     TYPE_NAMES,
     check_bytes,

@@ -10,9 +10,9 @@ from loma import errors
 from loma.frontend import calls, stacks
 from loma.frontend import expressions as ex
 from loma.frontend.assignments import assign, augment
+from loma.frontend.blocks import Block, declarations, hoisted, keep_common, use_kept
 from loma.frontend.constants import whole_number
 from loma.frontend.counting import Count, count, elements, range_of
-from loma.frontend.blocks import Block, declarations, hoisted, keep_common, use_kept
 from loma.frontend.places import check_aliases, holds_struct, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.types import check_sizes, read_type, size_definition, size_in_scope

@@ -10,9 +10,10 @@ from loma import errors, sizes
 from loma.builder import VARYING_SIZE
 from loma.differentials import differential, primal_name
 from loma.frontend.constants import whole_number
+from loma.frontend.python_syntax import SYMBOLS
 from loma.frontend.scope import Program, Scope, Symbol, span_of
 from loma.ir import (
-    FLOAT, INT, ArrayType, Binary, BinaryOp, Builtin, Element, Expr, IntConst, Span, StackType,
+    FLOAT, INT, ArrayType, Binary, Builtin, Element, Expr, IntConst, Span, StackType,
     StructType, TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.printer import print_expr, print_type
@@ -23,9 +24,6 @@ _TENSORS: dict[str, Element] = {
     "Tensor": "float", "TorchTensorFloat": "float32", "IntTensor": "int", "BoolTensor": "bool",
 }  # fmt: skip
 TYPE_NAMES = ("int", "float", "Array", "Diff", *_TENSORS)
-_SIZE_OPS: dict[type[ast.operator], BinaryOp] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
-}  # fmt: skip
 # What Python's annotations have.
 _ELSEWHERE = {
     "bool": "a truth value is an int, 0 or 1; a tensor of them is BoolTensor[N]",
@@ -209,9 +207,11 @@ def _size(node: ast.expr, size_of: SizeOf) -> Expr:
             if isinstance(inner, IntConst):
                 return IntConst(-inner.value, span_of(node))
             return Unary("-", inner, INT, span_of(node))
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _SIZE_OPS:
+        case ast.BinOp(left, op, right) if type(op) in SYMBOLS and not isinstance(
+            op, ast.Div | ast.Pow
+        ):
             a, b = _size(left, size_of), _size(right, size_of)
-            return Binary(_SIZE_OPS[type(op)], a, b, INT, span_of(node))
+            return Binary(SYMBOLS[type(op)], a, b, INT, span_of(node))
         case ast.Call(
             func=ast.Name(id="max" | "min" as name), args=[_, _, *_] as args, keywords=[]
         ):

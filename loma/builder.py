@@ -17,7 +17,7 @@ from loma.ir import (
     Index, IntConst, IntType, MakeStruct, NoDiff, Op, Select, Span, Struct, StructType, TensorType,
     Type, Unary, Var,
 )  # fmt: skip
-from loma.ops import INFIX, OPS, AttrInfo, OpInfo
+from loma.ops import INFIX, OPS, PREDICATES, AttrInfo, OpInfo
 from loma.shapes import OpCall
 
 TENSOR_CHOICE = "choose between tensors with where(cond, a, b)"
@@ -25,7 +25,6 @@ VARYING_SIZE = (
     "write sums over range(k) with an index: sum(A[k, j] * x[j] for j in range(k)), or take it at "
     "its full size with zeros outside"
 )
-_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
 def show_type(type_: Type) -> str:
@@ -83,7 +82,7 @@ def same_ints(expr: Expr, type_: Type) -> Expr:
 def truth(expr: Expr) -> Expr:
     """A scalar as an element of a BoolTensor: 1 where it is not 0."""
     match expr:
-        case Binary(op) if op in (*_COMPARISONS, "and", "or"):
+        case Binary(op) if op in PREDICATES:
             return expr
         case Unary("not") | IntConst(0 | 1) | Index(Var(_, TensorType(_, "bool"))):
             return expr
@@ -139,9 +138,9 @@ def binary(op: str, left: Expr, right: Expr, span: Span = NOWHERE) -> Expr:
                 span,
             )
     if isinstance(left.type, TensorType) or isinstance(right.type, TensorType):
-        return operator(INFIX[op], (left, right), {}, span)
+        return operator(INFIX[op].name, (left, right), {}, span)
     result: Type = FLOAT if FLOAT in (left.type, right.type) else INT
-    if op in _COMPARISONS or op in ("and", "or"):
+    if op in PREDICATES:
         result = INT
     if op == "**" and not (isinstance(right, IntConst) and right.value >= 0):
         result = FLOAT
@@ -309,8 +308,9 @@ def attributes(
             hint=errors.suggest(unknown, names),
         )  # fmt: skip
     complete = dict(values)
-    if complete.get("stride") == ():
-        complete["stride"] = complete["kernel_size"]
+    for attr in info.attrs:
+        if isinstance(attr.default, str) and complete[attr.name] == ():
+            complete[attr.name] = complete[attr.default]
     return complete
 
 
@@ -324,7 +324,7 @@ def _check_args(info: OpInfo, args: Sequence[Expr], span: Span) -> None:
             span,
         )
     for position, arg in enumerate(args):
-        name = info.args[min(position, len(info.args) - 1)]
+        name = info.arg(position)
         if info.scalars and is_scalar(arg.type):
             continue
         if not isinstance(arg.type, TensorType):
@@ -349,7 +349,8 @@ def _check_args(info: OpInfo, args: Sequence[Expr], span: Span) -> None:
 def _attr(
     info: OpInfo, attr: AttrInfo, given: dict[str, object], args: Sequence[Expr], span: Span
 ) -> Attr:
-    value = given.get(attr.name, attr.default)
+    copies = isinstance(attr.default, str)
+    value = given.get(attr.name, () if copies else attr.default)
     if value is None:
         raise errors.OperatorArguments(
             f"'{info.name}' needs its attribute '{attr.name}'", span,
@@ -386,13 +387,11 @@ def _attr(
                 span,
             )
         return exprs[0]
-    rank = len(attr.default) if isinstance(attr.default, tuple) else 0
-    if attr.name in ("kernel_size", "stride"):
-        rank = rank or 2
+    rank = attr.count or (len(attr.default) if isinstance(attr.default, tuple) else 0)
     if rank:
         if not isinstance(value, tuple | list):
             exprs = exprs * rank
-        if len(exprs) not in ((0, rank) if attr.default == () else (rank,)):
+        if len(exprs) not in ((0, rank) if copies else (rank,)):
             count = {1: "one int", 2: "two ints", 3: "three ints"}[rank]
             raise errors.OperatorArguments(
                 f"attribute '{attr.name}' of '{info.name}' takes {count}, found {len(exprs)}", span
@@ -418,9 +417,9 @@ def _constant(
         return IntConst(value)
     # a reduction's result type is of lower rank, but its dims name those of its first argument;
     # the *_like operators and the adjoints that carry a shape name dims of what they make
-    like = args[-1] if info.name.endswith("_like") else args[0]
+    like = args[-1] if info.args[-1] in info.constant else args[0]
     own = cast(TensorType, like.type).dims
-    if own is None or info.name in ("slice_into", "scatter_add"):
+    if own is None or any(other.name == "shape" for other in info.attrs):
         return IntConst(value)
     if not -len(own) <= value < len(own):
         raise errors.OperatorArguments(

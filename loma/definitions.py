@@ -264,7 +264,7 @@ def _row(
         return made.type
 
     return OpInfo(
-        make.__name__, args, attrs, shape, make.__doc__ or "", optional=optional,
+        make.__name__, args, attrs, shape, make.__doc__ or "", "defined", optional=optional,
         takes_list=takes_list, any_element=any_element, order=order, scalars=scalars, define=make,
     )  # fmt: skip
 

@@ -119,6 +119,8 @@ BinaryOp: TypeAlias = Literal[
     "+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=", "and", "or"
 ]
 ReduceKind: TypeAlias = Literal["sum", "max", "min", "prod", "argmax", "argmin"]
+POSITIONS = ("argmax", "argmin")  # reductions whose value is a place, an int
+OF_NOTHING = {"sum": 0, "prod": 1}  # the other reductions have no value of no elements
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,11 @@ The pool keeps a quarter more unused than was in use at once since the last :fun
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 from dataclasses import dataclass
-from pathlib import Path
 
-from loma import config
+from loma.backends import pool
 
-_PEAK = 2**64 - 1  # the limit of a pool that keeps a quarter more than its peak
-
-
-# The members of LomaPoolStats of runtime/pool.h, in order.
+# The members of LomaPoolStats of runtime/memory/pool.h, in order.
 _STATS = ("held", "in_use", "peak", "limit", "obtained", "blocks", "requests")
 
 
@@ -54,7 +48,7 @@ def stats() -> Stats:
     _library().loma_pool_stats(found)
     numbers = dict(zip(_STATS, found, strict=True))
     limit = numbers.pop("limit")
-    return Stats(limit=None if limit == _PEAK else limit, **numbers)
+    return Stats(limit=None if limit == pool.PEAK else limit, **numbers)
 
 
 def release() -> int:
@@ -71,53 +65,13 @@ def limit(bytes: int | str | None) -> None:
 
     0 keeps nothing; None, a quarter more than the peak.
     """
-    _library().loma_pool_set_limit(_limit(bytes))
-
-
-def _limit(given: int | str | None) -> int:
-    if given is None:
-        return _PEAK
-    size = config.parse_size(given) if isinstance(given, str) else given
-    if size < 0:
-        raise ValueError(f"a limit of the pool must not be negative, got {size}")
-    return min(size, _PEAK - 1)
-
-
-# -------------------------------------------------------------------------------- the library
-
-_loaded: ctypes.CDLL | None = None
-_lock = threading.Lock()
-
-
-def load(path: Path) -> ctypes.CDLL:
-    """The library of the pool; that file, unless it is loaded already. Set up by the environment
-    when it is first loaded, which must be before a module is."""
-    global _loaded
-    with _lock:
-        if _loaded is None:
-            _loaded = _prepared(path)
-        return _loaded
-
-
-def _prepared(path: Path) -> ctypes.CDLL:
-    # sanitizers must see where each block begins and ends
-    on = "pool" in config.optimisations() and config.sanitizer() is None
-    kept = _limit(config.pool_limit())
-    try:  # a module that was imported by hand may have brought it
-        library = ctypes.CDLL(path.name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:
-        library = ctypes.CDLL(str(path))
-    library.loma_pool_release.restype = ctypes.c_uint64
-    library.loma_pool_set_limit.argtypes = (ctypes.c_uint64,)
-    if not on:
-        library.loma_pool_disable()
-    library.loma_pool_set_limit(kept)
-    return library
+    _library().loma_pool_set_limit(pool.limit(bytes))
 
 
 def _library() -> ctypes.CDLL:
-    if _loaded is not None:
-        return _loaded
+    known = pool.loaded()
+    if known is not None:
+        return known
     from loma.backends import toolchain
 
-    return load(toolchain.memory_library())
+    return pool.load(toolchain.memory_library())

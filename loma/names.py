@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from loma.effects import counters, effects, written
 from loma.ir import (
-    INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, TensorType, Unpack,
-    Var,
+    INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, TensorType, Var,
 )  # fmt: skip
 from loma.walk import (
     expressions, map_blocks, map_children, map_expressions, statements, substitute, variables, walk,
-    written_names,
 )  # fmt: skip
 
 
@@ -45,14 +44,11 @@ def names_of(function: Function) -> set[str]:
     for type_ in [param.type for param in function.params] + list(function.results):
         if isinstance(type_, TensorType) and type_.dims is not None:
             found.update(name for dim in type_.dims for name in variables(dim))
+    found |= counters(function.body)
     for stmt in statements(function.body):
         match stmt:
-            case For(counter):
-                found.add(counter)
             case Declare(target) if isinstance(target.type, TensorType) and target.type.dims:
                 found.update(name for dim in target.type.dims for name in variables(dim))
-            case Unpack(targets):
-                found.update(target.name for target in targets)
             case _:
                 pass
         found |= axes_of(stmt)
@@ -78,11 +74,11 @@ def without_locals(function: Function, taken: Iterable[str]) -> Function:
     taken = set(taken)
     names = Names(names_of(function) | taken)
     types = {
-        stmt.target.name: stmt.target.type
-        for stmt in statements(function.body)
-        if isinstance(stmt, Declare)
+        var.name: var.type
+        for own in map(effects, statements(function.body))
+        for var in (*own.declares, *own.counters, *own.writes)
+        if isinstance(var, Var)
     }
-    types |= {stmt.counter: INT for stmt in statements(function.body) if isinstance(stmt, For)}
     new: dict[str, Expr] = {
         name: Var(names.fresh(name), type_) for name, type_ in types.items() if name in taken
     }
@@ -101,15 +97,9 @@ def without_locals(function: Function, taken: Iterable[str]) -> Function:
 def with_own_indices(function: Function, taken: Iterable[str] = ()) -> Function:
     """The function with other names for the indices and counters that have one of those, or that of
     a variable that is declared behind them: a derivative comes back to their statements later."""
-    declared = {
-        name
-        for stmt in statements(function.body)
-        if isinstance(stmt, Declare | Unpack)
-        for name in written_names((stmt,))
-    }
-    counters = {stmt.counter for stmt in statements(function.body) if isinstance(stmt, For)}
     names = Names({*names_of(function), *taken})
-    shared = sorted(declared.union(taken) & (axis_names(function) | counters))
+    declared = written(function.body).union(taken)
+    shared = sorted(declared & (axis_names(function) | counters(function.body)))
     new = {name: names.fresh(name) for name in shared}
     if not new:
         return function

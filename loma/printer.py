@@ -194,8 +194,8 @@ def _arguments(op: Op) -> list[str]:
 def _is_default(op: Op, attr: AttrInfo, value: Attr) -> bool:
     if attr.default is None:
         return False
-    if attr.default == () and attr.name == "stride":
-        return value == dict(op.attrs)["kernel_size"]
+    if isinstance(attr.default, str):
+        return value == dict(op.attrs)[attr.default]
     if isinstance(attr.default, tuple):
         return value == tuple(map(IntConst, attr.default))
     return isinstance(attr.default, int) and value == IntConst(attr.default)

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -30,6 +31,7 @@ from loma.ir import (
     Unary,
     Var,
 )
+from loma.ops import INFIX
 from loma.printer import print_type
 from loma.sizes import bindings, dims_of, scaled_size
 from loma.walk import statements, walk
@@ -55,7 +57,7 @@ def sample_arguments(
     seed: int = 0,
     positive: bool = False,
     complete: bool = False,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """A value for each argument that Python passes, by name, in order.
 
     Tensors are float64 and standard normal (``positive``: uniform in [0.5, 1.5]), integer tensors
@@ -80,7 +82,7 @@ def sample_arguments(
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     places = _places(function)
-    arguments: dict[str, object] = {}
+    arguments: dict[str, Any] = {}
     total = 0
     for param in params:
         match param.type:
@@ -228,7 +230,7 @@ def _evaluate(function: Function, expr: Expr, env: Mapping[str, int]) -> int:
             return -_evaluate(function, operand, env)
         case Binary(op, left, right):
             a, b = _evaluate(function, left, env), _evaluate(function, right, env)
-            if op in ("/", "//", "%") and b == 0:
+            if INFIX[op].divides and b == 0:
                 raise SampleError(f"{function.name}: the sizes divide by zero in a dimension")
             match op:
                 case "+":

@@ -161,12 +161,16 @@ def like(call: OpCall) -> TensorType:
 def broadcast(call: OpCall) -> TensorType:
     element = _element(call)
     element = "int" if element == "bool" else element
-    if call.name == "div" and element == "int":
+    return TensorType(_broadcast_dims(call), element)
+
+
+def quotient(call: OpCall) -> TensorType:
+    if _element(call) in ("int", "bool"):
         raise errors.BinaryOpTypeMismatch(
             "'/' takes float tensors, found two of ints", call.span,
             hint="multiply one of them by 1.0 first",
         )  # fmt: skip
-    return TensorType(_broadcast_dims(call), element)
+    return broadcast(call)
 
 
 def compare(call: OpCall) -> TensorType:

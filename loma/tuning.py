@@ -1,7 +1,7 @@
 """Which form of a computation was measured to be the fastest, for which sizes.
 
 The runtime measures at first use and writes one file for each problem into the folder ``tuning`` of
-the cache (``backends/libtorch/runtime/tuning.h``). Where it cannot write, what a process has chosen
+the cache (``runtime/convolution/tuning.h``). Where it cannot write, what a process has chosen
 is known only in that process.
 """
 

@@ -8,11 +8,11 @@ from typing import Literal, assert_never
 from loma import builder, errors, sizes
 from loma.builtins import BUILTINS
 from loma.ir import (
-    FLOAT, INT, ArrayType, Attr, Axis, Binary, Builtin, Call, Expr, FloatConst, Function, Index,
-    IntConst, MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, StackType, Stmt, Struct,
+    FLOAT, INT, POSITIONS, ArrayType, Attr, Axis, Binary, Builtin, Call, Expr, FloatConst, Function,
+    Index, IntConst, MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, StackType, Stmt, Struct,
     StructType, TensorType, TupleType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.ops import OPS
+from loma.ops import OPS, PREDICATES
 from loma.unbounded import is_borrowed, is_unbounded
 
 Kind = Literal["In", "Out", "local", "size", "counter", "axis"]
@@ -189,7 +189,7 @@ class Expressions:
                 hidden = self.scoped(axes)
                 type_ = self.scalar(body)
                 self.unscoped(hidden)
-                return INT if kind in ("argmax", "argmin") else type_
+                return INT if kind in POSITIONS else type_
             case ZeroPad(read):
                 self.require(isinstance(read.base.type, TensorType), "zero_pad takes a tensor read")
                 return self.expr(read)
@@ -218,7 +218,7 @@ class Expressions:
 
     def binary(self, expr: Binary) -> Type:
         left, right = self.scalar(expr.left), self.scalar(expr.right)
-        if expr.op in ("and", "or", "<", "<=", ">", ">=", "==", "!="):
+        if expr.op in PREDICATES:
             return INT
         if expr.op == "**" and not (isinstance(expr.right, IntConst) and expr.right.value >= 0):
             return FLOAT

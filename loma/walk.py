@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import assert_never
+from typing import TypeGuard, assert_never
 
 from loma.ir import (
     INT, ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
@@ -194,6 +194,21 @@ def root(place: Expr) -> str:
             raise AssertionError(place)
 
 
+def is_place(expr: Expr) -> TypeGuard[Place]:
+    """Whether the expression is a variable or a part of one."""
+    while isinstance(expr, Index | Member):
+        expr = expr.base
+    return isinstance(expr, Var)
+
+
+def subscripts(place: Expr) -> Iterator[Expr]:
+    """The subscripts on the way to a place."""
+    while isinstance(place, Index | Member):
+        if isinstance(place, Index):
+            yield from place.subscripts
+        place = place.base
+
+
 def blocks(stmt: Stmt) -> tuple[tuple[Stmt, ...], ...]:
     """The statement's nested blocks."""
     match stmt:
@@ -266,58 +281,14 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
             assert_never(stmt)
 
 
-def written(stmt: Stmt, functions: dict[str, Function]) -> list[str]:
-    """The variables that a statement itself gives values to, declarations aside."""
-    return [root(place) for place in written_places(stmt, functions)]
-
-
-def written_places(stmt: Stmt, functions: dict[str, Function]) -> list[Place]:
-    """The places that a statement itself gives values to, declarations and stacks aside."""
-    match stmt:
-        case Assign(target) | AtomicAdd(target) | Zero(target) | Pop(_, target):
-            return [target]
-        case Unpack(targets):
-            return list(targets)
-        case CallStmt(call):
-            return out_places(call, functions[call.function])
-        case _:
-            return []
-
-
-def out_places(call: Call, callee: Function) -> list[Place]:
-    """The places that a call passes as ``Out``."""
-    found: list[Place] = []
-    for arg, param in zip(call.args, callee.params, strict=True):
-        if param.mode == "Out":
-            assert isinstance(arg, Var | Index | Member)
-            found.append(arg)
-    return found
+def own_names(stmt: Stmt) -> set[str]:
+    """Variables that occur in a statement itself, and are no reduction's axis."""
+    return {name for expr in expressions(stmt) for name in free_variables(expr)}
 
 
 def mentioned_names(body: tuple[Stmt, ...]) -> set[str]:
     """Variables that occur in statements, nested ones included, and are no reduction's axis."""
-    return {name for s in statements(body) for e in expressions(s) for name in free_variables(e)}
-
-
-def written_names(body: tuple[Stmt, ...]) -> set[str]:
-    """Variables that statements declare or change, as wholes or in part."""
-    found: set[str] = set()
-    for stmt in statements(body):
-        match stmt:
-            case Assign(target) | IndexAssign(target) | Zero(target) | AtomicAdd(target):
-                found.add(root(target))
-            case Pop(_, target):
-                found.add(root(target))
-            case Declare(target):
-                found.add(target.name)
-            case Unpack(targets):
-                found |= {t.name for t in targets}
-            case CallStmt(call):
-                found |= {arg.name for arg in call.args if isinstance(arg, Var)}
-                found |= {root(arg) for arg in call.args if isinstance(arg, Index)}
-            case _:
-                continue
-    return found
+    return {name for stmt in statements(body) for name in own_names(stmt)}
 
 
 def aggregates(function: Function) -> Iterator[tuple[Type, Span]]:

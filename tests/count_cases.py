@@ -63,7 +63,8 @@ def _power(a: Tensor, start: Tensor) -> tuple[Tensor, int]:
 
 
 def _conjugate_gradients(a: Tensor, b: Tensor) -> Tensor:
-    return torch.linalg.solve(a @ a.T + torch.eye(len(b), dtype=b.dtype), b)
+    solution: Tensor = torch.linalg.solve(a @ a.T + torch.eye(len(b), dtype=b.dtype), b)
+    return solution
 
 
 def _collatz(x: Tensor, n: int) -> tuple[Tensor, int]:

@@ -36,7 +36,7 @@ class Scene:
     scale : float
 """
 V1, V2 = {"x": 0.3, "y": -0.8}, {"x": 1.1, "y": 0.6}
-RAY1 = {"origin": V1, "hits": [1, 0], "at": [0.1, 0.7, -0.4]}
+RAY1: dict[str, Any] = {"origin": V1, "hits": [1, 0], "at": [0.1, 0.7, -0.4]}
 RAY2 = {"origin": V2, "hits": [0, 1], "at": [-0.9, 0.2, 0.5]}
 SCENE = {"rays": [RAY1, RAY2], "scale": 1.7}
 

@@ -265,11 +265,12 @@ class Expressions:
         if kind < 75:
             return f"({self._condition(depth - 1)})"
         if kind < 82:
-            return self._pick(
+            choice: str = self._pick(
                 f"max({first}, {self._int(depth - 1)})", f"min({first}, {self._int(depth - 1)})",
                 f"clamp({first}, BACK, {self._int(0)})", f"sign({first})",
                 f"len(range({self._int(0)}, {first}, {self._pick('1', 'TWO', 'BACK')}))",
             )  # fmt: skip
+            return choice
         if kind < 88:
             return f"({first} if {self._condition(depth - 1)} else {self._int(depth - 1)})"
         if kind < 94:
@@ -285,12 +286,13 @@ class Expressions:
             op = self._pick("<", ">", "==", "!=")
             return f"{self._int(depth)} {op} {self._int(depth)}"
         if kind < 70:
-            return self._pick(
+            choice: str = self._pick(
                 f"BACK <= {self._int(0)} < {self._int(0)}",
                 f"isfinite({self._float(1)})",
                 f"{self._float(0)} < HALF <= {self._float(0)} < RATIO",
                 f"not isnan({self._float(1)})",
             )
+            return choice
         if kind < 80:
             return f"not ({self._condition(depth - 1)})"
         if kind < 90:

@@ -249,7 +249,10 @@ def _augmented(tree: ast.Module, rng: random.Random) -> None:
 
 def _results(tree: ast.Module, rng: random.Random) -> None:
     """A function that gives nothing back, or its result twice."""
-    function = rng.choice(_nodes(tree, ast.FunctionDef) or [ast.FunctionDef("f", body=[])])
+    functions = _nodes(tree, ast.FunctionDef)
+    if not functions:
+        return
+    function = rng.choice(functions)
     last = function.body[-1] if function.body else None
     if not isinstance(last, ast.Return) or function.returns is None or last.value is None:
         return

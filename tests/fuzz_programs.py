@@ -234,7 +234,7 @@ class Generator(Expressions):
     def _stack(self) -> None:
         """A loop that pushes, and one that takes as much off again."""
         places = [p for p in self._scope.places if p.writable]
-        types = [FLOAT, FLOAT, INT, *map(StructType, self._structs)]
+        types: list[Type] = [FLOAT, FLOAT, INT, *map(StructType, self._structs)]
         types = [t for t in types if self._find(t, places) is not None]
         if not types:
             return
@@ -371,10 +371,10 @@ class Generator(Expressions):
             if op != "=" and self._scope.times > 3:
                 op = "="
             return self._line(f"{target} {op} {value}")
-        value = self._maybe_of_type(type_)
-        if value is None or value == target:
+        whole = self._maybe_of_type(type_)
+        if whole is None or whole == target:
             return self._assign_float()
-        return self._line(f"{target} = {value}")
+        return self._line(f"{target} = {whole}")
 
     def _add(self, shared: Place) -> None:
         """To a part of what work items share."""

@@ -270,15 +270,15 @@ class Operators:
             dims[a], dims[b] = dims[b], dims[a]
             return same(f"transpose({x.name}, {a}, {b - rank})"), tuple(dims)
         if kind == 2 and rank > 1:
-            dims = (f"({x.dims[0]}) * ({x.dims[1]})", *x.dims[2:])
-            listed = ", ".join(dims)
+            shape = (f"({x.dims[0]}) * ({x.dims[1]})", *x.dims[2:])
+            listed = ", ".join(shape)
             return same(
-                f"reshape({x.name}, [{rng.choice((listed, ', '.join(('-1', *dims[1:]))))}])"
-            ), dims
+                f"reshape({x.name}, [{rng.choice((listed, ', '.join(('-1', *shape[1:]))))}])"
+            ), shape
         if kind == 3:
             return same(f"expand({x.name}, [2, {', '.join(x.dims)}])"), ("2", *x.dims)
-        subscripts, dims = self.slices(x)
-        return same(f"sin({x.name}[{', '.join(subscripts)}])"), dims
+        subscripts, left = self.slices(x)
+        return same(f"sin({x.name}[{', '.join(subscripts)}])"), left
 
     def slices(self, x: Variable) -> tuple[list[str], tuple[str, ...]]:
         """Subscripts that make a part of x, with at least one ``:`` or ``...``, and its dims."""

@@ -39,7 +39,8 @@ def _kalman(z: Tensor, a: Tensor, c: Tensor, q: Tensor, r: Tensor) -> Tensor:
 
 
 def _solve(m: Tensor, b: Tensor) -> Tensor:
-    return torch.linalg.solve(m @ m.T + 3 * torch.eye(len(b), dtype=b.dtype), b)
+    solution: Tensor = torch.linalg.solve(m @ m.T + 3 * torch.eye(len(b), dtype=b.dtype), b)
+    return solution
 
 
 def _hmm(e: Tensor, moves: Tensor, start: Tensor) -> Tensor:
@@ -113,8 +114,8 @@ def _retention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor) -> Tensor:
 
 def _process(x: Tensor, y: Tensor, width: Tensor) -> Tensor:
     k = torch.exp(-((x[:, None] - x) ** 2) / (2 * width**2)) + 0.1 * torch.eye(len(x)).to(x)
-    lower = torch.linalg.cholesky(k)
-    a = torch.linalg.solve_triangular(lower, y[:, None], upper=False)
+    lower: Tensor = torch.linalg.cholesky(k)
+    a: Tensor = torch.linalg.solve_triangular(lower, y[:, None], upper=False)
     return 0.5 * (a * a).sum() + torch.log(lower.diagonal()).sum()
 
 

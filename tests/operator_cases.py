@@ -38,7 +38,7 @@ class Case:
         return f"def op_{self.name}({params}) -> {self.result}:\n{indented}\n"
 
     def _params(self) -> list[tuple[str, str, tuple[int, ...], int]]:
-        out = []
+        out: list[tuple[str, str, tuple[int, ...], int]] = []
         for part in self.params.split(";"):
             name, _, kind = (piece.strip() for piece in part.partition(":"))
             high = 0

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from index_cases import Case
 
 import loma
 from loma.ad import SplitPair, differentiate, split_pairs
@@ -232,6 +233,12 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
+def jvp(function: Callable[..., Any], point: Any, along: Any) -> tuple[Any, Any]:
+    """Results and their derivatives in a direction, by forward mode of torch."""
+    results, tangents, *_ = torch.func.jvp(function, point, along)
+    return results, tangents
+
+
 def derivatives(
     function: Callable[..., Any], args: Sequence[Any], weights: Sequence[Any], directions: Any
 ) -> tuple[Tensors, Tensors, Tensors]:
@@ -251,6 +258,7 @@ def derivatives(
         for y, w in zip(results, own, strict=True)
         if isinstance(y, torch.Tensor) and y.requires_grad
     ]
+    first: Any = None
     if pairs:
         first = torch.autograd.grad(
             [y for y, _ in pairs], leaves, [w for _, w in pairs],
@@ -354,6 +362,14 @@ def check(
         twice = program.second_adjoint(name, args, weights, along, compiled=True)
         for k, (value, right) in enumerate(zip(twice, again, strict=True)):
             close(value, right, tolerance, f"libtorch, second derivative {k}")
+
+
+def check_case(program: Program, case: Case, *, second: bool = True, libtorch: bool = True) -> None:
+    """The same of a case, at its own arguments and with what it leaves out."""
+    check(
+        program, entry(case.text), case.arguments(), case.reference,
+        smooth=case.smooth, second=second and case.second, libtorch=libtorch,
+    )  # fmt: skip
 
 
 def _check_compiled(

@@ -35,7 +35,8 @@ def _soft_dtw(c: Tensor) -> Tensor:
 
 
 def _cholesky(a: Tensor) -> Tensor:
-    return torch.linalg.cholesky(_positive(a))
+    lower: Tensor = torch.linalg.cholesky(_positive(a))
+    return lower
 
 
 def _positive(a: Tensor) -> Tensor:
@@ -44,7 +45,8 @@ def _positive(a: Tensor) -> Tensor:
 
 def _solve(a: Tensor, b: Tensor) -> Tensor:
     lower = torch.tril(a, -1) + torch.diag(3 + a.diagonal() ** 2)
-    return torch.linalg.solve_triangular(lower, b[:, None], upper=False)[:, 0]
+    solution: Tensor = torch.linalg.solve_triangular(lower, b[:, None], upper=False)[:, 0]
+    return solution
 
 
 def _wave(start: Tensor, c: Tensor, steps: int) -> Tensor:

@@ -261,6 +261,17 @@ def f(x : In[float]) -> tuple[float, float]:
 """,
         [0.7],
     ),
+    "results named like the derivative's arguments": (
+        """
+def g(x : In[float]) -> tuple[int, float]:
+    return 3, x * x
+
+def f(x : In[float]) -> float:
+    _d_x, _d_result = g(x)
+    return _d_x * _d_result
+""",
+        [0.7],
+    ),
     "calls with Out arguments": (
         """
 def scale(x : In[float], y : Out[float], a : Out[Array[float, 2]]):

@@ -34,12 +34,12 @@ BFLOAT16, FLOAT16, FLOAT32, FLOAT64 = torch.bfloat16, torch.float16, torch.float
 
 
 @pytest.fixture(scope="module")
-def program():
+def program() -> loma.LomaModule:
     return loma.compile(PROGRAM)
 
 
 @pytest.fixture
-def mixed():
+def mixed() -> tuple[Tensor, Tensor, Tensor]:
     """Arguments of ``scale``: bfloat16 from a layer before, float32 parameters."""
     x = torch.randn(3, 4, dtype=BFLOAT16, requires_grad=True)
     w = torch.randn(4, requires_grad=True)
@@ -54,7 +54,9 @@ def autocast(enabled: bool = True) -> torch.autocast:
 # ---------------------------------------------------------------------------------- functions
 
 
-def test_arguments_are_cast_to_the_widest_dtype(program, mixed):
+def test_arguments_are_cast_to_the_widest_dtype(
+    program: loma.LomaModule, mixed: tuple[Tensor, Tensor, Tensor]
+) -> None:
     x, w, a = mixed
     with autocast():
         y = program.scale(x, w, a, 3)
@@ -83,7 +85,9 @@ def test_arguments_are_cast_to_the_widest_dtype(program, mixed):
         ((FLOAT16, FLOAT16), FLOAT16),
     ],
 )
-def test_one_dtype_is_kept_and_several_become_the_widest(program, dtypes, widest):
+def test_one_dtype_is_kept_and_several_become_the_widest(
+    program: loma.LomaModule, dtypes: tuple[torch.dtype, torch.dtype], widest: torch.dtype
+) -> None:
     x, w = (torch.randn(shape).to(d) for shape, d in zip(((3, 4), (4,)), dtypes, strict=True))
     expected = program.scale(x.to(widest), w.to(widest), 0.1, 1)
     operator = getattr(torch.ops, program.__name__).scale
@@ -93,7 +97,7 @@ def test_one_dtype_is_kept_and_several_become_the_widest(program, dtypes, widest
             assert torch.equal(y, expected)
 
 
-def test_numbers_are_not_rounded_to_the_narrow_dtype(program):
+def test_numbers_are_not_rounded_to_the_narrow_dtype(program: loma.LomaModule) -> None:
     x, w = torch.ones(1, 1, dtype=BFLOAT16), torch.ones(1)
     traced = torch.compile(program.scale, fullgraph=True, backend="aot_eager")
     with autocast():
@@ -103,7 +107,7 @@ def test_numbers_are_not_rounded_to_the_narrow_dtype(program):
             assert given.item() == torch.tensor(0.1).item()
 
 
-def test_integer_tensors_and_scalar_results(program):
+def test_integer_tensors_and_scalar_results(program: loma.LomaModule) -> None:
     x, y, order = torch.randn(5).bfloat16(), torch.randn(5), torch.arange(5)
     with autocast():
         s = program.total(x, y, order)
@@ -111,7 +115,7 @@ def test_integer_tensors_and_scalar_results(program):
     torch.testing.assert_close(s, (x.float() * y * order).sum())
 
 
-def test_a_function_of_float32_only_gets_float32(program):
+def test_a_function_of_float32_only_gets_float32(program: loma.LomaModule) -> None:
     x = torch.randn(5)
     narrow, wide = x.bfloat16(), x.double()
     traced = torch.compile(program.single, fullgraph=True, backend="aot_eager")
@@ -124,7 +128,9 @@ def test_a_function_of_float32_only_gets_float32(program):
         program.single(narrow, 0.1)
 
 
-def test_explicit_derivatives(program, mixed):
+def test_explicit_derivatives(
+    program: loma.LomaModule, mixed: tuple[Tensor, Tensor, Tensor]
+) -> None:
     x, w, a = (value.detach() for value in mixed)
     seed = torch.randn(3, 4, dtype=BFLOAT16)
     with autocast():
@@ -135,7 +141,9 @@ def test_explicit_derivatives(program, mixed):
 
 
 @pytest.mark.full
-def test_second_derivatives_and_backward_inside(program, mixed):
+def test_second_derivatives_and_backward_inside(
+    program: loma.LomaModule, mixed: tuple[Tensor, Tensor, Tensor]
+) -> None:
     x, w, a = mixed
     with autocast():
         y = program.scale(x, w, a, 1)
@@ -145,7 +153,7 @@ def test_second_derivatives_and_backward_inside(program, mixed):
     torch.testing.assert_close(second, (2.0 * a * x).bfloat16(), rtol=0.02, atol=0.0)
 
 
-def test_out_tensors_are_widened_for_but_never_cast(program):
+def test_out_tensors_are_widened_for_but_never_cast(program: loma.LomaModule) -> None:
     narrow, single = torch.ones(3, dtype=BFLOAT16), torch.zeros(3)
     place = single.data_ptr()
     with autocast():
@@ -160,7 +168,9 @@ def test_out_tensors_are_widened_for_but_never_cast(program):
     assert torch.equal(narrow, torch.ones(3, dtype=BFLOAT16))
 
 
-def test_without_autocast_dtypes_must_agree(program, mixed):
+def test_without_autocast_dtypes_must_agree(
+    program: loma.LomaModule, mixed: tuple[Tensor, Tensor, Tensor]
+) -> None:
     message = "scale: argument 'w' is float32, but the call's dtype is bfloat16"
     x, w, a = mixed
     with pytest.raises(TypeError, match=message):
@@ -172,7 +182,7 @@ def test_without_autocast_dtypes_must_agree(program, mixed):
 
 
 @pytest.mark.parametrize(("first", "second"), [("int64", "float32"), ("float32", "complex64")])
-def test_other_dtypes_are_refused(program, first, second):
+def test_other_dtypes_are_refused(program: loma.LomaModule, first: str, second: str) -> None:
     name, got = ("x", first) if first == "int64" else ("w", second)
     x = torch.ones(3, 4, dtype=getattr(torch, first))
     w = torch.ones(4, dtype=getattr(torch, second))
@@ -183,7 +193,7 @@ def test_other_dtypes_are_refused(program, first, second):
         program.scale(x, w, 1.0, 1)
 
 
-def test_sums_of_float16_are_computed_in_float32(program):
+def test_sums_of_float16_are_computed_in_float32(program: loma.LomaModule) -> None:
     x, y = torch.full((1000,), 300.0, dtype=FLOAT16), torch.full((1000,), 0.5, dtype=FLOAT16)
     order = torch.ones(1000, dtype=torch.int64)
     order[500:] = -1  # half of the sum is beyond what float16 holds

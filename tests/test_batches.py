@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -181,7 +182,7 @@ def test_batches_are_new_tensors(data: ImageSet) -> None:
         ({"batch": 4, "shift": SIZE}, "shift 12 is not possible"),
     ],
 )
-def test_wrong_arguments(data: ImageSet, arguments: dict[str, int], message: str) -> None:
+def test_wrong_arguments(data: ImageSet, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Batches(data, 4, **{"seed": 0, **arguments})
 
@@ -204,7 +205,7 @@ def _counting(made: list[int]) -> Iterator[int]:
         yield number
 
 
-def _wait_for(what: object, condition: object) -> None:
+def _wait_for(what: object, condition: Callable[[], object]) -> None:
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, what
@@ -250,7 +251,8 @@ def test_a_loop_that_fails_leaves_no_thread(data: ImageSet) -> None:
 
 def test_an_iterator_in_a_cycle_leaves_no_thread(data: ImageSet) -> None:
     class Holder:
-        pass
+        itself: Holder
+        items: Iterator[Batch]
 
     holder = Holder()
     holder.itself, holder.items = holder, Batches(data, 4, 2, seed=0).epoch(0)

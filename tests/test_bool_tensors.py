@@ -115,11 +115,11 @@ def switch(x: Tensor, m: Tensor) -> Tensor:
 
 @pytest.mark.full
 @pytest.mark.parametrize("mask", [MASK, MASK.t().contiguous().t(), MASK[:, :0]])
-def test_attention(program, mask):
+def test_attention(program: Program, mask: Tensor) -> None:
     check(program, "attend", (real(2, 3, mask.shape[1]), mask, real(2, mask.shape[1])), attend)
 
 
-def test_masks_that_change_in_a_loop(program):
+def test_masks_that_change_in_a_loop(program: Program) -> None:
     check(program, "switch", (real(6), torch.arange(6) % 3 == 0), switch)
 
 
@@ -160,7 +160,9 @@ VALUES: list[tuple[str, tuple[Any, ...], Callable[..., Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "args", "reference"), VALUES)
-def test_values(program, name, args, reference):
+def test_values(
+    program: Program, name: str, args: tuple[Any, ...], reference: Callable[..., Any]
+) -> None:
     expected = as_tuple(reference(*args))
     if name == "compare":  # `a` is declared to be returned as an IntTensor, `b` the other way
         assert expected[0].dtype == torch.int64
@@ -170,7 +172,7 @@ def test_values(program, name, args, reference):
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int16", "int8", "uint8"])
-def test_narrow_ints_are_widened(program, dtype):
+def test_narrow_ints_are_widened(program: Program, dtype: str) -> None:
     args = (MASK, K.abs().to(getattr(torch, dtype)))
     expected = program.compiled("sums")(MASK, K.abs())
     for found in (program.compiled("sums")(*args), program.value("sums", args)):
@@ -178,7 +180,7 @@ def test_narrow_ints_are_widened(program, dtype):
             torch.testing.assert_close(torch.as_tensor(value), torch.as_tensor(right))
 
 
-def test_out_arguments(program):
+def test_out_arguments(program: Program) -> None:
     x, seen = real(6), torch.tensor([True, False] * 6)[::2][:6].clone()
     times = torch.arange(6)
     expected = seen | (x > 0.5)
@@ -211,12 +213,14 @@ REFUSED: list[tuple[str, tuple[Any, ...], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("name", "args", "error", "message"), REFUSED)
-def test_what_is_refused(program, name, args, error, message):
+def test_what_is_refused(
+    program: Program, name: str, args: tuple[Any, ...], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         program.compiled(name)(*args)
 
 
-def test_torch_compile(program):
+def test_torch_compile(program: Program) -> None:
     moves, switch, compare = map(program.compiled, ("moves", "switch", "compare"))
     m = torch.arange(6) % 3 == 0
     traced = torch.compile(
@@ -234,7 +238,7 @@ def test_torch_compile(program):
     assert torch.equal(mine, theirs)
 
 
-def test_text():
+def test_text() -> None:
     module = parse(MASKS + LOOPS)
     assert parse(print_module(module)) == module
 
@@ -250,7 +254,7 @@ def test_text():
         ("y = m / m", "takes float tensors, found two of ints"),
     ],
 )
-def test_mistakes(line, message):
+def test_mistakes(line: str, message: str) -> None:
     with pytest.raises(errors.UserError) as caught:
         parse(f"""
 def g(m : In[BoolTensor[N]], k : Out[IntTensor[N]]):

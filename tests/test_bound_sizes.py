@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,12 +78,14 @@ CASES: list[tuple[str, tuple[Any, ...], Any]] = [
 
 
 @pytest.mark.parametrize(("name", "args", "reference"), CASES)
-def test_values_and_derivatives(program, name, args, reference):
+def test_values_and_derivatives(
+    program: Program, name: str, args: tuple[Any, ...], reference: Callable[..., Any]
+) -> None:
     check(program, name, args, reference)
 
 
 @pytest.mark.full
-def test_second_derivatives_by_autograd(program):
+def test_second_derivatives_by_autograd(program: Program) -> None:
     for name, x in (("gated", real(2, 3, 4)), ("slopes", real(3, 2))):
         function, more = program.compiled(name), (2,) if name == "slopes" else ()
         assert torch.autograd.gradgradcheck(
@@ -98,14 +101,16 @@ WRONG: list[tuple[str, tuple[Any, ...], str]] = [
 
 
 @pytest.mark.parametrize(("name", "args", "message"), WRONG)
-def test_calls_that_do_not_fit(program, name, args, message):
+def test_calls_that_do_not_fit(
+    program: Program, name: str, args: tuple[Any, ...], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         program.compiled(name)(*args)
     with pytest.raises(ValueError, match=message):
         program.value(name, args)
 
 
-def test_calls_from_inside_that_do_not_fit(program):
+def test_calls_from_inside_that_do_not_fit(program: Program) -> None:
     for x, z in ((real(4, 2), real(3, 2)), (real(5, 2), real(0, 2))):
         with pytest.raises(ValueError, match=r"(inner|slopes): argument 'x'"):
             program.compiled("calls")(x, z)
@@ -113,7 +118,7 @@ def test_calls_from_inside_that_do_not_fit(program):
             program.value("calls", (x, z))
 
 
-def test_dynamic_shapes(program):
+def test_dynamic_shapes(program: Program) -> None:
     function = program.compiled("gated")
     torch._dynamo.reset()
     counters.clear()
@@ -126,7 +131,7 @@ def test_dynamic_shapes(program):
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_text():
+def test_text() -> None:
     module = differentiate(parse(f"{GATED}\nd_gated = rev_diff(gated)\n"))
     text = print_module(module)
     assert "_d_x : Out[Tensor[B, T, 2 * D]]" in text
@@ -134,7 +139,7 @@ def test_text():
 
 
 @pytest.mark.parametrize("size", ["c * N + 2", "N * N", "M + N", "4 - N", "max(N, 1)", "0 * N"])
-def test_what_binds_nothing(size):
+def test_what_binds_nothing(size: str) -> None:
     text = (
         f"def f(x : In[Tensor[{size}]], y : In[Tensor[M]], c : In[int]) -> float:\n    return 1.0"
     )
@@ -142,7 +147,7 @@ def test_what_binds_nothing(size):
         parse(text)
 
 
-def test_the_dimension_where_a_size_stands_alone_binds_it():
+def test_the_dimension_where_a_size_stands_alone_binds_it() -> None:
     text = """
 def f(x : In[Tensor[2 * N]], y : In[Tensor[N]], z : In[Tensor[N + N + 1 - 2]]) -> int:
     return N
@@ -153,7 +158,7 @@ def f(x : In[Tensor[2 * N]], y : In[Tensor[N]], z : In[Tensor[N + N + 1 - 2]]) -
         interpreter.call("f", real(5).numpy(), real(3).numpy(), real(5).numpy())
 
 
-def test_constant_sizes_are_checked_when_it_is_compiled():
+def test_constant_sizes_are_checked_when_it_is_compiled() -> None:
     for size in (4, 1):
         with pytest.raises(errors.ShapeMismatch, match=r"must be Tensor\[2 \* D \+ 3\], found"):
             parse(f"""
@@ -165,7 +170,7 @@ def g(x : In[Tensor[{size}]]) -> int:
 """)
 
 
-def test_samples():
+def test_samples() -> None:
     text = (
         "def f(x : In[Tensor[3 * D - 7, 2 * E]], y : In[Tensor[E - 4]]) -> int:\n    return D + E"
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -157,7 +157,7 @@ def module() -> Any:
 
 
 @pytest.mark.parametrize("backend", ["interpreter", "double", "float"])
-def test_scalar_functions(module: Any, backend: str) -> None:
+def test_scalar_functions(module: Any, backend: Literal["interpreter", "double", "float"]) -> None:
     dtype = torch.float32 if backend == "float" else torch.float64
     host: Any = Interpreter(module)
     if backend != "interpreter":
@@ -221,6 +221,7 @@ def test_index_statements(dtype: torch.dtype) -> None:
     value = loma.compile(tensor_program()).elements(*args)
     first = torch.autograd.grad(value.sum(), args, create_graph=True)
     along = sum(c * g.sum() for c, g in zip(ALONG, first, strict=True))
+    assert isinstance(along, Tensor)
     second = torch.autograd.grad(along, args)
     for number, name in enumerate(NAMES):
         count = arity(name)

@@ -119,7 +119,7 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Use]:
     files = [module.__folder__ / name for name in ("module.so", toolchain.MEMORY_LIBRARY)]
     for path in (*files, found / toolchain.SPECIALISATION_FILE):
         shutil.copy(path, prepared)
-    shutil.copy(extension().__file__, prepared / "extension.so")
+    shutil.copy(str(extension().__file__), prepared / "extension.so")
     for name in ("module.o", "core.o", "library.o", "python.o", "pool.o", "prelude.h.gch"):
         (prepared / name).write_text(f"{name}, which nobody reads\n")
     compiler = prepared / "compiler"

@@ -49,7 +49,10 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def fill(text: str = "made") -> Callable[[Path], None]:
-    return lambda draft: (draft / "file").write_text(text) and None
+    def write(draft: Path) -> None:
+        (draft / "file").write_text(text)
+
+    return write
 
 
 def refuse(draft: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from loma.check import GradientError, check_gradients
 
 
-def affine(x, w, b=0.0):
+def affine(x: Tensor, w: Tensor, b: float = 0.0) -> Tensor:
     return x @ w + b
 
 
@@ -16,23 +19,23 @@ class WrongSine(torch.autograd.Function):
     """sin with a derivative that is off in its last element only."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         return torch.sin(x)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         result = grad * torch.cos(x)
         result.view(-1)[-1] *= 1.1
         return result
 
 
-def wrong_sine(x):
-    return WrongSine.apply(x)
+def wrong_sine(x: Tensor) -> Tensor:
+    return WrongSine.apply(x)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def test_right_gradients_pass_and_every_argument_is_reported():
+def test_right_gradients_pass_and_every_argument_is_reported() -> None:
     report = check_gradients(affine, (torch.randn(3, 4), torch.randn(4, 2), 0.5))
     assert report.ok
     assert [argument.name for argument in report.arguments] == ["x", "w", "b"]
@@ -43,24 +46,24 @@ def test_right_gradients_pass_and_every_argument_is_reported():
     assert str(report).startswith("affine: gradients agree with central differences")
 
 
-def test_arguments_by_name():
+def test_arguments_by_name() -> None:
     report = check_gradients(affine, {"w": torch.randn(4, 2), "x": torch.randn(3, 4)})
     assert [argument.name for argument in report.arguments] == ["w", "x"]
 
 
-def test_a_wrong_gradient_names_argument_and_worst_element():
+def test_a_wrong_gradient_names_argument_and_worst_element() -> None:
     with pytest.raises(GradientError, match=r"wrong gradient of x .*\n.*worst x\[1, 2\]") as caught:
         check_gradients(wrong_sine, (torch.randn(2, 3),))
     assert not caught.value.report.ok
 
 
-def test_a_wrong_gradient_can_be_returned_instead():
+def test_a_wrong_gradient_can_be_returned_instead() -> None:
     report = check_gradients(wrong_sine, (torch.randn(2, 3),), raise_on_error=False)
     assert not report.ok
     assert report.arguments[0].worst == (1, 2)
 
 
-def test_the_dot_product_reaches_elements_that_were_not_drawn():
+def test_the_dot_product_reaches_elements_that_were_not_drawn() -> None:
     x = torch.randn(300)
     draws = [
         check_gradients(wrong_sine, (x,), max_elements=2, seed=seed, raise_on_error=False)
@@ -70,8 +73,8 @@ def test_the_dot_product_reaches_elements_that_were_not_drawn():
     assert all(not report.ok for report in draws)
 
 
-def test_nan_is_an_error():
-    def root(x):
+def test_nan_is_an_error() -> None:
+    def root(x: Tensor) -> Tensor:
         return torch.where(x > 0, x.sqrt(), torch.zeros(()))
 
     report = check_gradients(root, (torch.tensor([1.0, -1.0]),), raise_on_error=False)
@@ -79,11 +82,11 @@ def test_nan_is_an_error():
     assert report.arguments[0].worst == (1,)
 
 
-def test_arguments_are_left_alone_and_integers_passed_on():
+def test_arguments_are_left_alone_and_integers_passed_on() -> None:
     x = torch.randn(3, requires_grad=True)
     rows = torch.tensor([0, 2])
 
-    def pick(x, rows, times):
+    def pick(x: Tensor, rows: Tensor, times: int) -> Tensor:
         assert rows.dtype == torch.int64
         assert times == 2
         picked = x[rows] * times
@@ -98,26 +101,26 @@ def test_arguments_are_left_alone_and_integers_passed_on():
     assert x.dtype == torch.float32
 
 
-def test_several_results_and_results_without_gradient():
-    def both(x):
+def test_several_results_and_results_without_gradient() -> None:
+    def both(x: Tensor) -> tuple[Tensor, ...]:
         return x.sin(), x.argmax(), x.detach() * 0.0 + 1.0, x.exp()
 
     assert check_gradients(both, (torch.randn(4),)).ok
 
 
-def test_written_arguments_count_as_outputs():
-    def accumulate(x, out):
+def test_written_arguments_count_as_outputs() -> None:
+    def accumulate(x: Tensor, out: Tensor) -> None:
         out += x * x
 
     report = check_gradients(accumulate, (torch.randn(3), torch.randn(3)))
     assert [argument.name for argument in report.arguments] == ["x", "out"]
 
 
-def test_empty_tensors_are_no_error_beside_others():
+def test_empty_tensors_are_no_error_beside_others() -> None:
     assert check_gradients(lambda x, y: x.sum() + y, (torch.zeros(0, 3), torch.randn(2))).ok
 
 
-def test_nothing_to_check():
+def test_nothing_to_check() -> None:
     with pytest.raises(ValueError, match="no float argument to check the gradient of"):
         check_gradients(affine, (torch.arange(3), 2))
     with pytest.raises(ValueError, match="no float tensor comes back"):

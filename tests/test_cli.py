@@ -7,15 +7,16 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from conftest import ROOT
 from loma import cli
-from loma.check import check_gradients
+from loma.check import GradientReport, check_gradients
 
 PROGRAM = """\
 def halve(x : In[float]) -> float:
@@ -67,7 +68,7 @@ def wrong(tmp_path: Path) -> Path:
 # ----------------------------------------------------------------------------------- commands
 
 
-def test_build_lists_what_can_be_called(run, program):
+def test_build_lists_what_can_be_called(run: Run, program: Path) -> None:
     result = run("build", program)
     assert result.exit_code == 0, result.output
     first, *functions, last = result.output.splitlines()
@@ -82,7 +83,7 @@ def test_build_lists_what_can_be_called(run, program):
     assert functions[1].endswith("-> Tensor[N]")
 
 
-def test_build_json(run, program):
+def test_build_json(run: Run, program: Path) -> None:
     record = json.loads(run("build", "--json", program).stdout)
     assert record["ok"] is True
     (module,) = record["modules"]
@@ -99,14 +100,14 @@ def test_build_json(run, program):
         ("cpp", "#include"),
     ],
 )
-def test_show_every_stage(run, program, stage, expected):
+def test_show_every_stage(run: Run, program: Path, stage: str, expected: str) -> None:
     result = run("show", "--stage", stage, program)
     assert result.exit_code == 0, result.output
     assert expected in result.output
     assert "\x1b[" not in result.output
 
 
-def test_show_one_function(run, program):
+def test_show_one_function(run: Run, program: Path) -> None:
     text = run("show", "--stage", "adjoint", program, "d_scale").output
     assert "def d_scale(" in text
     assert "def halve(" not in text
@@ -116,13 +117,13 @@ def test_show_one_function(run, program):
     assert record["text"].lstrip().startswith("def scale(")
 
 
-def test_show_of_an_unknown_function_names_the_nearest(run, program):
+def test_show_of_an_unknown_function_names_the_nearest(run: Run, program: Path) -> None:
     result = run("show", program, "scala")
     assert result.exit_code == 2
     assert "has no function 'scala': did you mean 'scale'?" in " ".join(result.stderr.split())
 
 
-def test_check_passes(run, program):
+def test_check_passes(run: Run, program: Path) -> None:
     result = run("check", program, "scale", "--shapes", "x=4,3", "--arg", "c=0.5", "--arg", "n=1")
     assert result.exit_code == 0, result.output
     assert "scale: gradients agree with central differences" in result.output
@@ -131,12 +132,12 @@ def test_check_passes(run, program):
     assert "c: 1 elements" in result.output
 
 
-def test_check_of_a_derivative_checks_second_derivatives(run, program):
+def test_check_of_a_derivative_checks_second_derivatives(run: Run, program: Path) -> None:
     result = run("check", program, "d_scale")
     assert result.exit_code == 0, result.output
 
 
-def test_check_json(run, program):
+def test_check_json(run: Run, program: Path) -> None:
     result = run("check", "--json", program, "scale", "--size", "N=5")
     record = json.loads(result.stdout)
     assert record["ok"] is True
@@ -145,8 +146,12 @@ def test_check_json(run, program):
     assert shapes["x"][0] == 5
 
 
-def test_check_fails_with_exit_code_1(run, program, monkeypatch):
-    def strict(function, arguments, **options):
+def test_check_fails_with_exit_code_1(
+    run: Run, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strict(
+        function: Callable[..., object], arguments: Mapping[str, object], **options: Any
+    ) -> GradientReport:
         return check_gradients(function, arguments, **(options | {"tolerance": -1.0}))
 
     monkeypatch.setattr("loma.check.check_gradients", strict)
@@ -160,7 +165,9 @@ def test_check_fails_with_exit_code_1(run, program, monkeypatch):
 
 
 @pytest.mark.parametrize("command", [["build"], ["show"], ["show", "--stage", "cpp"]])
-def test_a_wrong_program_is_reported_once_without_traceback(run, wrong, command):
+def test_a_wrong_program_is_reported_once_without_traceback(
+    run: Run, wrong: Path, command: list[str]
+) -> None:
     result = run(*command, wrong)
     assert result.exit_code == 1
     assert result.stdout == ""
@@ -170,7 +177,7 @@ def test_a_wrong_program_is_reported_once_without_traceback(run, wrong, command)
     assert "Traceback" not in result.output
 
 
-def test_a_wrong_program_as_json(run, wrong):
+def test_a_wrong_program_as_json(run: Run, wrong: Path) -> None:
     result = run("build", "--json", wrong)
     assert result.exit_code == 1
     assert result.stderr == ""
@@ -193,13 +200,15 @@ def test_a_wrong_program_as_json(run, wrong):
         (["--arg", "n=1.5"], "'n' is an int, got 1.5"),
     ],
 )
-def test_a_wrong_command_line_has_exit_code_2(run, program, arguments, message):
+def test_a_wrong_command_line_has_exit_code_2(
+    run: Run, program: Path, arguments: list[str], message: str
+) -> None:
     result = run("check", program, "scale", *arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
 
 
-def test_missing_files_functions_and_options(run, program):
+def test_missing_files_functions_and_options(run: Run, program: Path) -> None:
     missing = run("build", "nowhere.loma")
     assert missing.exit_code == 2
     assert "'nowhere.loma' does not exist" in missing.stderr
@@ -210,7 +219,7 @@ def test_missing_files_functions_and_options(run, program):
     assert run("frobnicate").exit_code == 2
 
 
-def test_text_that_is_not_utf8(run, tmp_path):
+def test_text_that_is_not_utf8(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "latin.loma"
     file.write_bytes(b"# caf\xe9\n")
     result = run("show", file)
@@ -219,7 +228,7 @@ def test_text_that_is_not_utf8(run, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["show", "build"])
-def test_text_with_a_nul(run, tmp_path, command):
+def test_text_with_a_nul(run: Run, tmp_path: Path, command: str) -> None:
     file = tmp_path / "nul.loma"
     file.write_bytes(b"def f():\n    pass\0\n")
     result = run(command, file)
@@ -227,7 +236,7 @@ def test_text_with_a_nul(run, tmp_path, command):
     assert result.stderr.startswith(f"{file}:2:9: error: U+0000 cannot be part of")
 
 
-def test_check_of_a_scalar_function_says_what_to_do(run, program):
+def test_check_of_a_scalar_function_says_what_to_do(run: Run, program: Path) -> None:
     result = run("check", program, "halve")
     assert result.exit_code == 2
     assert "'halve' is a scalar function" in " ".join(result.stderr.split())
@@ -240,7 +249,7 @@ def test_check_of_a_scalar_function_says_what_to_do(run, program):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("arguments", [["--help"], ["show"]])
-def test_a_full_disk_is_one_message(program, arguments):
+def test_a_full_disk_is_one_message(program: Path, arguments: list[str]) -> None:
     command = [sys.executable, "-m", "loma", *arguments]
     with open("/dev/full", "w") as full:
         result = subprocess.run(
@@ -252,7 +261,7 @@ def test_a_full_disk_is_one_message(program, arguments):
     assert "No space left" in result.stderr
 
 
-def test_a_call_that_fails_is_reported_without_traceback(run, program):
+def test_a_call_that_fails_is_reported_without_traceback(run: Run, program: Path) -> None:
     result = run("check", program, "shifted", "--size", "N=4", "--size", "M=4")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: shifted")
@@ -260,7 +269,7 @@ def test_a_call_that_fails_is_reported_without_traceback(run, program):
     assert run("check", program, "shifted", "--size", "N=4", "--size", "M=5").exit_code == 0
 
 
-def test_no_compiler_is_one_clear_message(tmp_path):
+def test_no_compiler_is_one_clear_message(tmp_path: Path) -> None:
     file = tmp_path / "fresh.loma"
     file.write_text("def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return x + 0.125\n")
     result = subprocess.run(
@@ -280,7 +289,9 @@ def test_no_compiler_is_one_clear_message(tmp_path):
 # --------------------------------------------------------------------------------------- cache
 
 
-def test_cache_info_and_clear(run, program, tmp_path, monkeypatch):
+def test_cache_info_and_clear(
+    run: Run, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOMA_CACHE_DIR", str(tmp_path / "cache"))
     empty = json.loads(run("cache", "info", "--json").stdout)
     assert empty["ok"] is True
@@ -322,13 +333,13 @@ def _in_terminal(*arguments: str, **environment: str) -> bytes:
     return output
 
 
-def test_colours_on_a_terminal_only_and_not_where_unwanted(program, wrong):
+def test_colours_on_a_terminal_only_and_not_where_unwanted(program: Path, wrong: Path) -> None:
     assert b"\x1b[" in _in_terminal("show", str(program))
     assert b"\x1b[" not in _in_terminal("show", str(program), NO_COLOR="1")
     assert b"\x1b[1;31merror: \x1b[0m" in _in_terminal("show", str(wrong))
 
 
-def test_help_is_quick_and_everywhere(run):
+def test_help_is_quick_and_everywhere(run: Run) -> None:
     for command in ([], ["build"], ["show"], ["check"], ["cache"], ["cache", "info"]):
         result = run(*command, "--help")
         assert result.exit_code == 0
@@ -336,6 +347,8 @@ def test_help_is_quick_and_everywhere(run):
     assert run("--version").exit_code == 0
 
 
-def test_the_backend_is_not_needed_to_show_a_derivative(run, program, monkeypatch):
+def test_the_backend_is_not_needed_to_show_a_derivative(
+    run: Run, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("loma.compiler.load", lambda *_: pytest.fail("compiled"))
     assert run("show", "--stage", "adjoint", program).exit_code == 0

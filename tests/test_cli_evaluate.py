@@ -30,7 +30,7 @@ def network() -> reference.CapsNet:
     torch.manual_seed(1)
     network = reference.CapsNet(CONFIG)
     with torch.no_grad():
-        network.digit_weight *= 5
+        network.digit_weight.mul_(5)
     return network
 
 

@@ -6,6 +6,7 @@ import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -131,7 +132,7 @@ def test_whole_arguments_are_exact(file: str) -> None:
     from loma.pipeline import find, parsed
 
     function = find(parsed(PROGRAM, file), "scale")
-    given = {"shapes": "", "sizes": (), "seed": 0, "positive": False}
+    given: dict[str, Any] = {"shapes": "", "sizes": (), "seed": 0, "positive": False}
     found = point_arguments(function, scalars=("n=9007199254740993", "c=-3e5"), **given)
     assert (found["n"], found["c"]) == (9007199254740993, -3e5)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import subprocess
 import sys
@@ -111,9 +112,9 @@ def test_scalars_and_arrays(abi: tuple[dict[str, Any], Any]) -> None:
     b, y = ctypes.c_int(4), ctypes.c_float(1.0)
     assert lib.scalars(7, 0.5, b, ctypes.byref(y)) == 3
     assert (b.value, y.value) == (11, 1.5)
-    types = [ctypes.c_int, ctypes.c_float, ctypes.POINTER(ctypes.c_int),
-             ctypes.POINTER(ctypes.c_float)]  # fmt: skip
-    assert all(map(issubclass, lib.scalars.argtypes, types))
+    number, integer = ctypes.c_float, ctypes.c_int
+    types: list[type] = [integer, number, ctypes.POINTER(integer), ctypes.POINTER(number)]
+    assert all(itertools.starmap(issubclass, zip(lib.scalars.argtypes, types, strict=True)))
     assert lib.scalars.restype is ctypes.c_int
     assert lib.fill.restype is None
     values = (ctypes.c_float * 4)(1, 2, 3, 4)

@@ -15,7 +15,8 @@ import pytest
 
 from loma import compat
 from loma.backends.interpreter import Interpreter
-from loma.compat import Library, Structs
+from loma.compat import Library
+from loma.foreign import Structs
 from loma.frontend import parse
 from loma.ir import FLOAT, INT, ArrayType, Module, StructType, Type
 from loma.printer import print_type
@@ -124,13 +125,14 @@ class Program:
             struct = StructType(self._rng.choice(list(self.structs)))
             type_: Type = INT if kind < 0.2 else FLOAT if kind < 0.4 else struct
             if 0.65 < kind < 0.75:
-                type_ = ArrayType(self._rng.choice([INT, FLOAT, struct]), 2)
+                elements: list[Type] = [INT, FLOAT, struct]
+                type_ = ArrayType(self._rng.choice(elements), 2)
             params.append((f"x{k}", type_, "Out" if kind > 0.9 else "In"))
         struct = StructType(self._rng.choice(list(self.structs)))
-        results = self._rng.choice(
-            [(), (INT,), (FLOAT,), (struct,), (struct,), (FLOAT, struct, INT)]
-        )
-        return Signature(name, tuple(params), results)
+        results: list[tuple[Type, ...]] = [
+            (), (INT,), (FLOAT,), (struct,), (struct,), (FLOAT, struct, INT)
+        ]  # fmt: skip
+        return Signature(name, tuple(params), self._rng.choice(results))
 
     def _struct(self, name: str) -> str:
         members = (f"    {member} : {print_type(type_)}\n" for member, type_ in self.structs[name])
@@ -214,7 +216,8 @@ class Host:
         """Results, then the final values of Out arguments, as Interpreter.call has them."""
         args: list[Any] = []
         outs: list[tuple[Any, Type]] = []
-        for value, leaf in zip(values[:2], (INT, FLOAT), strict=True):
+        leaves: tuple[Type, ...] = (INT, FLOAT)
+        for value, leaf in zip(values[:2], leaves, strict=True):
             array = ArrayType(leaf, len(value))
             args.append(self.given(value, array))
             outs.append((args[-1], array))
@@ -308,7 +311,7 @@ def test_a_host_may_set_types_and_errcheck(springs: tuple[Structs, Library]) -> 
     spring = structs["Spring"]
 
     class Mine(ctypes.Structure):
-        _fields_ = [(name, type_) for name, type_ in spring._fields_]
+        _fields_ = [*spring._fields_]
 
     function = lib["longer"]
     function.argtypes = [Mine, ctypes.c_float]
@@ -371,6 +374,7 @@ def test_a_function_is_the_c_function_for_c(springs: tuple[Structs, Library]) ->
     plain = ctypes.CDLL(lib._name)
     assert address == ctypes.cast(plain.longer, ctypes.c_void_p).value
     prototype = ctypes.CFUNCTYPE(spring, spring, ctypes.c_float)
+    assert address is not None
     assert prototype(address)(spring(1, 2.0, 3.0), 1.0).length == 4.0
     number = ctypes.POINTER(ctypes.c_float)
     called = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float, number, number, spring)(lib.energy)

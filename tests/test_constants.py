@@ -127,6 +127,7 @@ def test_python_takes_default_values() -> None:
     ):  # fmt: skip
         assert found.tolist() == wanted
     m.t(x).sum().backward()
+    assert x.grad is not None
     assert x.grad.tolist() == [5.0, 9.0]
     lists = [torch.ones(2), torch.ones(3)]
     m.scale.each(lists)

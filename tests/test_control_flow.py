@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from control_cases import CONTROL
-from oracle import Program, check, entry
+from oracle import Program, check_case, entry
 
 import loma
 from loma import pipeline
@@ -26,8 +26,7 @@ def program(pytestconfig: pytest.Config) -> Program:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_control_flow(program: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(program, name, case.arguments(), case.reference, smooth=case.smooth, second=case.second)
+    check_case(program, BY_NAME[name])
 
 
 # ---------------------------------------------------------------------- what data make is not saved

@@ -97,7 +97,7 @@ def attributes(case: Case) -> tuple[int, ...]:
     return (*stride, *padding, *dilation, groups)
 
 
-Values = tuple[Tensor, Tensor, Tensor, Tensor]
+Values = tuple[Tensor, ...]
 
 
 def with_loma(
@@ -125,7 +125,9 @@ def error(value: Tensor, exact: Tensor) -> float:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", CASES)
-def test_every_form_computes_the_same(module, monkeypatch, name, form):
+def test_every_form_computes_the_same(
+    module: LomaModule, monkeypatch: pytest.MonkeyPatch, name: str, form: str
+) -> None:
     case = CASES[name]
     if not any(form in applicable(operator, case) for operator in OPERATORS):
         pytest.skip("the form does not apply")
@@ -144,14 +146,16 @@ def test_every_form_computes_the_same(module, monkeypatch, name, form):
         assert error(value, wanted) <= 2 * error(other, wanted) + 3e-7
 
 
-def test_every_form_applies_somewhere(module):
+def test_every_form_applies_somewhere(module: LomaModule) -> None:
     for operator in OPERATORS:
         used = {form for case in CASES.values() for form in applicable(operator, case)}
         assert used == set(FORMS)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_operands_of_any_layout(module, monkeypatch, form):
+def test_operands_of_any_layout(
+    module: LomaModule, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
     monkeypatch.setenv("LOMA_CONVOLUTION", form)
     case = CASES["stride"]
     x, w, b = operands(case, torch.float64)
@@ -173,7 +177,7 @@ def test_operands_of_any_layout(module, monkeypatch, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_empty_batch(module, monkeypatch, form):
+def test_an_empty_batch(module: LomaModule, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.setenv("LOMA_CONVOLUTION", form)
     case: Case = ((0, 9, 11, 13), *CASES["plain"][1:])
     x, w, b = operands(case, torch.float32)
@@ -184,7 +188,9 @@ def test_an_empty_batch(module, monkeypatch, form):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
-def test_what_is_not_finite_stays_where_it_belongs(module, monkeypatch, form, bad):
+def test_what_is_not_finite_stays_where_it_belongs(
+    module: LomaModule, monkeypatch: pytest.MonkeyPatch, form: str, bad: float
+) -> None:
     monkeypatch.setenv("LOMA_CONVOLUTION", form)
     case = CASES["several tiles"]
     x, w, b = operands(case, torch.float32)
@@ -197,7 +203,9 @@ def test_what_is_not_finite_stays_where_it_belongs(module, monkeypatch, form, ba
 
 @pytest.mark.parametrize("form", ["gemm", "fft"])
 @pytest.mark.parametrize("name", ["stride", "several tiles", "one channel"])
-def test_results_do_not_depend_on_threads(module, monkeypatch, name, form):
+def test_results_do_not_depend_on_threads(
+    module: LomaModule, monkeypatch: pytest.MonkeyPatch, name: str, form: str
+) -> None:
     monkeypatch.setenv("LOMA_CONVOLUTION", form)
     case = CASES[name]
     x, w, b = operands(case, torch.float32)
@@ -218,7 +226,9 @@ def test_results_do_not_depend_on_threads(module, monkeypatch, name, form):
 
 
 @pytest.mark.full
-def test_second_derivatives_and_inference_mode(module, monkeypatch):
+def test_second_derivatives_and_inference_mode(
+    module: LomaModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOMA_CONVOLUTION", "fft")
     case = CASES["plain"]
     x, w, b = operands(case, torch.float64)
@@ -237,7 +247,9 @@ def test_second_derivatives_and_inference_mode(module, monkeypatch):
         torch.testing.assert_close(value, wanted)
 
 
-def test_wrong_sizes_are_the_librarys_errors(module, monkeypatch):
+def test_wrong_sizes_are_the_librarys_errors(
+    module: LomaModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for form in ("", "fft"):
         monkeypatch.setenv("LOMA_CONVOLUTION", form)
         with pytest.raises(RuntimeError, match="expected input"):
@@ -245,7 +257,7 @@ def test_wrong_sizes_are_the_librarys_errors(module, monkeypatch):
                         1, 1, 0, 0, 1, 1, 1)  # fmt: skip
 
 
-def test_a_form_that_does_not_exist(module, monkeypatch):
+def test_a_form_that_does_not_exist(module: LomaModule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOMA_CONVOLUTION", "winograd")
     case = CASES["plain"]
     with pytest.raises(ValueError, match="no form 'winograd'"):
@@ -266,7 +278,9 @@ def files(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache" / "tuning").glob("*"))
 
 
-def test_a_choice_is_made_once_and_kept(module, forget, tmp_path):
+def test_a_choice_is_made_once_and_kept(
+    module: LomaModule, forget: Callable[[], None], tmp_path: Path
+) -> None:
     first = call(module)
     (choice,) = tuning.choices()
     assert choice.operator == "conv2d"
@@ -284,7 +298,13 @@ def test_a_choice_is_made_once_and_kept(module, forget, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["library", "channels_last", "gemm", "fft"])
-def test_what_the_file_says_is_used(module, forget, tmp_path, monkeypatch, form):
+def test_what_the_file_says_is_used(
+    module: LomaModule,
+    forget: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+) -> None:
     call(module)
     (path,) = files(tmp_path)
     text = path.read_text()
@@ -298,7 +318,9 @@ def test_what_the_file_says_is_used(module, forget, tmp_path, monkeypatch, form)
 
 
 @pytest.mark.parametrize("size", [0, 1, 40, -1, -6])
-def test_a_file_that_is_not_whole_is_measured_again(module, forget, tmp_path, size):
+def test_a_file_that_is_not_whole_is_measured_again(
+    module: LomaModule, forget: Callable[[], None], tmp_path: Path, size: int
+) -> None:
     call(module)
     (path,) = files(tmp_path)
     path.write_bytes(path.read_bytes()[:size])
@@ -315,7 +337,9 @@ def test_a_file_that_is_not_whole_is_measured_again(module, forget, tmp_path, si
     [("choice ", "choice no_such_form_"), ("images 4", "images 5"), ("loma tuning", "tuning"),
      ("torch ", "torch 1")],
 )  # fmt: skip
-def test_a_file_of_something_else_is_measured_again(module, forget, tmp_path, change):
+def test_a_file_of_something_else_is_measured_again(
+    module: LomaModule, forget: Callable[[], None], tmp_path: Path, change: tuple[str, str]
+) -> None:
     call(module)
     (path,) = files(tmp_path)
     changed = path.read_text().replace(*change)
@@ -327,7 +351,9 @@ def test_a_file_of_something_else_is_measured_again(module, forget, tmp_path, ch
     assert [choice.path for choice in tuning.choices()] == [path]
 
 
-def test_a_folder_that_cannot_be_written(module, forget, tmp_path):
+def test_a_folder_that_cannot_be_written(
+    module: LomaModule, forget: Callable[[], None], tmp_path: Path
+) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     first = call(module)
     assert torch.equal(call(module), first)
@@ -336,7 +362,9 @@ def test_a_folder_that_cannot_be_written(module, forget, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["cache", "cache/tuning"])
-def test_a_folder_that_others_may_write_to_is_not_used(module, forget, tmp_path, place):
+def test_a_folder_that_others_may_write_to_is_not_used(
+    module: LomaModule, forget: Callable[[], None], tmp_path: Path, place: str
+) -> None:
     call(module)
     (path,) = files(tmp_path)
     path.write_text(path.read_text().replace("choice ", "choice no_such_form_"))
@@ -354,7 +382,9 @@ def test_a_folder_that_others_may_write_to_is_not_used(module, forget, tmp_path,
     assert {choice.path for choice in tuning.choices()} == {path}
 
 
-def test_a_folder_in_place_of_a_file(module, forget, tmp_path):
+def test_a_folder_in_place_of_a_file(
+    module: LomaModule, forget: Callable[[], None], tmp_path: Path
+) -> None:
     call(module)
     (path,) = files(tmp_path)
     path.unlink()
@@ -366,7 +396,9 @@ def test_a_folder_in_place_of_a_file(module, forget, tmp_path):
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
-def test_files_follow_the_umask(module, forget, tmp_path, mask):
+def test_files_follow_the_umask(
+    module: LomaModule, forget: Callable[[], None], tmp_path: Path, mask: int
+) -> None:
     before = os.umask(mask)
     try:
         call(module)
@@ -379,7 +411,9 @@ def test_files_follow_the_umask(module, forget, tmp_path, mask):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a user who may become another one")
-def test_what_root_chose_another_user_reads(module, forget, tmp_path):
+def test_what_root_chose_another_user_reads(
+    module: LomaModule, forget: Callable[[], None], tmp_path: Path
+) -> None:
     """What is not known yet goes to a folder of that user's."""
     code = f"""
 import os, sys, torch, loma
@@ -419,7 +453,9 @@ assert tuning.choices() == [known]
         assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_a_form_that_is_none_is_named(module, forget, monkeypatch):
+def test_a_form_that_is_none_is_named(
+    module: LomaModule, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOMA_CONVOLUTION", "fastest")
     with pytest.raises(
         ValueError, match=r"LOMA_CONVOLUTION: there is no form 'fastest'.*library, ch"
@@ -427,13 +463,17 @@ def test_a_form_that_is_none_is_named(module, forget, monkeypatch):
         call(module)
 
 
-def test_small_problems_are_not_measured(module, forget, tmp_path):
+def test_small_problems_are_not_measured(
+    module: LomaModule, forget: Callable[[], None], tmp_path: Path
+) -> None:
     call(module, CASES["groups"])
     assert tuning.choices() == []
     assert not files(tmp_path)
 
 
-def test_nothing_is_measured_under_deterministic_algorithms(module, forget, tmp_path, monkeypatch):
+def test_nothing_is_measured_under_deterministic_algorithms(
+    module: LomaModule, forget: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.use_deterministic_algorithms(True)
     try:
         first = call(module)
@@ -454,13 +494,13 @@ def test_nothing_is_measured_under_deterministic_algorithms(module, forget, tmp_
         torch.use_deterministic_algorithms(False)
 
 
-def test_meta_tensors_are_not_measured(module, forget):
+def test_meta_tensors_are_not_measured(module: LomaModule, forget: Callable[[], None]) -> None:
     x, w, b = (v.to("meta") for v in operands(LARGE, torch.float32))
     assert module.conv(x, w, b, *attributes(LARGE)).shape == (4, 32, 16, 16)
     assert tuning.choices() == []
 
 
-def test_threads_agree(module, forget, tmp_path):
+def test_threads_agree(module: LomaModule, forget: Callable[[], None], tmp_path: Path) -> None:
     results: list[Tensor] = []
     x, w, b = operands(LARGE, torch.float32)
     threads = [
@@ -492,7 +532,7 @@ print(hashlib.sha256(y.numpy().tobytes()).hexdigest())
 """
 
 
-def test_processes_agree(module, forget, tmp_path):
+def test_processes_agree(module: LomaModule, forget: Callable[[], None], tmp_path: Path) -> None:
     """Several processes measure the same at once; all use what the first one writes."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LOMA_CACHE_DIR": COMPILED}
     command = [sys.executable, "-c", CHILD, PROGRAM, repr(LARGE), str(tmp_path / "cache")]
@@ -515,7 +555,7 @@ def test_processes_agree(module, forget, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_process(module, forget, tmp_path):
+def test_a_forked_process(module: LomaModule, forget: Callable[[], None], tmp_path: Path) -> None:
     """A child neither waits for a lock that only its parent's thread would release, nor measures
     what its parent has."""
     code = f"""
@@ -549,7 +589,7 @@ sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 
 
 @pytest.mark.parametrize("value", ["0", "-convolution"])
-def test_the_switch_leaves_the_librarys_calls(monkeypatch, value):
+def test_the_switch_leaves_the_librarys_calls(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     def generated() -> str:
         stage = pipeline.program(PROGRAM, "<text>", "module")
         return "\n".join(text for _, text in pipeline.generated(stage).files)
@@ -569,7 +609,9 @@ def plain() -> Iterator[LomaModule]:
         yield loma.compile(PROGRAM)
 
 
-def test_without_the_optimisation_nothing_is_measured(plain, forget, tmp_path):
+def test_without_the_optimisation_nothing_is_measured(
+    plain: LomaModule, forget: Callable[[], None], tmp_path: Path
+) -> None:
     case = LARGE
     x, w, b = operands(case, torch.float32)
     for value, wanted in zip(
@@ -579,7 +621,7 @@ def test_without_the_optimisation_nothing_is_measured(plain, forget, tmp_path):
     assert not files(tmp_path)
 
 
-def test_the_command_line(module, forget, tmp_path):
+def test_the_command_line(module: LomaModule, forget: Callable[[], None], tmp_path: Path) -> None:
     run = CliRunner().invoke
     call(module)
     (choice,) = tuning.choices()

@@ -3,10 +3,13 @@ of them, and what happens where ``while`` runs too often."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from count_cases import COUNTS
-from oracle import Program, check
+from oracle import Program, check, check_case
 
 import loma
 from loma import errors, pipeline
@@ -39,33 +42,31 @@ def everything() -> Program:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_interpreted(interpreted: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(interpreted, name, case.arguments(), case.reference, libtorch=False)
+    check_case(interpreted, BY_NAME[name], libtorch=False)
 
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled(compiled: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(compiled, name, case.arguments(), case.reference, second=False)
+    check_case(compiled, BY_NAME[name], second=False)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", BY_NAME)
 def test_derivatives_compiled(everything: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(everything, name, case.arguments(), case.reference)
+    check_case(everything, BY_NAME[name])
 
 
 def test_loops_that_never_run(interpreted: Program) -> None:
     x = torch.ones(3, dtype=torch.float64)
-    for name, args in {
+    given: dict[str, list[Any]] = {
         "segments": [x, torch.tensor([2, 2, 1])],
         "two_levels": [x, torch.zeros(2, dtype=torch.int64), torch.tensor([-1, 2, 0])],
         "nested_whiles": [x, torch.tensor([0, 2])],
         "conjugate_gradients": [torch.ones(0, 0, dtype=x.dtype), x[:0]],
         "collatz": [x, 1],
         "in_place_while": [x * 0.1],
-    }.items():
+    }
+    for name, args in given.items():
         check(interpreted, name, args, BY_NAME[name].reference, libtorch=False)
 
 
@@ -154,11 +155,12 @@ def test_passing_max_iter_names_the_loop_and_its_line(compiled: Program) -> None
     torch.testing.assert_close(x.grad, torch.tensor([4.0, 3.0, 3.4, 2.4]))
     x = torch.ones(5, requires_grad=True)
     line = compiled.function("limited").span.line + 4
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: run(x.detach(), 9.0),
         lambda: run(x, 9.0),
         lambda: adjoint(x.detach(), 9.0, x.detach()),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(
             RuntimeError, match=r"^limited: line \d+: the while loop passed its max_"
         ):

@@ -4,6 +4,7 @@ so that it shows who uses them."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -96,9 +97,10 @@ class Soft(torch.autograd.Function):
 
 
 def layer(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-    y, s = Soft.apply(x * 2.0, 2, a), torch.zeros((), dtype=x.dtype)
+    soft: Callable[..., torch.Tensor] = Soft.apply
+    y, s = soft(x * 2.0, 2, a), torch.zeros((), dtype=x.dtype)
     for _ in range(3):
-        y = Soft.apply(y, 1, a)
+        y = soft(y, 1, a)
         s = s + y.sum()
     return s
 

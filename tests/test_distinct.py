@@ -69,7 +69,7 @@ def _value(expr: Expr, at: dict[str, int]) -> int:
 def _drawn(seed: int) -> tuple[tuple[Expr, ...], tuple[Axis, ...]]:
     rng = random.Random(seed)
     names = ["i", "j", "k"][: rng.randint(1, 3)]
-    extents = (*(Var(name, INT) for name in SIZES), *map(IntConst, (1, 2, 3, 5)))
+    extents: tuple[Expr, ...] = (*(Var(name, INT) for name in SIZES), *map(IntConst, (1, 2, 3, 5)))
     axes = tuple(Axis(name, rng.choice(extents)) for name in names)
     if rng.random() < 0.3:
         return _pair(rng, names), axes

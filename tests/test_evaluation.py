@@ -36,7 +36,7 @@ def models() -> tuple[Model, Model]:
     torch.manual_seed(5)
     mine, theirs = CapsNet(CONFIG), reference.CapsNet(CONFIG)
     with torch.no_grad():
-        mine.digit_weight *= 5
+        mine.digit_weight.mul_(5)
     theirs.load_state_dict(mine.state_dict())
     return Model("loma", mine), Model("pytorch", theirs)
 

@@ -18,8 +18,10 @@ EXAMPLES = ROOT / "examples"
 
 def run(name: str, folder: Path, *options: object) -> str:
     """What the script prints; it writes into ``folder``."""
-    command = [sys.executable, EXAMPLES / f"{name}.py", "--output", folder, *map(str, options)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    command = [sys.executable, EXAMPLES / f"{name}.py", "--output", folder, *options]
+    done = subprocess.run(
+        [*map(str, command)], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout

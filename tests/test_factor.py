@@ -213,6 +213,8 @@ KEPT = {
     "reads_itself": (SQUARE, "N, N", "y[i, j] += a[i, k] * a[k, l] * y[i, j]"),
     "divides_ints": (CHAIN, "N, M",
                      "y[i, j] += a[i, k] * b[k, l] * c[l, j] * (1 // (N - 1))"),
+    "divides_toward_zero": (CHAIN, "N, M",
+                            "y[i, j] += a[i, k] * b[k, l] * c[l, j] * (1 / (N - 1))"),
     "guarded": (CHAIN, "N, M",
                 "y[i, j] += a[i, k] * b[k, l] * c[l, j] if i > j else 0.0"),
     "loop_range": (SQUARE, "N, N", """for t in range(N):

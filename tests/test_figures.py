@@ -12,6 +12,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from capsnet_loma import CapsNet, CapsNetConfig, reference
@@ -44,7 +45,7 @@ def model() -> Model:
     torch.manual_seed(3)
     network = CapsNet(CONFIG)
     with torch.no_grad():
-        network.digit_weight *= 4
+        network.digit_weight.mul_(4)
         for layer in (network.fc1, network.fc2, network.fc3):
             layer.weight *= 5
     return Model("loma", network)
@@ -82,9 +83,22 @@ def _at(figure: Figure, axes: Axes, points: NDArray[numpy.float64]) -> NDArray[n
     return numpy.stack([height - pixels[..., 1], pixels[..., 0]], axis=-1).astype(numpy.int64)
 
 
+def _picture(axes: Axes) -> NDArray[numpy.float32]:
+    """The values of a picture's axes, NaN where it is empty."""
+    values = axes.images[0].get_array()
+    assert isinstance(values, numpy.ma.MaskedArray)
+    return numpy.asarray(values.filled(numpy.nan))
+
+
+def _legend(axes: Axes) -> list[str]:
+    legend = axes.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
 def _shown(figure: Figure, axes: Axes, png: NDArray[numpy.float32]) -> NDArray[numpy.float32]:
     """The values of a picture's axes as the PNG shows them, from the middle of each square."""
-    height, width = axes.images[0].get_array().shape
+    height, width = _picture(axes).shape
     columns, rows = numpy.meshgrid(numpy.arange(width) + 0.5, numpy.arange(height) + 0.5)
     places = _at(figure, axes, numpy.stack([columns, rows], axis=-1))
     return png[places[..., 0], places[..., 1]]
@@ -111,10 +125,10 @@ def test_reconstructions_are_the_networks(
 ) -> None:
     figure = reconstruction_figure(model, data, predictions, "title", columns=6)
     (axes,) = figure.axes
-    picture = axes.images[0].get_array().filled(numpy.nan)
+    picture = _picture(axes)
     shown = _shown(figure, axes, _png(figure, tmp_path))
     chosen = choose(data, predictions, 4, columns=6)
-    frames = {(p.get_x() + 1, p.get_y() + 1): p for p in axes.patches}
+    frames = {(p.get_x() + 1, p.get_y() + 1): p for p in axes.patches if isinstance(p, Rectangle)}
     tiles = numpy.zeros(picture.shape, dtype=bool)
     for row, indices in enumerate(chosen):
         for column, i in enumerate(indices):
@@ -157,7 +171,7 @@ def test_wrong_ones_name_what_they_were_taken_for(
 def test_few_images_leave_places_empty(model: Model, data: ImageSet) -> None:
     few = ImageSet(data.images[:3], data.labels[:3])
     figure = reconstruction_figure(model, few, few.labels, "title", columns=6)
-    picture = figure.axes[0].images[0].get_array().filled(numpy.nan)
+    picture = _picture(figure.axes[0])
     assert (~numpy.isnan(picture)).sum() == 3 * 2 * SIZE * SIZE
 
 
@@ -167,7 +181,8 @@ def test_few_images_leave_places_empty(model: Model, data: ImageSet) -> None:
 @pytest.fixture(scope="module")
 def capsules(model: Model, data: ImageSet) -> torch.Tensor:
     with torch.no_grad():
-        return model.network(data.images[:1, None].float() / 255)[0][0]
+        capsules: torch.Tensor = model.network(data.images[:1, None].float() / 255)[0][0]
+    return capsules
 
 
 def test_steps_are_those_of_the_paper() -> None:
@@ -214,7 +229,7 @@ def test_panels_show_the_perturbed_capsules(
         expected = perturbed(model, own, label).numpy()
         assert expected.min() < 0.2
         assert expected.max() > 0.8
-        picture = axes.images[0].get_array().filled(numpy.nan)
+        picture = _picture(axes)
         assert picture.shape == (16 * 15 + 1, 11 * 15 + 1)
         shown = _shown(figure, axes, png)
         for row in range(16):
@@ -303,28 +318,29 @@ def test_curves_are_the_metrics(metrics: list[Path], tmp_path: Path) -> None:
         for axes, what, factor in ((loss, "loss", 1), (accuracy, "accuracy", 100)):
             train, test = axes.lines[2 * number : 2 * number + 2]
             for line, column in ((train, f"train_{what}"), (test, f"test_{what}")):
-                assert line.get_xdata().tolist() == [float(row["epoch"]) for row in rows]
+                assert numpy.asarray(line.get_xdata()).tolist() == [
+                    float(row["epoch"]) for row in rows
+                ]
                 expected = [factor * float(row[column]) for row in rows]
-                assert line.get_ydata().tolist() == expected
+                assert numpy.asarray(line.get_ydata()).tolist() == expected
                 assert to_rgb(line.get_color()) == to_rgb(RUNS[number])
             assert (train.get_linestyle(), test.get_linestyle()) == ("--", "-")
             # The line is where the PNG has its colour: at its last point.
-            last = numpy.array([test.get_xdata()[-1], test.get_ydata()[-1]])
+            last = numpy.stack([test.get_xdata(), test.get_ydata()])[:, -1]
             row, column = _at(figure, axes, last)
             near = png[row - 2 : row + 3, column - 3 : column + 1].reshape(-1, 3)
             assert numpy.abs(near - to_rgb(RUNS[number])).max(axis=1).min() < 0.1
     low, high = accuracy.get_ylim()
     assert low < 92
     assert high > 100
-    legend = [text.get_text() for text in accuracy.get_legend().get_texts()]
-    assert legend == ["loma", "pytorch", "test", "training"]
+    assert _legend(accuracy) == ["loma", "pytorch", "test", "training"]
 
 
 def test_one_epoch_is_a_point(tmp_path: Path) -> None:
     run = read_curves(_metrics(tmp_path, (0.5, 0.4, 0.2, 0.8)), "run")
     figure = curves_figure([run], "title")
     assert {line.get_marker() for axes in figure.axes for line in axes.lines} == {"o"}
-    assert len(figure.axes[1].get_legend().get_texts()) == 2
+    assert len(_legend(figure.axes[1])) == 2
     _png(figure, tmp_path)
 
 

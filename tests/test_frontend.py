@@ -399,7 +399,7 @@ def test_index_of_rank_0_result_in_a_declaration() -> None:
     assert value.subscripts == ()
     assert print_expr(value) == "mean(X)[()]"
     assert isinstance(value.base.type, TensorType)
-    assert Var("N", INT) != value
+    assert Var("N", INT) != value  # type: ignore[comparison-overlap]
 
 
 def test_threads_may_parse_at_once() -> None:

@@ -89,7 +89,8 @@ def test_every_read_keeps_its_text() -> None:
     line = "Y[i, j] += zero_pad(X[2 * i + 1, M - 1 - j]) * V[I[i] % M]"
     stmt = _parse(line)
     assert print_stmt(stmt) == line
-    assert any(isinstance(node, ZeroPad) for node in walk(stmt.value))  # type: ignore[union-attr]
+    assert isinstance(stmt, IndexAssign)
+    assert any(isinstance(node, ZeroPad) for node in walk(stmt.value))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,7 @@ def test_told_apart(subscripts: list[str], extents: dict[str, str], expected: bo
     ],
 )
 def test_escape(subscript: str, size: Expr, low: str, high: str) -> None:
-    extents = {"i": n, "j": IntConst(3)}
+    extents: dict[str, Expr] = {"i": n, "j": IntConst(3)}
     found = escape(_subscript(subscript), size, extents, frozenset({"N"}))
     if size == IntConst(5):
         assert found is None  # 2 * N may or may not be below 5

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fuzz_counts import BOUNDS, changing_counts
 from fuzz_recurrences import PLACES, SIZE, WIDTH
-from oracle import Program, check, plain
+from oracle import Program, check, jvp, plain
 from torch import Tensor
 
 from loma.ad import differentiate
@@ -43,7 +43,7 @@ def _check(seed: int) -> None:
     check(Program([text]), "f", args, reference, smooth=False, libtorch=False, tolerance=1e-8)
     x, ones, *ints = args
     along = (torch.sin(torch.arange(SIZE) + 1.0).double(), torch.rand(WIDTH).double())
-    _, tangents = torch.func.jvp(lambda x, ones: reference(x, ones, *ints), (x, ones), along)
+    _, tangents = jvp(lambda x, ones: reference(x, ones, *ints), (x, ones), along)
     forward = Interpreter(differentiate(parse(f"{text}\ndf = fwd_diff(f)\n")))
     given = [x, along[0], ones, along[1], *ints]
     found = forward.call("df", *map(plain, given))

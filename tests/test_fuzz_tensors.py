@@ -45,13 +45,14 @@ def _given(made: Program) -> tuple[list[Any], list[torch.Tensor]]:
     outs = len(re.findall(r" : Out\[", made.text))
     floats = oracle.differentiable(made.args)
     written = floats[len(floats) - outs :]
-    args, owned = list(made.args), []
+    args: list[Any] = list(made.args)
+    owned: list[torch.Tensor] = []
     for k in floats:
         if k in written:
-            args[k] = torch.from_numpy(made.args[k].numpy().copy())
+            args[k] = torch.from_numpy(args[k].numpy().copy())
             owned.append(args[k])
         else:
-            args[k] = made.args[k].clone().requires_grad_()
+            args[k] = args[k].clone().requires_grad_()
     return args, owned
 
 

@@ -102,9 +102,9 @@ def _check_nested(
     for type_, weight in zip(primal.results, weights, strict=True):
         seeds += [zero(weight), weight] if oracle.is_float(type_) else [zero(weight)]
     names = [p.name for p in tangent.params if oracle.is_float(p.type)]
-    found = dict(zip(names, program.adjoint("t_f", args, seeds), strict=True))
-    _same([found[n] for n in names[0::2]], hessian, 1e-7, "reverse over forward")
-    _same([found[n] for n in names[1::2]], first, 1e-8, "adjoint of a tangent")
+    by_name = dict(zip(names, program.adjoint("t_f", args, seeds), strict=True))
+    _same([by_name[n] for n in names[0::2]], hessian, 1e-7, "reverse over forward")
+    _same([by_name[n] for n in names[1::2]], first, 1e-8, "adjoint of a tangent")
 
 
 def _check_all(seeds: range) -> None:

@@ -28,7 +28,6 @@ from loma.backends.c import build
 from loma.backends.c.codegen import generate
 from loma.backends.c.names import _WORDS, _wish
 from loma.backends.identifiers import c_string, comment
-from loma.backends.libtorch import RUNTIME
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.writer import Writer
 from loma.builtins import BUILTINS
@@ -85,7 +84,7 @@ def test_a_string_has_every_byte(rng: random.Random, examples: int | None, tmp_p
     source.write_text(f"const char *texts[] = {{{rows}}};\n", encoding="utf-8")
     _compiler([*build.detect().command, "-std=c99", "-shared", str(source), "-o", str(made)])
     array = (ctypes.c_char_p * len(texts)).in_dll(ctypes.CDLL(str(made)), "texts")
-    assert [text.decode() for text in array] == texts
+    assert list(array) == [text.encode() for text in texts]
 
 
 # ----------------------------------------------------------------------------------- files' names
@@ -180,13 +179,14 @@ def test_no_name_in_c_is_a_macro(tmp_path: Path) -> None:
 def test_no_name_in_cpp_is_a_macro(tmp_path: Path) -> None:
     chain = toolchain.detect()
     headers = "".join(
-        f'#include "{RUNTIME / name}.h"\n' for name in ("prelude", "timing", "specialise")
+        f'#include "{toolchain.RUNTIME / name}.h"\n' for name in ("prelude", "timing", "specialise")
     )
     flags = [
         flag for flag in chain.flags if flag.startswith(("-std", "-D", "-I", "-isystem", "-m"))
     ]
     folders = [flag for flag in chain.flags if flag.startswith("/")]
-    command = [*chain.compiler, *flags, *(f"-I{folder}" for folder in folders), "-x", "c++"]
+    flags += [f"-I{folder}" for folder in folders] + toolchain.quoted(toolchain.RUNTIME_FOLDERS)
+    command = [*chain.compiler, *flags, "-x", "c++"]
     found = _macros(command, headers, tmp_path)
     assert len(found) > 3000
     assert [name for name in sorted(found) if cpp_name(name) == name] == []

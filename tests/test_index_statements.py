@@ -11,6 +11,7 @@ from oracle import (
     Program,
     as_tuple,
     check,
+    check_case,
     close,
     derivatives,
     differentiable,
@@ -50,10 +51,9 @@ def traps() -> Program:
 def test_index_statement(
     program: Program, traps: Program, name: str, pytestconfig: pytest.Config
 ) -> None:
-    case, is_trap = BY_NAME[name], name in TRAP_NAMES
-    check(traps if is_trap else program, entry(case.text), case.arguments(), case.reference,
-          smooth=case.smooth, second=case.second,
-          libtorch=not is_trap or pytestconfig.getoption("--full"))  # fmt: skip
+    is_trap = name in TRAP_NAMES
+    libtorch = not is_trap or pytestconfig.getoption("--full")
+    check_case(traps if is_trap else program, BY_NAME[name], libtorch=libtorch)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -38,14 +40,14 @@ def halve(x : In[float]) -> float:
 
 
 @pytest.fixture(scope="module")
-def program():
+def program() -> loma.LomaModule:
     return loma.compile(PROGRAM)
 
 
 X, W = torch.ones(2, 3), torch.ones(3)
 
 
-def test_names_and_positions(program):
+def test_names_and_positions(program: loma.LomaModule) -> None:
     expected = X + 2.0 * W
     for y in (
         program.shift(X, W, 1.0, 2),
@@ -55,26 +57,26 @@ def test_names_and_positions(program):
         torch.testing.assert_close(y, expected)
 
 
-def test_several_results(program):
+def test_several_results(program: loma.LomaModule) -> None:
     y, total = program.pairs(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 5]))
     assert y.tolist() == [2.0, 17.0]
     assert (total.item(), total.shape) == (19.0, ())
 
 
-def test_an_out_argument_is_written(program):
+def test_an_out_argument_is_written(program: loma.LomaModule) -> None:
     y = torch.zeros(3, 2)
     assert program.double(torch.ones(3), y[:, 1]) is None
     assert y.tolist() == [[0.0, 2.0]] * 3
 
 
-def test_gradients_flow_through_an_out_argument(program):
+def test_gradients_flow_through_an_out_argument(program: loma.LomaModule) -> None:
     x, y = torch.ones(3, requires_grad=True), torch.zeros(3)
     program.double(x, y)
     (g,) = torch.autograd.grad(y.sum(), x)
     assert g.tolist() == [2.0] * 3
 
 
-def test_adjoints_come_back_as_a_tuple(program):
+def test_adjoints_come_back_as_a_tuple(program: loma.LomaModule) -> None:
     adjoints = program.d_shift(X, W, 0.5, 2, torch.ones(2, 3))
     assert isinstance(adjoints, tuple)
     dx, dw, da = (value for value in adjoints if value.is_floating_point())
@@ -117,7 +119,13 @@ def test_adjoints_come_back_as_a_tuple(program):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("grad", [False, True])
-def test_wrong_calls(program, call, error, message, grad):
+def test_wrong_calls(
+    program: loma.LomaModule,
+    call: Callable[[Any], object],
+    error: type[Exception],
+    message: str,
+    grad: bool,
+) -> None:
     X.requires_grad_(grad)
     try:
         with pytest.raises(error) as caught:
@@ -128,7 +136,7 @@ def test_wrong_calls(program, call, error, message, grad):
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (1, 1)])
-def test_empty_and_single(program, shape):
+def test_empty_and_single(program: loma.LomaModule, shape: tuple[int, ...]) -> None:
     x = torch.ones(shape, requires_grad=True)
     y = program.shift(x, torch.ones(shape[1]), 1.0, 1)
     assert y.shape == shape
@@ -136,21 +144,24 @@ def test_empty_and_single(program, shape):
     assert torch.equal(g, torch.ones(shape))
 
 
-def test_a_tensor_subclass_goes_through_torch_function(program):
+def test_a_tensor_subclass_goes_through_torch_function(program: loma.LomaModule) -> None:
     class Logged(torch.Tensor):
         calls: tuple[str, ...] = ()
 
         @classmethod
-        def __torch_function__(cls, func, types, args=(), kwargs=None):
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             cls.calls += (str(func),)
-            return super().__torch_function__(func, types, args, kwargs or {})
+            kwargs = kwargs or {}
+            return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
     y = program.shift(X.as_subclass(Logged), W, 1.0, 2)
     assert isinstance(y, Logged)
     assert any("shift" in call for call in Logged.calls)
 
 
-def test_the_module_describes_itself(program):
+def test_the_module_describes_itself(program: loma.LomaModule) -> None:
     assert {"shift", "d_shift", "double", "pairs", "halve", "show"} <= set(dir(program))
     assert not any("__forward" in name for name in dir(program))
     assert "shift" in repr(program)
@@ -162,6 +173,6 @@ def test_the_module_describes_itself(program):
         program.show("parsed", "shfit")
 
 
-def test_the_same_text_is_the_same_module(program):
+def test_the_same_text_is_the_same_module(program: loma.LomaModule) -> None:
     assert loma.compile(PROGRAM) is program
     assert pickle.loads(pickle.dumps(program)) is program

@@ -11,27 +11,27 @@ import loma
 
 
 @loma.module
-def layers():
+def layers() -> None:
     """Not part of the program."""
 
-    def double(x: In[Tensor[N]]) -> Tensor[N]:  # noqa: F821
-        y: Tensor[N]  # noqa: F821
-        y[i] = 2.0 * x[i]  # noqa: F821
+    def double(x: In[Tensor[N]]) -> Tensor[N]:  # type: ignore[name-defined]  # noqa: F821
+        y: Tensor[N]  # type: ignore[name-defined]  # noqa: F821
+        y[i] = 2.0 * x[i]  # type: ignore[name-defined]  # noqa: F821
         return y  # noqa: F821
 
-    d_double = rev_diff(double)  # noqa: F821, F841
+    d_double = rev_diff(double)  # type: ignore[name-defined]  # noqa: F821, F841
 
 
-def test_a_function_without_arguments_holds_a_program():
+def test_a_function_without_arguments_holds_a_program() -> None:
     assert layers.double(torch.ones(3)).tolist() == [2.0] * 3
     (dx,) = layers.d_double(torch.ones(3), torch.ones(3))
     assert dx.tolist() == [2.0] * 3
 
 
-def test_errors_point_into_the_python_file():
-    def wrong():
-        def double(x: In[Tensor[N]]) -> Tensor[N]:  # noqa: F821
-            return undeclared  # noqa: F821  the line of the error
+def test_errors_point_into_the_python_file() -> None:
+    def wrong() -> None:
+        def double(x: In[Tensor[N]]) -> Tensor[N]:  # type: ignore[name-defined]  # noqa: F821
+            return undeclared  # type: ignore[name-defined]  # noqa: F821  the line of the error
 
     with pytest.raises(loma.UserError) as caught:
         loma.module(wrong)
@@ -42,6 +42,6 @@ def test_errors_point_into_the_python_file():
     assert "return undeclared" in str(caught.value)
 
 
-def test_without_source_text():
+def test_without_source_text() -> None:
     with pytest.raises(TypeError, match=r"the source text of .* is not available"):
         loma.module(eval("lambda: None"))

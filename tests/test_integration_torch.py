@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import loma
 
@@ -40,37 +43,45 @@ def halves(x : In[Tensor[N]], order : In[IntTensor[N]]) -> tuple[Tensor[N // 2],
 """
 
 
+Function = Callable[..., Tensor]
+Arguments = tuple[Tensor, Tensor, Tensor]
+
+
 @pytest.fixture(scope="module")
-def program():
+def program() -> loma.LomaModule:
     return loma.compile(PROGRAM)
 
 
 @pytest.fixture
-def arguments():
+def arguments() -> Arguments:
     x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     w = torch.randn(4, dtype=torch.float64, requires_grad=True)
     a = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     return x, w, a
 
 
-def scale(x, w, a, k):
+def scale(x: Tensor, w: Tensor, a: Tensor | float, k: int) -> Tensor:
     return a * torch.exp(x * w) ** 2 * k
 
 
-def operators(program):
+def operators(program: loma.LomaModule) -> Any:
     return getattr(torch.ops, program.__name__)
 
 
-def test_first_derivatives(program, arguments):
+def test_first_derivatives(program: loma.LomaModule, arguments: Arguments) -> None:
     assert torch.autograd.gradcheck(lambda *args: program.scale(*args, 3), arguments)
 
 
-def test_second_derivatives_through_saved_values(program, arguments):
+def test_second_derivatives_through_saved_values(
+    program: loma.LomaModule, arguments: Arguments
+) -> None:
     assert torch.autograd.gradgradcheck(lambda *args: program.scale(*args, 3), arguments)
 
 
 @pytest.mark.full
-def test_the_explicit_derivative_is_differentiable(program, arguments):
+def test_the_explicit_derivative_is_differentiable(
+    program: loma.LomaModule, arguments: Arguments
+) -> None:
     x, w, a = arguments
     seed = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     given = program.d_scale(x, w, a, 3, seed)
@@ -84,7 +95,7 @@ def test_the_explicit_derivative_is_differentiable(program, arguments):
 
 
 @pytest.mark.full
-def test_third_derivative():
+def test_third_derivative() -> None:
     m = loma.compile(
         "def square(x : In[Tensor[N]]) -> Tensor[N]:\n"
         "    y : Tensor[N]\n    y[i] = x[i] * x[i]\n    return y\n"
@@ -97,14 +108,16 @@ def test_third_derivative():
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2)])
-def test_gradients_of_some_arguments_only(program, arguments, wanted):
-    values = [v if k in wanted else v.detach() for k, v in enumerate(arguments)]
-    chosen = [values[k] for k in wanted]
-    given = torch.autograd.grad(program.scale(*values, 2).sum(), chosen)
-    torch.testing.assert_close(given, torch.autograd.grad(scale(*values, 2).sum(), chosen))
+def test_gradients_of_some_arguments_only(
+    program: loma.LomaModule, arguments: Arguments, wanted: tuple[int, ...]
+) -> None:
+    x, w, a = (v if k in wanted else v.detach() for k, v in enumerate(arguments))
+    chosen = [(x, w, a)[k] for k in wanted]
+    given = torch.autograd.grad(program.scale(x, w, a, 2).sum(), chosen)
+    torch.testing.assert_close(given, torch.autograd.grad(scale(x, w, a, 2).sum(), chosen))
 
 
-def test_opcheck(program, arguments):
+def test_opcheck(program: loma.LomaModule, arguments: Arguments) -> None:
     x, w, a = arguments
     plain = [value.detach() for value in arguments]
     ops = operators(program)
@@ -120,7 +133,7 @@ def test_opcheck(program, arguments):
         torch.library.opcheck(operator.default, args)
 
 
-def test_a_fake_tensor_gets_the_real_shape(program):
+def test_a_fake_tensor_gets_the_real_shape(program: loma.LomaModule) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -132,8 +145,8 @@ def test_a_fake_tensor_gets_the_real_shape(program):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_torch_compile_without_graph_breaks(program, dynamic):
-    def function(x, w, a):
+def test_torch_compile_without_graph_breaks(program: loma.LomaModule, dynamic: bool) -> None:
+    def function(x: Tensor, w: Tensor, a: Tensor) -> Any:
         y = program.scale(x, w, a=a, k=2) + program.scale(x, w, 0.5, 1)
         return program.rectified(y.detach()) + y
 
@@ -145,8 +158,8 @@ def test_torch_compile_without_graph_breaks(program, dynamic):
         torch.testing.assert_close(given, torch.autograd.grad(function(*leaves).sum(), leaves))
 
 
-def test_torch_compile_of_any_rank_with_a_number(program):
-    compiled = torch.compile(program.shifted, fullgraph=True, backend="aot_eager")
+def test_torch_compile_of_any_rank_with_a_number(program: loma.LomaModule) -> None:
+    compiled: Function = torch.compile(program.shifted, fullgraph=True, backend="aot_eager")
     for shape in ((3,), (2, 4)):
         x, a = torch.randn(shape), torch.tensor(0.3, requires_grad=True)
         assert torch.equal(compiled(x, 0.5), torch.relu(x + 0.5))
@@ -155,8 +168,12 @@ def test_torch_compile_of_any_rank_with_a_number(program):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_torch_compile_of_positions_in_tensors_of_any_rank(program, dynamic):
-    compiled = torch.compile(program.picked, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+def test_torch_compile_of_positions_in_tensors_of_any_rank(
+    program: loma.LomaModule, dynamic: bool
+) -> None:
+    compiled: Function = torch.compile(
+        program.picked, fullgraph=True, backend="aot_eager", dynamic=dynamic
+    )
     x, i = torch.randn(3, 4, requires_grad=True), torch.tensor([[2, 0, 1, 1], [0, 0, 2, 1]])
     expected = (x * x).gather(0, i) + torch.nn.functional.one_hot(x.argmax(1), 4).sum(0)
     y = compiled(x, i)
@@ -165,17 +182,18 @@ def test_torch_compile_of_positions_in_tensors_of_any_rank(program, dynamic):
     torch.testing.assert_close(given, wanted)
 
 
-def test_torch_compile_writes_out_arguments(program):
+def test_torch_compile_writes_out_arguments(program: loma.LomaModule) -> None:
     compiled = torch.compile(lambda x, y: program.add_to(x, y), fullgraph=True, backend="aot_eager")
     y = torch.ones(3)
     assert compiled(torch.ones(3), y) is None
     torch.testing.assert_close(y, torch.full((3,), 3.0))
 
 
-def test_torch_export(program):
+def test_torch_export(program: loma.LomaModule) -> None:
     class Layer(torch.nn.Module):
-        def forward(self, x, w):
-            return program.scale(x, w, 1.5, 2)
+        def forward(self, x: Tensor, w: Tensor) -> Tensor:
+            y: Tensor = program.scale(x, w, 1.5, 2)
+            return y
 
     rows = torch.export.Dim("rows", min=2)
     args = (torch.randn(5, 4), torch.randn(4))
@@ -184,11 +202,11 @@ def test_torch_export(program):
     torch.testing.assert_close(exported.module()(x, w), scale(x, w, 1.5, 2))
 
 
-def test_calls_from_many_threads(program):
+def test_calls_from_many_threads(program: loma.LomaModule) -> None:
     """Also: the derivative of a derivative is compiled once, whoever asks first."""
     failures = []
 
-    def work(seed):
+    def work(seed: int) -> None:
         try:
             generator = torch.Generator().manual_seed(seed)
             x = torch.randn(3, 4, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -209,7 +227,7 @@ def test_calls_from_many_threads(program):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_dtypes_are_rounded_once(program, dtype):
+def test_narrow_dtypes_are_rounded_once(program: loma.LomaModule, dtype: torch.dtype) -> None:
     x, w = torch.randn(3, 4, dtype=dtype, requires_grad=True), torch.randn(4, dtype=dtype)
     y = program.scale(x, w, 1.0, 1)
     expected = scale(x.detach().float(), w.float(), 1.0, 1)
@@ -219,7 +237,7 @@ def test_narrow_dtypes_are_rounded_once(program, dtype):
     torch.testing.assert_close(g.float(), 2 * w.float() * expected, rtol=0.03, atol=0.03)
 
 
-def test_expanded_gradients_and_views(program, arguments):
+def test_expanded_gradients_and_views(program: loma.LomaModule, arguments: Arguments) -> None:
     _, w, a = arguments
     wide = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
     view = wide.t()[::2]
@@ -227,7 +245,7 @@ def test_expanded_gradients_and_views(program, arguments):
     torch.testing.assert_close(given, torch.autograd.grad(scale(view, w, a, 1).sum(), [wide, w]))
 
 
-def test_inputs_are_left_alone_and_results_are_new(program):
+def test_inputs_are_left_alone_and_results_are_new(program: loma.LomaModule) -> None:
     x = torch.randn(3).abs()
     before = x.clone()
     y = program.rectified(x)
@@ -236,7 +254,9 @@ def test_inputs_are_left_alone_and_results_are_new(program):
     assert y.is_contiguous()
 
 
-def test_saved_arguments_that_change_are_noticed(program, arguments):
+def test_saved_arguments_that_change_are_noticed(
+    program: loma.LomaModule, arguments: Arguments
+) -> None:
     x, w, a = arguments
     values = w.detach().clone()
     y = program.scale(x, values, a, 1)
@@ -245,7 +265,7 @@ def test_saved_arguments_that_change_are_noticed(program, arguments):
         y.sum().backward()
 
 
-def test_forward_mode_is_refused(program, arguments):
+def test_forward_mode_is_refused(program: loma.LomaModule, arguments: Arguments) -> None:
     x, w, a = (value.detach() for value in arguments)
     with pytest.raises(NotImplementedError, match="scale: forward-mode derivatives"):
         torch.func.jvp(lambda x: program.scale(x, w, a, 1), (x,), (x,))

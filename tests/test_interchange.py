@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from capsnet_loma import CapsNet, capsule_loss, layers, reference
 from capsnet_loma.cases import SMALL_NETWORK as SMALL

@@ -25,15 +25,15 @@ class Clock:
         return self.now
 
 
-def test_interleaved_medians_give_medians_and_ratios(monkeypatch):
+def test_interleaved_medians_give_medians_and_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     calls: list[str] = []
 
-    def short():
+    def short() -> None:
         calls.append("short")
         clock.now += 2
 
-    def long():
+    def long() -> None:
         calls.append("long")
         clock.now += 20 if calls.count("long") < 5 else 1000
 
@@ -46,12 +46,14 @@ def test_interleaved_medians_give_medians_and_ratios(monkeypatch):
     assert timings.ratio("short", "short") == 1.0
 
 
-def test_short_calls_are_repeated_within_a_sample_and_collection_comes_back(monkeypatch):
+def test_short_calls_are_repeated_within_a_sample_and_collection_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = Clock(monkeypatch)
     calls = 0
     enabled: list[bool] = []
 
-    def call():
+    def call() -> None:
         nonlocal calls
         calls += 1
         clock.now += 2**-20
@@ -64,7 +66,7 @@ def test_short_calls_are_repeated_within_a_sample_and_collection_comes_back(monk
     assert gc.isenabled()
 
 
-def test_rounds_must_be_positive():
+def test_rounds_must_be_positive() -> None:
     with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
         measure.interleaved_medians({"call": time.time}, rounds=0)
 
@@ -82,11 +84,11 @@ def test_rounds_must_be_positive():
         (0.05, 10, -1.812461),
     ],
 )
-def test_student_t_quantile(probability, degrees, expected):
+def test_student_t_quantile(probability: float, degrees: int, expected: float) -> None:
     assert measure.student_t_quantile(probability, degrees) == pytest.approx(expected, abs=1e-6)
 
 
-def test_linear_fit_of_a_line_is_exact():
+def test_linear_fit_of_a_line_is_exact() -> None:
     fit = measure.linear_fit([1, 2, 4, 8], [3.5, 5.5, 9.5, 17.5])
     assert fit.slope == pytest.approx(2.0)
     assert fit.intercept == pytest.approx(1.5)
@@ -94,7 +96,7 @@ def test_linear_fit_of_a_line_is_exact():
     assert fit.high == pytest.approx(2.0)
 
 
-def test_linear_fit_has_the_textbook_interval():
+def test_linear_fit_has_the_textbook_interval() -> None:
     # Worked by hand: residuals 0.06, -0.13, 0.08, -0.01; their squares add up to 0.027; Sxx is 5.
     fit = measure.linear_fit([1, 2, 3, 4], [2.1, 3.9, 6.1, 8.0], confidence=0.90)
     assert fit.slope == pytest.approx(1.99)
@@ -111,12 +113,12 @@ def test_linear_fit_has_the_textbook_interval():
         ([1, 2, 3], [1.0, 2.0], "x has 3 values and y has 2"),
     ],
 )
-def test_linear_fit_refuses(x, y, message):
+def test_linear_fit_refuses(x: list[float], y: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         measure.linear_fit(x, y)
 
 
-def test_page_faults_count_touched_pages():
+def test_page_faults_count_touched_pages() -> None:
     before = measure.page_faults()
     pages = 512
     with mmap.mmap(-1, pages * mmap.PAGESIZE) as block:
@@ -129,7 +131,7 @@ def test_page_faults_count_touched_pages():
     assert faults.minor >= 1
 
 
-def test_peak_memory_is_that_of_this_process_alone():
+def test_peak_memory_is_that_of_this_process_alone() -> None:
     block = bytearray(64 * 2**20)
     mine = measure.peak_memory()
     assert mine >= len(block)
@@ -140,7 +142,7 @@ def test_peak_memory_is_that_of_this_process_alone():
     assert 2**20 < int(child.stdout) < 64 * 2**20 + 2**25
 
 
-def test_machine_describes_itself():
+def test_machine_describes_itself() -> None:
     machine = measure.machine()
     assert machine.processor
     assert machine.system
@@ -149,7 +151,7 @@ def test_machine_describes_itself():
     assert machine.memory > 2**20
 
 
-def test_cache_counters_count_or_say_why_not():
+def test_cache_counters_count_or_say_why_not() -> None:
     with measure.CacheCounters() as counters:
         sum(bytearray(2**20))
     if counters.counts is None:
@@ -160,7 +162,7 @@ def test_cache_counters_count_or_say_why_not():
         assert counters.reason == ""
 
 
-def test_measuring_imports_neither_torch_nor_numpy():
+def test_measuring_imports_neither_torch_nor_numpy() -> None:
     code = "import sys; import loma.measure; print({'torch', 'numpy'} & set(sys.modules) or 'none')"
     child = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT

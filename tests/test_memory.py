@@ -375,7 +375,8 @@ def stress(folder: Path, sources: list[Path], flags: list[str], *args: str) -> t
     made = folder / "program"
     compiler = compilers.find_compiler(config.CXX)
     command = [*compiler, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    command += [*flags, "-I", str(RUNTIME), *map(str, sources), "-o", str(made)]
+    command += [*flags, *toolchain.quoted(toolchain.RUNTIME_FOLDERS), *map(str, sources)]
+    command += ["-o", str(made)]
     # what another library preloads must not come before the sanitizer's own
     environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
     for step in (command, [str(made), *args]):
@@ -398,6 +399,6 @@ def test_stress(tmp_path: Path, sanitizer: str) -> None:
     if status != 0:
         pytest.skip(f"no sanitizer {sanitizer} here: {said.splitlines()[:1]}")
     driver = Path(__file__).with_name("pool_stress.cpp")
-    sources = [driver, RUNTIME / "heap.cpp", RUNTIME / "pool.cpp"]
+    sources = [driver, RUNTIME / "memory/heap.cpp", RUNTIME / "memory/pool.cpp"]
     forks = "0" if sanitizer else "20"
     assert stress(tmp_path, sources, flags, "1000", forks) == (0, "ok\n")

@@ -153,7 +153,7 @@ def test_a_network_learns_the_same(setting: str) -> None:
     torch.manual_seed(3)
     network = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     x, y = torch.randn(20, 6).double(), torch.randint(3, (20,))
-    results = []
+    results: list[list[Tensor]] = []
     for which in ("loma", "torch"):
         own = copy.deepcopy(network)
         first, *rest = own.parameters()
@@ -282,7 +282,8 @@ def test_a_step_may_be_compiled(setting: str, monkeypatch: pytest.MonkeyPatch) -
     assert all(torch.equal(a, b) for a, b in zip(params, own, strict=True))
     other = copy.deepcopy(optimizer)
     traced.clear()
-    torch.compile(other.step, backend="eager")()
+    compiled_step: Callable[[], Any] = torch.compile(other.step, backend="eager")
+    compiled_step()
     assert traced == [False]
 
 

@@ -43,16 +43,19 @@ def module() -> Any:
 
 
 def _results(module: Any, x: torch.Tensor, m: torch.Tensor, name: str) -> torch.Tensor:
+    result: torch.Tensor
     match name:
         case "average":
-            return module.average(x, A, m).sum() + m.sum()
+            result = module.average(x, A, m).sum() + m.sum()
         case "scale_and_sum":
-            return module.scale_and_sum(x, m)
+            result = module.scale_and_sum(x, m)
         case "steps":
             module.steps(x, 2, m)
+            result = m.sum()
         case _:
             module.scale(x, m)
-    return m.sum()
+            result = m.sum()
+    return result
 
 
 def _drop(loss: torch.Tensor) -> None:
@@ -73,7 +76,8 @@ def _differentiated(loss: torch.Tensor) -> None:
 
 
 def _leaves(loss: torch.Tensor) -> list[torch.Tensor]:
-    found, waiting = {}, [loss.grad_fn]
+    found: dict[int, torch.Tensor] = {}
+    waiting: list[Any] = [loss.grad_fn]
     while waiting:
         node = waiting.pop()
         if hasattr(node, "variable"):

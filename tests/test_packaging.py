@@ -10,6 +10,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import setuptools
@@ -29,9 +30,9 @@ LINKS = ("frontend", "ad", "backends")
 
 
 @pytest.fixture(scope="module")
-def setup() -> dict:
+def setup() -> dict[str, Any]:
     """The arguments that setup.py calls setuptools.setup with."""
-    seen: dict = {}
+    seen: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(setuptools, "setup", lambda **arguments: seen.update(arguments))
         runpy.run_path(str(ROOT / "setup.py"))
@@ -62,13 +63,13 @@ def _source_files() -> set[str]:
     return files
 
 
-def test_links_are_relative_and_lead_into_the_checkout():
+def test_links_are_relative_and_lead_into_the_checkout() -> None:
     for name in LINKS:
         assert (ROOT / "loma" / name).is_symlink()
         assert os.readlink(ROOT / "loma" / name) == f"../{name}"
 
 
-def test_every_package_is_named(setup):
+def test_every_package_is_named(setup: dict[str, Any]) -> None:
     packages = {
         str(Path(file).parent).replace(os.sep, ".")
         for file in _source_files()
@@ -77,12 +78,12 @@ def test_every_package_is_named(setup):
     assert set(setup["packages"]) == packages
 
 
-def test_every_file_is_installed(built):
+def test_every_file_is_installed(built: Path) -> None:
     installed = {str(path.relative_to(built)) for path in built.rglob("*") if path.is_file()}
     assert installed == _source_files()
 
 
-def test_the_installed_tree_imports_by_itself(built, setup):
+def test_the_installed_tree_imports_by_itself(built: Path, setup: dict[str, Any]) -> None:
     code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
     code += "import loma; print(loma.__file__)"
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -98,7 +99,7 @@ def test_the_installed_tree_imports_by_itself(built, setup):
 
 
 @pytest.mark.parametrize("module", ["loma", "loma.ir", "loma.errors", "loma.cli"])
-def test_torch_is_not_imported_before_it_is_needed(module):
+def test_torch_is_not_imported_before_it_is_needed(module: str) -> None:
     code = f"import sys, {module}; print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
@@ -106,13 +107,13 @@ def test_torch_is_not_imported_before_it_is_needed(module):
     assert done.stdout.strip() == "False"
 
 
-def test_commands_exist(setup):
+def test_commands_exist(setup: dict[str, Any]) -> None:
     for script in setup["entry_points"]["console_scripts"]:
         module, _, name = script.split("=")[1].partition(":")
         assert callable(getattr(importlib.import_module(module), name)), script
 
 
-def test_everything_imported_is_declared(setup):
+def test_everything_imported_is_declared(setup: dict[str, Any]) -> None:
     declared = {canonicalize_name(Requirement(text).name) for text in setup["install_requires"]}
     imported = set()
     for file in _source_files():
@@ -146,7 +147,7 @@ def _imports(path: Path) -> set[str]:
     return names
 
 
-def test_constraints_lie_within_the_declared_ranges(setup):
+def test_constraints_lie_within_the_declared_ranges(setup: dict[str, Any]) -> None:
     pins = {}
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -159,7 +160,7 @@ def test_constraints_lie_within_the_declared_ranges(setup):
         assert pins[canonicalize_name(requirement.name)] in requirement.specifier, text
 
 
-def test_the_readme_gives_the_commands_that_ci_runs():
+def test_the_readme_gives_the_commands_that_ci_runs() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for command in README_COMMANDS:
         assert command in readme

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from layer_cases import LAYERS
-from oracle import Program, check
+from oracle import Program, check_case
 from paper_cases import PAPERS
 
 BY_NAME = {case.name: case for case in (*PAPERS, *LAYERS)}
@@ -16,21 +16,15 @@ def program() -> Program:
     return Program([case.text for case in BY_NAME.values()], first=())
 
 
-def _check(program: Program, name: str, libtorch: bool) -> None:
-    case = BY_NAME[name]
-    given = case.arguments()
-    check(program, name, given, case.reference, second=case.second, libtorch=libtorch)
-
-
 @pytest.mark.parametrize("name", BY_NAME)
 def test_interpreted(program: Program, name: str) -> None:
-    _check(program, name, libtorch=False)
+    check_case(program, BY_NAME[name], libtorch=False)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", BY_NAME)
 def test_compiled(program: Program, name: str) -> None:
-    _check(program, name, libtorch=True)
+    check_case(program, BY_NAME[name])
 
 
 def test_the_reference_of_ctc_is_that_of_pytorch() -> None:

@@ -81,7 +81,7 @@ class _Sized(Interpreter):
 
 class _SizedProgram(Changed):
     @property
-    def interpreter(self) -> Interpreter:  # type: ignore[override]
+    def interpreter(self) -> Interpreter:
         return _Sized(super().interpreter.module)
 
     @property

@@ -10,7 +10,7 @@ import pytest
 import torch
 from c_host import CProgram
 from index_cases import Case, Indices
-from oracle import Program, check, entry
+from oracle import Program, check_case, entry
 from scalar_oracle import check_derivatives
 from torch import Tensor
 
@@ -300,7 +300,7 @@ def compiled() -> Program:
 def test_tensor_functions(case: Case, request: pytest.FixtureRequest) -> None:
     name = entry(case.text)
     program = request.getfixturevalue("compiled" if name in COMPILED else "program")
-    check(program, name, case.arguments(), case.reference, libtorch=name in COMPILED)
+    check_case(program, case, libtorch=name in COMPILED)
 
 
 def test_a_step_of_zero_fails_with_its_line(compiled: Program) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracle import Program, check
+from oracle import Program, check, check_case
 from recurrence_cases import RECURRENCES
 
 import loma
@@ -22,8 +22,7 @@ def program() -> Program:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_recurrence(program: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(program, name, case.arguments(), case.reference)
+    check_case(program, BY_NAME[name])
 
 
 # ------------------------------------------------------------------------- what is copied and kept
@@ -70,7 +69,8 @@ def f(x : In[Tensor[N]]) -> Tensor[N]:
     assert ("_tape_" in found) == kept
 
     def reference(x: torch.Tensor) -> torch.Tensor:
-        y, z = [*x], []
+        y = [*x]
+        z: list[torch.Tensor] = []
         given = {"N": len(x), "x": x, "y": y, "z": z}
         changed = f"{loops}\n            y[k] = y[k] + x[t] * x[k]"
         exec(f"{changed}\n        z.append(y[{place}].sin())", given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,12 +67,12 @@ SIZES = ((5, 16), (13, 7), (16, 8))
 
 
 @pytest.fixture(scope="module")
-def program() -> SimpleNamespace:
+def program() -> loma.LomaModule:
     return loma.compile(ANY)
 
 
 @pytest.fixture(scope="module")
-def known() -> SimpleNamespace:
+def known() -> loma.LomaModule:
     return loma.compile("".join(KNOWN.format(n=n, m=m) for n, m in SIZES))
 
 
@@ -93,7 +92,7 @@ def _close(found: Tensor, right: Tensor) -> bool:
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("row", ROWS)
-def test_any_sizes(program: SimpleNamespace, row: int, dtype: torch.dtype) -> None:
+def test_any_sizes(program: loma.LomaModule, row: int, dtype: torch.dtype) -> None:
     for values in VALUES:
         for summed in SUMMED:
             w = torch.randn(2, summed, row, dtype=dtype)
@@ -107,7 +106,7 @@ def test_any_sizes(program: SimpleNamespace, row: int, dtype: torch.dtype) -> No
 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_other_reductions(program: SimpleNamespace, dtype: torch.dtype) -> None:
+def test_other_reductions(program: loma.LomaModule, dtype: torch.dtype) -> None:
     for values in VALUES:
         w, x = torch.randn(9, 17, dtype=dtype), torch.randn(values, 9, dtype=dtype)
         terms = w * x[:, :, None]
@@ -118,7 +117,7 @@ def test_other_reductions(program: SimpleNamespace, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_windows(program: SimpleNamespace, dtype: torch.dtype) -> None:
+def test_windows(program: loma.LomaModule, dtype: torch.dtype) -> None:
     for values in VALUES:
         x = torch.randn(values, 4, 41, dtype=dtype)
         f = torch.randn(3, 3, 4, 41, dtype=dtype)
@@ -130,7 +129,7 @@ def test_windows(program: SimpleNamespace, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize(("values", "row"), SIZES)
-def test_known_sizes(known: SimpleNamespace, values: int, row: int, dtype: torch.dtype) -> None:
+def test_known_sizes(known: loma.LomaModule, values: int, row: int, dtype: torch.dtype) -> None:
     for summed in SUMMED:
         d, x = torch.randn(summed, 5, values, dtype=dtype), torch.randn(summed, 5, row, dtype=dtype)
         c, before = torch.randn(summed, dtype=dtype), torch.randn(5, values, row, dtype=dtype)
@@ -141,7 +140,7 @@ def test_known_sizes(known: SimpleNamespace, values: int, row: int, dtype: torch
 
 
 @pytest.mark.parametrize("values", [9, 37])
-def test_any_number_of_threads(program: SimpleNamespace, values: int) -> None:
+def test_any_number_of_threads(program: loma.LomaModule, values: int) -> None:
     w, x, c = torch.randn(40, 70, 33), torch.randn(values, 40, 70), torch.randn(33)
     before = torch.randn(values, 40, 33)
     image, filters = torch.randn(values, 30, 41), torch.randn(3, 3, 30, 41)
@@ -153,7 +152,7 @@ def test_any_number_of_threads(program: SimpleNamespace, values: int) -> None:
         assert all(map(torch.equal, other, found[0]))
 
 
-def test_nan_stays_with_its_value(program: SimpleNamespace) -> None:
+def test_nan_stays_with_its_value(program: loma.LomaModule) -> None:
     w, x, c = torch.randn(2, 9, 16), torch.randn(8, 2, 9), torch.randn(16)
     x[5, 1, 3] = torch.nan
     u, _ = program.products_16(w, x, c, torch.zeros(8, 2, 16))

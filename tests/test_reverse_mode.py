@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
+from typing import Any
 
 import oracle
 import pytest
@@ -121,7 +122,7 @@ def _steps(start: torch.Tensor, a: torch.Tensor, n: int) -> torch.Tensor:
     return u
 
 
-TRAPS: dict[str, tuple[str, Callable[..., torch.Tensor], tuple[object, ...]]] = {
+TRAPS: dict[str, tuple[str, Callable[..., Any], tuple[object, ...]]] = {
     "a loop with branches, an argument reassigned in it": (
         STEPS.replace("steps", "f"),
         _steps,

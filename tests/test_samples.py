@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from loma.frontend import parse
-from loma.ir import FLOAT, INT, ArrayType, Binary, Function, IntConst, Param, TensorType, Var
+from loma.ir import (
+    FLOAT, INT, ArrayType, Binary, Element, Expr, Function, IntConst, Param, TensorType, Var,
+)  # fmt: skip
 from loma.samples import Given, SampleError, sample_arguments
 
 N, M, K = (Var(name, INT) for name in "NMK")
@@ -16,7 +18,7 @@ def _function(*params: Param, primal: str | None = None) -> Function:
     return Function("f", params, (FLOAT,), (), primal=primal)
 
 
-def _tensor(*dims, element="float") -> TensorType:
+def _tensor(*dims: Expr | int, element: Element = "float") -> TensorType:
     return TensorType(tuple(IntConst(d) if isinstance(d, int) else d for d in dims), element)
 
 
@@ -28,7 +30,7 @@ MATMUL = _function(
 )
 
 
-def test_open_sizes_are_small_and_all_different():
+def test_open_sizes_are_small_and_all_different() -> None:
     arguments = sample_arguments(MATMUL)
     assert list(arguments) == ["x", "w", "scale", "times"]
     assert arguments["x"].shape == (2, 3)
@@ -38,13 +40,13 @@ def test_open_sizes_are_small_and_all_different():
     assert arguments["times"] == 2
 
 
-def test_shapes_bind_sizes_for_other_arguments():
+def test_shapes_bind_sizes_for_other_arguments() -> None:
     arguments = sample_arguments(MATMUL, Given(shapes={"w": (7, 2)}))
     assert arguments["w"].shape == (7, 2)
     assert arguments["x"].shape == (3, 7)
 
 
-def test_sizes_and_scalars_can_be_given():
+def test_sizes_and_scalars_can_be_given() -> None:
     given = Given(sizes={"N": 1, "K": 0}, scalars={"scale": 0.5, "times": 3})
     arguments = sample_arguments(MATMUL, given)
     assert arguments["x"].shape == (1, 0)
@@ -53,7 +55,7 @@ def test_sizes_and_scalars_can_be_given():
     assert isinstance(arguments["times"], int)
 
 
-def test_arithmetic_constants_and_int_tensors():
+def test_arithmetic_constants_and_int_tensors() -> None:
     halved = Binary("//", Binary("-", N, IntConst(1), INT), IntConst(2), INT)
     function = _function(
         Param("x", _tensor(N, 8), "In"),
@@ -67,7 +69,7 @@ def test_arithmetic_constants_and_int_tensors():
     assert set(arguments["rows"].tolist()) <= {0, 1}
 
 
-def test_positive_values_and_seeds():
+def test_positive_values_and_seeds() -> None:
     first = sample_arguments(MATMUL, positive=True, seed=1)
     again = sample_arguments(MATMUL, positive=True, seed=1)
     other = sample_arguments(MATMUL, positive=True, seed=2)
@@ -76,7 +78,7 @@ def test_positive_values_and_seeds():
     assert not torch.equal(first["x"], other["x"])
 
 
-def test_the_out_arguments_of_a_derivative_are_left_out():
+def test_the_out_arguments_of_a_derivative_are_left_out() -> None:
     params = (Param("x", _tensor(N), "In"), Param("_d_x", _tensor(N), "Out"))
     assert list(sample_arguments(_function(*params, primal="g"))) == ["x"]
     assert list(sample_arguments(_function(*params))) == ["x", "_d_x"]
@@ -100,13 +102,13 @@ def test_the_out_arguments_of_a_derivative_are_left_out():
         (Given(scalars={"times": 2.5}), "'times' is an int, got 2.5"),
     ],
 )
-def test_what_does_not_fit_is_refused(given, message):
+def test_what_does_not_fit_is_refused(given: Given, message: str) -> None:
     with pytest.raises(SampleError) as caught:
         sample_arguments(MATMUL, given)
     assert message in str(caught.value)
 
 
-def test_constants_and_negative_sizes():
+def test_constants_and_negative_sizes() -> None:
     constant = _function(Param("x", _tensor(8), "In"))
     with pytest.raises(SampleError, match=r"shape of 'x' is \[4\], but its type makes it \[8\]"):
         sample_arguments(constant, Given(shapes={"x": (4,)}))
@@ -118,7 +120,7 @@ def test_constants_and_negative_sizes():
         sample_arguments(smaller, Given(sizes={"N": 2}))
 
 
-def test_any_rank_needs_a_shape_and_arrays_cannot_be_made_up():
+def test_any_rank_needs_a_shape_and_arrays_cannot_be_made_up() -> None:
     anything = _function(Param("x", TensorType(None), "In"))
     assert sample_arguments(anything, Given(shapes={"x": (2, 5)}))["x"].shape == (2, 5)
     with pytest.raises(SampleError, match="'x' may have any rank, so its shape must be given"):
@@ -128,7 +130,7 @@ def test_any_rank_needs_a_shape_and_arrays_cannot_be_made_up():
         sample_arguments(array)
 
 
-def test_places_of_an_assignment_are_distinct():
+def test_places_of_an_assignment_are_distinct() -> None:
     program = """
 def f(y : Out[Tensor[N, M]], p : In[IntTensor[N, M]], q : In[IntTensor[M]], x : In[Tensor[M]]):
     y[i, p[i, j]] = x[j]

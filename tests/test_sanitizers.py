@@ -8,17 +8,15 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from c_host import OPTIONS, differentiated, merged
-from scalar_oracle import Scalars
+from scalar_oracle import FIRST, Scalars
 from teaching_derivatives import DERIVATIVES
 from teaching_programs import PROGRAMS
 from test_c_failures import FAILING, FAILURES
-from test_fuzz import FIRST
 from test_fuzz_c import calls, random_program
 from test_stack import CALLS, PASSED, struct
 
@@ -26,7 +24,6 @@ from loma.backends.c import Options, build, generate
 from loma.backends.c.context import ModuleContext
 from loma.ir import ArrayType, FloatType, Module, Struct, StructType, Type
 
-Calls = Sequence[tuple[str, tuple[Any, ...]]]
 FLAGS = (
     "-std=c99", "-O1", "-g", "-fwrapv", "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",

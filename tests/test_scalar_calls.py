@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 import types
+from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def outer(a : In[int], b : In[int]) -> int:
 
 
 @pytest.fixture(scope="module")
-def m():
+def m() -> loma.LomaModule:
     return loma.compile(PROGRAM)
 
 
@@ -124,29 +125,29 @@ def ints(*values: int) -> np.ndarray:
     "x", [1.5, np.float64(1.5), np.float32(1.5), np.array(1.5), Fraction(3, 2), torch.tensor(1.5)]
 )
 @pytest.mark.parametrize("k", [2, np.int8(2), np.array(2), torch.tensor(2)])
-def test_numbers(m, x, k):
+def test_numbers(m: loma.LomaModule, x: Any, k: Any) -> None:
     result = m.add(x, k)
     assert type(result) is float
     assert result == 3.5
 
 
-def test_ints_and_bools_are_floats(m):
+def test_ints_and_bools_are_floats(m: loma.LomaModule) -> None:
     assert m.add(2, True) == 3.0
     assert m.add(x=True, k=np.int64(0)) == 1.0
 
 
-def test_arithmetic_has_32_bits(m):
+def test_arithmetic_has_32_bits(m: loma.LomaModule) -> None:
     assert m.add(0.1, 0) == float(np.float32(0.1))
     assert m.add(1e300, 0) == float("inf")
     assert m.count(2**31 - 1) == -(2**31)
     assert type(m.count(1)) is int
 
 
-def test_several_results(m):
+def test_several_results(m: loma.LomaModule) -> None:
     assert m.split(2.75) == (2, 0.75)
 
 
-def test_a_number_that_is_written_stands_in_an_array(m):
+def test_a_number_that_is_written_stands_in_an_array(m: loma.LomaModule) -> None:
     for seen, t in (
         (ints(0), np.zeros((), np.float32)),
         (torch.zeros(1, dtype=torch.int32), torch.zeros(())),
@@ -160,12 +161,12 @@ def test_a_number_that_is_written_stands_in_an_array(m):
 
 @pytest.mark.parametrize("x", [[1, 2.5], (1.0, 2.5), floats(1, 2.5), torch.tensor([1.0, 2.5])])
 @pytest.mark.parametrize("y", [np.zeros(2, np.float32), torch.zeros(2), [0.0, 0.0]])
-def test_arrays(m, x, y):
+def test_arrays(m: loma.LomaModule, x: Any, y: Any) -> None:
     assert m.scale(x, 2, 2.0, y) is None
     assert list(map(float, y)) == [2.0, 5.0]
 
 
-def test_only_what_is_written_changes(m):
+def test_only_what_is_written_changes(m: loma.LomaModule) -> None:
     x, y = floats(1, 2, 3), floats(7, 8, 9)
     m.scale(x, 2, 2.0, y)
     assert y.tolist() == [2.0, 4.0, 9.0]
@@ -175,7 +176,7 @@ def test_only_what_is_written_changes(m):
     assert whole.tolist() == [1.0, 2.0, 3.0, 6.0]
 
 
-def test_arrays_of_known_size(m):
+def test_arrays_of_known_size(m: loma.LomaModule) -> None:
     to = ints(0, 0, 0)
     m.shift([1, 2, 3], 10, to)
     assert to.tolist() == [11, 12, 13]
@@ -184,7 +185,7 @@ def test_arrays_of_known_size(m):
 @pytest.mark.parametrize(
     "rows", [[[1, 2], [3]], [floats(1, 2), (3,)], [torch.tensor([1.0, 2.0]), floats(3)]]
 )
-def test_arrays_of_arrays(m, rows):
+def test_arrays_of_arrays(m: loma.LomaModule, rows: Any) -> None:
     assert m.total(rows, 2, [2, 1]) == 6.0
     assert m.total(np.ones((2, 3), np.float32), 2, [3, 3]) == 6.0
     assert m.total(torch.ones(2, 3), 2, [3, 3]) == 6.0
@@ -194,7 +195,7 @@ def test_arrays_of_arrays(m, rows):
     "matrix",
     [np.ones((2, 2), np.float32), torch.ones(2, 2), [[1.0, 1.0], [1.0, 1.0]], [floats(1, 1)] * 1],
 )
-def test_nested_arrays_of_known_size(m, matrix):
+def test_nested_arrays_of_known_size(m: loma.LomaModule, matrix: Any) -> None:
     if len(matrix) == 1:
         matrix = [floats(1, 1), [1.0, 1.0]]
     m.negate(matrix)
@@ -204,7 +205,7 @@ def test_nested_arrays_of_known_size(m, matrix):
 # -------------------------------------------------------------------------------------- structs
 
 
-def test_structs(m):
+def test_structs(m: loma.LomaModule) -> None:
     ray = m.Ray(origin=[1, 2, 3], t=1.0)
     moved = m.move(ray, 10)
     assert moved == m.Ray(origin=[1.0, 12.0, 3.0], t=1.0, hits=1)
@@ -214,7 +215,7 @@ def test_structs(m):
     assert ray.origin == [1, 2, 3]
 
 
-def test_members_are_zero_by_default(m):
+def test_members_are_zero_by_default(m: loma.LomaModule) -> None:
     pair = m.Pair()
     assert pair == m.Pair(near=m.Ray(), rays=[m.Ray(origin=floats(0, 0, 0)), m.Ray()])
     assert pair.rays[0] is not pair.rays[1]
@@ -233,7 +234,7 @@ def test_members_are_zero_by_default(m):
 @pytest.mark.parametrize(
     "origin", [[1.0, 2.0, 3.0], floats(1, 2, 3), torch.tensor([1.0, 2.0, 3.0])]
 )
-def test_any_object_with_the_members(m, origin):
+def test_any_object_with_the_members(m: loma.LomaModule, origin: Any) -> None:
     ray = types.SimpleNamespace(origin=origin, t=1, hits=np.int16(2), more="than that")
     assert m.move(ray, 1.0).origin.tolist() == [1.0, 3.0, 3.0]
     m.hit(ray, ints(0), floats(0))
@@ -242,13 +243,13 @@ def test_any_object_with_the_members(m, origin):
     assert [float(x) for x in origin] == [1.0, 2.0, 5.0]
 
 
-def test_a_tuple_is_replaced(m):
+def test_a_tuple_is_replaced(m: loma.LomaModule) -> None:
     ray = types.SimpleNamespace(origin=(1, 2, 3), t=0, hits=0)
     m.hit(ray, ints(0), floats(0))
     assert list(ray.origin) == [1.0, 2.0, 5.0]
 
 
-def test_structs_in_structs(m):
+def test_structs_in_structs(m: loma.LomaModule) -> None:
     pair = m.Pair(near=m.Ray(t=3.0), rays=(m.Ray(t=2.0), m.Ray(t=5.0)))
     second = pair.rays[1]
     assert m.nearest(pair) == 2.0
@@ -256,7 +257,7 @@ def test_structs_in_structs(m):
     assert (pair.near.t, second.t) == (0.0, 3.0)
 
 
-def test_arrays_of_structs(m):
+def test_arrays_of_structs(m: loma.LomaModule) -> None:
     rays = [m.Ray(t=1.0), m.Ray(t=2.0)]
     first = rays[0]
     m.advance(rays, 2, 0.5)
@@ -270,13 +271,13 @@ def test_arrays_of_structs(m):
     assert first.t == 2.5
 
 
-def test_the_layout_in_memory(m):
+def test_the_layout_in_memory(m: loma.LomaModule) -> None:
     expected = [("origin", "f4", 3), ("t", "f4"), ("hits", "i4")]
     assert m.Ray.dtype == np.dtype(expected)
     assert m.Pair.dtype == np.dtype([("near", expected), ("rays", expected, 2)])
 
 
-def test_copies_and_pickles(m):
+def test_copies_and_pickles(m: loma.LomaModule) -> None:
     pair = m.Pair(near=m.Ray(t=3.0))
     for other in (copy.deepcopy(pair), pickle.loads(pickle.dumps(pair))):
         assert other == pair
@@ -408,7 +409,9 @@ READ_ONLY.flags.writeable = False
         (lambda m: m.ad, AttributeError, "has no function 'ad': did you mean 'add'?"),
     ],
 )  # fmt: skip
-def test_wrong_calls(m, call, error, message):
+def test_wrong_calls(
+    m: loma.LomaModule, call: Callable[[Any], object], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error) as caught:
         call(m)
     assert message in str(caught.value)
@@ -434,7 +437,9 @@ def line(text: str) -> int:
         (lambda m: m.advance([m.Ray()], 2, 1.0), IndexError, "subscript 1 is outside an array of"),
     ],
 )  # fmt: skip
-def test_failures_at_run_time(m, call, error, message):
+def test_failures_at_run_time(
+    m: loma.LomaModule, call: Callable[[Any], object], error: type[Exception], message: str
+) -> None:
     for _ in range(2):  # nothing is left over from the one before
         with pytest.raises(error) as caught:
             call(m)
@@ -443,7 +448,7 @@ def test_failures_at_run_time(m, call, error, message):
         assert m.divide(-7, 2) == -3
 
 
-def test_the_interpreter_agrees(m):
+def test_the_interpreter_agrees(m: loma.LomaModule) -> None:
     oracle = Interpreter(pipeline.parsed(PROGRAM))
     ray = {"origin": [1.0, 2.0, 3.0], "t": 4.0, "hits": 5}
     (moved,) = oracle.call("move", ray, 0.5)
@@ -498,12 +503,12 @@ d_weigh = rev_diff(weigh)
 
 
 @pytest.fixture(scope="module")
-def d():
+def d() -> loma.LomaModule:
     return loma.compile(DERIVATIVES)
 
 
 @pytest.mark.parametrize("x", [[1.0, 2.0], floats(1, 2), torch.tensor([1.0, 2.0])])
-def test_adjoints_of_the_in_arguments(d, x):
+def test_adjoints_of_the_in_arguments(d: loma.LomaModule, x: Any) -> None:
     spring = d.Spring(ends=[3.0, 4.0], k=0.5)
     ds, dx, dn, da = d.d_energy(spring, x, 2, 2.0, 10.0)
     assert ds == d.Spring(ends=[80.0, 60.0], k=50.0)
@@ -513,17 +518,17 @@ def test_adjoints_of_the_in_arguments(d, x):
     assert spring == d.Spring(ends=[3.0, 4.0], k=0.5)
 
 
-def test_adjoints_of_out_arguments_go_in(d):
+def test_adjoints_of_out_arguments_go_in(d: loma.LomaModule) -> None:
     assert str(inspect.signature(d.d_squares)) == "(x, n, _d_y)"
     dx, _ = d.d_squares([1.0, 2.0], 2, [10.0, 100.0])
     assert dx.tolist() == [20.0, 400.0]
 
 
-def test_one_adjoint_is_a_tuple(d):
+def test_one_adjoint_is_a_tuple(d: loma.LomaModule) -> None:
     assert d.d_cube(2.0, 1.0) == (12.0,)
 
 
-def test_adjoints_of_arrays_of_arrays_and_structs(d):
+def test_adjoints_of_arrays_of_arrays_and_structs(d: loma.LomaModule) -> None:
     springs = [d.Spring(), d.Spring(k=2.0)]
     dm, ds = d.d_rows([[0, 3], [5]], springs, 1.0)
     assert [row.tolist() for row in dm] == [[0.0, 10.0], [6.0]]
@@ -535,7 +540,7 @@ def test_adjoints_of_arrays_of_arrays_and_structs(d):
     assert ds["k"].tolist() == [0.0, 15.0]
 
 
-def test_forward_derivatives(d):
+def test_forward_derivatives(d: loma.LomaModule) -> None:
     dual = d._dfloat
     spring = d._dSpring([dual(3.0, 1.0), dual(4.0)], dual(val=0.5))
     e = d.f_energy(spring, [dual(1.0), dual(2.0)], 2, dual(2.0))
@@ -544,13 +549,13 @@ def test_forward_derivatives(d):
         d.f_energy(spring, [dual(), dual()], 2, 2.0)
 
 
-def test_forward_of_reverse(d):
+def test_forward_of_reverse(d: loma.LomaModule) -> None:
     dx = d._dfloat()
     assert d.dd_cube(d._dfloat(val=2.0, dval=1.0), dx, d._dfloat(val=1.0)) is None
     assert dx == d._dfloat(val=12.0, dval=12.0)
 
 
-def test_work_items(d):
+def test_work_items(d: loma.LomaModule) -> None:
     n = 1000
     x, y, total = np.arange(n, dtype=np.float32), np.zeros(n, np.float32), floats(0)
     assert str(inspect.signature(d.weigh)) == "(x, w, y, sum, items)"
@@ -571,7 +576,7 @@ def test_work_items(d):
 # ----------------------------------------------------------------------------------- the module
 
 
-def test_the_module_describes_itself(m, d):
+def test_the_module_describes_itself(m: loma.LomaModule, d: loma.LomaModule) -> None:
     assert {"add", "Ray", "show"} <= set(dir(m))
     assert {"d_cube", "_dfloat", "_dSpring"} <= set(dir(d))
     assert not any("rev" in name for name in dir(d))
@@ -585,13 +590,13 @@ def test_the_module_describes_itself(m, d):
     assert "def add(" in m.show("parsed", "add")
 
 
-def test_the_same_text_is_the_same_module(m):
+def test_the_same_text_is_the_same_module(m: loma.LomaModule) -> None:
     assert loma.compile(PROGRAM) is m
     assert pickle.loads(pickle.dumps(m)) is m
     assert pickle.loads(pickle.dumps(m.add)) is m.add
 
 
-def test_names_that_mean_something_elsewhere():
+def test_names_that_mean_something_elsewhere() -> None:
     module = loma.compile(
         "class new:\n    __template : float\n    self : int\n    dtype : float\n\n"
         "def printf(int32_t : In[new], größe : In[float]) -> new:\n"
@@ -605,7 +610,7 @@ def test_names_that_mean_something_elsewhere():
     assert str(inspect.signature(module.printf)) == "(int32_t, größe)"
 
 
-def test_a_struct_without_members():
+def test_a_struct_without_members() -> None:
     module = loma.compile(
         "class Nothing:\n    pass\n\nclass Box:\n    none : Nothing\n    x : float\n\n"
         "def double(b : In[Box], n : In[Nothing]) -> tuple[Nothing, Box]:\n"
@@ -619,7 +624,7 @@ def test_a_struct_without_members():
     assert boxes["x"].tolist() == [0.0, 3.0]
 
 
-def test_both_layers_in_one_module():
+def test_both_layers_in_one_module() -> None:
     module = loma.compile(
         "def square(x : In[float]) -> float:\n    return x * x\n\n"
         "d_square = rev_diff(square)\n\n"
@@ -628,6 +633,7 @@ def test_both_layers_in_one_module():
     )
     x = torch.tensor([1.0, 3.0], requires_grad=True)
     module.squares(x).sum().backward()
+    assert x.grad is not None
     assert x.grad.tolist() == [2.0, 6.0]
     assert {"square", "d_square", "squares"} <= set(dir(module))
     assert (module.square(3.0), module.d_square(3.0, 1.0)) == (9.0, (6.0,))
@@ -635,19 +641,19 @@ def test_both_layers_in_one_module():
 
 
 @loma.module
-def embedded():
+def embedded() -> None:
     class Point:
         x: float
 
-    def norm(p: In[Point]) -> float:  # noqa: F821
-        return abs(p.x)  # the line of the function
+    def norm(p: In[Point]) -> float:  # type: ignore[name-defined]  # noqa: F821
+        return abs(p.x)  # type: ignore[no-any-return]  # the line of the function
 
 
-def test_programs_in_python_files():
+def test_programs_in_python_files() -> None:
     assert embedded.norm(embedded.Point(x=-2.0)) == 2.0
 
 
-def test_calls_from_several_threads(m):
+def test_calls_from_several_threads(m: loma.LomaModule) -> None:
     failures = []
 
     def work(start: int) -> None:
@@ -669,12 +675,12 @@ def test_calls_from_several_threads(m):
     assert not failures
 
 
-def test_several_at_once():
+def test_several_at_once() -> None:
     texts = [f"def f(x : In[float]) -> float:\n    return x + {k}\n" for k in range(3)]
     assert [module.f(0.5) for module in loma.compile_many(texts)] == [0.5, 1.5, 2.5]
 
 
-def test_neither_torch_nor_numpy_nor_a_parser_is_needed(m):
+def test_neither_torch_nor_numpy_nor_a_parser_is_needed(m: loma.LomaModule) -> None:
     code = f"""
 import sys, loma
 module = loma.compile({PROGRAM!r})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -84,7 +86,7 @@ def slopes(x : In[Tensor[N]]) -> Tensor[N]:
 
 
 @pytest.fixture(scope="module", params=["stack", "heap"])
-def m(request):
+def m(request: pytest.FixtureRequest) -> Iterator[loma.LomaModule]:
     """With variables where they are otherwise, and with all of them on the heap."""
     if request.param == "stack":
         yield loma.compile(PROGRAM)
@@ -98,7 +100,7 @@ def m(request):
 X = torch.tensor([0.5, -1.5, 2.0], dtype=torch.float64)
 
 
-def test_values(m):
+def test_values(m: loma.LomaModule) -> None:
     oracle = Interpreter(pipeline.adjoint(pipeline.parsed(PROGRAM)))
     for name, arguments in {"values": (1,), "slopes": ()}.items():
         (expected,) = oracle.call(name, X.numpy(), *arguments)
@@ -108,7 +110,7 @@ def test_values(m):
         torch.testing.assert_close(rough, found.float())
 
 
-def test_derivatives_of_first_and_second_order(m):
+def test_derivatives_of_first_and_second_order(m: loma.LomaModule) -> None:
     x = X.clone().requires_grad_()
     w = torch.tensor([1.5, -0.5, 1.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: m.values(x, 0), x)
@@ -117,7 +119,7 @@ def test_derivatives_of_first_and_second_order(m):
     assert torch.autograd.gradcheck(m.slopes, x)
 
 
-def test_a_subscript_outside_its_array(m):
+def test_a_subscript_outside_its_array(m: loma.LomaModule) -> None:
     line = 1 + next(k for k, text in enumerate(PROGRAM.split("\n")) if "m[k] = b.parts" in text)
     message = f"mixed: line {line}: subscript 2 is outside an array of 2 elements"
     with pytest.raises(IndexError) as caught:
@@ -139,7 +141,7 @@ def test_a_subscript_outside_its_array(m):
         (", p : In[Point]", "    y[i] = x[i]\n"),
     ],
 )
-def test_tensor_functions_have_no_arrays_and_structs(argument, lines):
+def test_tensor_functions_have_no_arrays_and_structs(argument: str, lines: str) -> None:
     program = (
         "class Point:\n    t : float\n\n"
         "def point(x : In[float]) -> Point:\n    p : Point\n    p.t = x\n    return p\n\n"

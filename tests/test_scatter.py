@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracle import Program, check
+from oracle import Program, check_case
 from scatter_cases import CASES, CHECKED, PROVED
 
 import loma
@@ -42,21 +42,18 @@ def interpreted() -> Program:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_interpreted(interpreted: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(interpreted, name, case.arguments(), case.reference, smooth=case.smooth, libtorch=False)
+    check_case(interpreted, BY_NAME[name], libtorch=False)
 
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled(program: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(program, name, case.arguments(), case.reference, smooth=case.smooth)
+    check_case(program, BY_NAME[name])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", BY_NAME)
 def test_compiled_all(all_programs: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(all_programs, name, case.arguments(), case.reference, smooth=case.smooth)
+    check_case(all_programs, BY_NAME[name])
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracle import Program, as_tuple, check, close, plain
+from oracle import Program, as_tuple, check, check_case, close, plain
 from several_cases import SEVERAL
 
 import loma
@@ -22,15 +22,13 @@ def program() -> Program:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_interpreted(program: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(program, name, case.arguments(), case.reference, libtorch=False)
+    check_case(program, BY_NAME[name], libtorch=False)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", BY_NAME)
 def test_compiled(program: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(program, name, case.arguments(), case.reference)
+    check_case(program, BY_NAME[name])
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from index_cases import Case
-from oracle import Program, check
+from oracle import Program, check_case
 from torch import Tensor
 
 from loma import errors, pipeline
@@ -89,13 +89,13 @@ def program() -> Program:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_interpreted(program: Program, case: Case) -> None:
-    check(program, case.name, case.arguments(), case.reference, libtorch=False)
+    check_case(program, case, libtorch=False)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_compiled(program: Program, case: Case) -> None:
-    check(program, case.name, case.arguments(), case.reference)
+    check_case(program, case)
 
 
 def test_a_loop_keeps_the_parts_that_it_overwrites() -> None:

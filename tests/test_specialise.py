@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -226,7 +227,7 @@ assert [k.sizes["N"] for k in specialise.made()] == [2, 3]
         pytest.param({"LOMA_OPT": "0"}, marks=pytest.mark.full),
     ],
 )
-def test_the_switches(environment: dict[str, str]) -> None:
+def test_the_switches(environment: dict[str, Any]) -> None:
     run(
         """
 x = torch.randn(3)

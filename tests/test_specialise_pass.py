@@ -72,7 +72,7 @@ class Specialising(Interpreter):
 
 class Program(oracle.Program):
     @property
-    def interpreter(self) -> Interpreter:  # type: ignore[override]
+    def interpreter(self) -> Interpreter:
         return Specialising(super().interpreter.module)
 
     @property

@@ -345,8 +345,10 @@ def test_compat() -> None:
     total.backward()
     assert library.f(meshes, 2, x) == pytest.approx(total.item())
     library.d_f(meshes, d_meshes, 2, ctypes.byref(d_k), x, d_x, 1.0)
+    assert wanted.grad is not None
     np.testing.assert_allclose(list(d_x), wanted.grad, rtol=1e-5)
     for k, row in enumerate(weights):
+        assert row.grad is not None
         np.testing.assert_allclose(list(d_w[k])[: k + 2], row.grad, rtol=1e-5)
 
 

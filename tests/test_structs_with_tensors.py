@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
-from oracle import Program, check
+from oracle import Program, check_case
 from struct_cases import LAYER, STRUCTS
 
 import loma
@@ -33,15 +34,13 @@ def every() -> Program:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_interpreted(every: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(every, name, case.arguments(), case.reference, libtorch=False)
+    check_case(every, BY_NAME[name], libtorch=False)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", BY_NAME)
 def test_compiled(every: Program, name: str) -> None:
-    case = BY_NAME[name]
-    check(every, name, case.arguments(), case.reference)
+    check_case(every, BY_NAME[name])
 
 
 # ------------------------------------------------------------------------------------ from Python
@@ -185,7 +184,7 @@ def test_what_python_shows(module: Any) -> None:
 
 def test_messages_say_members_as_the_program_does(module: Any) -> None:
     own = _layer(module, 3, 2)
-    for error, message, call in [
+    wrong: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (TypeError, r"dense\(\) misses argument 'l'; its arguments are: x, l",
          lambda: module.dense(X)),
         (TypeError, "argument 'l' has no attribute 'w'; the argument is a Layer",
@@ -200,7 +199,8 @@ def test_messages_say_members_as_the_program_does(module: Any) -> None:
          lambda: module.net(X, module.Net(own, _layer(module, 3, 2), 1))),
         (ValueError, "subscript 't.at.n. . t.shift' of 't.rows' is 4, outside",
          lambda: module.looked_up(module.Table(X, torch.tensor([3]), 1))),
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    for error, message, call in wrong:
         with pytest.raises(error, match=message):
             call()
 

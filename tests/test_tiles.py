@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,7 +97,7 @@ def counted(t : In[IntTensor[K, M]]) -> tuple[IntTensor[M], IntTensor[K]]:
 
 
 @pytest.fixture(scope="module")
-def program() -> SimpleNamespace:
+def program() -> loma.LomaModule:
     return loma.compile(PROGRAM)
 
 
@@ -144,7 +143,7 @@ def _results(value: Any) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_any_length(program: SimpleNamespace, length: int, dtype: torch.dtype) -> None:
+def test_any_length(program: loma.LomaModule, length: int, dtype: torch.dtype) -> None:
     tolerance = 2e-5 if dtype == torch.float32 else 1e-11
     for name, args, reference in _cases(length, dtype):
         found = _results(getattr(program, name)(*args))
@@ -155,14 +154,14 @@ def test_any_length(program: SimpleNamespace, length: int, dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("length", LENGTHS[1:])
-def test_integers(program: SimpleNamespace, length: int) -> None:
+def test_integers(program: loma.LomaModule, length: int) -> None:
     numbers = torch.randint(-9, 9, (5, length))
     sums, largest = program.counted(numbers)
     assert torch.equal(sums, (numbers * torch.arange(5)[:, None]).sum(0))
     assert torch.equal(largest, numbers.amax(1))
 
 
-def test_any_number_of_threads(program: SimpleNamespace) -> None:
+def test_any_number_of_threads(program: loma.LomaModule) -> None:
     for name, args, _ in [*_cases(129, torch.float32), *_cases(4111, torch.float32)]:
         found = []
         for threads in (1, 2, 3):
@@ -175,7 +174,7 @@ def test_any_number_of_threads(program: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("place", [0, 15, 16, 66])
-def test_nan_and_infinity(program: SimpleNamespace, special: float, place: int) -> None:
+def test_nan_and_infinity(program: loma.LomaModule, special: float, place: int) -> None:
     x = torch.randn(5, 67)
     x[2, place] = special
     for value, right in zip(
@@ -197,7 +196,7 @@ def test_nan_and_infinity(program: SimpleNamespace, special: float, place: int) 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("values", ["equal", "infinite", "nan"])
-def test_positions(program: SimpleNamespace, length: int, dtype: torch.dtype, values: str) -> None:
+def test_positions(program: loma.LomaModule, length: int, dtype: torch.dtype, values: str) -> None:
     """The first of equal elements, and the first NaN before all."""
     x, z = torch.randn(5, length, dtype=dtype).round(), torch.randn(3, 5, length, dtype=dtype)
     for tensor in (x, z):

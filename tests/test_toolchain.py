@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,13 @@ SOURCE = GeneratedSource("loma_test", (("test.cpp", "int x;\n"),), {})
 
 
 @pytest.fixture
-def empty_cache(tmp_path, monkeypatch):
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LOMA_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def compiler(tmp_path, monkeypatch):
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """``compiler(script)``: a shell script takes the place of the C++ compiler."""
 
     def use(script: str) -> Path:
@@ -54,13 +55,13 @@ def python(code: str, **environment: str) -> subprocess.Popen[str]:
 # ---------------------------------------------------------------------------------------- cache
 
 
-def test_a_digest_knows_where_parts_end():
+def test_a_digest_knows_where_parts_end() -> None:
     assert cache.digest(["ab", "c"]) != cache.digest(["a", "bc"])
     assert cache.digest(["ab", "c"]) == cache.digest([b"ab", b"c"])
 
 
-def test_an_object_is_made_once(empty_cache):
-    def build(folder):
+def test_an_object_is_made_once(empty_cache: Path) -> None:
+    def build(folder: Path) -> None:
         (folder / "file").write_text("made")
 
     made = cache.obtain("key", build)
@@ -69,8 +70,8 @@ def test_an_object_is_made_once(empty_cache):
     assert (made / "file").read_text() == "made"
 
 
-def test_a_failed_object_leaves_nothing(empty_cache):
-    def build(folder):
+def test_a_failed_object_leaves_nothing(empty_cache: Path) -> None:
+    def build(folder: Path) -> None:
         (folder / "half").write_text("")
         raise RuntimeError("no")
 
@@ -80,7 +81,7 @@ def test_a_failed_object_leaves_nothing(empty_cache):
     assert list((empty_cache / "temporary").iterdir()) == []
 
 
-def test_a_killed_process_leaves_nothing_that_harms(empty_cache):
+def test_a_killed_process_leaves_nothing_that_harms(empty_cache: Path) -> None:
     killed = python(
         """
         import os, signal
@@ -101,7 +102,7 @@ def test_a_killed_process_leaves_nothing_that_harms(empty_cache):
     assert not left.exists()
 
 
-def test_two_processes_make_it_once(empty_cache):
+def test_two_processes_make_it_once(empty_cache: Path) -> None:
     code = """
         import time
         from loma import cache
@@ -116,7 +117,7 @@ def test_two_processes_make_it_once(empty_cache):
     assert [process.returncode for process in processes] == [0, 0]
 
 
-def test_a_broken_index_counts_as_none(empty_cache):
+def test_a_broken_index_counts_as_none(empty_cache: Path) -> None:
     cache.write_index("key", {"object": "o"})
     assert cache.read_index("key") == {"object": "o"}
     (empty_cache / "index" / "key.json").write_text('{"obj')
@@ -129,7 +130,7 @@ def test_a_broken_index_counts_as_none(empty_cache):
 # ------------------------------------------------------------------------------------- settings
 
 
-def test_the_environment(monkeypatch):
+def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOMA_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert config.cache_dir() == Path("/somewhere/loma")
@@ -145,13 +146,13 @@ def test_the_environment(monkeypatch):
 # ------------------------------------------------------------------------------------- compiler
 
 
-def test_no_compiler(monkeypatch):
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOMA_CXX", "no-such-compiler")
     with pytest.raises(CompilerNotFound, match="no C\\+\\+ compiler: looked for no-such-compiler"):
         loma.compile(SQUARE)
 
 
-def test_a_compiler_that_refuses(empty_cache, compiler):
+def test_a_compiler_that_refuses(empty_cache: Path, compiler: Callable[[str], Path]) -> None:
     compiler("echo 'module.cpp:3: error: surprise' >&2; exit 3")
     with pytest.raises(CompilationFailed) as caught:
         toolchain.build(SOURCE)
@@ -162,13 +163,15 @@ def test_a_compiler_that_refuses(empty_cache, compiler):
     assert not list((empty_cache / "objects").iterdir())
 
 
-def test_a_compiler_that_is_killed(empty_cache, compiler):
+def test_a_compiler_that_is_killed(empty_cache: Path, compiler: Callable[[str], Path]) -> None:
     compiler("kill -9 $$")
     with pytest.raises(CompilationFailed, match="ended with signal 9"):
         toolchain.build(SOURCE)
 
 
-def test_the_key_depends_on_source_flags_and_compiler(monkeypatch, compiler):
+def test_the_key_depends_on_source_flags_and_compiler(
+    monkeypatch: pytest.MonkeyPatch, compiler: Callable[[str], Path]
+) -> None:
     keys = {toolchain.module_key(SOURCE, toolchain.detect())}
     other = GeneratedSource("loma_test", (("test.cpp", "int y;\n"),), {})
     keys.add(toolchain.module_key(other, toolchain.detect()))
@@ -184,7 +187,7 @@ def test_the_key_depends_on_source_flags_and_compiler(monkeypatch, compiler):
 # --------------------------------------------------------------------------------------- loading
 
 
-def test_a_warm_module_is_not_parsed_again():
+def test_a_warm_module_is_not_parsed_again() -> None:
     loma.compile(SQUARE)
     process = python(
         f"""
@@ -199,7 +202,7 @@ def test_a_warm_module_is_not_parsed_again():
     assert process.communicate()[0] == "[]\n"
 
 
-def test_one_openmp_runtime_in_the_process():
+def test_one_openmp_runtime_in_the_process() -> None:
     """That of torch, in a process of its own: other packages bring another one."""
     loma.compile(SQUARE)
     process = python(
@@ -214,7 +217,7 @@ def test_one_openmp_runtime_in_the_process():
     assert process.communicate()[0] == "1\n"
 
 
-def test_a_program_without_python(tmp_path):
+def test_a_program_without_python(tmp_path: Path) -> None:
     module = loma.compile(SQUARE)
     main = tmp_path / "main.cpp"
     main.write_text(

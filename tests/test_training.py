@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def test_both_engines_begin_alike_and_learn(
         with monkeypatch.context() as patched:
             patched.setattr(Trainer, "_step", noted)
             output = tmp_path / engine
-            _at_step(patched, 1, lambda output=output: shutil.copy(output / "last.pt", tmp_path))
+            _at_step(patched, 1, partial(shutil.copy, output / "last.pt", tmp_path))
             options = ("--engine", engine, "--lr", "0.005", "--shift", "0")
             assert train(output, *options, epochs=5).exit_code == 0
         first[engine] = checkpoint.read(tmp_path / "last.pt")
@@ -509,8 +510,7 @@ def test_interrupted_from_outside(
     words = arguments(data, output, "--epochs", str(EPOCHS), "--threads", "1")
     for number, resume in ((signal.SIGINT, ()), (signal.SIGTERM, ("--resume",))):
         process = start([*words, *resume], slow)
-        before = _steps_of(output)
-        _wait_for(lambda before=before: _steps_of(output) > before, process)
+        _wait_for_a_step(output, process)
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 128 + number, errors
@@ -581,6 +581,11 @@ def _wait_for(condition: Callable[[], bool], process: Any) -> None:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def _wait_for_a_step(output: Path, process: Any) -> None:
+    before = _steps_of(output)
+    _wait_for(lambda: _steps_of(output) > before, process)
 
 
 def _steps_of(output: Path) -> int:

@@ -22,6 +22,7 @@ from idx_files import write_folder
 
 from capsnet_loma.training import checkpoint
 from capsnet_loma.training.distributed import Job
+from capsnet_loma.training.settings import Engine
 
 HERE = Path(__file__).resolve().parent
 LONG = 300.0  # seconds; for machines that do something else, too
@@ -93,7 +94,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
-    engines = ("loma", "pytorch")
+    engines: tuple[Engine, ...] = ("loma", "pytorch")
     code, _, errors = run(2, str(HERE / "shared_training.py"), str(tmp_path), *engines)
     assert code == 0, errors
     assert errors == ""  # nothing warns

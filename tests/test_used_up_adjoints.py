@@ -289,7 +289,7 @@ def test_python_passes_a_copy(d_y: Any) -> None:
 def test_python_passes_copies_of_rows() -> None:
     module = loma.compile(CASES["rows"][0] + "\nd_f = rev_diff(f)\n")
     rows = np.array([[1, 2], [3, 4]], np.float32)
-    nested = [np.array([1, 2], np.float32), [3.0, 4.0]]
+    nested: list[Any] = [np.array([1, 2], np.float32), [3.0, 4.0]]
     # y[1][1] is read, then y[0][1] and, as y[1][0] has the adjoint of x * x, that
     expected = (4.0 + 2.0 * 2.0 * 0.5 + 3.0, 0, 0)
     assert module.d_f(0.5, 1, 0, rows) == expected

@@ -135,10 +135,10 @@ def test_several_programs_and_embedded_ones_warn(tmp_path: Path) -> None:
     with pytest.warns(loma.UserWarning) as caught:
 
         @loma.module
-        def _embedded():
-            def f(X: In[Tensor[N, M]]) -> Tensor[N]:  # noqa: F821
-                y: Tensor[N]  # noqa: F821
-                y[row] += X[rwo, 0]  # noqa: F821
+        def _embedded() -> None:
+            def f(X: In[Tensor[N, M]]) -> Tensor[N]:  # type: ignore[name-defined]  # noqa: F821
+                y: Tensor[N]  # type: ignore[name-defined]  # noqa: F821
+                y[row] += X[rwo, 0]  # type: ignore[name-defined]  # noqa: F821
                 return y  # noqa: F821
 
     (record,) = caught

@@ -93,13 +93,15 @@ def _contents(wheel: Path) -> dict[str, bytes]:
         return {name: file.read(name) for name in file.namelist() if "dist-info" not in name}
 
 
-def test_the_wheel_has_the_files_of_the_checkout(archives):
+def test_the_wheel_has_the_files_of_the_checkout(archives: tuple[Path, Path]) -> None:
     contents = _contents(archives[0])
     assert {"loma/py.typed", "capsnet_loma/py.typed", "loma/frontend/module.py"} <= set(contents)
     assert all(data == (ROOT / name).read_bytes() for name, data in contents.items())
 
 
-def test_the_source_archive_makes_the_same_wheel(archives, tmp_path):
+def test_the_source_archive_makes_the_same_wheel(
+    archives: tuple[Path, Path], tmp_path: Path
+) -> None:
     wheel, archive = archives
     _pip("wheel", "--no-build-isolation", "--wheel-dir", tmp_path, archive, cwd=tmp_path)
     (again,) = tmp_path.glob("*.whl")
@@ -122,15 +124,15 @@ def _metadata(wheel: Path) -> Message:
         return Parser().parsestr(file.read(name).decode("utf-8"))
 
 
-def test_the_wheel_says_what_it_is(archives):
+def test_the_wheel_says_what_it_is(archives: tuple[Path, Path]) -> None:
     metadata = _metadata(archives[0])
     assert metadata["License"] == "MIT"
     assert metadata["License-File"] == "LICENSE"
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["Description-Content-Type"] == "text/markdown"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert metadata.get_payload().strip() == readme.strip()
-    assert "Typing :: Typed" in metadata.get_all("Classifier")
+    assert str(metadata.get_payload()).strip() == readme.strip()
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
     assert metadata.get_all("Provides-Extra") == ["test"]
 
 
@@ -191,7 +193,7 @@ def _set_writable(folder: Path, writable: bool) -> None:
         path.chmod(mode | stat.S_IWUSR if writable else mode & ~bits)
 
 
-def test_it_works_where_it_is_installed_and_writes_only_to_the_cache(installed):
+def test_it_works_where_it_is_installed_and_writes_only_to_the_cache(installed: Installed) -> None:
     before = _state(installed.packages)
     _set_writable(installed.packages, False)  # which root passes over: hence both states
     try:

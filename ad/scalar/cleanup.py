@@ -7,9 +7,10 @@ that is set to zero and then added to is assigned.
 from __future__ import annotations
 
 from loma import builder as b
-from loma.ad.scalar.paths import is_place, overlap, path_of, reads
-from loma.ir import Assign, Declare, Expr, Function, Index, Member, Place, Stmt, Var
-from loma.walk import map_blocks, statements, written_places
+from loma.ad.scalar.paths import overlap, path_of, reads
+from loma.effects import effects
+from loma.ir import Assign, Expr, Function, Index, Member, Place, Stmt, Var
+from loma.walk import is_place, map_blocks, statements
 
 
 def simplified(body: tuple[Stmt, ...], functions: dict[str, Function]) -> tuple[Stmt, ...]:
@@ -25,9 +26,8 @@ def simplified(body: tuple[Stmt, ...], functions: dict[str, Function]) -> tuple[
                 out[-1] = Assign(target, "=", value, inner.span)
             case _:
                 out.append(inner)
-        changed = [
-            path_of(place) for one in statements((inner,)) for place in _written(one, functions)
-        ]
+        changes = [effects(one, functions) for one in statements((inner,))]
+        changed = [path_of(place) for own in changes for place in (*own.declares, *own.writes)]
         copies = [
             (one, other) for one, other in copies
             if not any(overlap(path, used) for path in changed for used in _paths(one, other))
@@ -40,12 +40,6 @@ def simplified(body: tuple[Stmt, ...], functions: dict[str, Function]) -> tuple[
             case _:
                 pass
     return tuple(out)
-
-
-def _written(stmt: Stmt, functions: dict[str, Function]) -> list[Place]:
-    if isinstance(stmt, Declare):
-        return [stmt.target]
-    return written_places(stmt, functions)
 
 
 def _paths(*places: Place) -> set[tuple[str, ...]]:

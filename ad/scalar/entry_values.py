@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loma.ad.scalar.paths import is_place, subscripts
 from loma.ad.scalar.steps import int_step
+from loma.effects import effects, out_places, written
 from loma.ir import (
     ArrayType, Assign, AtomicAdd, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If,
     Index, IntConst, IntType, Member, Place, Pop, Stmt, Struct, StructType, Unpack, Var, Type,
     While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Modes
-from loma.walk import children, expressions, out_places, root, statements
+from loma.walk import children, is_place, root, subscripts
 
 # A variable plus a constant; the variable is "" for a constant alone, and a work item's number
 # counts as one.
@@ -110,11 +110,9 @@ class _Proof:
                 pass
             case Zero(target):
                 self._set(target, IntConst(0), facts)
-            case Pop(_, target):
-                self._set(target, None, facts)
-            case Unpack(targets):
-                for target in targets:
-                    self._set(target, None, facts)
+            case Pop() | Unpack():
+                for place in effects(stmt).writes:
+                    self._set(place, None, facts)
             case CallStmt(call):
                 modes = [mode for mode in self._modes(call.function) if mode != "In"]
                 places = out_places(call, self._functions[call.function])
@@ -158,9 +156,7 @@ class _Proof:
         """The body is walked with what holds before every pass: what is not undone inside, and what
         holds by induction."""
         counter = loop.counter if isinstance(loop, For) else None
-        moved = {
-            name for stmt in statements(loop.body) for name in _changed_ints(stmt, self._functions)
-        }
+        moved = written(loop.body, self._functions)
         start = facts.copy()
         guesses: set[Written] = set()
         names = [(counter, 0)] if counter is not None else sorted(
@@ -329,25 +325,3 @@ def _at(place: Written, name: str, value: int) -> Written:
         ("", step[1] + value) if isinstance(step, tuple) and step[0] == name else step
         for step in place
     )
-
-
-def _changed_ints(stmt: Stmt, functions: Mapping[str, Function]) -> list[str]:
-    """Int variables that a statement gives new values."""
-    match stmt:
-        case Assign(target) | Pop(_, target) | Zero(target) | Declare(target):
-            return [root(target)] if isinstance(target.type, IntType) else []
-        case Unpack(targets):
-            return [t.name for t in targets if isinstance(t.type, IntType)]
-        case CallStmt(call):
-            return [root(place) for place in out_places(call, functions[call.function])]
-        case _:
-            return []
-
-
-def reads_of(stmt: Stmt) -> list[Expr]:
-    """The expressions that a statement itself evaluates; of a target its subscripts."""
-    found: list[Expr] = []
-    target = getattr(stmt, "target", None)
-    for expr in expressions(stmt):
-        found += subscripts(expr) if expr is target else [expr]
-    return found

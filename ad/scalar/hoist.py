@@ -15,12 +15,13 @@ What was a part of a conditional expression stays under its condition.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from loma import builder as b
 from loma import errors
-from loma.ad.scalar.paths import is_place, overlap, path_of, subscripts
+from loma.ad.scalar.paths import overlap, path_of
+from loma.effects import assigned, effects, written_places
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatType, For,
     Function, If, Index, IndexAssign, MakeStruct, Member, NoDiff, Param, Place, Pop, Push, Return,
@@ -29,8 +30,8 @@ from loma.ir import (
 from loma.names import Names, names_of
 from loma.unbounded import is_unbounded
 from loma.walk import (
-    children, map_children, map_expressions, root, statements, substitute, walk, written,
-    written_places,
+    children, is_place, map_children, map_expressions, root, statements, subscripts, substitute,
+    walk,
 )  # fmt: skip
 
 LARGEST_OPERAND = 8  # nodes of an operand that is repeated in a derivative
@@ -38,15 +39,11 @@ LARGEST_OPERAND = 8  # nodes of an operand that is repeated in a derivative
 
 @dataclass(slots=True)
 class Normal:
-    """A function in normal form, with the types of its variables and the names it uses.
-
-    ``copies`` maps each ``In`` argument that the body changes to its local copy.
-    """
+    """A function in normal form, with the types of its variables and the names it uses."""
 
     function: Function
     types: dict[str, Type]
     names: Names
-    copies: dict[str, Var] = field(default_factory=dict)
 
 
 def normalise(
@@ -64,14 +61,11 @@ def normalise(
     names = Names(names_of(function))
     types: dict[str, Type] = {param.name: param.type for param in function.params}
     for stmt in statements(function.body):
-        if isinstance(stmt, Declare):
-            types[stmt.target.name] = stmt.target.type
-        if isinstance(stmt, For):
-            types[stmt.counter] = INT
-        if isinstance(stmt, Unpack):
-            types |= {target.name: target.type for target in stmt.targets}
+        own = effects(stmt, functions)
+        known = (*own.declares, *own.counters, *own.writes)
+        types |= {place.name: place.type for place in known if isinstance(place, Var)}
     normal = Normal(function, types, names)
-    changed = {name for stmt in statements(function.body) for name in written(stmt, functions)}
+    changed = set(assigned(function.body, functions))
     start: list[Stmt] = []
     renamed: dict[str, Expr] = {}
     body = function.body
@@ -85,7 +79,6 @@ def normalise(
         if param.mode == "In" and (copied or param.name in changed):
             copy = Var(names.fresh(f"{param.name}_local"), param.type)
             types[copy.name] = param.type
-            normal.copies[param.name] = copy
             renamed[param.name] = copy
             start.append(Declare(copy, Var(param.name, param.type)))
     if renamed:
@@ -105,23 +98,20 @@ def _with_members(
     """Copies of the members of an argument that the body changes, and the body with those."""
     copies: dict[Expr, Expr] = {}
     start: list[Stmt] = []
-    for stmt in statements(body):
-        for place in written_places(stmt, functions):
-            if root(place) != param.name:
-                continue
-            member: Expr = place
-            while isinstance(member, Index | Member) and not is_unbounded(
-                member.base.type, structs
-            ):
-                member = member.base
-            if any(subscripts(member)):
-                raise _not_copied(param, place)
-            assert isinstance(member, Member)
-            if member not in copies:
-                copy = Var(normal.names.fresh(f"{param.name}_{member.name}"), member.type)
-                normal.types[copy.name] = member.type
-                copies[member] = copy
-                start.append(Declare(copy, member))
+    for place in written_places(body, functions):
+        if root(place) != param.name:
+            continue
+        member: Expr = place
+        while isinstance(member, Index | Member) and not is_unbounded(member.base.type, structs):
+            member = member.base
+        if any(subscripts(member)):
+            raise _not_copied(param, place)
+        assert isinstance(member, Member)
+        if member not in copies:
+            copy = Var(normal.names.fresh(f"{param.name}_{member.name}"), member.type)
+            normal.types[copy.name] = member.type
+            copies[member] = copy
+            start.append(Declare(copy, member))
 
     def changed(expr: Expr) -> Expr:
         if expr in copies:
@@ -244,7 +234,7 @@ class _Hoister:
         base = self._target_base(target.base, stmt)
         if isinstance(target, Member):
             return replace(target, base=base)
-        changed = [path_of(place) for place in written_places(stmt, self._functions)]
+        changed = [path_of(place) for place in effects(stmt, self._functions).writes]
         subs: list[Expr] = []
         for subscript in target.subscripts:
             new = self._operand(subscript)

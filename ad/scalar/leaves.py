@@ -16,14 +16,14 @@ from loma.aliases import meetings
 from loma.ad.activity import differentiable_reads
 from loma.ad.expressions import Contribution, contributions
 from loma.ad.scalar.context import Context, Variant
-from loma.ad.scalar.paths import Path, is_place, overlap, path_of
+from loma.ad.scalar.paths import Path, overlap, path_of
 from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ir import (
     ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
     IndexAssign, IntConst, IntType, MakeStruct, Member, NoDiff, Param, Place, Pop, Push, Return,
     StackType, Stmt, StructType, TupleType, Unpack, Var, While, Zero,
 )  # fmt: skip
-from loma.walk import root, walk
+from loma.walk import is_place, root, walk
 
 
 class Leaves:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from loma.ir import Expr, Index, Member, Place, Var
-from loma.walk import children
+from loma.walk import children, is_place, subscripts
 
 Path: TypeAlias = tuple[str, ...]
 ELEMENT = "*"
@@ -29,13 +29,6 @@ def path_of(place: Expr) -> Path:
             raise AssertionError(place)
 
 
-def is_place(expr: Expr) -> bool:
-    """Whether the expression is a variable or a part of one."""
-    while isinstance(expr, Index | Member):
-        expr = expr.base
-    return isinstance(expr, Var)
-
-
 def overlap(one: Path, other: Path) -> bool:
     shared = min(len(one), len(other))
     return one[:shared] == other[:shared]
@@ -44,14 +37,6 @@ def overlap(one: Path, other: Path) -> bool:
 def is_definite(path: Path) -> bool:
     """Whether writing the place always writes all that the path stands for."""
     return ELEMENT not in path
-
-
-def subscripts(place: Expr) -> Iterator[Expr]:
-    """The subscripts on the way to a place."""
-    while isinstance(place, Index | Member):
-        if isinstance(place, Index):
-            yield from place.subscripts
-        place = place.base
 
 
 def reads(expr: Expr) -> Iterator[Path]:

@@ -13,17 +13,17 @@ from dataclasses import replace
 from loma import builder as b
 from loma.ad.scalar.hoist import Normal
 from loma.ad.scalar.single_writes import overwrites_untouched
+from loma.effects import assigned
 from loma.ir import ArrayType, Assign, Declare, Expr, Function, Param, Stmt, Struct, Var, Zero
 from loma.names import Names
 from loma.passes.liveness import Modes
 from loma.unbounded import is_unbounded
-from loma.walk import map_blocks, map_expressions, root, statements, substitute, written_places
+from loma.walk import map_blocks, map_expressions, root, substitute
 
 
 def writes_to(body: tuple[Stmt, ...], name: str, functions: dict[str, Function]) -> bool:
     """Whether a statement of the body writes to a variable."""
-    places = (place for stmt in statements(body) for place in written_places(stmt, functions))
-    return any(root(place) == name for place in places)
+    return name in assigned(body, functions)
 
 
 def without_zeroing(body: tuple[Stmt, ...], name: str) -> tuple[Stmt, ...]:

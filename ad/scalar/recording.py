@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from loma import builder as b
 from loma.ad.scalar.paths import Path, PathSet, is_definite, overlap, path_of, reads, target_reads
 from loma.ad.scalar.steps import int_step
+from loma.effects import effects, written_places
 from loma.ir import (
     Assign, FloatType, For, Function, If, IntConst, IntType, Member, Place, Stmt, Struct,
     StructType, Type, Var, While,
 )  # fmt: skip
-from loma.walk import expressions, statements, written_places
+from loma.walk import expressions, statements
 
 AdjointOf = Callable[[Stmt], list[Stmt]]
 
@@ -109,7 +110,7 @@ class Recording:
                     found = [path for expr in expressions(stmt) for path in reads(expr)]
                 else:
                     found = self._used(stmt)
-                for place in written_places(stmt, self._functions):
+                for place in effects(stmt, self._functions).writes:
                     changed[path_of(place)] = None
                     found = [*found, *target_reads(place)]
                 used |= dict.fromkeys(found)
@@ -130,11 +131,7 @@ class Recording:
     def _head(self, stmt: Stmt, cond_reads: list[Path], after: PathSet) -> None:
         """A condition whose operands the blocks do not write is read again in the reverse sweep,
         after the blocks' own reversal; its operands are then needed."""
-        changed = [
-            path_of(place)
-            for inner in statements((stmt,))
-            for place in written_places(inner, self._functions)
-        ]
+        changed = [path_of(place) for place in written_places((stmt,), self._functions)]
         direct = not any(overlap(path, other) for path in cond_reads for other in changed)
         self.direct[id(stmt)] = direct
         if direct and self._has_adjoint((stmt,)):
@@ -151,7 +148,7 @@ class Recording:
         used = self._used(stmt)
         needed.update(used)
         kept: list[Place] = []
-        for place in written_places(stmt, self._functions):
+        for place in effects(stmt, self._functions).writes:
             path = path_of(place)
             if needed.touches(path):
                 if step_back(stmt) is not None:

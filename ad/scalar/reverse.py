@@ -21,11 +21,12 @@ from loma.ad.scalar.cleanup import simplified
 from loma.ad.scalar.context import Callee, Context, MakeCallee, Variant
 from loma.ad.scalar.hoist import Normal, normalise
 from loma.ad.scalar.leaves import Leaves
-from loma.ad.scalar.entry_values import needed_on_entry, reads_of
+from loma.ad.scalar.entry_values import needed_on_entry
 from loma.ad.scalar.read_only import without_writes, without_zeroing, writes_to
 from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ad.scalar.sweeps import SweepBuilder
 from loma.differentials import reverse_signature
+from loma.effects import effects
 from loma.ir import (
     ArrayType, Assign, CallStmt, Declare, Expr, For, Function, If, Param, Push, Return, Stmt,
     Struct, Type, Var, While,
@@ -271,14 +272,14 @@ class _Reversal:
 
         def matters(stmt: Stmt) -> list[Expr]:
             if isinstance(stmt, If | For | While):
-                return reads_of(stmt)
+                return list(effects(stmt).reads)
             found: list[Expr] = []
             if id(stmt) in kept and isinstance(stmt, CallStmt):
                 modes = self._modes.of(stmt.call.function)
                 pairs = zip(stmt.call.args, modes, strict=True)
                 found += [arg for arg, mode in pairs if mode in ("In", "Out")]
             elif id(stmt) in kept:
-                found += reads_of(stmt)
+                found += effects(stmt).reads
                 if isinstance(stmt, Assign) and stmt.op == "+=":
                     found.append(stmt.target)
             assert self._builder is not None

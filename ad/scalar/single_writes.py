@@ -15,13 +15,14 @@ from itertools import combinations
 
 from loma.ad.scalar.paths import ELEMENT, Path, overlap, path_of
 from loma.ad.scalar.steps import int_step
+from loma.effects import assigned, effects
 from loma.ir import (
     Assign, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If, Index, IntConst, Member,
     Pop, Stmt, Unary, Var, While, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Modes
 from loma.walk import (
-    blocks, expressions, free_variables, map_children, statements, walk, written, written_places,
+    blocks, expressions, free_variables, is_place, map_children, root, statements, walk,
 )  # fmt: skip
 
 THREAD = Builtin("thread_id", (), IntConst(0).type)
@@ -72,9 +73,7 @@ class _Proof:
 
     def _definitions(self) -> dict[str, Expr]:
         """The values of variables that are assigned once."""
-        changed = {
-            n for stmt in statements(self._function.body) for n in written(stmt, self._functions)
-        }
+        changed = set(assigned(self._function.body, self._functions))
         params = self._function.params
         self._fixed = {p.name for p in params if p.mode == "In"} - changed
         found: dict[str, Expr] = {}
@@ -108,10 +107,10 @@ class _Proof:
     ) -> list[_Access]:
         own = [
             node for node in walk(expr)
-            if isinstance(node, Var | Index | Member) and root_or_none(node) == self._name
+            if is_place(node) and root(node) == self._name
         ]  # fmt: skip
         longest = [node for node in own if not any(node is _base(other) for other in own)]
-        targets = written_places(stmt, self._functions)
+        targets = effects(stmt, self._functions).writes
         found: list[_Access] = []
         for node in longest:
             overwrites = any(node is target for target in targets) and self._replaces(stmt, node)
@@ -175,7 +174,7 @@ class _Proof:
         for name in sorted(used):
             steps = [
                 stmt for stmt in statements(loop.body)
-                if name in written(stmt, self._functions)
+                if name in map(root, effects(stmt, self._functions).writes)
             ]  # fmt: skip
             step = int_step(steps[0]) if len(steps) == 1 else None
             if step is not None and step[1] > 0 and any(s is steps[0] for s in loop.body):
@@ -225,7 +224,8 @@ class _Proof:
             """Goes through a block; the paths that may have been used before its end."""
             nonlocal ok
             for position, stmt in enumerate(body):
-                moves_on = before and names & set(written(stmt, self._functions))
+                own = effects(stmt, self._functions).writes
+                moves_on = before and not names.isdisjoint(map(root, own))
                 if moves_on and any(id(s) in at for s in statements(body[position + 1 :])):
                     ok = False  # what follows would be another element
                 for access in at.get(id(stmt), ()):
@@ -257,12 +257,6 @@ def _may_meet(one: tuple[tuple[Expr, ...], Path], other: tuple[tuple[Expr, ...],
 def _element(path: Path) -> Path:
     """The path up to the last subscript."""
     return path[: len(path) - path[::-1].index(ELEMENT)] if ELEMENT in path else path
-
-
-def root_or_none(expr: Expr) -> str | None:
-    while isinstance(expr, Index | Member):
-        expr = expr.base
-    return expr.name if isinstance(expr, Var) else None
 
 
 def _base(expr: Expr) -> Expr | None:

@@ -17,11 +17,12 @@ from loma.ad.scalar.leaves import Leaves
 from loma.ad.scalar.paths import path_of
 from loma.ad.scalar.recording import Recording, step_back
 from loma.ad.scalar.steps import int_step
+from loma.effects import effects
 from loma.ir import (
     INT, Assign, Declare, Expr, For, Function, If, IntConst, IntType, Place, Pop, Push,
     Return, Span, StackType, Stmt, Type, Var, While,
 )  # fmt: skip
-from loma.walk import blocks, root, statements, written
+from loma.walk import blocks, root, statements
 
 
 @dataclass(slots=True)
@@ -265,7 +266,7 @@ def trip_counts(body: tuple[Stmt, ...], functions: dict[str, Function]) -> dict[
     visit(body)
     for stmt in statements(body):
         if not isinstance(stmt, Pop) and id(stmt) not in counting:
-            for name in written(stmt, functions):
+            for name in map(root, effects(stmt, functions).writes):
                 largest.pop(name, None)
     return largest
 

@@ -18,7 +18,6 @@ class CallPlan:
     primal: Function
     pair: SplitPair
     forward_function: Function
-    backward_function: Function
 
     @property
     def forward(self) -> str:

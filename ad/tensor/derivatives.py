@@ -58,7 +58,7 @@ class TensorDerivatives:
         """How a call of a tensor function is differentiated."""
         pair = self.pair(function)
         find = self._growing.find
-        return CallPlan(find(function), pair, find(pair.forward), find(pair.backward))
+        return CallPlan(find(function), pair, find(pair.forward))
 
     def reverse(self, primal: Function, name: str) -> None:
         """Adds ``name = rev_diff(primal)``."""

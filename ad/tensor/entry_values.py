@@ -20,15 +20,15 @@ from typing import TypeAlias
 
 from loma import sizes
 from loma.ad.tensor.normalise import Normal
-from loma.ad.tensor.versions import modified, written
 from loma.bounds import ONE, ZERO, facts, is_never_negative
+from loma.effects import assigned, effects, written
 from loma.ir import (
-    INT, Assign, Axis, Binary, CallStmt, Declare, Expr, For, If, Index, IndexAssign, IntConst, Op,
-    Return, Span, Stmt, TensorType, Unpack, Var, While,
+    INT, Axis, Binary, CallStmt, Declare, Expr, For, If, Index, IndexAssign, IntConst, Op, Return,
+    Span, Stmt, TensorType, Var, While,
 )  # fmt: skip
 from loma.overlap import Read, reads_of
 from loma.sizes import size_variables
-from loma.walk import children, expressions, free_variables, substitute, written_names
+from loma.walk import children, free_variables, substitute
 
 _MANY = 30  # boxes: more are not put together
 
@@ -90,7 +90,7 @@ class _Proof:
         self.read: Span | None = None
         self.whole: _Box = tuple(_Range(ZERO, dim) for dim in dims)
         self._name = var.name
-        self._changing = set(modified(normal.function.body))
+        self._changing = set(assigned(normal.function.body))
         self._is_size = set(size_variables(normal.function)).__contains__
 
     # ----------------------------------------------------------------------------- reads
@@ -125,16 +125,9 @@ class _Proof:
                 self.block(inner, boxes, point)
             case Return():
                 pass
-            case Assign(target, op, value):
-                self._reads((value,) if op == "=" else (value, target), boxes, point)
-            case Declare(_, None):
-                pass
-            case Declare(_, value) if value is not None:
-                self._reads((value,), boxes, point)
-            case Unpack(_, call):
-                self._reads((call,), boxes, point)
             case _:
-                self._reads(expressions(stmt), boxes, point)
+                own = effects(stmt)
+                self._reads((*own.reads, *(own.writes if own.adds else ())), boxes, point)
 
     def _reads(self, exprs: Iterable[Expr], boxes: list[_Box], point: _Point) -> None:
         for expr in exprs:
@@ -199,7 +192,7 @@ class _Proof:
             case IndexAssign() | CallStmt() | While() | Return():
                 return []
             case _:
-                return [self.whole] if self._name in written(stmt) else []
+                return [self.whole] if self._name in written((stmt,)) else []
 
     def _made_by(self, body: tuple[Stmt, ...], point: _Point) -> list[_Box]:
         return self._joined([box for stmt in body for box in self._made(stmt, point)], point)
@@ -207,7 +200,7 @@ class _Proof:
     def _steps(self, loop: For, point: _Point) -> Iterator[tuple[_Box, _Box]]:
         """What a loop writes at its counter: as far as it has come, and in all."""
         counter = Var(loop.counter, INT)
-        own = written_names(loop.body) | {loop.counter}
+        own = written(loop.body) | {loop.counter}
         for box in self._made_by(loop.body, point.within((Axis(loop.counter, loop.extent),))):
             moving = [k for k, r in enumerate(box) if _names(r) & own]
             if len(moving) != 1 or _names(box[moving[0]]) & own != {loop.counter}:

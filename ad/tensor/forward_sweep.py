@@ -11,9 +11,9 @@ from loma.ad.activity import carries_derivative
 from loma.ad.tensor.index_statements import adjoint_reads, first_extreme, states_result
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.sweep import Env, Record, SweepContext
-from loma.ad.tensor.versions import modified, writes
 from loma.axes import index_statement, target_axes
 from loma.distinct import names_once
+from loma.effects import assigned
 from loma.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
     IndexAssign, IntType, Pop, Push, Return, Span, Stmt, TensorType, TupleType, Unpack,
@@ -182,7 +182,8 @@ class ForwardSweep:
 
     def _copy_modified(self, stmt: If | For | While, env: Env, code: list[Stmt]) -> list[str]:
         """New versions, started as copies, of all that the statement's blocks modify."""
-        names = [name for name in modified((stmt,)) if name not in self._ctx.settled]
+        changed = dict.fromkeys(assigned((stmt,)))
+        names = [name for name in changed if name not in self._ctx.settled]
         for name in names:
             self._write(name, env, self._ctx.version(name, env), code, stmt.span)
         return names
@@ -256,7 +257,7 @@ class ForwardSweep:
     def _partial_writes(self, name: str, stmt: For) -> list[IndexAssign]:
         """The statements that write to a tensor in a loop, if each stands in the loop itself and
         writes a part whose size is known; what they overwrite is less than the whole."""
-        inside = [s for s in statements(stmt.body) if name in writes((s,))]
+        inside = [s for s in statements(stmt.body) if name in assigned((s,))]
         own = [
             s for s in stmt.body
             if isinstance(s, IndexAssign) and isinstance(s.target, Index)
@@ -281,7 +282,7 @@ class ForwardSweep:
         statement of the loop: an iteration backwards knows the former."""
         position = next(k for k, inner in enumerate(stmt.body) if inner is own)
         ints = all(isinstance(self._ctx.types[name], IntType) for name in names)
-        return ints and names.isdisjoint(writes(stmt.body[:position]))
+        return ints and names.isdisjoint(assigned(stmt.body[:position]))
 
     def _counters(self, stmt: For) -> set[str]:
         return {stmt.counter} | {loop.counter for loop in self._ctx.loops}

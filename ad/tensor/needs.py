@@ -4,11 +4,9 @@ from __future__ import annotations
 
 
 from loma import builder as b
-from loma.ir import (
-    Assign, Declare, Expr, For, Function, If, Stmt, Unpack, Var, While,
-)  # fmt: skip
-from loma.passes.liveness import CallModes, Modes, effects
-from loma.walk import blocks, free_variables
+from loma.ir import Assign, Declare, Expr, Function, If, Stmt, Unpack, Var
+from loma.passes.liveness import CallModes, Modes, uses
+from loma.walk import blocks, own_names
 
 
 def guard_by_need(
@@ -28,7 +26,7 @@ def guard_by_need(
     declared = {stmt.target.name for stmt in body if isinstance(stmt, Declare)}
     early: list[Stmt] = []
     for stmt in reversed(body):
-        read, whole, part = _effects(stmt, modes)
+        read, whole, part = _uses(stmt, modes)
         wanted = frozenset().union(*(serves.get(name, frozenset()) for name in whole | part))
         if isinstance(stmt, Declare):
             wanted |= writers.get(stmt.target.name, frozenset())
@@ -75,17 +73,14 @@ def _guarded(
     return [If(cond, tuple(group), ())]
 
 
-def _effects(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
+def _uses(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
     """What a statement, nested ones included, reads and writes."""
-    match stmt:
-        case If() | For() | While():
-            head = stmt.extent if isinstance(stmt, For) else stmt.cond
-            read, part = set(free_variables(head)), set()
-            for block in blocks(stmt):
-                for inner in block:
-                    own_read, own_whole, own_part = _effects(inner, modes)
-                    read |= own_read
-                    part |= own_whole | own_part
-            return read, set(), part
-        case _:
-            return effects(stmt, modes)
+    if not blocks(stmt):
+        return uses(stmt, modes)
+    read, part = own_names(stmt), set[str]()
+    for block in blocks(stmt):
+        for inner in block:
+            own_read, own_whole, own_part = _uses(inner, modes)
+            read |= own_read
+            part |= own_whole | own_part
+    return read, set(), part

@@ -25,16 +25,17 @@ from loma.ad.rules import reads_value
 from loma.ad.tensor.reductions import may_fail, shadows, where_holds, with_numbered_axes
 from loma.axes import index_statement
 from loma.bounds import interval
+from loma.effects import assigned, out_places
 from loma.ir import (
-    FLOAT, INT, NOWHERE, Assign, Axis, Binary, CallStmt, Call, Declare, Expr, FloatType, For,
-    Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return, Select,
-    Stmt, TensorType, Type, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
+    FLOAT, INT, NOWHERE, POSITIONS, Assign, Axis, Binary, Call, CallStmt, Declare, Expr, FloatType,
+    For, Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return,
+    Select, Stmt, TensorType, Type, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.names import Names, names_of, with_own_indices
 from loma.printer import print_expr
 from loma.sizes import affine, bound_sizes, constant, count, is_arithmetic, size_variables
 from loma.walk import (
-    children, free_variables, map_expressions, map_guarded, statements, substitute, substitute_type,
+    children, free_variables, map_expressions, map_guarded, substitute, substitute_type,
 )  # fmt: skip
 
 
@@ -65,7 +66,8 @@ def normalise(function: Function, module: Module, pure: bool = True) -> Normal:
     start: list[Stmt] = []
     renamed: dict[str, Expr] = {}
     outs: list[Expr] = []
-    written = {root.name for root in _assigned(body, module)}
+    functions = {callee.name: callee for callee in module.functions}
+    written = set(assigned(body, functions))
     for param in function.params:
         if pure and (param.mode == "Out" or param.name in written):
             local = Var(names.fresh(f"{param.name}_local"), param.type)
@@ -76,7 +78,7 @@ def normalise(function: Function, module: Module, pure: bool = True) -> Normal:
                 outs.append(local)
     body = tuple(map_expressions(stmt, lambda e: substitute(e, renamed)) for stmt in body)
     results = [substitute(value, renamed) for value in results]
-    written |= {v.name for v in _assigned(body, module)}
+    written.update(assigned(body, functions))
     worker = _Normaliser(module, names, types, written, set(size_variables(function)), pure)
     out = start + worker.block(body, 0)
     returned: list[Expr] = []
@@ -107,37 +109,6 @@ def call_types(callee: Function, args: tuple[Expr, ...], results: tuple[Type, ..
                 type_ = replace(type_, dims=None)
         out.append(type_)
     return out
-
-
-def _assigned(body: tuple[Stmt, ...], module: Module) -> list[Var]:
-    """Variables that are assigned as wholes or in part, declarations aside."""
-    found: list[Var] = []
-    for stmt in statements(body):
-        match stmt:
-            case Assign(target) | IndexAssign(target):
-                place: Expr = target
-                while not isinstance(place, Var):
-                    assert isinstance(place, Index)
-                    place = place.base
-                found.append(place)
-            case Unpack(targets):
-                found.extend(targets)
-            case Zero(Var() as target):
-                found.append(target)
-            case CallStmt(call):
-                found.extend(out_arguments(call, module.function(call.function)))
-            case _:
-                pass
-    return found
-
-
-def out_arguments(call: Call, callee: Function) -> tuple[Var, ...]:
-    """The variables that a call gives to the callee's ``Out`` arguments."""
-    return tuple(
-        arg
-        for param, arg in zip(callee.params, call.args, strict=True)
-        if param.mode == "Out" and isinstance(arg, Var)
-    )
 
 
 class _Normaliser:
@@ -293,7 +264,7 @@ class _Normaliser:
         if not self._pure:
             self._out.append(replace(stmt, call=self._call(call)))
             return
-        outs = out_arguments(call, callee)
+        outs = tuple(place for place in out_places(call, callee) if isinstance(place, Var))
         pure = self._call(replace(call, type=outs[0].type))
         if len(outs) == 1:
             self._out.append(Assign(outs[0], "=", pure, stmt.span))
@@ -352,18 +323,15 @@ class _Normaliser:
 
     def _scalar(self, expr: Expr) -> Expr:
         """A scalar expression outside an index statement."""
-        if self._is_tensor_call(expr):
-            if self._guard is None:
-                return self._temporary(expr.type, "_t", self._value(expr))
+        called = self._is_tensor_call(expr)
+        needs = called or (isinstance(expr, Index) and not isinstance(expr.base, Var))
+        if needs and self._guard is not None:
             var = self._temporary(expr.type, "_t", None)
             self._only_where(self._guard, lambda: Assign(var, "=", self._value(expr), self._span))
             return var
+        if called:
+            return self._temporary(expr.type, "_t", self._value(expr))
         match expr:
-            case Index(base) if not isinstance(base, Var) and self._guard is not None:
-                var = self._temporary(expr.type, "_t", None)
-                only = self._guard
-                self._only_where(only, lambda: Assign(var, "=", self._scalar(expr), self._span))
-                return var
             case Index(base, subscripts) if not isinstance(base, Var):
                 new = tuple(self._scalar(s) for s in subscripts)
                 return replace(expr, base=self._atom(base), subscripts=new)
@@ -417,7 +385,7 @@ class _Normaliser:
         key = (with_numbered_axes(expr), axes)
         if key in self._reductions:
             return self._reductions[key]
-        element = "int" if expr.kind in ("argmax", "argmin") or expr.type == INT else "float"
+        element = "int" if expr.kind in POSITIONS or expr.type == INT else "float"
         dims = tuple(self._room(axis, expr, scope) for axis in axes)
         var = self._temporary(TensorType(dims, element), "_r", None)  # type: ignore[arg-type]
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from loma import builder as b
 from loma.bounds import stays_inside
 from loma.ir import (
-    FLOAT, INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, Reduce, TensorType, Var,
-    ZeroPad,
+    FLOAT, INT, OF_NOTHING, Axis, Call, Expr, Index, IntConst, Reduce, TensorType, Var, ZeroPad,
 )  # fmt: skip
 from loma.names import Names
+from loma.ops import divisor
 from loma.sizes import constant
 from loma.walk import free_variables, substitute, walk
 
@@ -23,6 +23,9 @@ def may_fail(reduce: Reduce, scope: Mapping[str, Axis], is_size: Callable[[str],
     own = {axis.name: axis.extent for node in reductions for axis in node.axes}
     pads = {id(node.read) for node in walk(reduce) if isinstance(node, ZeroPad)}
     for node in walk(reduce):
+        by = divisor(node)
+        if by is not None and not constant(by):
+            return True
         match node:
             case Index(base, subscripts) if id(node) not in pads:
                 dims = base.type.dims if isinstance(base.type, TensorType) else None
@@ -30,12 +33,7 @@ def may_fail(reduce: Reduce, scope: Mapping[str, Axis], is_size: Callable[[str],
                     runs_over = isinstance(sub, Var) and sub.name in extents
                     if not runs_over and not stays_inside(sub, dim, extents | own, is_size):
                         return True
-            case Binary("/" | "//" | "%", _, right) if node.type == INT:
-                if not constant(right):
-                    return True
-            case Builtin("len", (_, _, step)) if not constant(step):
-                return True
-            case Reduce(kind, _, axes) if kind not in ("sum", "prod"):
+            case Reduce(kind, _, axes) if kind not in OF_NOTHING:
                 if any((constant(axis.extent) or 0) <= 0 for axis in axes):
                     return True
             case Call():

@@ -13,23 +13,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma.ad.tensor.joint import Joint
-from loma.ad.tensor.versions import written
+from loma.effects import assigned, written
 from loma.ir import (
     Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType, Var,
 )  # fmt: skip
 from loma.passes.liveness import covers
 from loma.saving import Save
-from loma.walk import free_variables, statements, subscript_variables, walk
+from loma.walk import free_variables, subscript_variables, walk
 
 
 def recomputed(joint: Joint, live: frozenset[str], sizes: set[str], save: Save) -> tuple[Stmt, ...]:
     """Statements of the forward sweep, declarations first, that the backward function may run
     again; ``live`` is what its adjoint statements read. Those that do not help are among them."""
-    writes = [
-        name
-        for stmt in statements(joint.forward)
-        if not (isinstance(stmt, Declare) and stmt.value is None)
-        for name in written(stmt)
+    writes = [*assigned(joint.forward)]
+    writes += [
+        s.target.name for s in joint.forward if isinstance(s, Declare) and s.value is not None
     ]
     params = {p.name for p in joint.normal.function.params}
     if save == "inputs":
@@ -44,7 +42,7 @@ def recomputed(joint: Joint, live: frozenset[str], sizes: set[str], save: Save) 
             chosen += _cheap(joint, known | params | results | live, results, writes)
             order = {id(stmt): k for k, stmt in enumerate(joint.forward)}
             chosen = tuple(sorted(chosen, key=lambda stmt: order[id(stmt)]))
-    made = {name for stmt in statements(chosen) for name in written(stmt)}
+    made = written(chosen)
     declared = {s.target.name for s in chosen if isinstance(s, Declare)}
     declarations = tuple(
         s
@@ -80,8 +78,7 @@ def _cheap(
     last = {  # what is kept of a name is what it holds at the end
         name: position
         for position, around in enumerate(joint.forward)
-        for stmt in statements((around,))
-        for name in written(stmt)
+        for name in written((around,))
     }
     for position, stmt in enumerate(joint.forward):
         if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):

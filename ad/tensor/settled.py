@@ -20,9 +20,10 @@ from loma import sizes
 from loma.ad.tensor.limits import limits
 from loma.bounds import facts, is_never_negative
 from loma.distinct import told_apart
+from loma.effects import effects
 from loma.ir import (
     INT, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Return, Stmt,
-    TensorType, Unpack, Var, While,
+    TensorType, Var, While,
 )  # fmt: skip
 from loma.names import Names
 from loma.overlap import Read, apart, differ, reads_of
@@ -173,17 +174,16 @@ class Accesses:
                             here.loops, (*here.position, k), here.known + known))  # fmt: skip
                 case Declare(_, None) | Return():
                     pass
+                case While():
+                    for inside in statements((stmt,)):
+                        for expr in expressions(inside):
+                            self._all(expr)
                 case _:
-                    found = expressions(stmt)
-                    last = len(stmt.targets) if isinstance(stmt, Unpack) else 1
-                    for value in found[:-last]:
+                    own = effects(stmt)
+                    for value in own.reads:
                         self._reads(None, value, (), here)
-                    for target in found[-last:]:
+                    for target in (*own.declares, *own.writes):
                         self._all(target)
-                    if isinstance(stmt, While):
-                        for inside in statements(stmt.body):
-                            for expr in expressions(inside):
-                                self._all(expr)
 
     def _all(self, expr: Expr) -> None:
         """Anything may happen to what the expression mentions."""

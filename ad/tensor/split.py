@@ -8,7 +8,6 @@ in its turn: derivatives of any order exist.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from loma import builder as b
@@ -20,7 +19,7 @@ from loma.ad.tensor.saving import recomputed
 from loma.saving import Save
 from loma.distinct import checked_elsewhere
 from loma.ad.tensor.pairs import Source, SplitPair
-from loma.ad.tensor.versions import written
+from loma.effects import assigned, written
 from loma.ir import (
     INT, Declare, Function, Index, IndexAssign, IntType, Param, Return, Stmt,
     TensorType, Type, Var,
@@ -28,7 +27,6 @@ from loma.ir import (
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness, reads_of_type
 from loma.sizes import bindings
-from loma.walk import statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def split(
     starts = tuple(
         _zero(v, Var(pure.params[k].name, v.type)) for k, v in zip(positions, adjoints, strict=True)
     )
-    made = {name for stmt in statements(joint.forward) for name in written(stmt)}
+    made = written(joint.forward)
     own = tuple(
         s for s in joint.declarations if isinstance(s, Declare) and s.target.name not in made
     )
@@ -170,12 +168,12 @@ def _collect(
 def _entry_values(joint: Joint) -> dict[str, str]:
     """Variables that hold a parameter's value on entry for good, with that parameter."""
     params = {p.name for p in joint.normal.function.params}
-    writes = Counter(name for stmt in statements(joint.forward) for name in written(stmt))
+    changed = set(assigned(joint.forward))
     return {
         stmt.target.name: stmt.value.name
         for stmt in joint.forward
         if isinstance(stmt, Declare) and isinstance(stmt.value, Var)
-        if stmt.value.name in params and writes[stmt.target.name] == 1
+        if stmt.value.name in params and stmt.target.name not in changed
     }
 
 

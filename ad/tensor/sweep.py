@@ -11,7 +11,7 @@ from loma.ad.tensor.calls import CallPlan
 from loma.ad.expressions import PartialName
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.trips import Trips
-from loma.ad.tensor.versions import modified, writes
+from loma.effects import assigned
 from loma.ir import (
     FLOAT, Assign, Declare, Expr, For, Function, IndexAssign, Stmt, TensorType, Type, Var,
 )  # fmt: skip
@@ -89,7 +89,7 @@ class SweepContext:
         self.adjoints: dict[str, Var] = {
             name: Var(adjoint, self.types[name]) for name, adjoint in adjoint_names.items()
         }
-        self.assigned = set(modified(normal.function.body))
+        self.assigned = set(assigned(normal.function.body))
         self.depth = 0  # of nested blocks: only at depth 0 can a variable be declared
         self.is_size = set(size_variables(normal.function)).__contains__
         self.loops: list[For] = []  # around
@@ -104,11 +104,11 @@ class SweepContext:
         self.sweeps = Sweeps()
         self.env: Env = {}  # the versions at the end of the forward sweep
         self.blocks: list[Block] = []  # nested blocks whose adjoint is being made
-        self._writes = Counter(writes(normal.function.body))
+        self._writes = Counter(assigned(normal.function.body))
 
     def block(self, body: tuple[Stmt, ...], env: Env) -> Block:
         """A nested block of the function; ``env`` are the versions at its end."""
-        inside = Counter(writes(body))
+        inside = Counter(assigned(body))
         return Block(env, frozenset(n for n, count in inside.items() if count == self._writes[n]))
 
     def ranges(self) -> dict[str, Expr]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from loma import builder as b
 from loma import sizes
 from loma.ad.tensor.normalise import Normal
-from loma.ad.tensor.versions import modified, writes
 from loma.axes import IsSize
 from loma.bounds import interval
+from loma.effects import assigned
 from loma.ir import (
     INT, Assign, Axis, Builtin, Declare, Expr, For, IntConst, Stmt, Var, While,
 )  # fmt: skip
@@ -51,7 +51,7 @@ class _Counting:
         self._normal = normal
         self._active = active
         self._is_size = set(sizes.size_variables(normal.function)).__contains__
-        self._changing = set(modified(normal.function.body))
+        self._changing = set(assigned(normal.function.body))
         self._depth = 0
         self.around: list[Stmt] = []  # declarations that stand before the outermost statement
         self.behind: list[Stmt] = []
@@ -68,7 +68,7 @@ class _Counting:
         return new
 
     def _statement(self, stmt: Stmt, loops: tuple[For, ...]) -> list[Stmt]:
-        if self._active.isdisjoint(writes((stmt,))):
+        if self._active.isdisjoint(assigned((stmt,))):
             return [stmt]
         match stmt:
             case For():

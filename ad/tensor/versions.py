@@ -7,16 +7,16 @@ program did in place is done in place again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from loma import sizes
+from loma.effects import written
 from loma.ir import (
-    Assign, Binary, CallStmt, Declare, Expr, For, Function, If, IndexAssign, Op, Stmt, TensorType,
-    Type, Unpack, Var, While, Zero,
+    Assign, Binary, Declare, Expr, For, Function, If, Op, Stmt, TensorType, Type, Unpack, Var,
+    While,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
-from loma.walk import map_children, map_expressions, root, statements
+from loma.walk import map_children, map_expressions
 
 
 def merged_names(
@@ -32,7 +32,7 @@ def merged_names(
     Names in ``fixed`` (the arguments) are never written to, so nothing is merged into them. Nor
     does the adjoint sweep write to what the forward sweep made: in split mode that is an argument.
     """
-    made_forward = set(fixed) | {name for stmt in statements(forward) for name in written(stmt)}
+    made_forward = fixed | written(forward)
     wanted = {id(stmt) for _, _, stmt in merges}
     after: dict[int, frozenset[str]] = {}
 
@@ -57,35 +57,6 @@ def merged_names(
         members.append(new)
         name_of[new] = shared
     return name_of
-
-
-def written(stmt: Stmt) -> list[str]:
-    """Variables that the statement itself gives values to, as a whole or in part."""
-    match stmt:
-        case Assign(target) | IndexAssign(target):
-            return [root(target)]
-        case Declare(target):
-            return [target.name]
-        case Zero(target):
-            return [root(target)]
-        case Unpack(targets):
-            return [target.name for target in targets]
-        case CallStmt(call):
-            return [arg.name for arg in call.args if isinstance(arg, Var)]
-        case _:
-            return []
-
-
-def modified(body: tuple[Stmt, ...]) -> list[str]:
-    """Variables that are assigned, in order of first assignment; declarations aside."""
-    return list(dict.fromkeys(writes(body)))
-
-
-def writes(body: tuple[Stmt, ...]) -> Iterator[str]:
-    """The variables of each assignment, nested ones included; declarations aside."""
-    for inner in statements(body):
-        if not isinstance(inner, Declare):
-            yield from written(inner)
 
 
 def rename(body: tuple[Stmt, ...], names: dict[str, str]) -> list[Stmt]:

@@ -11,12 +11,13 @@ from loma.backends.c.types import CTypes
 from loma.backends.c.unused import unread
 from loma.backends.identifiers import c_string
 from loma.backends.stack import Frame, Use
+from loma.effects import assigned
 from loma.ir import (
     ArrayType, Expr, For, Function, Index, Member, Module, Param, Span, StructType, Type, Var,
     line_in_file,
 )  # fmt: skip
 from loma.names import Names
-from loma.walk import calls, expressions, statements, variables, written
+from loma.walk import calls, expressions, statements, variables
 
 
 class ModuleContext:
@@ -138,11 +139,7 @@ class FunctionContext:
     def _receive(self) -> None:
         """Names for what is passed by pointer. A struct that the body writes to is copied first."""
         function = self.function
-        changed = {
-            name
-            for stmt in statements(function.body)
-            for name in written(stmt, self.module.functions)
-        }
+        changed = set(assigned(function.body, self.module.functions))
         for param in filter(is_by_value, function.params):
             if param.name in changed:
                 self._passed[param.name] = self.fresh(f"{self.name(param.name)}_given")

@@ -23,10 +23,10 @@ from loma.ir import (
     FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, Index, IntConst, MakeStruct, Member,
     NoDiff, Op, Reduce, Select, Span, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
+from loma.ops import PREDICATES
 from loma.printer import print_expr
 from loma.walk import free_variables, root
 
-_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _MATH = {
     name: name for name in (
         "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "exp",
@@ -65,7 +65,7 @@ class Expressions(Places):
     def condition(self, expr: Expr, least: int = TERNARY) -> str:
         """The expression where C asks whether it is zero."""
         match expr:
-            case Binary(op) if op in _COMPARISONS or op in ("and", "or"):
+            case Binary(op) if op in PREDICATES:
                 return self.at(expr, least)
             case Unary("not"):
                 return self.at(expr, least)
@@ -155,7 +155,7 @@ class Expressions(Places):
         return self.at(expr, least)
 
     def _negation(self, operand: Expr) -> Text:
-        plain = isinstance(operand, Binary) and operand.op not in (*_COMPARISONS, "and", "or")
+        plain = isinstance(operand, Binary) and operand.op not in PREDICATES
         if plain or isinstance(operand, Select):
             return f"{self.at(operand, SUM)} == 0", COMPARE
         return f"!{self.at(operand, UNARY)}", UNARY
@@ -326,7 +326,7 @@ def _is_truth(expr: Expr) -> bool:
     """Whether the value is 0 or 1, as C knows."""
     match expr:
         case Binary(op):
-            return op in _COMPARISONS or op in ("and", "or")
+            return op in PREDICATES
         case Unary(op):
             return op == "not"
         case _:

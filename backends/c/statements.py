@@ -11,12 +11,13 @@ from loma.backends.c.copies import Copies
 from loma.backends.c.places import PRODUCT
 from loma.backends.c.ranges import bounds
 from loma.backends.writer import Writer
+from loma.effects import assigned
 from loma.ir import (
     FLOAT, INT, ArrayType, Assign, AtomicAdd, Builtin, Call, CallStmt, Declare, Expr, For, If,
     IndexAssign, IntConst, Param, Place, Pop, Push, Return, Span, StackType, Stmt, StructType, Type,
     Unpack, Var, While, Zero,
 )  # fmt: skip
-from loma.walk import expressions, statements, walk, written
+from loma.walk import expressions, statements, walk
 
 _SMALL_TAPE = 8 * 1024  # bytes: what a stack of known capacity may take of the C stack
 
@@ -271,8 +272,7 @@ class Statements(Copies):
         """Whether the extent is a constant, or a variable that the loop leaves alone."""
         if isinstance(stmt.extent, IntConst):
             return True
-        functions = self.context.module.functions
-        changed = (name for inner in statements(stmt.body) for name in written(inner, functions))
+        changed = assigned(stmt.body, self.context.module.functions)
         return isinstance(stmt.extent, Var) and stmt.extent.name not in changed
 
     def _while(self, stmt: While) -> None:

@@ -21,11 +21,6 @@ from loma.ir import (
 from loma.layout import Layout
 
 
-def is_unsized(type_: Type) -> bool:
-    """Whether values of the type are pointers to what stands elsewhere: an array of any length."""
-    return isinstance(type_, ArrayType) and type_.size is None
-
-
 class CTypes:
     """The C types of a module; :attr:`slices` collects the structs of array arguments."""
 

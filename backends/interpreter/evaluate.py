@@ -9,17 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loma import errors
-from loma.backends.interpreter import arithmetic as arith
+from loma import arithmetic as arith
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR, Grid
 from loma.backends.interpreter.ops import OPS
 from loma.builtins import BUILTINS
 from loma.backends.interpreter.values import convert
 from loma.ir import (
-    FLOAT, INT, ArrayType, Assign, Attr, Axis, Binary, Builtin, Call, Declare, Expr, FloatConst,
-    Function, Index, IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Return, Select, Span,
-    TensorType, Type, Unary, Var, ZeroPad,
+    FLOAT, INT, OF_NOTHING, ArrayType, Assign, Attr, Axis, Binary, Builtin, Call, Declare, Expr,
+    FloatConst, Function, Index, IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Return, Select,
+    Span, TensorType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
+from loma.ops import INFIX
 from loma.printer import print_expr
 from loma.runtime_errors import Kind
 from loma.walk import walk
@@ -93,7 +94,7 @@ def _binary(frame: Frame, expr: Binary, grid: Grid) -> Value:
         return arith.COMPARISONS[expr.op](left, right)
     if is_float:
         return arith.FLOAT_BINARY[expr.op](left, right)
-    if expr.op in ("/", "//", "%"):
+    if INFIX[expr.op].divides:
         right = _nonzero(frame, right, grid, expr.span)
     if expr.op == "**" and isinstance(left, int) and frame.bits == 32:
         return _narrow(frame, pow(left, right, 1 << 32))
@@ -174,16 +175,16 @@ def _length(frame: Frame, bounds: list[Value], grid: Grid, span: Span) -> Value:
 def _reduce(frame: Frame, expr: Reduce, grid: Grid) -> Value:
     extents = tuple(evaluate(frame, axis.extent, grid) for axis in expr.axes)
     inner = grid.extended(expr.axes, extents)
-    is_sum_like = expr.kind in ("sum", "prod")
+    is_sum_like = expr.kind in OF_NOTHING
     if not is_sum_like and not grid.empty:
         _refuse_empty(frame, expr, grid, extents)
     own = tuple(range(len(grid.shape), len(inner.shape)))
     if 0 in inner.shape:
-        empty = np.full(grid.shape, 1 if expr.kind == "prod" else 0)
+        empty = np.full(grid.shape, OF_NOTHING.get(expr.kind, 0))
         return _scalar(_as(empty, expr.type), grid)
     body = inner.full(evaluate(frame, expr.body, inner))
     if inner.domain is not None and is_sum_like:
-        body = np.where(inner.domain, body, 1 if expr.kind == "prod" else 0)
+        body = np.where(inner.domain, body, OF_NOTHING[expr.kind])
     match expr.kind:
         case "sum":
             return _scalar(np.sum(body, axis=own), grid)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loma.backends.interpreter import windows
-from loma.backends.interpreter.arithmetic import BUILTIN_FUNCTIONS, to_float
+from loma.arithmetic import BUILTIN_FUNCTIONS, to_float
 from loma.builtins import BUILTINS
 
 Array = NDArray[Any]

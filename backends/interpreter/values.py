@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from loma.backends.interpreter.arithmetic import to_float, to_int
+from loma.arithmetic import to_float, to_int
 from loma.ir import (
     ArrayType, FloatType, IntType, StackType, Struct, StructType, TensorType, TupleType, Type,
 )  # fmt: skip

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma import sizes
-from loma.builtins import BUILTINS
 from loma.ir import (
     FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Element, Expr, For, Function, If,
     Index, IndexAssign, IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Unary, Var, While,
@@ -33,18 +32,6 @@ Dims: TypeAlias = Callable[[Var], tuple[Expr, ...] | None]
 
 ZERO, ONE = IntConst(0), IntConst(1)
 
-VIEWS = frozenset(
-    {"reshape", "permute", "transpose", "slice", "expand", "reshape_like", "expand_like"}
-)
-_ELEMENTWISE = frozenset(
-    {name for name, info in OPS.items() if info.infix or name in BUILTINS or name == "where"}
-)
-_OF_ARGUMENT = frozenset(  # one operation for each element of the first argument
-    {
-        "sum", "mean", "amax", "amax_or_zero", "amin", "prod", "argmax", "argmin", "cumsum",
-        "cumprod", "sum_to", "sum_to_like", "scatter_add", "scatter_add_like",
-    }
-)  # fmt: skip
 _SOFTMAX_STEPS = 5  # largest, difference, exp, sum, quotient (or difference)
 
 
@@ -290,7 +277,7 @@ class _Counter:
                 return self._element(expr, list(loops), loops)
             return _add(*(self._whole(child, loops) for child in children(expr)))
         flops = _add(*(self._whole(arg, loops) for arg in expr.args))
-        if expr.name in VIEWS:
+        if OPS[expr.name].work == "view":
             return flops
         for arg in expr.args:
             if isinstance(arg, Var):
@@ -303,26 +290,25 @@ class _Counter:
     def _operator(self, op: Op) -> Expr:
         out = self._size(op)
         first, *rest = op.args or (op,)
-        weights = self._dims(rest[0])[1:] if rest and op.name in _CONVOLUTIONS else ()
-        match op.name:
-            case "matmul" | "linear":
+        match OPS[op.name].work:
+            case "product":
                 flops = sizes.product((IntConst(2), out, self._dims(first)[-1]))
                 return _add(flops, out) if len(op.args) == 3 else flops
-            case "conv2d" | "conv3d":
-                flops = sizes.product((IntConst(2), out, *weights))
+            case "convolution":
+                flops = sizes.product((IntConst(2), out, *self._dims(rest[0])[1:]))
                 return _add(flops, out) if len(op.args) == 3 else flops
-            case "conv_transpose2d" | "conv2d_input" | "conv3d_input":
-                return sizes.product((IntConst(2), self._size(first), *weights))
-            case "conv2d_weight" | "conv3d_weight":
+            case "convolution_input":
+                return sizes.product((IntConst(2), self._size(first), *self._dims(rest[0])[1:]))
+            case "convolution_weight":
                 return sizes.product((IntConst(2), self._size(first), *self._dims(op)[1:]))
-            case "softmax" | "log_softmax":
+            case "softmax":
                 return sizes.product((IntConst(_SOFTMAX_STEPS), out))
-            case "max_pool2d" | "avg_pool2d":
+            case "pooling":
                 window = dict(op.attrs)["kernel_size"]
                 return sizes.product((out, *(window if isinstance(window, tuple) else (window,))))
-            case name if name in _ELEMENTWISE:
+            case "elementwise":
                 return out
-            case name if name in _OF_ARGUMENT:
+            case "reduction":
                 return self._size(first)
             case _:
                 return ZERO
@@ -348,7 +334,7 @@ class _Counter:
 
     def _rename_result(self, target: Var, value: Op) -> None:
         """The operator's result, already counted as written, is the variable from now on."""
-        if value.name in VIEWS or not isinstance(target.type, TensorType):
+        if OPS[value.name].work == "view" or not isinstance(target.type, TensorType):
             return
         touched = self._touched(target)
         if touched is not None:
@@ -370,9 +356,6 @@ class _Counter:
         touched = self._touched(var)
         if touched is not None:
             touched.writes.append(count)
-
-
-_CONVOLUTIONS = frozenset({"conv2d", "conv3d", "conv_transpose2d", "conv2d_input", "conv3d_input"})
 
 
 # ------------------------------------------------------------------------------ int expressions

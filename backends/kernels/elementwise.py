@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, cast
 
 from loma import sizes
@@ -22,10 +23,6 @@ from loma.names import Names
 from loma.ops import OPS
 from loma.walk import statements
 
-_REDUCTIONS: dict[str, ReduceKind] = {
-    "sum": "sum", "mean": "sum", "amax": "max", "amax_or_zero": "max", "amin": "min",
-    "prod": "prod",
-}  # fmt: skip
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
 
 
@@ -128,8 +125,8 @@ class _Lowering:
                 edge = Binary("+", row, diagonal, INT)
                 inside = Binary(_TRIANGLES[name], column, edge, INT)
                 return Select(inside, self.element(x, axes), FloatConst(0.0), FLOAT, value.span)
-            case Op(name) if name in _REDUCTIONS:
-                return self._read(self._stored(value, self._reduced), axes)
+            case Op(name) if (kind := OPS[name].reduces) is not None:
+                return self._read(self._stored(value, partial(self._reduced, kind)), axes)
             case Op("softmax"):
                 return self._softmax(value, axes)
             case _:
@@ -176,7 +173,7 @@ class _Lowering:
         some = Binary(">", sizes.product(extents), IntConst(0), INT)
         self.statements.append(If(some, (self.statements.pop(),), ()))
 
-    def _reduced(self, value: Op, axes: list[Axis]) -> Expr:
+    def _reduced(self, kind: ReduceKind, value: Op, axes: list[Axis]) -> Expr:
         (x,) = value.args
         dims = _dims(x)
         rank = len(dims)
@@ -192,9 +189,7 @@ class _Lowering:
             every.append(next(reduced) if k in chosen else next(own))
             if k in chosen and kept:
                 next(own)
-        total = Reduce(
-            _REDUCTIONS[value.name], self.element(x, every), tuple(inner), FLOAT, value.span
-        )
+        total = Reduce(kind, self.element(x, every), tuple(inner), FLOAT, value.span)
         if value.name != "mean":
             return total
         count = sizes.product(tuple(axis.extent for axis in inner))

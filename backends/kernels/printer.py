@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from loma import sizes
 from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, temporaries
 from loma.backends.kernels.lifetimes import lifetimes
-from loma.backends.kernels.sharing import Library
-from loma.ir import Declare, For, Function, If, IndexAssign, IntConst, TensorType, Var, While
+from loma.ir import Declare, For, Function, If, IntConst, Stmt, TensorType, Var, While
 from loma.passes.old_values import PREFIX
 from loma.printer import print_expr, print_function, print_stmt, print_type
+from loma.walk import blocks
 
 _INDENT = "    "
 _COPY = re.compile(rf"\s*{PREFIX}\w+\[.*\] = (\w+)\[")
 
 
-def print_steps(function: Function, steps: tuple[Step, ...], library: Library) -> str:
+def print_steps(function: Function, steps: tuple[Step, ...], remark: Callable[[Stmt], str]) -> str:
     """The function with its steps: what runs in which loop, and where temporaries live.
 
-    Statements that a library runs as a whole are marked, and so are private tensors with the bytes
-    of float32 that an iteration needs.
+    ``remark`` says how a statement runs that is no part of a kernel, "" for those that need no
+    word; one with blocks inside it that has a remark runs as a whole. Private tensors are marked
+    with the bytes of float32 that an iteration needs.
     """
     head = print_function(replace(function, body=())).split("\n")
     while head and head[-1].strip() in ("", "pass"):
         head.pop()
-    lines = _Printer(library, temporaries(steps)).steps(steps, _INDENT)
+    lines = _Printer(remark, temporaries(steps)).steps(steps, _INDENT)
     return "\n".join([*head, *map(_with_reason, lines)]) + "\n"
 
 
@@ -35,12 +37,13 @@ def _with_reason(line: str) -> str:
     found = _COPY.match(line)
     if found is None:
         return line
-    return f"{line}  # a copy: the next statement reads '{found[1]}' where it may write"
+    sign = ";" if "  # " in line else "  #"
+    return f"{line}{sign} a copy: the next statement reads '{found[1]}' where it may write"
 
 
 class _Printer:
-    def __init__(self, library: Library, private: set[str]) -> None:
-        self._library = library
+    def __init__(self, remark: Callable[[Stmt], str], private: set[str]) -> None:
+        self._remark = remark
         self._private = private
 
     def steps(self, steps: tuple[Step, ...], indent: str) -> list[str]:
@@ -56,15 +59,16 @@ class _Printer:
                 return self._nested(step, indent)
             case Declare(target, None) if target.name in self._private:
                 return []
+            case If() | For() | While() if not self._remark(step):
+                return self._nested(Nested(step, blocks(step)), indent)
             case _:
                 return self._plain(step, indent)
 
-    def _plain(self, step: Step, indent: str) -> list[str]:
-        assert not isinstance(step, Kernel | Tiled | Nested)
-        lines = print_stmt(step).split("\n")
-        if isinstance(step, IndexAssign) and self._library(step):
-            lines[0] += "  # a matrix product of the library"
-        return [indent + line for line in lines]
+    def _plain(self, step: Stmt, indent: str) -> list[str]:
+        lines = _lines(step, indent)
+        if remark := self._remark(step):
+            lines[0] += f"  # {remark}"
+        return lines
 
     def _kernel(self, kernel: Kernel, indent: str) -> list[str]:
         inner = indent + _INDENT
@@ -78,7 +82,7 @@ class _Printer:
             type_ = print_type(var.type)
             lines.append(f"{inner}private {var.name} : {type_}  # {note}{zero}")
         for stmt in kernel.body:
-            lines += [inner + line for line in print_stmt(stmt).split("\n")]
+            lines += _lines(stmt, inner)
         return lines
 
     def _tiles(self, tiles: Tiled, indent: str) -> list[str]:
@@ -100,14 +104,26 @@ class _Printer:
         inner = indent + _INDENT
         match step.stmt:
             case For() | While():
-                empty = replace(step.stmt, body=())
-                head = print_stmt(empty).split("\n")[0]
-                return [indent + head, *self.steps(step.blocks[0], inner)]
+                head = _lines(replace(step.stmt, body=()), indent)[0]
+                return [head, *self._block(step.blocks[0], inner)]
             case If(cond):
-                lines = [f"{indent}if {print_expr(cond)}:", *self.steps(step.blocks[0], inner)]
-                if step.blocks[1]:
-                    lines += [f"{indent}else:", *self.steps(step.blocks[1], inner)]
-                return lines
+                then, other = step.blocks
+                lines = [f"{indent}if {print_expr(cond)}:", *self._block(then, inner)]
+                match other:
+                    case ():
+                        return lines
+                    case (If() | Nested(If()) as only,):
+                        head, *rest = self._step(only, indent)
+                        return [*lines, f"{indent}el{head.removeprefix(indent)}", *rest]
+                    case _:
+                        return [*lines, f"{indent}else:", *self._block(other, inner)]
+
+    def _block(self, steps: tuple[Step, ...], indent: str) -> list[str]:
+        return self.steps(steps, indent) or [f"{indent}pass"]
+
+
+def _lines(stmt: Stmt, indent: str) -> list[str]:
+    return print_stmt(stmt, len(indent) // len(_INDENT)).split("\n")
 
 
 def _bytes(var: Var) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from loma.backends.kernels.sharing import (
     NOTHING, Library, Shared, Sharing, mentions, reads_tensors,
 )  # fmt: skip
+from loma.effects import assigned, written_places
 from loma.ir import (
-    Assign, CallStmt, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var,
-    Zero,
+    CallStmt, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.passes.liveness import Liveness, reads_of_type
-from loma.passes.old_values import changing_ints
-from loma.walk import blocks, mentioned_names, root, statements
+from loma.walk import blocks, mentioned_names, statements
 
 _WAYS = 8  # ways to share an index that are looked at side by side
 
@@ -48,15 +48,13 @@ class Runs:
         self._sharing = Sharing(function, module, library, _first_writes(function), tiles)
         self._mentions = mentions(function.body)
         # By identity of the statement, which is kept so that no other one gets that.
-        self._inside: dict[int, tuple[Stmt, dict[str, int]]] = {}
+        self._inside: dict[int, tuple[Stmt, Counter[str]]] = {}
         self._closed: dict[int, bool] = {}
-        self._declared: dict[str, int] = {}
-        for stmt in statements(function.body):
-            if isinstance(stmt, Declare):
-                name = stmt.target.name
-                self._declared[name] = self._declared.get(name, 0) + 1
+        self._declared = Counter(
+            stmt.target.name for stmt in statements(function.body) if isinstance(stmt, Declare)
+        )
         # Where a size changes, only the tensor knows what it was: it has to be one.
-        changing = changing_ints(function.body)
+        changing = set(assigned(function.body))
         self._locals = {
             s.target.name: s.target
             for s in statements(function.body)
@@ -117,8 +115,7 @@ class Runs:
         found = {
             name: self._locals[name]
             for name, _ in shared.dims
-            if name in self._locals
-            and self._mentions[name] == inside.get(name, 0) + self._declared[name]
+            if name in self._locals and self._mentions[name] == inside[name] + self._declared[name]
         }
         if not loop:
             return found
@@ -130,7 +127,7 @@ class Runs:
             if name not in carried or _ends_at_zero(group, name)
         }
 
-    def _mentioned(self, stmt: Stmt) -> dict[str, int]:
+    def _mentioned(self, stmt: Stmt) -> Counter[str]:
         if id(stmt) not in self._inside:
             self._inside[id(stmt)] = (stmt, mentions((stmt,)))
         return self._inside[id(stmt)][1]
@@ -143,17 +140,15 @@ class Runs:
             self._closed[id(stmt)] = self._keeps_scalars(stmt, inside)
         return self._closed[id(stmt)]
 
-    def _keeps_scalars(self, stmt: Stmt, inside: dict[str, int]) -> bool:
+    def _keeps_scalars(self, stmt: Stmt, inside: Counter[str]) -> bool:
         if any(isinstance(inner, CallStmt) for inner in statements((stmt,))):
             return False  # who knows what the function writes
         changed = {
-            inner.target.name
-            for inner in statements((stmt,))
-            if isinstance(inner, Assign)
-            and isinstance(inner.target, Var)
-            and not isinstance(inner.target.type, TensorType)
+            place.name
+            for place in written_places((stmt,))
+            if isinstance(place, Var) and not isinstance(place.type, TensorType)
         }
-        if any(self._mentions[n] - self._declared.get(n, 0) != inside[n] for n in changed):
+        if any(self._mentions[n] - self._declared[n] != inside[n] for n in changed):
             return False
         if not changed:
             return True
@@ -180,11 +175,7 @@ def _ends_at_zero(group: tuple[Stmt, ...], name: str) -> bool:
 def _connected(group: list[Stmt]) -> int:
     """How many statements from the first one on hang together: by tensors that one of them writes
     and another one uses, too. Operands that are only read gain nothing in a common loop."""
-    written = {
-        root(inner.target)
-        for inner in statements(tuple(group))
-        if isinstance(inner, IndexAssign | Zero)
-    }
+    written = set(assigned(tuple(group)))
     tensors = [written & mentioned_names((stmt,)) for stmt in group]
     reached, seen = {0}, set(tensors[0]) if tensors else set()
     grows = True

@@ -7,13 +7,15 @@ nothing that another one writes. A sum over ``p`` ends the run, because its targ
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from loma import sizes
+from loma.effects import counters, written
 from loma.ir import (
-    Assign, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Member, Module, Op, Reduce,
-    Stmt, TensorType, Var, Zero, is_tensor_function,
+    Assign, Call, Expr, For, Function, If, Index, IndexAssign, Member, Module, Op, Reduce, Stmt,
+    TensorType, Var, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.walk import (
     expressions, statements, subscript_variables, used_as_value, variables, walk,
@@ -68,13 +70,7 @@ class Sharing:
         self._first_writes = first_writes
         self._tiles = tiles
         self._library = library
-        changed = {
-            stmt.target.name
-            for stmt in statements(function.body)
-            if isinstance(stmt, Assign | Declare) and isinstance(stmt.target, Var)
-        }
-        counters = {s.counter for s in statements(function.body) if isinstance(s, For)}
-        self._changed = changed | counters
+        self._changed = written(function.body) | counters(function.body)
         self._outside: dict[int, tuple[IndexAssign, bool]] = {}  # by identity of the statement
 
     def extend(self, shared: Shared, stmt: Stmt) -> list[Shared]:
@@ -314,11 +310,8 @@ def reads_tensors(expr: Expr) -> bool:
     )
 
 
-def mentions(body: tuple[Stmt, ...]) -> dict[str, int]:
+def mentions(body: tuple[Stmt, ...]) -> Counter[str]:
     """How often each variable occurs in statements, nested ones included."""
-    found: dict[str, int] = {}
-    for stmt in statements(body):
-        for expr in expressions(stmt):
-            for name in variables(expr):
-                found[name] = found.get(name, 0) + 1
-    return found
+    return Counter(
+        name for stmt in statements(body) for expr in expressions(stmt) for name in variables(expr)
+    )

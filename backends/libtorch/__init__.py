@@ -14,8 +14,8 @@ from loma.ir import Function, Module, is_tensor_function
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
 
-TEMPLATES = Path(__file__).resolve().parent / "templates"
 RUNTIME = Path(__file__).resolve().parent / "runtime"
+TEMPLATES = Path(__file__).resolve().parent / "templates"
 _NOT_CONTRACTED = ("-ffp-contract=off",)
 
 
@@ -120,9 +120,10 @@ def generate_specialised(
 def kernels_text(function: Function, module: Module) -> str:
     """A tensor function with the loops that fusion makes of it, as text."""
     from loma.backends.kernels.printer import print_steps
-    from loma.backends.libtorch import codegen, loops
+    from loma.backends.libtorch import codegen
 
-    return print_steps(function, codegen.steps_of(function, module), loops.is_library_call)
+    steps = codegen.steps_of(function, module)
+    return print_steps(function, steps, codegen.remarks(function, steps, module))
 
 
 def _render(context: Mapping[str, object], namespace: str) -> tuple[str, str]:
@@ -138,4 +139,5 @@ def _stem(name: str) -> str:
     """The module's name as part of a C identifier and of a file name: no header of the runtime has
     that name, and none is too long for a folder."""
     stem = file_stem(name)
-    return f"{stem}_1" if (RUNTIME / f"{stem}.h").exists() else stem
+    taken = (path.stem for path in RUNTIME.rglob("*.h"))
+    return f"{stem}_1" if stem in taken else stem

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from loma import sizes
 from loma.ir import (
-    INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, TensorType, Var,
+    INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, Var,
     ZeroPad,
 )  # fmt: skip
 from loma.walk import children, substitute, walk
@@ -208,8 +208,3 @@ def score(axis: str, accesses: Sequence[Access]) -> int:
         not access.is_loose_in(axis) and sizes.constant(access.coefficient(axis)) in (0, 1)
         for access in accesses
     )
-
-
-def type_dims(type_: TensorType) -> tuple[Expr, ...]:
-    assert type_.dims is not None
-    return type_.dims

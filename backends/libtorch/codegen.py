@@ -7,6 +7,7 @@ has and picks the type. Scalar functions become templates of their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,16 +21,17 @@ from loma.backends.libtorch.context import FunctionContext, signature
 from loma.backends.libtorch.expressions import scalar_type
 from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.libtorch.scalars import lower_scalars
+from loma.backends.libtorch.serial import is_serial
 from loma.backends.libtorch.statements import Statements
-from loma.backends.libtorch.tensors import Host
+from loma.backends.libtorch.tensors import Host, reduction_statement
 from loma.backends.writer import Writer
 from loma.ir import (
-    Function, IndexAssign, IntType, Module, Op, Param, TensorType, Type, is_tensor_function,
-    line_in_file,
+    Assign, Declare, Expr, For, Function, IndexAssign, IntType, Module, Op, Param, Reduce, Return,
+    Stmt, TensorType, Type, While, is_tensor_function, line_in_file,
 )  # fmt: skip
 from loma.printer import print_expr, print_type
 from loma.sizes import bindings, dims_of
-from loma.walk import calls, aggregates, expressions, statements, walk
+from loma.walk import aggregates, calls, children, expressions, statements, walk
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -65,6 +67,35 @@ def steps_of(function: Function, module: Module) -> tuple[Step, ...]:
     if "fusion" not in config.optimisations():
         return function.body
     return fuse(function, module, loops.is_library_call)
+
+
+def remarks(function: Function, steps: tuple[Step, ...], module: Module) -> Callable[[Stmt], str]:
+    """How the function's statements run that are no part of a kernel, in a few words."""
+    context = FunctionContext(replace(function, body=tuple(map(as_statement, steps))), module)
+
+    def remark(stmt: Stmt) -> str:
+        match stmt:
+            case IndexAssign():
+                return loops.how_it_runs(context, stmt)
+            case For() | While() if is_serial(stmt, module):
+                return "on one thread, element by element"
+            case Declare() | Assign() | Return():
+                sums = [reduce for expr in expressions(stmt) for reduce in _reductions(expr)]
+                found = [loops.how_it_runs(context, reduction_statement(context, s)) for s in sums]
+                return "; ".join(dict.fromkeys(found))
+            case _:
+                return ""
+
+    return remark
+
+
+def _reductions(expr: Expr) -> Iterator[Reduce]:
+    """Reductions outside of others."""
+    if isinstance(expr, Reduce):
+        yield expr
+        return
+    for child in children(expr):
+        yield from _reductions(child)
 
 
 def lower_function(

@@ -12,14 +12,15 @@ from loma.backends.libtorch.expressions import Expressions, scalar_type
 from loma.backends.libtorch.guards import unmarked
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.writer import Writer
+from loma.effects import assigned, counters, effects
 from loma.excerpts import text_at
 from loma.ir import (
-    INT, NOWHERE, Assign, Axis, CallStmt, Declare, Expr, For, Function, Index, IndexAssign, Module,
-    Span, TensorType, Type, Unpack, Var, Zero, line_in_file,
+    INT, NOWHERE, Assign, Axis, Expr, For, Function, Index, Module, Span, TensorType, Type, Unpack,
+    Var, line_in_file,
 )  # fmt: skip
 from loma.printer import print_expr, print_function
 from loma.sizes import size_variables
-from loma.walk import expressions, statements, variables, walk
+from loma.walk import expressions, root, statements, variables, walk
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.joined import Joined
@@ -76,12 +77,11 @@ class FunctionContext:
         self.host: Expressions | None = None  # lowers expressions outside nests; set by its owner
         self.names: dict[str, str] = {}  # temporaries of the generator: internal name -> C++ name
         self.nests: list[str] = []
-        self.headers: set[str] = set()
         self.current = NOWHERE  # the statement at hand
         self.statement_text = ""
         self.mutated = _mutated(function)
         self.dense = _dense(function)
-        self.assigned = _assigned_scalars(function)
+        self.assigned = {*assigned(function.body), *counters(function.body)}
         self.sizes = set(size_variables(function))
         self._temporaries = 0
         self._size_slots: dict[str, str] = {}
@@ -237,19 +237,12 @@ def signature(function: Function) -> str:
 
 
 def _mutated(function: Function) -> set[str]:
+    """What is written in place; a variable that takes a new value takes another tensor."""
     found = {p.name for p in function.params if p.mode == "Out"}
     for stmt in statements(function.body):
-        match stmt:
-            case IndexAssign(Index(Var(name))):
-                found.add(name)
-            case Assign(Var(name), "+="):
-                found.add(name)
-            case Zero(Var(name)):
-                found.add(name)
-            case CallStmt(call):
-                found.update(arg.name for arg in call.args if isinstance(arg, Var))
-            case _:
-                pass
+        own = effects(stmt)
+        if own.adds or not isinstance(stmt, Assign | Unpack):
+            found.update(map(root, own.writes))
     return found
 
 
@@ -261,25 +254,3 @@ def _dense(function: Function) -> set[str]:
                 if isinstance(node, Index) and isinstance(node.base, Var):
                     found.add(node.base.name)
     return found | _mutated(function)
-
-
-def _assigned_scalars(function: Function) -> set[str]:
-    """Scalars that change, and counters, whose value depends on where one looks."""
-    found: set[str] = set()
-    for stmt in statements(function.body):
-        match stmt:
-            case Declare(_, value) if value is not None:
-                continue  # what it starts as, it stays, if nothing else is found
-            case Assign(Var(name)) | Declare(Var(name)) | Zero(Var(name)):
-                found.add(name)
-            case IndexAssign(Var(name)):
-                found.add(name)
-            case Unpack(targets):
-                found.update(t.name for t in targets)
-            case For(counter):
-                found.add(counter)
-            case CallStmt(call):
-                found.update(arg.name for arg in call.args if isinstance(arg, Var))
-            case _:
-                pass
-    return found

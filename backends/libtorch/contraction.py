@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from loma import config
 from loma.axes import runs_over
@@ -27,6 +27,7 @@ class Contraction:
     left: Var
     right: Var
     equation: str
+    remark: ClassVar[str] = "a matrix product of the library"
 
     @property
     def header(self) -> str:
@@ -39,7 +40,6 @@ class Contraction:
 
     def write(self, writer: Writer, context: FunctionContext, assign: bool) -> None:
         """Writes the call; ``assign``: the target's old value does not count."""
-        context.headers.add(self.header)
         left, right = context.variable(self.left), context.variable(self.right)
         if self._is_plain:
             call = _matrix_product(self.equation, left, right)

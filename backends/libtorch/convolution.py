@@ -55,10 +55,10 @@ class Convolution:
     spatial: tuple[Meeting, ...]
     spreads: bool
     header: ClassVar[str] = "convolution_statements.h"
+    remark: ClassVar[str] = "a convolution"
 
     def write(self, writer: Writer, context: FunctionContext, assign: bool) -> None:
         """Writes the call; ``assign``: the target's old value does not count."""
-        context.headers.add(self.header)
 
         def ints(values: Sequence[Expr], missing: int) -> str:
             texts = [strip(context.ints(value)) for value in values]

@@ -18,6 +18,7 @@ from loma.ir import (
     INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, FloatType, Function, Index, IndexAssign,
     IntConst, NoDiff, Select, Stmt, TensorType, Unary, Var,
 )  # fmt: skip
+from loma.ops import divisor
 from loma.walk import walk
 
 
@@ -59,7 +60,7 @@ def _cannot_fail(expr: Expr, axes: tuple[Axis, ...]) -> bool:
 def _is_harmless(node: Expr, axes: tuple[Axis, ...]) -> bool:
     match node:
         case Binary(op, type=type_):
-            return type_ != INT or op not in ("/", "//", "%", "**")
+            return type_ != INT or (op != "**" and divisor(node) is None)
         case Index(Var(_, TensorType(dims)), subscripts) if dims is not None:
             extents = {axis.name: axis.extent for axis in axes}
             return all(
@@ -70,7 +71,7 @@ def _is_harmless(node: Expr, axes: tuple[Axis, ...]) -> bool:
             )
         case IntConst() | FloatConst() | Var() | Unary() | Select() | NoDiff():
             return True
-        case Builtin(name):
-            return name != "len"
+        case Builtin():
+            return divisor(node) is None
         case _:
             return False

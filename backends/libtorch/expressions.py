@@ -22,9 +22,9 @@ from loma.ir import (
     IntType, MakeStruct, Member, Module, NoDiff, Op, Reduce, Select, Span, TensorType, Type,
     Unary, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
+from loma.ops import PREDICATES
 from loma.printer import print_type
 
-_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _LOGICAL = {"and": "&&", "or": "||"}
 _LARGEST_PRODUCT = 16  # x ** n up to this n is written as products
 _VECTOR = {  # those of runtime/vector_math.h
@@ -144,13 +144,13 @@ class Expressions(ABC):
     def condition(self, expr: Expr) -> str:
         """The expression as a C++ ``bool``."""
         match expr:
-            case Binary(op, left, right) if op in _COMPARISONS:
-                type_ = FLOAT if FLOAT in (left.type, right.type) else INT
-                return f"({self.value(left, type_)} {op} {self.value(right, type_)})"
             case Binary("and" | "or" as op, left, right):
                 first = self.condition(left)
                 with self.conditional():
                     return f"({first} {_LOGICAL[op]} {self.condition(right)})"
+            case Binary(op, left, right) if op in PREDICATES:
+                type_ = FLOAT if FLOAT in (left.type, right.type) else INT
+                return f"({self.value(left, type_)} {op} {self.value(right, type_)})"
             case Unary("not", operand):
                 return f"(!{self.condition(operand)})"
             case _:
@@ -198,7 +198,7 @@ class Expressions(ABC):
 
     def _binary(self, expr: Binary) -> str:
         op, left, right = expr.op, expr.left, expr.right
-        if op in _COMPARISONS or op in _LOGICAL:
+        if op in PREDICATES:
             return f"int64_t({strip(self.condition(expr))})"
         if op == "**":
             return self._power(expr)

@@ -8,8 +8,9 @@ from typing import Literal
 from loma.backends.libtorch.access import Access, Subscript
 from loma.backends.libtorch.expressions import strip
 from loma.ir import (
-    INT, ArrayType, Binary, Builtin, Call, Expr, Index, IntConst, Module, Pop, Push, Reduce, While,
+    ArrayType, Call, Expr, Index, IntConst, Module, Pop, Push, Reduce, While,
 )  # fmt: skip
+from loma.ops import divisor
 from loma.walk import expressions, statements, walk
 
 Variant = Literal["plain", "inside", "border", "masked"]
@@ -21,8 +22,6 @@ INITIAL = {
     "min": "loma::highest<{t}>()",
 }
 COMBINE = {"sum": "loma::Sum()", "prod": "loma::Prod()", "max": "loma::Max()", "min": "loma::Min()"}
-POSITIONS = ("argmax", "argmin")
-NEEDS_ELEMENTS = ("max", "min", *POSITIONS)
 
 
 def update(kind: str, accumulator: str, value: str, type_: str) -> str:
@@ -77,12 +76,10 @@ def may_throw(expr: Expr, module: Module) -> bool:
     loop with a bound or a stack in a function that it calls. Errors may not leave an ``omp simd``
     loop."""
     for node in walk(expr):
+        by = divisor(node)
+        if by is not None and not (isinstance(by, IntConst) and by.value):
+            return True
         match node:
-            case Binary("/" | "//" | "%", left, right) if left.type == right.type == INT:
-                if not isinstance(right, IntConst) or right.value == 0:
-                    return True
-            case Builtin("len", (_, _, step)) if not isinstance(step, IntConst):
-                return True
             case Index(array, (subscript,)) if isinstance(array.type, ArrayType):
                 if not _is_inside(subscript, array.type):
                     return True

@@ -7,10 +7,10 @@ private tensor that no other statement uses is a variable of the loop, in a regi
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from loma.backends.kernels.ir import Kernel
+from loma.backends.kernels.sharing import mentions
 from loma.backends.libtorch.access import steps, without_no_diff
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.elementwise import is_elementwise
@@ -23,7 +23,7 @@ from loma.ir import (
     INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Var, line_in_file,
 )  # fmt: skip
 from loma.printer import print_stmt
-from loma.walk import blocks, expressions, statements, substitute, walk
+from loma.walk import blocks, substitute, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def joined(kernel: Kernel) -> dict[int, Joined]:
     if kernel.count is None:
         return {}
     private = {var.name for var in kernel.private} - kernel.zeroed
-    uses = _uses(kernel.body)
+    uses = mentions(kernel.body)
     found: dict[int, Joined] = {}
 
     def visit(block: tuple[Stmt, ...]) -> None:
@@ -51,7 +51,7 @@ def joined(kernel: Kernel) -> dict[int, Joined]:
                 run.append(stmt)
                 continue
             if len(run) > 1:
-                own = _uses(tuple(run))
+                own = mentions(tuple(run))
                 inside = {name for name in private if own[name] == uses[name] > 0}
                 found[id(run[0])] = _make(run, frozenset(inside))
             run = []
@@ -65,17 +65,6 @@ def joined(kernel: Kernel) -> dict[int, Joined]:
 def _may_join(stmt: IndexAssign, count: Var | None) -> bool:
     alone = len(stmt.axes) == 1 and stmt.axes[0].extent == count
     return alone and is_elementwise(stmt)
-
-
-def _uses(block: tuple[Stmt, ...]) -> Counter[str]:
-    """How often each name occurs in the statements."""
-    return Counter(
-        node.name
-        for stmt in statements(block)
-        for expr in expressions(stmt)
-        for node in walk(expr)
-        if isinstance(node, Var)
-    )
 
 
 def _make(run: list[IndexAssign], inside: frozenset[str]) -> Joined:

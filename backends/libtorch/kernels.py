@@ -18,9 +18,9 @@ from loma.backends.libtorch.joined import joined
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.libtorch.access import steps
 from loma.backends.writer import Writer
+from loma.effects import assigned, written_places
 from loma.ir import (
-    Assign, Expr, For, If, Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var, While,
-    line_in_file,
+    Expr, For, If, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var, While, line_in_file,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
 from loma.walk import expressions, mentioned_names, statements, walk
@@ -92,13 +92,7 @@ def _write_part(owner: Statements, kernel: Kernel, count: Var) -> dict[str, View
     extent = strip(context.ints(kernel.axis.extent))
     writer.line(f"const int64_t first_ = block_ * {name};")
     writer.line(f"const int64_t rest_ = {extent} - first_;")
-    written = {
-        stmt.target.base.name
-        for stmt in statements(kernel.body)
-        if isinstance(stmt, IndexAssign)
-        and isinstance(stmt.target, Index)
-        and isinstance(stmt.target.base, Var)
-    }
+    written = set(assigned(kernel.body))
     types = {
         node.name: node.type
         for stmt in statements(kernel.source)
@@ -213,14 +207,8 @@ def _write_workspace(
 
 def _scalars(kernel: Kernel) -> list[Var]:
     """Scalars that the kernel changes: every thread has its own."""
-    found: dict[str, Var] = {}
-    for stmt in statements(kernel.body):
-        match stmt:
-            case Assign(Var(name) as target):
-                found.setdefault(name, target)
-            case _:
-                continue
-    return list(found.values())
+    places = (place for place in written_places(kernel.body) if isinstance(place, Var))
+    return list({p.name: p for p in places if not isinstance(p.type, TensorType)}.values())
 
 
 def _work(body: tuple[Stmt, ...]) -> Expr:

@@ -20,7 +20,7 @@ from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.contraction import Contraction
 from loma.backends.libtorch.convolution import Convolution
 from loma.backends.libtorch.expressions import element_type, scalar_type, strip
-from loma.backends.libtorch.frames import NEEDS_ELEMENTS, LooseCheck
+from loma.backends.libtorch.frames import LooseCheck
 from loma.backends.libtorch.guards import marked
 from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.libtorch.nest import Nest
@@ -32,7 +32,7 @@ from loma.backends.libtorch.ranges import provably_inside, write_checks
 from loma.backends.libtorch.rows import write_element, write_partial_sum, write_rows
 from loma.backends.writer import Writer
 from loma.ir import (
-    Axis, Expr, Index, IndexAssign, IntConst, Reduce, TensorType, Type, Var,
+    OF_NOTHING, Axis, Expr, Index, IndexAssign, IntConst, Reduce, TensorType, Type, Var,
 )  # fmt: skip
 from loma.walk import walk
 
@@ -44,12 +44,8 @@ def write_index_assign(
 ) -> None:
     """Writes the checks and the run of an index statement; ``fresh``: the target is all zero and
     everything in it may be overwritten."""
-    target = marked(stmt.target, stmt.axes, context)
-    assert isinstance(target, Index | Var)
-    stmt = replace(stmt, target=target)
-    value = marked(without_no_diff(stmt.value), stmt.axes, context)
     assign = stmt.op == "=" or fresh
-    axes, kind, body = _normalised(stmt, value, assign)
+    stmt, axes, kind, body = _prepared(context, stmt, assign)
     line = context.line(stmt.span)
     found = [
         (analyse(read, context.dims(read.base), scope, padded), scope)
@@ -64,11 +60,43 @@ def write_index_assign(
             call.write(writer, context, assign)
             return
         body = packed(writer, context, stmt.target, kind, body, axes)
-    if kind in NEEDS_ELEMENTS:
+    if kind not in OF_NOTHING:
         _write_nonempty(writer, context, stmt, kind, axes, line)
     nest = Nest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign)
     _write(writer, context, nest, plan, line)
+
+
+def how_it_runs(context: FunctionContext, stmt: IndexAssign) -> str:
+    """What becomes of an index statement outside of kernels and serial loops, in a few words."""
+    call = library_call(stmt)
+    if call is not None:
+        return call.remark
+    assign = stmt.op == "="
+    stmt, axes, kind, body = _prepared(context, stmt, assign)
+    if not axes:
+        return ""
+    if isinstance(stmt.target, Index):
+        body = packed(Writer(), context, stmt.target, kind, body, axes)
+    plan = make_plan(Nest(context, axes), stmt, kind, body, axes, assign)
+    loops, chunked = _shared_loops(plan)
+    shared = [plan.inner] if chunked and plan.inner is not None else loops
+    # Of "i j in strips" the axes are i and j.
+    names = dict.fromkeys(
+        name for loop in shared for name in loop.name.partition(" in ")[0].split()
+    )
+    return f"parallel over {', '.join(names)}" if names else "on one thread"
+
+
+def _prepared(
+    context: FunctionContext, stmt: IndexAssign, assign: bool
+) -> tuple[IndexAssign, tuple[Axis, ...], str, Expr]:
+    """The statement with its subscripts marked, and what :func:`_normalised` makes of it."""
+    target = marked(stmt.target, stmt.axes, context)
+    assert isinstance(target, Index | Var)
+    stmt = replace(stmt, target=target)
+    value = marked(without_no_diff(stmt.value), stmt.axes, context)
+    return (stmt, *_normalised(stmt, value, assign))
 
 
 def _normalised(stmt: IndexAssign, value: Expr, assign: bool) -> tuple[tuple[Axis, ...], str, Expr]:
@@ -116,15 +144,10 @@ def _write(writer: Writer, context: FunctionContext, nest: Nest, plan: Plan, lin
     if not parts:
         nest.pointer(_base(target))
     type_ = target.type
-    loops = list(plan.parallel)
-    around = list(plan.around)
-    chunked = False
+    loops, chunked = _shared_loops(plan)
+    around = [] if parts else plan.around
     if parts:
-        loops, around = plan.summed[:1], []
         plan = replace(plan, summed=plan.summed[1:])
-        chunked = not loops and plan.inner is not None
-    elif not loops and plan.inner is not None and plan.by_rows and plan.inner.alone:
-        chunked = True
     if context.serial is not None:
         inside = Writer()
         nest.loops(inside, [loop.axis for loop in around],
@@ -151,6 +174,15 @@ def _write(writer: Writer, context: FunctionContext, nest: Nest, plan: Plan, lin
             lambda: _write_inside(inside, nest, plan, type_, bounds, loops),
         )
     _finish(writer, context, nest, plan, inside, loops, chunked, line)
+
+
+def _shared_loops(plan: Plan) -> tuple[list[Loop], bool]:
+    """The loops whose iterations threads share; where there are none, whether they share pieces of
+    the innermost loop."""
+    parts = isinstance(plan.stmt.target, Var)
+    loops = plan.summed[:1] if parts else plan.parallel
+    inner = plan.inner
+    return loops, not loops and inner is not None and (parts or (plan.by_rows and inner.alone))
 
 
 def _chunk(plan: Plan) -> int:

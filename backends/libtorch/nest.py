@@ -18,14 +18,13 @@ from loma.backends.libtorch.access import ZERO, Access, Subscript, analyse, read
 from loma.backends.libtorch.expressions import (
     Expressions, loaded, scalar_type, strip, value_type,
 )  # fmt: skip
-from loma.backends.libtorch.frames import (
-    INITIAL, NEEDS_ELEMENTS, POSITIONS, Frame, LooseCheck, update,
-)  # fmt: skip
+from loma.backends.libtorch.frames import INITIAL, Frame, LooseCheck, update
 from loma.backends.libtorch.guards import CHECKED, mark_of
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.writer import Writer
 from loma.ir import (
-    FLOAT, INT, Axis, Call, Expr, Index, Reduce, Span, TensorType, Var, ZeroPad,
+    FLOAT, INT, OF_NOTHING, POSITIONS, Axis, Call, Expr, Index, Reduce, Span, TensorType, Var,
+    ZeroPad,
 )  # fmt: skip
 from loma.walk import children, free_variables
 
@@ -45,7 +44,6 @@ class Nest(Expressions):
         self.accesses: dict[tuple[Index, bool], Access] = {}
         self.frames: list[Frame] = [Frame(None)]
         self.checks: list[LooseCheck] = []
-        self.merged: dict[str, str] = {}  # axis -> C++ name, for the joined ones
         self.writable: set[str] = set()
         self.bounds: dict[str, tuple[str, str]] = {}  # axis -> the stretch of it that its loop runs
         self._count = 0
@@ -310,7 +308,7 @@ class Nest(Expressions):
         result = self.reduction(writer, reduce.kind, reduce.body, reduce.axes, accumulator, element)
         self.frames.pop()
         lines = outer.head + writer.lines
-        if frame.guards or (frame.inner is None and not self.hoistable):
+        if frame.guards:
             type_ = "int64_t" if reduce.type == INT else "real"
             text = "\n".join("  " + line for line in lines)
             return f"[&]() -> {type_} {{\n{text}\n  return {result};\n}}()"
@@ -321,8 +319,6 @@ class Nest(Expressions):
             frame.body.extend(lines)
         frame.reductions[reduce] = result
         return result
-
-    hoistable = True
 
     def _mentions(self, names: set[str], inner: str) -> bool:
         return any(part in names for part in inner.split(" "))
@@ -340,7 +336,7 @@ class Nest(Expressions):
         self.scope.extend(axes)
         inner = self.best(axes, body)
         order = [axis for axis in axes if axis is not inner] + [inner]
-        if kind in NEEDS_ELEMENTS and self.frame.inner is None and len(self.frames) > 1:
+        if kind not in OF_NOTHING and self.frame.inner is None and len(self.frames) > 1:
             self._check_elements(writer, kind, axes, body)
         if kind in POSITIONS and tiles.in_lanes(self, body, axes[-1].name):
             result = accumulator

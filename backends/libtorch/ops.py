@@ -1,7 +1,6 @@
 """The table of tensor operators as ATen calls: one row for every row of :data:`loma.ops.OPS`.
 
 A row's function gets the operator with its arguments already lowered, and gives a C++ expression.
-``aliases`` says that the result may share its storage with an argument.
 """
 
 from __future__ import annotations
@@ -80,8 +79,6 @@ class Lowered:
 class Row:
     emit: Callable[[Lowered], str]
     headers: tuple[str, ...]
-    aliases: bool = False
-    checked: bool = False  # the result has the shape of its type, or an argument of that shape
 
 
 def _h(*names: str) -> tuple[str, ...]:
@@ -94,7 +91,7 @@ def _function(name: str) -> Row:
     def emit(c: Lowered) -> str:
         return f"at::{name}({', '.join(c.args)})"
 
-    return Row(emit, _h(name), checked=True)
+    return Row(emit, _h(name))
 
 
 def _infix(name: str) -> Row:
@@ -179,7 +176,7 @@ def _reduction(name: str) -> Row:
             dims = f"at::IntArrayRef({dims})"
         return f"at::{name}({c.args[0]}, {dims}, {c.flag('keepdim')})"
 
-    return Row(emit, _h(name), checked=True)
+    return Row(emit, _h(name))
 
 
 def _amax_or_zero(c: Lowered) -> str:
@@ -191,7 +188,7 @@ def _along(name: str) -> Row:
     def emit(c: Lowered) -> str:
         return f"at::{name}({c.args[0]}, {c.const('dim')})"
 
-    return Row(emit, _h(name), checked=True)
+    return Row(emit, _h(name))
 
 
 def _prod(c: Lowered) -> str:
@@ -219,7 +216,7 @@ def _triangle(name: str) -> Row:
     def emit(c: Lowered) -> str:
         return f"at::{name}({c.args[0]}, {c.attr('diagonal')})"
 
-    return Row(emit, _h(name), checked=True)
+    return Row(emit, _h(name))
 
 
 def _linear(c: Lowered) -> str:
@@ -398,7 +395,7 @@ def _constant(name: str) -> Row:
     def emit(c: Lowered) -> str:
         return f"at::{name}({c.list('shape')}, loma::options<real>())"
 
-    return Row(emit, _h(name), checked=True)
+    return Row(emit, _h(name))
 
 
 ROWS: dict[str, Row] = {
@@ -428,15 +425,15 @@ ROWS: dict[str, Row] = {
     "sum": _reduction("sum"),
     "mean": _reduction("mean"),
     "amax": _reduction("amax"),
-    "amax_or_zero": Row(_amax_or_zero, _h("amax", "sum"), checked=True),
+    "amax_or_zero": Row(_amax_or_zero, _h("amax", "sum")),
     "amin": _reduction("amin"),
-    "prod": Row(_prod, (), checked=True),
+    "prod": Row(_prod, ()),
     "argmax": _along("argmax"),
     "argmin": _along("argmin"),
-    "argsort": Row(_argsort, _h("argsort"), checked=True),
+    "argsort": Row(_argsort, _h("argsort")),
     "cumsum": _along("cumsum"),
     "cumprod": _along("cumprod"),
-    "scan": Row(_scan, (), checked=True),
+    "scan": Row(_scan, ()),
     "softmax": _along("softmax"),
     "log_softmax": _along("log_softmax"),
     "matmul": _function("matmul"),
@@ -454,28 +451,28 @@ ROWS: dict[str, Row] = {
     "max_pool2d_index": Row(_max_pool2d(1), _h("max_pool2d_with_indices")),
     "avg_pool2d": Row(_avg_pool2d, _h("avg_pool2d")),
     "avg_pool2d_input": Row(_avg_pool2d_input, _h("avg_pool2d_backward", "empty")),
-    "reshape": Row(_reshape, _h("reshape"), aliases=True),
-    "permute": Row(_permute, _h("permute"), aliases=True, checked=True),
-    "transpose": Row(_transpose, _h("transpose"), aliases=True, checked=True),
+    "reshape": Row(_reshape, _h("reshape")),
+    "permute": Row(_permute, _h("permute")),
+    "transpose": Row(_transpose, _h("transpose")),
     "cat": Row(_cat, _h("cat")),
-    "flip": Row(_flip, _h("flip"), checked=True),
-    "roll": Row(_roll, _h("roll"), checked=True),
+    "flip": Row(_flip, _h("flip")),
+    "roll": Row(_roll, _h("roll")),
     "tril": _triangle("tril"),
     "triu": _triangle("triu"),
-    "slice": Row(_slice, _h("slice"), aliases=True),
-    "slice_into": Row(_slice_into, _h("slice", "zeros"), checked=True),
-    "expand": Row(_expand, (), aliases=True, checked=True),
-    "sum_to": Row(_sum_to, _h("sum"), aliases=True),
-    "reshape_like": Row(_reshape_like, _h("reshape"), aliases=True),
-    "expand_like": Row(_expand_like, (), aliases=True),
-    "sum_to_like": Row(_sum_to_like, _h("sum"), aliases=True),
-    "unreduce_like": Row(_unreduce_like, (), aliases=True),
-    "to_rows": Row(_to_rows, (), aliases=True),
-    "from_rows_like": Row(_from_rows_like, (), aliases=True),
-    "moved": Row(_moved, (), checked=True),
-    "one_hot": Row(_one_hot, _h("zeros"), checked=True),
+    "slice": Row(_slice, _h("slice")),
+    "slice_into": Row(_slice_into, _h("slice", "zeros")),
+    "expand": Row(_expand, ()),
+    "sum_to": Row(_sum_to, _h("sum")),
+    "reshape_like": Row(_reshape_like, _h("reshape")),
+    "expand_like": Row(_expand_like, ()),
+    "sum_to_like": Row(_sum_to_like, _h("sum")),
+    "unreduce_like": Row(_unreduce_like, ()),
+    "to_rows": Row(_to_rows, ()),
+    "from_rows_like": Row(_from_rows_like, ()),
+    "moved": Row(_moved, ()),
+    "one_hot": Row(_one_hot, _h("zeros")),
     "gather": Row(_gather, _h("gather")),
-    "scatter_add": Row(_scatter_add, _h("zeros", "scatter_add"), checked=True),
+    "scatter_add": Row(_scatter_add, _h("zeros", "scatter_add")),
     "scatter_add_like": Row(_scatter_add_like, _h("zeros", "scatter_add")),
     "zeros": _constant("zeros"),
     "ones": _constant("ones"),

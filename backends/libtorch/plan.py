@@ -10,12 +10,11 @@ from loma.backends.libtorch.access import (
     Access, Loop, analyse, merge, reads, score,
 )  # fmt: skip
 from loma.backends.libtorch.expressions import strip
-from loma.backends.libtorch.frames import POSITIONS
 from loma.backends.libtorch.nest import Nest
 from loma.backends.libtorch.registers import Group
 from loma.distinct import names_once, told_apart
 from loma.ir import (
-    INT, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
+    INT, POSITIONS, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
 )  # fmt: skip
 from loma.walk import used_as_value, walk
 

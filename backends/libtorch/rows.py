@@ -9,13 +9,13 @@ from loma import sizes
 from loma.backends.libtorch import tiles
 from loma.backends.libtorch.access import Loop
 from loma.backends.libtorch.expressions import scalar_type, strip, value_type
-from loma.backends.libtorch.frames import INITIAL, POSITIONS, update
+from loma.backends.libtorch.frames import INITIAL, update
 from loma.backends.libtorch.nest import Nest
 from loma.backends.libtorch.plan import Plan
 from loma.backends.libtorch.registers import SHORT
 from loma.backends.libtorch.tiles import Bounds
 from loma.backends.writer import Writer
-from loma.ir import INT, Axis, Index, IntConst, Reduce, TensorType, Type, Var
+from loma.ir import INT, POSITIONS, Axis, Index, IntConst, Reduce, TensorType, Type, Var
 from loma.walk import walk
 
 BLOCK = 64  # steps of a sum before the next tile, so that a long sum streams through its operands

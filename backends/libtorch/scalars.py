@@ -23,13 +23,14 @@ from loma.backends.libtorch.statements import Statements
 from loma.backends.libtorch.tensors import Host
 from loma.backends.stack import BY_VALUE, LIMIT, Frame, Use
 from loma.backends.writer import Writer
+from loma.effects import assigned
 from loma.ir import (
     FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, Function, Index,
     MakeStruct, Member, Module, Param, Pop, Push, Return, Span, StackType, Stmt, Struct, StructType,
     Type, Unpack, Var, Zero, is_tensor_function, line_in_file,
 )  # fmt: skip
 from loma.layout import Layout
-from loma.walk import calls, expressions, root, statements, variables, walk, written
+from loma.walk import calls, expressions, root, statements, variables, walk
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -174,9 +175,7 @@ def _lower_function(function: Function, module: Module, memory: _Memory) -> str:
     writer = Writer(1)
     statements_ = ScalarStatements(context, ScalarExpressions(context, memory), writer)
     statements_.frame = memory.frame(function)
-    changed = {
-        name for stmt in statements(function.body) for name in written(stmt, memory.functions)
-    }
+    changed = set(assigned(function.body, memory.functions))
     for param in function.params:
         if param.mode == "In" and memory.is_large(param.type) and param.name in changed:
             given = f"{cpp_name(param.name)}_given_"

@@ -18,12 +18,13 @@ from loma.backends.libtorch.loops import data, is_library_call
 from loma.backends.libtorch.plan import target_axes
 from loma.backends.libtorch.timing import timed
 from loma.backends.writer import Writer
+from loma.effects import assigned
 from loma.ir import (
     Assign, Call, Expr, For, If, Index, IndexAssign, Member, Module, Op, Reduce, Stmt,
     TensorType,
     Var, While, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.walk import expressions, root, statements, walk
+from loma.walk import expressions, statements, walk
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.statements import Statements
@@ -76,8 +77,7 @@ def write_serial(owner: Statements, loop: For | While) -> None:
     for name in sorted(tensors):
         if name in owner.lazy and name not in owner.ready:
             owner.allocate(name, "zeros", outermost=False)
-    inner = [stmt for stmt in statements(loop.body) if isinstance(stmt, IndexAssign | Zero)]
-    written = {root(stmt.target) for stmt in inner}
+    written = set(assigned(loop.body))
     inside = Writer()
     used = SerialScope()
     context.serial = used

@@ -28,7 +28,7 @@ from loma.ir import (
     is_tensor_function, line_in_file,
 )  # fmt: skip
 from loma.printer import print_stmt, print_type
-from loma.walk import blocks, free_variables, map_children, mentioned_names, root
+from loma.walk import blocks, free_variables, map_children, mentioned_names, own_names, root
 
 _COMMENT_LINES = 12
 
@@ -123,7 +123,7 @@ class Statements:
         """Allocates what the statement uses for the first time. Whether its target is all zero
         still, so that an index statement may assign instead of adding."""
         fresh = False
-        for name in sorted(storage.own_names(stmt)):
+        for name in sorted(own_names(stmt)):
             if name not in self.lazy or name in self.ready:
                 continue
             if isinstance(stmt, Return) and self.needs:

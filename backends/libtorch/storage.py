@@ -9,15 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loma.distinct import fills
-from loma.ir import (
-    Assign, Axis, Index, IndexAssign, Stmt, Unpack, Var,
-)  # fmt: skip
-from loma.walk import blocks, expressions, free_variables, mentioned_names, walk
-
-
-def own_names(stmt: Stmt) -> set[str]:
-    """Variables in the statement itself, not in its nested blocks."""
-    return {name for expr in expressions(stmt) for name in free_variables(expr)}
+from loma.effects import effects
+from loma.ir import Assign, Axis, Index, IndexAssign, Stmt, Unpack, Var
+from loma.walk import blocks, mentioned_names, root, variables
 
 
 def overwrites(stmt: Stmt, name: str) -> bool:
@@ -25,17 +19,10 @@ def overwrites(stmt: Stmt, name: str) -> bool:
     the tensor is all zero if the statement adds to it."""
     match stmt:
         case IndexAssign(Index(Var(target)) as place, _, value, axes) if target == name:
-            if any(isinstance(node, Var) and node.name == name for node in walk(value)):
-                return False
-            return covers(place, axes)
-        case Assign(Var(target), "=", value) if target == name:
-            return all(not isinstance(n, Var) or n.name != name for n in walk(value))
-        case Unpack(targets, call):
-            return any(t.name == name for t in targets) and all(
-                not isinstance(n, Var) or n.name != name for n in walk(call)
-            )
+            return name not in variables(value) and covers(place, axes)
         case _:
-            return False
+            read = (node for expr in effects(stmt).reads for node in variables(expr))
+            return is_whole(stmt, name) and name not in read
 
 
 def covers(place: Index, axes: tuple[Axis, ...]) -> bool:
@@ -49,13 +36,8 @@ def covers(place: Index, axes: tuple[Axis, ...]) -> bool:
 
 def is_whole(stmt: Stmt, name: str) -> bool:
     """Whether the statement gives the variable a new tensor, so that none is needed before."""
-    match stmt:
-        case Assign(Var(target), "="):
-            return target == name
-        case Unpack(targets):
-            return any(t.name == name for t in targets)
-        case _:
-            return False
+    own = effects(stmt)
+    return isinstance(stmt, Assign | Unpack) and not own.adds and name in map(root, own.writes)
 
 
 def zeroed_before(block: Sequence[Stmt], position: int, name: str) -> int | None:

@@ -21,7 +21,7 @@ from loma.ir import (
 )  # fmt: skip
 from loma.walk import free_variables
 
-_BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.scalars)}
+_BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.work == "elementwise")}
 
 
 class Host(Expressions):
@@ -74,22 +74,17 @@ class Host(Expressions):
 
         context, writer = self.context, Writer(1)
         type_ = "int64_t" if reduce.type == INT else "real"
-        names = {axis.name for axis in reduce.axes}
-        ragged = any(sizes.varies(axis.extent, names) for axis in reduce.axes)
-        if reduce.kind == "sum" and not ragged:
-            result = context.temporary("sum")
-            context.names[f"@{result}"] = result
+        stmt = reduction_statement(context, reduce)
+        if isinstance(stmt.target, Var):
+            result = context.variable(stmt.target)
             writer.line(f"{type_} {result} = 0;")
-            target = Var(f"@{result}", reduce.type)
-            # The extents stay those of the reduction: they need not be whole dimensions.
-            stmt = IndexAssign(target, "+=", reduce, (), reduce.span)
         else:
-            element = TensorType((), "int" if reduce.type == INT else "float")
-            tensor = context.temporary_tensor("element", element)
+            tensor = stmt.target.base
+            assert isinstance(tensor, Var)
+            assert isinstance(tensor.type, TensorType)
             result = f"loma::item<{type_}>({context.variable(tensor)})"
-            made = self.allocate(element, "empty")
+            made = self.allocate(tensor.type, "empty")
             writer.line(f"at::Tensor {context.variable(tensor)} = {made};")
-            stmt = IndexAssign(Index(tensor, (), reduce.type), "=", reduce, (), reduce.span)
         write_index_assign(writer, context, stmt, fresh=False)
         return f"[&]() -> {type_} {{\n{writer.text()}\n  return {result};\n}}()"
 
@@ -191,6 +186,21 @@ class Host(Expressions):
         return f"loma::dense({text})" if target in context.dense else text
 
 
+def reduction_statement(context: FunctionContext, reduce: Reduce) -> IndexAssign:
+    """The index statement that a reduction outside of one becomes: into a new variable, or a new
+    tensor of one element."""
+    names = {axis.name for axis in reduce.axes}
+    ragged = any(sizes.varies(axis.extent, names) for axis in reduce.axes)
+    if reduce.kind == "sum" and not ragged:
+        result = context.temporary("sum")
+        context.names[f"@{result}"] = result
+        # The extents stay those of the reduction: they need not be whole dimensions.
+        return IndexAssign(Var(f"@{result}", reduce.type), "+=", reduce, (), reduce.span)
+    element = TensorType((), "int" if reduce.type == INT else "float")
+    target = Index(context.temporary_tensor("element", element), (), reduce.type)
+    return IndexAssign(target, "=", reduce, (), reduce.span)
+
+
 def alias_roots(expr: Expr) -> set[str]:
     """The variables that a tensor value may share its storage with."""
     match expr:
@@ -198,7 +208,7 @@ def alias_roots(expr: Expr) -> set[str]:
             return {name}
         case NoDiff(operand):
             return alias_roots(operand)
-        case Op() if ops.row(expr).aliases:
+        case Op(name) if OPS[name].shares:
             return alias_roots(expr.args[0])
         case Call(_, args):
             tensors = [arg for arg in args if isinstance(arg.type, TensorType)]
@@ -227,7 +237,7 @@ def _may_refuse(op: Op) -> bool:
             return not sizes.equal(left[-1], right[-2])
         case "linear", [left, right, *_]:
             return not (left and right and sizes.equal(left[-1], right[-1]))
-        case "mod" | "floordiv", _ if isinstance(op.type, TensorType) and op.type.integer:
+        case name, _ if OPS[name].divides and isinstance(op.type, TensorType) and op.type.integer:
             return True  # division by zero
         case name, [_, _, *_] if not OPS[name].internal:
             return name not in _BROADCASTING or not _provable(op)

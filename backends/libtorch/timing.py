@@ -19,9 +19,8 @@ from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
-from loma.ir import (
-    Declare, Element, Expr, Function, Return, Stmt, TensorType, Unpack, Var, line_in_file,
-)  # fmt: skip
+from loma.effects import written
+from loma.ir import Element, Expr, Function, Return, Stmt, TensorType, Var, line_in_file
 from loma.printer import print_stmt
 from loma.walk import statements, variables
 
@@ -153,9 +152,4 @@ def _in_scope(function: Function) -> set[str]:
     for param in function.params:
         if isinstance(param.type, TensorType):
             names |= {name for dim in param.type.dims or () for name in variables(dim)}
-    for stmt in statements(function.body):
-        if isinstance(stmt, Declare):
-            names.add(stmt.target.name)
-        elif isinstance(stmt, Unpack):
-            names |= {target.name for target in stmt.targets}
-    return names
+    return names | written(function.body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 _running: dict[threading.Thread, _Shelf[Any]] = {}
 
 
-def ahead(make: Callable[[], Iterator[Item]], depth: int = 3) -> Iterator[Item]:
+def ahead(make: Callable[[], Iterator[Item]], depth: int = 3) -> Generator[Item, None, None]:
     """The items of ``make()``, of which a thread keeps up to ``depth`` ready.
 
     The thread starts with the first ``next`` and ends when the iterator is used up, closed or

@@ -6,7 +6,7 @@ start threads of their own, beside those that compute.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy
@@ -79,7 +79,7 @@ class Batches:
         self._mine = slice(rank * share, (rank + 1) * share)
         self._assemble = _Assembler(data, classes, shift, torch.device(device))
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int = 0) -> Generator[Batch, None, None]:
         """The batches of an epoch, from step ``start`` on.
 
         A thread prepares them from the first ``next`` on; it ends with the iterator. What fails in

@@ -89,7 +89,7 @@ class Job:
 
         for parameter in network.parameters():
             if 1 in parameter.shape:
-                parameter.register_hook(_with_usual_strides)  # type: ignore[no-untyped-call]
+                parameter.register_hook(_with_usual_strides)
         with self.reporting():
             return DistributedDataParallel(
                 network,

@@ -223,7 +223,7 @@ class Trainer:
         with self.job.reporting():
             capsules, reconstruction = self._network(batch.images, batch.targets)
             loss = self.model.loss(batch.images, batch.targets, capsules, reconstruction)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         with torch.no_grad():
             right = self._right(capsules.detach(), batch.labels)
         count = len(batch)

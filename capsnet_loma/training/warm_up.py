@@ -60,7 +60,7 @@ def _train(model: Model, batch: int) -> None:
     capsules, reconstruction = model.network(images, targets)
     ends = [t.detach().requires_grad_() for t in (capsules, reconstruction)]
     with specialise.declined():
-        model.loss(images, targets, *ends).backward()  # type: ignore[no-untyped-call]
+        model.loss(images, targets, *ends).backward()
         with torch.no_grad():
             model.lengths(capsules)
     model.network.zero_grad(set_to_none=True)

@@ -98,7 +98,7 @@ def _update(optimizer: Optimizer, group: dict[str, Any]) -> None:
 
 def _make_untraced() -> None:
     if not hasattr(Optimizer, "_untraced"):
-        Optimizer._untraced = staticmethod(torch.compiler.disable(_update))  # type: ignore[no-untyped-call]
+        Optimizer._untraced = staticmethod(torch.compiler.disable(_update))
 
 
 def zeros_like(param: Tensor, program: LomaModule) -> Tensor:

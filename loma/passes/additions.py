@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 
 from loma import sizes
 from loma.axes import runs_over
+from loma.effects import written
 from loma.ir import (
     INT, Binary, Call, Declare, Expr, FloatConst, If, Index, IndexAssign, IntConst,
     Module, Op, Reduce, Select, Stmt, TensorType, Var, is_tensor_function,
 )  # fmt: skip
-from loma.walk import (
-    free_variables, map_blocks, mentioned_names, statements, substitute, walk, written_names,
-)  # fmt: skip
+from loma.walk import free_variables, map_blocks, mentioned_names, statements, substitute, walk
 
 
 def additions(module: Module) -> Module:
@@ -72,7 +71,7 @@ def _moved(
             if other is None:
                 continue
             if name not in mentioned_names((other,)):
-                between |= written_names((other,))
+                between |= written((other,))
                 continue
             joined = _joined(addition, other)
             after = tuple(s for s in block[later:] if s is not None)
@@ -99,7 +98,7 @@ def _additions(stmt: Stmt) -> list[_Addition]:
         own = {s.target.name for s in statements(stmt.then) if isinstance(s, Declare)}
         if (
             inner.op == "+="
-            and not addition.inputs & (own | written_names(stmt.then[k:]))
+            and not addition.inputs & (own | written(stmt.then[k:]))
             and _target(inner).name not in mentioned_names(others) | own
         ):
             found.append(addition)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma import sizes
+from loma.effects import written
 from loma.ir import (
     Declare, Function, If, IntConst, Module, Stmt, TensorType, Var, is_tensor_function,
 )  # fmt: skip
-from loma.walk import map_blocks, map_expressions, mentioned_names, substitute, written_names
+from loma.walk import map_blocks, map_expressions, mentioned_names, substitute
 
 
 def copies(module: Module) -> Module:
@@ -62,7 +63,7 @@ def _without_copy(
     if not _same_sizes(target.type, source.type):
         return None
     before, after = body[:position], body[position + 1 :]
-    changed = written_names(after)
+    changed = written(after)
     if target.name in mentioned_names(before):
         return None
     quiet = source.name not in changed and target.name not in changed

@@ -29,6 +29,7 @@ from loma.ir import (
     is_tensor_function,
 )  # fmt: skip
 from loma.names import Names, names_of
+from loma.ops import divisor
 from loma.sizes import Polynomial
 from loma.walk import children, free_variables, map_blocks, walk
 
@@ -146,9 +147,7 @@ class _Factor:
                     self._is_inside(s, dim, extents, bare)
                     for s, dim in zip(subscripts, dims, strict=True)
                 )
-            case Binary(op, _, right) if op in ("//", "%") and not sizes.constant(right):
-                return False  # the divisor may be zero
-            case Builtin("len", (_, _, step)) if not sizes.constant(step):
+            case Binary() | Builtin() if (by := divisor(expr)) and not sizes.constant(by):
                 return False
             case IntConst() | FloatConst() | Var():
                 return not isinstance(expr.type, TensorType)

@@ -15,6 +15,7 @@ from loma.ir import (
     FLOAT, Assign, Axis, Declare, Expr, Index, IndexAssign, Module, Op, Reduce, Stmt, TensorType,
     Var, Zero, ZeroPad,
 )  # fmt: skip
+from loma.ops import OPS
 from loma.passes.liveness import covers
 from loma.walk import children, free_variables, mentioned_names
 
@@ -57,7 +58,7 @@ def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _is_zero(value: Expr | None) -> bool:
-    return value is None or (isinstance(value, Op) and value.name in ("zeros_like", "zeros"))
+    return value is None or (isinstance(value, Op) and OPS[value.name].fill == 0)
 
 
 def _mentions(body: tuple[Stmt, ...]) -> dict[str, list[int]]:

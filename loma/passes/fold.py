@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from loma import sizes
-from loma.backends.interpreter.arithmetic import BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY
+from loma.arithmetic import BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY
 from loma.builtins import BUILTINS
 from loma.ir import (
     INT, Axis, Binary, Builtin, Expr, IntConst, Op, Reduce, Select, TensorType, TupleType, Type,
     Unary,
 )  # fmt: skip
+from loma.ops import divisor
 from loma.walk import map_children
 
 _LARGEST = 1 << 63  # ints of the tensor layer have 64 bits
@@ -61,7 +62,7 @@ def folded_type(type_: Type) -> Type:
 
 def _value(expr: Expr) -> int | None:
     """What an int operation on constants gives."""
-    if expr.type != INT:
+    if expr.type != INT or divisor(expr) == IntConst(0):
         return None
     match expr:
         case Unary("-", IntConst(value)):
@@ -74,16 +75,14 @@ def _value(expr: Expr) -> int | None:
             return int(right != 0)
         case Binary("or", IntConst(left), other) if left or isinstance(other, IntConst):
             return 1
-        case Binary("/" | "//" | "%", _, IntConst(0)) | Binary("**"):
+        case Binary("**"):
             return None
         case Binary(op, IntConst(left), IntConst(right)):
             return _fitting((COMPARISONS | INT_BINARY)[op](left, right))
         case Builtin(name, args) if BUILTINS[name].result == "operands":
             numbers = [arg.value for arg in args if isinstance(arg, IntConst)]
             function: Callable[..., Any] = BUILTIN_FUNCTIONS[name]
-            if len(numbers) < len(args) or (name == "len" and not numbers[2]):
-                return None
-            return _fitting(function(*numbers))
+            return _fitting(function(*numbers)) if len(numbers) == len(args) else None
         case _:
             return None
 

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from loma import sizes
+from loma.effects import counters, effects, out_places, written
 from loma.ir import (
     INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType,
     Module, Param, Return, Stmt, TensorType, Type, Unpack, Var, While, is_tensor_function,
@@ -19,8 +20,8 @@ from loma.ir import (
 from loma.names import Names, axes_of, axis_names, names_of, with_own_indices
 from loma.sizes import size_variables
 from loma.walk import (
-    aggregates, expressions, free_variables, map_expressions, root, statements, substitute_type,
-    substitute_typed, variables, written_names,
+    aggregates, free_variables, map_expressions, own_names, root, statements, substitute_type,
+    substitute_typed, variables,
 )  # fmt: skip
 
 LARGEST = 400  # statements of a caller beyond which nothing more is put into it
@@ -48,7 +49,7 @@ class _Inlining:
         self._names = Names(names_of(caller))
         self._known = {param.name for param in caller.params}  # declared so far
         self._sizes = set(size_variables(caller))
-        self._taken = {*self._known, *self._sizes, *written_names(caller.body)}
+        self._taken = {*self._known, *self._sizes, *written(caller.body)}
         self._changed = _changed(caller, functions)
         self._size = sum(1 for _ in statements(caller.body))
 
@@ -71,7 +72,7 @@ class _Inlining:
             case _:
                 body = None
         body = [stmt] if body is None else body
-        self._known |= written_names(tuple(body))
+        self._known |= written(tuple(body))
         return body
 
     def _unpacked(self, targets: tuple[Var, ...], call: Call) -> list[Stmt] | None:
@@ -193,17 +194,9 @@ class _Inlining:
                 renaming[value.name] = target
         self._names.take(*axis_names(callee))
         for stmt in statements(callee.body):
-            match stmt:
-                case Declare(target):
-                    found = [target]
-                case Unpack(targets):
-                    found = list(targets)
-                case For(counter):
-                    found = [Var(counter, INT)]
-                case _:
-                    continue
-            for var in found:
-                if var.name not in renaming:
+            effect = effects(stmt, self._functions)
+            for var in (*effect.declares, *effect.counters, *effect.writes):
+                if isinstance(var, Var) and var.name not in renaming:
                     type_ = substitute_type(var.type, values)
                     renaming[var.name] = Var(self._names.fresh(var.name), type_)
         return renaming
@@ -220,11 +213,11 @@ def _changed(caller: Function, functions: dict[str, Function]) -> set[str]:
             case Unpack(targets):
                 found |= {t.name for t in targets if t.type == INT and t.name in known}
             case CallStmt(call):
-                pairs = zip(functions[call.function].params, call.args, strict=True)
-                found |= {root(a) for param, a in pairs if param.mode == "Out" and a.type == INT}
+                places = out_places(call, functions[call.function])
+                found |= {root(place) for place in places if place.type == INT}
             case _:
                 pass
-        known |= written_names((stmt,))
+        known |= written((stmt,))
     return found
 
 
@@ -283,10 +276,9 @@ def _renamed(stmt: Stmt, renaming: dict[str, Expr]) -> Stmt:
 
 def _reads_a_hidden_counter(callee: Function) -> bool:
     """Whether a statement has a name both as a counter's and as that of a reduction's axis."""
-    counters = {stmt.counter for stmt in statements(callee.body) if isinstance(stmt, For)}
+    own_counters = counters(callee.body)
     for stmt in statements(callee.body):
         own = {axis.name for axis in stmt.axes} if isinstance(stmt, IndexAssign) else set()
-        free = {name for expr in expressions(stmt) for name in free_variables(expr)}
-        if counters & (axes_of(stmt) - own) & free:
+        if own_counters & (axes_of(stmt) - own) & own_names(stmt):
             return True
     return False

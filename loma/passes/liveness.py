@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias
 
 from loma.distinct import fills, unproved
+from loma.effects import effects
 from loma.ir import (
-    Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign, Member,
-    Pop, Push, Return, Stmt, TensorType, Type, Unpack, Var, While, Zero,
+    Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt, TensorType, Type,
+    Unpack, Var, While,
 )  # fmt: skip
-from loma.walk import free_variables, root
+from loma.walk import free_variables, root, subscripts
 
 Visit = Callable[[Stmt, frozenset[str]], None]
 # How a function that is called as a statement uses an argument: an Out argument may be assigned in
@@ -39,52 +40,26 @@ def covers(stmt: IndexAssign) -> bool:
     return fills(target, stmt.axes)
 
 
-def effects(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
+def uses(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
     """(read, wholly written, partly written) of a statement without nested blocks."""
-    match stmt:
-        case Declare(target, value):
-            read = reads_of_type(target.type)
-            return read | (free_variables(value) if value is not None else set()), {
-                target.name
-            }, set()  # fmt: skip
-        case Assign(target, op, value):
-            read = free_variables(value)
-            if isinstance(target, Var) and op == "=":
-                return read, {target.name}, set()
-            return read | _subscript_reads(target), set(), {root(target)}
-        case IndexAssign(target, op, value, axes):
-            own = {axis.name for axis in axes}
-            read = (free_variables(value) | _subscript_reads(target)) - own
-            read |= {name for axis in axes for name in free_variables(axis.extent)}
-            if op == "=" and covers(stmt) and root(target) not in read:
-                return read, {root(target)}, set()
-            return read, set(), {root(target)}
-        case Unpack(targets, call):
-            return free_variables(call), {t.name for t in targets}, set()
-        case Zero(target):
-            if isinstance(target, Var):
-                return set(), {target.name}, set()
-            return _subscript_reads(target), set(), {root(target)}
-        case AtomicAdd(target, value):
-            return free_variables(value) | _subscript_reads(target), set(), {root(target)}
-        case Push(stack, value):
-            return free_variables(value), set(), {stack.name}
-        case Pop(stack, target):
-            # Taking a value off changes the stack: as long as others are taken, all are.
-            if isinstance(target, Var):
-                return {stack.name}, {target.name}, {stack.name}
-            return {stack.name} | _subscript_reads(target), set(), {root(target), stack.name}
-        case CallStmt(call):
-            return _call_effects(call, modes(call.function))
-        case Return(values):
-            return {name for value in values for name in free_variables(value)}, set(), set()
-        case If() | For() | While():
-            raise AssertionError("has nested blocks")
-        case _:
-            assert_never(stmt)
+    if isinstance(stmt, CallStmt):
+        return _call_uses(stmt.call, modes(stmt.call.function))
+    own = effects(stmt)
+    read = {name for expr in own.reads for name in free_variables(expr)}
+    read |= {name for var in own.declares for name in reads_of_type(var.type)}
+    # Taking a value off a stack changes it: as long as others are taken, all are.
+    whole, part = {var.name for var in own.declares}, {stack.name for stack in own.stacks}
+    if isinstance(stmt, IndexAssign):
+        read -= {axis.name for axis in stmt.axes}
+    for place in own.writes:
+        every = not own.adds and (
+            isinstance(place, Var) or (isinstance(stmt, IndexAssign) and covers(stmt))
+        )
+        (whole if every else part).add(root(place))
+    return read, whole, part
 
 
-def _call_effects(call: Call, modes: tuple[Mode, ...]) -> tuple[set[str], set[str], set[str]]:
+def _call_uses(call: Call, modes: tuple[Mode, ...]) -> tuple[set[str], set[str], set[str]]:
     read: set[str] = set()
     whole: set[str] = set()
     part: set[str] = set()
@@ -92,21 +67,10 @@ def _call_effects(call: Call, modes: tuple[Mode, ...]) -> tuple[set[str], set[st
         if mode in ("In", "Out"):
             read |= free_variables(arg)
         else:
-            read |= _subscript_reads(arg)
+            read |= {name for sub in subscripts(arg) for name in free_variables(sub)}
         if mode != "In":
             (whole if mode == "whole" and isinstance(arg, Var) else part).add(root(arg))
     return read, whole, part
-
-
-def _subscript_reads(place: Expr) -> set[str]:
-    match place:
-        case Index(base, subscripts):
-            own = {name for s in subscripts for name in free_variables(s)}
-            return own | _subscript_reads(base)
-        case Member(base):
-            return _subscript_reads(base)
-        case _:
-            return set()
 
 
 class CallModes:
@@ -215,7 +179,7 @@ class Liveness:
         return replace(stmt, body=body), around | free_variables(head)
 
     def _leaf(self, stmt: Stmt, live: set[str]) -> Stmt | None:
-        read, whole, part = effects(stmt, self._modes.of)
+        read, whole, part = uses(stmt, self._modes.of)
         stays = isinstance(stmt, Return) or (isinstance(stmt, IndexAssign) and unproved(stmt) != ())
         if not stays and live.isdisjoint(whole) and live.isdisjoint(part):
             if isinstance(stmt, Declare) and stmt.target.name in self._mentioned:

@@ -18,13 +18,14 @@ from loma import sizes
 from loma.axes import index_statement
 from loma.bounds import IsSize, facts, least, stays_inside
 from loma.distinct import names_once
+from loma.effects import assigned
 from loma.ir import (
-    INT, Assign, Axis, Binary, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
-    IntConst, IntType, Module, Stmt, TensorType, Unpack, Var, is_tensor_function,
+    INT, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, IntType,
+    Module, Stmt, TensorType, Var, is_tensor_function,
 )  # fmt: skip
 from loma.names import Names, names_of
 from loma.overlap import Read, apart, reads_of, same_element
-from loma.walk import free_variables, map_blocks, map_children, root, statements
+from loma.walk import free_variables, map_blocks, map_children
 
 # Names of copies begin with it, so that whoever prints statements can say what they are.
 PREFIX = "_before_"
@@ -38,22 +39,6 @@ def old_values(module: Module) -> Module:
 def without_overlap(function: Function) -> Function:
     """The pass on one function."""
     return _Worker(function).run() if is_tensor_function(function) else function
-
-
-def changing_ints(body: tuple[Stmt, ...]) -> set[str]:
-    """Names of variables that get values other than where they are declared."""
-    found: set[str] = set()
-    for stmt in statements(body):
-        match stmt:
-            case Assign(target):
-                found.add(root(target))
-            case Unpack(targets):
-                found.update(target.name for target in targets)
-            case CallStmt(call):
-                found.update(arg.name for arg in call.args if isinstance(arg, Var))
-            case _:
-                pass
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +79,7 @@ class _Worker:
     def __init__(self, function: Function) -> None:
         self._function = function
         self._names = Names(names_of(function))
-        self._changing = changing_ints(function.body)
+        self._changing = set(assigned(function.body))
         self._sizes = set(sizes.size_variables(function))
         self._ints = self._sizes | {
             p.name for p in function.params if isinstance(p.type, IntType)

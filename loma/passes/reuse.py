@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from loma.builtins import BUILTINS
+from loma.effects import written
 from loma.ir import (
     INT, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, NoDiff,
     Reduce, Stmt, Var, While, ZeroPad, is_tensor_function,
@@ -19,14 +20,8 @@ from loma.ir import (
 from loma.passes.liveness import covers
 from loma.walk import (
     blocks, children, expressions, free_variables, map_children, map_expressions, mentioned_names,
-    root, statements, substitute, written_names,
+    root, statements, substitute,
 )  # fmt: skip
-
-_CHEAP = {
-    "abs", "sign", "min", "max", "clamp", "floor", "ceil", "round", "isnan", "isfinite", "relu",
-    "mul_no_nan", "int2float", "float2int", "thread_id",
-}  # fmt: skip
-_COSTLY = BUILTINS.keys() - _CHEAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +83,7 @@ class _Reuse:
             case If():
                 return self._branch(stmt, known)
             case For() | While():
-                for name in written_names((stmt,)):
+                for name in written((stmt,)):
                     self._forget(known, name)
                 outer, self._branches = self._branches, {}
                 inner = list(known)
@@ -96,7 +91,7 @@ class _Reuse:
                 self._branches = outer
                 return new_loop
             case _:
-                for name in written_names((stmt,)):
+                for name in written((stmt,)):
                     self._forget(known, name)
                 return stmt
 
@@ -121,7 +116,7 @@ class _Reuse:
                 inner += self._branches.get((cond.name, taken), [])
             blocks.append(self._block(block, inner))
             left.append(inner)
-        for name in written_names((stmt,)):
+        for name in written((stmt,)):
             self._forget(known, name)
         if isinstance(cond, Var):
             for taken, inner in zip((True, False), left, strict=True):
@@ -148,7 +143,7 @@ class _Reuse:
         """Whether a tensor with this value exists, and can stand for the new one from here on."""
         if not known:
             return False
-        name, changed = found.tensor.name, written_names(rest)
+        name, changed = found.tensor.name, written(rest)
         if name in changed:
             return False
         for old in known:
@@ -171,7 +166,7 @@ class _Reuse:
     def _expr(self, expr: Expr, known: list[_Value]) -> Expr:
         """With reads of tensors that hold a costly part already."""
         match expr:
-            case Builtin(name) if name in _COSTLY:
+            case Builtin(name) if BUILTINS[name].costly:
                 for old in known:
                     if not isinstance(old.value, Builtin) or old.value.name != name:
                         continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from loma.effects import counters, written
 from loma.ir import (
     INT, Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Reduce,
     Stmt, TensorType, Type, Var, While,
@@ -18,7 +19,7 @@ from loma.names import axis_names
 from loma.passes.fold import folded, folded_type, size
 from loma.walk import (
     expressions, free_variables, map_blocks, map_expressions, statements, substitute_type,
-    substitute_typed, variables, walk, written_names,
+    substitute_typed, variables, walk,
 )  # fmt: skip
 
 
@@ -60,8 +61,8 @@ def _constants(function: Function) -> set[str]:
                 changed.add(param.name)
             case _:
                 changed.add(param.name)
-    counters = {stmt.counter for stmt in statements(function.body) if isinstance(stmt, For)}
-    return found - changed - counters - written_names(function.body) - axis_names(function)
+    changed |= written(function.body) | counters(function.body)
+    return found - changed - axis_names(function)
 
 
 def _simple_extents(stmt: Stmt) -> Stmt:
@@ -133,7 +134,7 @@ class _Propagation:
             case For(_, IntConst(count)) if count <= 0:
                 return ()
             case For() | While():
-                for name in written_names(stmt.body):
+                for name in written(stmt.body):
                     known.pop(name, None)
                 if isinstance(stmt, For):
                     stmt = replace(stmt, extent=size(substitute_typed(stmt.extent, known)))
@@ -144,13 +145,13 @@ class _Propagation:
                         return ()
                 return (replace(stmt, body=self.block(stmt.body, dict(known))),)
             case _:
-                written = written_names((stmt,))
-                readable = {n: v for n, v in known.items() if n not in written}
+                changed = written((stmt,))
+                readable = {n: v for n, v in known.items() if n not in changed}
                 if isinstance(stmt, Assign) and stmt.op == "=":
                     stmt = replace(stmt, value=folded(substitute_typed(stmt.value, known)))
                 stmt = map_expressions(stmt, lambda e: folded(substitute_typed(e, readable)))
                 stmt = _without_idle_axes(stmt)
-                for name in written:
+                for name in changed:
                     known.pop(name, None)
                 self._learn(stmt, known)
                 return (stmt,)

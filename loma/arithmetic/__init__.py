@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from loma.backends.interpreter import special
+from loma.arithmetic import special
 
 Value = Any
 
