@@ -33,10 +33,16 @@ setup(
     python_requires=">=3.11",
     packages=[
         "loma",
+        "loma.core",
+        "loma.errors",
+        "loma.tools",
         "loma.optim",
         "loma.arithmetic",
         "loma.passes",
         "loma.frontend",
+        "loma.frontend.expressions",
+        "loma.frontend.statements",
+        "loma.frontend.syntax",
         "loma.ad",
         "loma.ad.scalar",
         "loma.ad.tensor",
@@ -47,6 +53,8 @@ setup(
         "loma.backends.interpreter",
         "loma.backends.scalar",
         "capsnet_loma",
+        "capsnet_loma.commands",
+        "capsnet_loma.profiling",
         "capsnet_loma.data",
         "capsnet_loma.evaluation",
         "capsnet_loma.training",
@@ -67,8 +75,8 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "loma=loma.cli:main",
-            "capsnet-loma=capsnet_loma.cli:main",
+            "loma=loma.tools.cli:main",
+            "capsnet-loma=capsnet_loma.commands.cli:main",
         ],
     },
     install_requires=[

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from loma.effects import effects
-from loma.ir import (
+from loma.core.effects import effects
+from loma.core.ir import (
     POSITIONS, ArrayType, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index,
     IntConst, IntType, MakeStruct, Member, NoDiff, Op, Reduce, Select, StackType, Stmt, StructType,
     TensorType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.ops import OPS
-from loma.walk import root, statements
+from loma.core.ops import OPS
+from loma.core.walk import root, statements
 
 
 def carries_derivative(type_: Type) -> bool:

@@ -3,10 +3,10 @@ the shape of another tensor."""
 
 from __future__ import annotations
 
-from loma import builder as b
 from loma.ad import operator_rules as o
 from loma.ad.operator_rules import OpAdjoint, dims_of, op
-from loma.ir import Expr, Var
+from loma.core import builder as b
+from loma.core.ir import Expr, Var
 
 
 def extreme_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:

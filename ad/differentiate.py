@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from loma import errors
-from loma.aliases import CERTAIN, meetings
 from loma.ad.activity import carries_derivative
 from loma.ad.growing import GrowingModule
 from loma.ad.scalar.derivatives import ScalarDerivatives, in_call_order
@@ -14,10 +13,11 @@ from loma.ad.tensor.derivatives import TensorDerivatives
 from loma.ad.tensor.forward_derivatives import TensorTangents
 from loma.ad.tensor.normalise import pure_results
 from loma.ad.tensor.pairs import SplitPair
-from loma.saving import Save
-from loma.ir import Call, Derivative, Function, Module, Struct, is_tensor_function
-from loma.names import module_names
-from loma.walk import calls, is_place, root
+from loma.core.aliases import CERTAIN, meetings
+from loma.core.ir import Call, Derivative, Function, Module, Struct, is_tensor_function
+from loma.core.names import module_names
+from loma.core.saving import Save
+from loma.core.walk import calls, is_place, root
 
 
 class _Differentiator:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from loma import builder as b
 from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.ir import (
     FLOAT, ArrayType, Binary, Builtin, Call, Expr, FloatConst, FloatType, Index, IntConst, IntType,
     MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.walk import children, root, walk
+from loma.core.walk import children, root, walk
 
 
 @dataclass(frozen=True, slots=True)

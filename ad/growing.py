@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from loma.ir import Derivative, Function, Module, Struct
+from loma.core.ir import Derivative, Function, Module, Struct
+from loma.core.names import Names, module_names
 from loma.passes.old_values import old_values, without_overlap
-from loma.names import Names, module_names
 
 
 class GrowingModule:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loma import builder as b
 from loma.ad.operator_rules import OpAdjoint, op, unbroadcast
 from loma.ad.scalar_rules import ScalarRule, times
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.ir import (
     FLOAT, INT, Binary, Builtin, Expr, FloatConst, IntConst, Select, TensorType, Unary, Var,
 )  # fmt: skip
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loma import builder as b
-from loma import errors, sizes
-from loma.ir import Attr, Expr, FloatConst, IntConst, Op, TensorType, Var
+from loma import errors
+from loma.core import builder as b, sizes
+from loma.core.ir import Attr, Expr, FloatConst, IntConst, Op, TensorType, Var
 
 
 @dataclass(frozen=True, slots=True)

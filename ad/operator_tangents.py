@@ -15,10 +15,10 @@ from loma.ad.activity import carries_derivative
 from loma.ad.lifted_rules import lifted_tangents
 from loma.ad.operator_rules import OpAdjoint, op
 from loma.ad.rules import OP_RULES, SCALAR_RULES
-from loma.builtins import BUILTINS
-from loma.ir import INT, Expr, Index, Op, TensorType, Var
-from loma.ops import OPS
-from loma.walk import free_variables, substitute
+from loma.core.builtins import BUILTINS
+from loma.core.ir import INT, Expr, Index, Op, TensorType, Var
+from loma.core.ops import OPS
+from loma.core.walk import free_variables, substitute
 
 
 def operator_tangent(value: Op, y: Var, tangents: Sequence[Expr | None]) -> Expr | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loma import builder as b
 from loma import errors
 from loma.ad.activity import carries_derivative
 from loma.ad.growing import GrowingModule
@@ -13,13 +12,14 @@ from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import normalise, pure_results
 from loma.ad.tensor.pairs import Source, SplitPair
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.ir import (
     INT, ArrayType, Call, CallStmt, Declare, Expr, Function, Module, Param, Return, Stmt,
     TensorType, TupleType, Unpack, Var,
 )  # fmt: skip
-from loma.names import Names, names_of
+from loma.core.names import Names, names_of
+from loma.core.walk import calls
 from loma.passes.first_write import first_writes
-from loma.walk import calls
 
 
 class OwnDerivatives:

@@ -6,14 +6,12 @@ formula as docstring. Both layers, both modes and every backend live off this on
 
 from __future__ import annotations
 
-from loma.ad import any_rank_rules as any_rank
-from loma.ad import operator_rules as o
-from loma.ad import scalar_rules as s
+from loma.ad import any_rank_rules as any_rank, operator_rules as o, scalar_rules as s
 from loma.ad.lifted_rules import lifted
-from loma.builtins import BUILTINS
-from loma.ir import Op, TensorType, Var
-from loma.ops import INFIX
-from loma.walk import free_variables
+from loma.core.builtins import BUILTINS
+from loma.core.ir import Op, TensorType, Var
+from loma.core.ops import INFIX
+from loma.core.walk import free_variables
 
 SCALAR_RULES: dict[str, s.ScalarRule] = {
     "+": s.add_rule,

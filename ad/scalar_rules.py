@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loma import builder as b
-from loma import sizes
-from loma.ir import FLOAT, INT, BinaryOp, Builtin, Expr, FloatConst, IntConst, Select
+from loma.core import builder as b, sizes
+from loma.core.ir import FLOAT, INT, BinaryOp, Builtin, Expr, FloatConst, IntConst, Select
 
 
 @dataclass(frozen=True, slots=True)

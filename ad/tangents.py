@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
-from loma import builder as b
 from loma.ad.expressions import PartialName
 from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.ir import (
     FLOAT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Index, IntConst, IntType, MakeStruct,
     Member, NoDiff, Op, Place, Reduce, Select, Unary, Var, ZeroPad,
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from loma.excerpts import one_line
+from loma.errors.excerpts import one_line
 
 CPP_KEYWORDS = frozenset(
     """

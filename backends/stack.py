@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from loma import errors
-from loma.ir import Function
+from loma.core.ir import Function
 
 # Bytes.
 LIMIT = 64 * 1024  # of arrays, structs and tapes along a chain of calls

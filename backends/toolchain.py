@@ -393,5 +393,5 @@ def _check_process() -> None:
     if not hasattr(ctypes.CDLL(None), f"__{sanitizer.kind[0]}san_init"):
         raise ToolchainError(
             f"LOMA_SANITIZE={os.environ['LOMA_SANITIZE']} needs a process that started with "
-            f"{library} in LD_PRELOAD; tests/sanitized.py starts one"
+            f"{library} in LD_PRELOAD; tests/support/sanitized.py starts one"
         )

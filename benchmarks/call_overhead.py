@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 import loma
-from loma.measure import interleaved_medians
+from loma.tools.measure import interleaved_medians
 
 PROGRAM = """
 def operator(x : In[Tensor[N]], y : In[Tensor[N]]) -> Tensor[N]:

@@ -22,8 +22,8 @@ from harness import main
 
 from capsnet_loma import network, reference
 from capsnet_loma.config import CapsNetConfig
-from capsnet_loma.profile import write_inputs
-from capsnet_loma.tensor_file import read_tensors
+from capsnet_loma.profiling.profile import write_inputs
+from capsnet_loma.profiling.tensor_file import read_tensors
 
 NATIVE = "loma, C++ program"
 TINY = CapsNetConfig(
@@ -113,7 +113,7 @@ def native(config: CapsNetConfig, batch: int, threads: int) -> Callable[[Path], 
 
     def command(folder: Path) -> tuple[str, ...]:
         from capsnet_loma.native_program import build
-        from capsnet_loma.processes import native_version
+        from capsnet_loma.profiling.processes import native_version
 
         inputs = folder / "inputs"
         write_inputs(inputs, config, batch)

@@ -18,8 +18,8 @@ from harness import settings_parser, write_json
 from torch import Tensor
 
 import loma
-from loma import tuning
-from loma.measure import Timings, interleaved_medians
+from loma.tools import tuning
+from loma.tools.measure import Timings, interleaved_medians
 
 PROGRAM = """
 def forward(x : In[Tensor[B, C, H, W]], w : In[Tensor[F, C, P, Q]], s : In[int]

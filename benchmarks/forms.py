@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from capsnet_loma.processes import allocators
+from capsnet_loma.profiling.processes import allocators
 
 EAGER, COMPILE, LOMA = "eager PyTorch", "torch.compile", "loma"
 KEEPING = "eager PyTorch, memory kept"
@@ -44,7 +44,8 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Form:
     """One way to do a case's work. ``make`` runs in the process that is measured; or ``command`` is
-    a program that speaks the lines of ``capsnet_loma/worker.py``, made in the folder it is given.
+    a program that speaks the lines of ``capsnet_loma/profiling/worker.py``, made in the folder it
+    is given.
     """
 
     group: str

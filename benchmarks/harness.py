@@ -29,11 +29,11 @@ from typing import Any
 import click
 from forms import LOMA, Case, Form, Settings
 
-from capsnet_loma.processes import ProfileError, Process, Version
-from capsnet_loma.profile import check_agreement
+from capsnet_loma.profiling.processes import ProfileError, Process, Version
+from capsnet_loma.profiling.profile import check_agreement
 from loma import specialise
-from loma.cli_numbers import THREADS, Whole
-from loma.measure import Timings, page_faults, peak_memory, reset_peak_memory
+from loma.tools.cli_numbers import THREADS, Whole
+from loma.tools.measure import Timings, page_faults, peak_memory, reset_peak_memory
 
 SAMPLE_SECONDS = 0.1  # a sample repeats the work until it takes this long
 WARM_UP = 3  # calls before the first that counts
@@ -85,7 +85,8 @@ class Row:
 
 
 def serve(form: Form, settings: Settings) -> None:
-    """Obeys the lines of ``capsnet_loma/worker.py`` for a form that is made in this process."""
+    """Obeys the lines of ``capsnet_loma/profiling/worker.py`` for a form that is made in this
+    process."""
     import torch
 
     torch.set_num_threads(settings.threads)

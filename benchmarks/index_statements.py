@@ -19,7 +19,7 @@ from torch import Tensor
 
 import loma
 from loma import specialise
-from loma.measure import Timings, interleaved_medians
+from loma.tools.measure import Timings, interleaved_medians
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 import loma
 from loma import memory, specialise
-from loma.measure import interleaved_medians
+from loma.tools.measure import interleaved_medians
 
 C = "plain C"
 

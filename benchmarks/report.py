@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 from forms import COMPILE, EAGER, LOMA
 
-from capsnet_loma.processes import allocators
+from capsnet_loma.profiling.processes import allocators
 from loma.backends import compilers
 from loma.config import CXX
-from loma.measure import machine
+from loma.tools.measure import machine
 
 Record: TypeAlias = dict[str, Any]
 

@@ -19,7 +19,7 @@ import loma
 from loma.ad import differentiate
 from loma.backends import toolchain
 from loma.frontend import parse
-from loma.measure import interleaved_medians
+from loma.tools.measure import interleaved_medians
 
 STEPS = 50
 PENDULUM = f"""

@@ -19,8 +19,8 @@ from harness import ROUNDS, whole
 
 import loma
 from capsnet_loma.layers import path
-from loma.cli_numbers import THREADS
-from loma.measure import interleaved_medians
+from loma.tools.cli_numbers import THREADS
+from loma.tools.measure import interleaved_medians
 
 # A second function makes another module of it, whose kernels stay the general ones.
 OTHER = """

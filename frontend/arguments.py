@@ -6,8 +6,8 @@ import ast
 from collections.abc import Sequence
 
 from loma import errors
+from loma.core.ir import Function
 from loma.frontend.scope import span_of
-from loma.ir import Function
 
 
 def passed(node: ast.Call, callee: Function, names: Sequence[str]) -> dict[str, ast.expr]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loma import errors
+from loma.errors.spans import Span
 from loma.frontend.scope import span_of
-from loma.ir import Span
 
 Number = int | float
 LARGEST = 2**63 - 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
-from loma import builder as b
-from loma import errors, sizes
-from loma.ir import INT, Expr, IntConst, Var
-from loma.printer import print_expr
-from loma.walk import substitute, variables
+from loma import errors
+from loma.core import builder as b, sizes
+from loma.core.ir import INT, Expr, IntConst, Var
+from loma.core.printer import print_expr
+from loma.core.walk import substitute, variables
 
 _OPERAND = r"\(*\w+\)*"
 _SIZE = re.compile(rf"{_OPERAND}(?: (?:[-+*%]|//) {_OPERAND})*")

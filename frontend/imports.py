@@ -3,7 +3,7 @@
 A program is one text: :func:`gather` reads the files that it imports, and :func:`join` puts what is
 needed of them behind its own definitions. What is imported has the name that the import gives it;
 what that needs comes along as ``_other_name``, a name that nothing else has. Places in imported
-files are lines behind the program's own (:data:`loma.ir.FILE`).
+files are lines behind the program's own (:data:`loma.core.ir.FILE`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from loma import errors
-from loma.excerpts import Text
+from loma.core.ir import Derivative
+from loma.core.names import Names
+from loma.errors.excerpts import Text
+from loma.errors.spans import FILE, Span
 from loma.frontend import foreign
 from loma.frontend.constants import Constant, read_constants, replace_constants
-from loma.frontend.long_chains import identifiers
 from loma.frontend.scope import span_of, span_of_def
-from loma.ir import FILE, Derivative, Span
-from loma.names import Names
+from loma.frontend.syntax.long_chains import identifiers
 
 Definition = ast.ClassDef | ast.FunctionDef | Derivative
 

@@ -16,7 +16,7 @@ from loma.frontend.arguments import passed
 from loma.frontend.members import Layouts
 from loma.frontend.scope import span_of
 
-from loma.packing import Packing, Slot
+from loma.core.packing import Packing, Slot
 
 _Node = TypeVar("_Node", bound=ast.AST)
 

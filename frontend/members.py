@@ -2,7 +2,7 @@
 
 No value of the IR is such a struct. Before anything else reads a function, each member of an
 argument, a result or a variable becomes one of its own (``member_bodies.py`` for bodies), and
-:mod:`loma.packing` keeps what belongs together.
+:mod:`loma.core.packing` keeps what belongs together.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from loma import errors
+from loma.core.ir import Derivative
+from loma.core.packing import Packing, Packings, Slot, forward_packing, reverse_packing
+from loma.errors.spans import Span
 from loma.frontend.scope import Program, span_of, span_of_def
 from loma.frontend.structs import member_annotations
-from loma.ir import Derivative, Span
-from loma.packing import Packing, Packings, Slot, forward_packing, reverse_packing
 
 _TENSORS = {"Tensor", "TorchTensorFloat", "IntTensor", "BoolTensor"}
 Leaf = tuple[tuple[str, ...], ast.expr]  # the path to a member that is no struct, and its type

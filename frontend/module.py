@@ -11,32 +11,29 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from loma import errors
-from loma.builtins import BUILTINS
-from loma.differentials import primal_name
-from loma.excerpts import Text, printable
-from loma.frontend import statements
+from loma.core.builtins import BUILTINS
+from loma.core.differentials import primal_name
+from loma.core.ir import Derivative, Function, Module, Stmt, TensorType, is_tensor_function
+from loma.core.names import Names
+from loma.core.walk import calls as ir_calls, expressions, walk, statements as ir_statements
+from loma.errors.excerpts import Text, printable
+from loma.errors.spans import FILE, Span
 from loma.frontend.imports import Definition, Import, Unit, gather, is_import, join, read_imports
-from loma.frontend.long_chains import identifiers, shorten
 from loma.frontend.member_bodies import flatten
 from loma.frontend.members import Layouts
-from loma.frontend.own_derivatives import check_own_derivatives, unused_by_forward_mode
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
+from loma.frontend.own_derivatives import check_own_derivatives, unused_by_forward_mode
 from loma.frontend.projections import projections
-from loma.frontend.python_syntax import parse_python
 from loma.frontend.quotients import of_constants, of_defaults, whole_quotients
 from loma.frontend.results import check_results
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
 from loma.frontend.signatures import derivative_header, function_header, function_scope
+from loma.frontend.statements import statements
 from loma.frontend.structs import read_struct
+from loma.frontend.syntax.long_chains import identifiers, shorten
+from loma.frontend.syntax.python_syntax import parse_python
+from loma.frontend.syntax.unsupported import unsupported
 from loma.frontend.types import TYPE_NAMES
-from loma.frontend.unsupported import unsupported
-from loma.ir import (
-    FILE, Derivative, Function, Module, Span, Stmt, TensorType, is_tensor_function,
-)  # fmt: skip
-from loma.names import Names
-from loma.walk import calls as ir_calls
-from loma.walk import expressions, walk
-from loma.walk import statements as ir_statements
 
 # Deeper text would exhaust Python's stack in one of the stages that follow.
 MAX_DEPTH = 150

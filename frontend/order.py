@@ -6,8 +6,9 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 
 from loma import errors
+from loma.core.ir import Derivative, Function
+from loma.errors.spans import Span
 from loma.frontend.scope import span_of
-from loma.ir import Derivative, Function, Span
 
 
 def _sorted(

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from loma import errors
-from loma.differentials import reverse_signature, tensor_reverse_signature
+from loma.core.differentials import reverse_signature, tensor_reverse_signature
+from loma.core.ir import Derivative, Function, is_tensor_function
+from loma.core.printer import print_param
+from loma.errors.spans import Span
 from loma.frontend.scope import Program, span_of
-from loma.ir import Derivative, Function, Span, is_tensor_function
-from loma.printer import print_param
 
 
 def decorated(node: ast.FunctionDef) -> tuple[bool, str | None]:

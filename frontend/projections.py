@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from loma import errors
-from loma.differentials import reverse_signature
-from loma.frontend.scope import Program
-from loma.ir import (
+from loma.core.differentials import reverse_signature
+from loma.core.ir import (
     FLOAT, INT, Call, CallStmt, Expr, FloatConst, Function, IntConst, Return, TupleType, Var, While,
 )  # fmt: skip
+from loma.core.walk import statements
+from loma.frontend.scope import Program
 from loma.passes.liveness import Liveness
-from loma.walk import statements
 
 
 def projections(

@@ -7,17 +7,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple
 
-from loma import errors, sizes
-from loma.builtins import BUILTINS
-from loma.excerpts import text_at
+from loma import errors
+from loma.core import sizes
+from loma.core.builtins import BUILTINS
+from loma.core.ir import (
+    FLOAT, INT, Assign, AtomicAdd, Binary, Builtin, Call, Declare, Expr, Function, IndexAssign,
+    MakeStruct, NoDiff, Op, Reduce, Return, Select, Stmt, TensorType, Type, Unary, Var,
+)  # fmt: skip
+from loma.core.ops import OPS, PREDICATES
+from loma.core.walk import expressions, statements, walk
+from loma.errors.excerpts import text_at
+from loma.errors.spans import Span
 from loma.frontend.constants import Constant, Number, truncated, value
 from loma.frontend.scope import Program, span_of
-from loma.ir import (
-    FLOAT, INT, Assign, AtomicAdd, Binary, Builtin, Call, Declare, Expr, Function, IndexAssign,
-    MakeStruct, NoDiff, Op, Reduce, Return, Select, Span, Stmt, TensorType, Type, Unary, Var,
-)  # fmt: skip
-from loma.ops import OPS, PREDICATES
-from loma.walk import expressions, statements, walk
 
 _LITERAL = re.compile(r"-?\d[\d_]*")
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loma import errors
-from loma.axes import standalone
-from loma.builder import show_type
-from loma.ir import (
-    Call, Expr, Function, IndexAssign, Op, Return, Stmt, TensorType, Type, Var,
-)  # fmt: skip
-from loma.sizes import size_variables
-from loma.walk import expressions, statements, variables, walk
+from loma.core.axes import standalone
+from loma.core.builder import show_type
+from loma.core.ir import Call, Expr, Function, IndexAssign, Op, Return, Stmt, TensorType, Type, Var
+from loma.core.sizes import size_variables
+from loma.core.walk import expressions, statements, variables, walk
 
 
 def check_results(header: Function, body: tuple[Stmt, ...]) -> None:

@@ -10,17 +10,18 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from loma import errors
-from loma.differentials import primal_name, with_mentioned
-from loma.frontend import counter_names, foreign
-from loma.ir import (
+from loma.core.differentials import primal_name, with_mentioned
+from loma.core.ir import (
     INT, ArrayType, Assign, Call, Declare, Expr, FloatConst, Function, Index, IntConst, Op, Reduce,
-    Span, StackType, Struct, StructType, TensorType, Type, Var, ZeroPad, is_tensor_function,
+    StackType, Struct, StructType, TensorType, Type, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
-from loma.layout import Layout
-from loma.names import Names
-from loma.ops import divisor
-from loma.sizes import is_arithmetic
-from loma.walk import free_variables, walk
+from loma.core.layout import Layout
+from loma.core.names import Names
+from loma.core.ops import divisor
+from loma.core.sizes import is_arithmetic
+from loma.core.walk import free_variables, walk
+from loma.errors.spans import Span
+from loma.frontend import counter_names, foreign
 
 Kind = Literal["In", "Out", "size", "local", "counter", "index"]
 

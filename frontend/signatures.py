@@ -5,14 +5,23 @@ from __future__ import annotations
 import ast
 from typing import Literal
 
-from loma import errors, sizes
-from loma.differentials import (
+from loma import errors
+from loma.core import sizes
+from loma.core.differentials import (
     forward_signature, reverse_signature, tensor_forward_signature, tensor_reverse_signature,
 )  # fmt: skip
+from loma.core.ir import (
+    FLOAT, INT, ArrayType, Derivative, Expr, FloatConst, Function, IntConst, Param, TensorType,
+    Type, Var, is_tensor_function,
+)  # fmt: skip
+from loma.core.printer import print_type
+from loma.core.unbounded import is_unbounded
+from loma.core.walk import variables, walk
+from loma.errors.spans import Span
 from loma.frontend.constants import converted, value
-from loma.frontend.long_chains import identifiers
 from loma.frontend.own_derivatives import decorated
 from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
+from loma.frontend.syntax.long_chains import identifiers
 from loma.frontend.types import (
     TYPE_NAMES,
     check_bytes,
@@ -23,13 +32,6 @@ from loma.frontend.types import (
     size_in_scope,
     size_value,
 )
-from loma.ir import (
-    FLOAT, INT, ArrayType, Derivative, Expr, FloatConst, Function, IntConst, Param, Span,
-    TensorType, Type, Var, is_tensor_function,
-)  # fmt: skip
-from loma.printer import print_type
-from loma.unbounded import is_unbounded
-from loma.walk import variables, walk
 
 
 # ------------------------------------------------------------------------------------- functions

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 
 from loma import errors
+from loma.core.ir import Expr, Struct, StructType
+from loma.errors.spans import Span
 from loma.frontend.scope import Program, span_of, span_of_def
 from loma.frontend.types import check_bytes, read_type
-from loma.ir import Expr, Span, Struct, StructType
 
 
 def _no_size(node: ast.Name) -> Expr:

@@ -6,19 +6,21 @@ import ast
 import functools
 from collections.abc import Callable
 
-from loma import errors, sizes
-from loma.builder import VARYING_SIZE
-from loma.differentials import differential, primal_name
-from loma.frontend.constants import whole_number
-from loma.frontend.python_syntax import SYMBOLS
-from loma.frontend.scope import Program, Scope, Symbol, span_of
-from loma.ir import (
-    FLOAT, INT, ArrayType, Binary, Builtin, Element, Expr, IntConst, Span, StackType,
-    StructType, TensorType, Type, Unary, Var,
+from loma import errors
+from loma.core import sizes
+from loma.core.builder import VARYING_SIZE
+from loma.core.differentials import differential, primal_name
+from loma.core.ir import (
+    FLOAT, INT, ArrayType, Binary, Builtin, Element, Expr, IntConst, StackType, StructType,
+    TensorType, Type, Unary, Var,
 )  # fmt: skip
-from loma.printer import print_expr, print_type
-from loma.unbounded import is_unbounded
-from loma.walk import free_variables, substitute
+from loma.core.printer import print_expr, print_type
+from loma.core.unbounded import is_unbounded
+from loma.core.walk import free_variables, substitute
+from loma.errors.spans import Span
+from loma.frontend.constants import whole_number
+from loma.frontend.scope import Program, Scope, Symbol, span_of
+from loma.frontend.syntax.python_syntax import SYMBOLS
 
 _TENSORS: dict[str, Element] = {
     "Tensor": "float", "TorchTensorFloat": "float32", "IntTensor": "int", "BoolTensor": "bool",

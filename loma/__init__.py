@@ -4,7 +4,7 @@
     y = m.squash(x)          # takes part in autograd
     print(m.show("adjoint"))
 
-Public names are loaded when they are first used, so that ``import loma.ir`` imports no torch.
+Public names are loaded when they are first used, so that ``import loma.core.ir`` imports no torch.
 """
 
 from __future__ import annotations
@@ -13,22 +13,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loma import memory as memory
-    from loma import optim as optim
-    from loma import specialise as specialise
-    from loma.check import check_gradients as check_gradients
-    from loma.compiler import compile as compile
-    from loma.compiler import compile_many as compile_many
+    from loma import memory as memory, optim as optim, specialise as specialise
+    from loma.compiler import compile as compile, compile_many as compile_many
     from loma.embedded import module as module
-    from loma.errors import UserError as UserError
-    from loma.errors import UserWarning as UserWarning
+    from loma.errors import UserError as UserError, UserWarning as UserWarning
     from loma.functions import LomaModule as LomaModule
+    from loma.tools.check import check_gradients as check_gradients
 
 _PUBLIC = {  # name: the module that has it, or that it is
     "LomaModule": "loma.functions",
     "UserError": "loma.errors",
     "UserWarning": "loma.errors",
-    "check_gradients": "loma.check",
+    "check_gradients": "loma.tools.check",
     "compile": "loma.compiler",
     "compile_many": "loma.compiler",
     "memory": "loma.memory",

@@ -23,10 +23,10 @@ from typing import Any
 
 from loma import cache, foreign
 from loma.backends.compilers import LIBRARY_FILE
-from loma.differentials import with_differentials
+from loma.core.differentials import with_differentials
+from loma.core.ir import FLOAT, Module, StructType
 from loma.errors import UserError, suggest
 from loma.foreign import Structs
-from loma.ir import FLOAT, Module, StructType
 from loma.reports import public
 
 # What the teaching compiler has other compilers for is C with OpenMP here.

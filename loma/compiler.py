@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from loma import cache, config
+from loma.core.saving import SAVES, Save
 from loma.errors import UserWarning
-from loma.excerpts import Text, printable
-from loma.reports import public, show_warnings
-from loma.saving import SAVES, Save
+from loma.errors.excerpts import Text, printable
 from loma.functions import Functions, LomaModule, Record
+from loma.reports import public, show_warnings
 
 if TYPE_CHECKING:
     from loma.pipeline import Optimised
@@ -89,7 +89,7 @@ def compile(
     default, "auto": what is cheap is computed again. Without ``contract`` every product and every
     sum is rounded by itself, where the processor could round both as one: what an elementwise
     function gives then depends on nothing but the numbers. ``timed``: the tensor functions measure
-    their statements, for :mod:`loma.bench`. Raises :class:`loma.errors.UserError` for a wrong
+    their statements, for :mod:`loma.tools.bench`. Raises :class:`loma.errors.UserError` for a wrong
     program, ``FileNotFoundError``, and :class:`loma.errors.ToolchainError` when C++ cannot be
     compiled; warns with :class:`loma.errors.UserWarning` of what a program may not mean.
     """

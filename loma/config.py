@@ -23,7 +23,8 @@
 ``LOMA_SPECIALISATIONS``   how many kernels for sizes that are seen a function may have; default 8,
                            0 for none. Read when a module is loaded.
 ``LOMA_SANITIZE``          for work on loma itself: C++ for libtorch is compiled with sanitizers
-                           (:class:`Sanitizer`); ``tests/sanitized.py`` starts processes for it
+                           (:class:`Sanitizer`); ``tests/support/sanitized.py`` starts processes for
+                           it
 ``LOMA_TRACEBACK``         1: the traceback of a mistake in a program has the compiler's frames, too
 ``LOMA_VERBOSE``           1: print each compiler command and what it took to standard error
 =========================  =========================================================================

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from loma.frontend.python_syntax import parse_python
+from loma.frontend.syntax.python_syntax import parse_python
 from loma.functions import LomaModule
 from loma.reports import public, show_warnings
 

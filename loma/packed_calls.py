@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from loma.ir import Function
-from loma.packing import Packing, Slot
+from loma.core.ir import Function
+from loma.core.packing import Packing, Slot
 
 Record = dict[str, Any]
 

@@ -10,7 +10,7 @@
 ====================  ==============================================================================
 
 A user's mistake is a :class:`loma.errors.UserError` that knows its place in the text; what
-:func:`loma.verify.verify` finds between two stages is a defect of the compiler.
+:func:`loma.core.verify.verify` finds between two stages is a defect of the compiler.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from loma.core.ir import Function, Module, is_tensor_function
+from loma.core.names import module_names
+from loma.core.printer import print_function, print_module
+from loma.core.saving import Save
+from loma.core.walk import calls, aggregates
 from loma.errors import UserError, suggest
-from loma.ir import Function, Module, is_tensor_function
-from loma.names import module_names
-from loma.saving import Save
-from loma.printer import print_function, print_module
-from loma.walk import calls, aggregates
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
@@ -318,7 +318,7 @@ def _callable(module: Module, names: tuple[str, ...]) -> list[Function]:
 
 
 def _verified(module: Module) -> Module:
-    from loma.verify import verify
+    from loma.core.verify import verify
 
     verify(module)
     return module

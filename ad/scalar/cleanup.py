@@ -6,11 +6,11 @@ that is set to zero and then added to is assigned.
 
 from __future__ import annotations
 
-from loma import builder as b
 from loma.ad.scalar.paths import overlap, path_of, reads
-from loma.effects import effects
-from loma.ir import Assign, Expr, Function, Index, Member, Place, Stmt, Var
-from loma.walk import is_place, map_blocks, statements
+from loma.core import builder as b
+from loma.core.effects import effects
+from loma.core.ir import Assign, Expr, Function, Index, Member, Place, Stmt, Var
+from loma.core.walk import is_place, map_blocks, statements
 
 
 def simplified(body: tuple[Stmt, ...], functions: dict[str, Function]) -> tuple[Stmt, ...]:

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from loma import builder as b
 from loma.ad.scalar.hoist import Normal
-from loma.ir import (
-    INT, ArrayType, Assign, AtomicAdd, Declare, Expr, FloatType, For, Function, Index,
-    IntConst, IntType, Member, Place, Stmt, Struct, StructType, Type, Var, Zero,
+from loma.core import builder as b
+from loma.core.ir import (
+    INT, ArrayType, Assign, AtomicAdd, Declare, Expr, FloatType, For, Function, Index, IntConst,
+    IntType, Member, Place, Stmt, Struct, StructType, Type, Var, Zero,
 )  # fmt: skip
+from loma.core.unbounded import is_unbounded
+from loma.core.walk import root
 from loma.passes.liveness import Modes
-from loma.unbounded import is_unbounded
-from loma.walk import root
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from loma.ad.own_derivatives import OwnDerivatives, check_serves_calls
 from loma.ad.scalar.context import Callee, Variant
 from loma.ad.scalar.forward import forward_derivative
 from loma.ad.scalar.reverse import as_callee, reverse_callee, reverse_derivative
-from loma.differentials import with_differentials
-from loma.ir import Declare, Function, Module, Struct, Type
-from loma.walk import calls, statements
+from loma.core.differentials import with_differentials
+from loma.core.ir import Declare, Function, Module, Struct, Type
+from loma.core.walk import calls, statements
 
 
 class ScalarDerivatives:

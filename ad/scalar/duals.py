@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from loma import builder as b
 from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
 from loma.ad.tangents import sum_of
-from loma.differentials import DFLOAT, differential
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.differentials import DFLOAT, differential
+from loma.core.ir import (
     FLOAT, INT, ArrayType, Assign, Binary, Builtin, Call, Declare, Expr, FloatConst, For, Function,
     If, Index, IntConst, MakeStruct, Member, NoDiff, Place, Select, Stmt, Struct, StructType,
     TupleType, Type, Unary, Var,
 )  # fmt: skip
-from loma.names import Names
-from loma.walk import children, map_children, variables
+from loma.core.names import Names
+from loma.core.walk import children, map_children, variables
 
 # In nodes: what may be repeated as it is, and what may stand in one expression.
 _SMALL, _LARGE = 6, 40

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from loma.ad.scalar.steps import int_step
-from loma.effects import effects, out_places, written
-from loma.ir import (
+from loma.core.effects import effects, out_places, written
+from loma.core.ir import (
     ArrayType, Assign, AtomicAdd, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If,
     Index, IntConst, IntType, Member, Place, Pop, Stmt, Struct, StructType, Unpack, Var, Type,
     While, Zero,
 )  # fmt: skip
+from loma.core.walk import children, is_place, root, subscripts
 from loma.passes.liveness import Modes
-from loma.walk import children, is_place, root, subscripts
 
 # A variable plus a constant; the variable is "" for a constant alone, and a work item's number
 # counts as one.

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from loma import builder as b
 from loma import errors
 from loma.ad.scalar.duals import Dualiser, Emitter
-from loma.differentials import DFLOAT, differential, forward_signature
-from loma.ir import (
-    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, For, Function, If, IndexAssign, Member,
-    Pop, Push, Return, StackType, Stmt, Struct, TupleType, Unpack, Var, While, Zero,
+from loma.core import builder as b
+from loma.core.differentials import DFLOAT, differential, forward_signature
+from loma.core.ir import (
+    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, For, Function, If, IndexAssign, Member, Pop,
+    Push, Return, StackType, Stmt, Struct, TupleType, Unpack, Var, While, Zero,
 )  # fmt: skip
-from loma.names import Names, names_of
-from loma.walk import calls
+from loma.core.names import Names, names_of
+from loma.core.walk import calls
 
 
 def forward_derivative(

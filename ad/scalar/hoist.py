@@ -18,18 +18,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from loma import builder as b
 from loma import errors
 from loma.ad.scalar.paths import overlap, path_of
-from loma.effects import assigned, effects, written_places
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.effects import assigned, effects, written_places
+from loma.core.ir import (
     FLOAT, INT, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatType, For,
     Function, If, Index, IndexAssign, MakeStruct, Member, NoDiff, Param, Place, Pop, Push, Return,
     Select, Stmt, Struct, StructType, Type, Unary, Unpack, Var, While, Zero,
 )  # fmt: skip
-from loma.names import Names, names_of
-from loma.unbounded import is_unbounded
-from loma.walk import (
+from loma.core.names import Names, names_of
+from loma.core.unbounded import is_unbounded
+from loma.core.walk import (
     children, is_place, map_children, map_expressions, root, statements, subscripts, substitute,
     walk,
 )  # fmt: skip

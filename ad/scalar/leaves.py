@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from loma import builder as b
 from loma import errors
-from loma.aliases import meetings
 from loma.ad.activity import differentiable_reads
 from loma.ad.expressions import Contribution, contributions
 from loma.ad.scalar.context import Context, Variant
 from loma.ad.scalar.paths import Path, overlap, path_of
 from loma.ad.scalar.single_writes import overwrites_untouched
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.aliases import meetings
+from loma.core.ir import (
     ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
     IndexAssign, IntConst, IntType, MakeStruct, Member, NoDiff, Param, Place, Pop, Push, Return,
     StackType, Stmt, StructType, TupleType, Unpack, Var, While, Zero,
 )  # fmt: skip
-from loma.walk import is_place, root, walk
+from loma.core.walk import is_place, root, walk
 
 
 class Leaves:

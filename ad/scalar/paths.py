@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from loma.ir import Expr, Index, Member, Place, Var
-from loma.walk import children, is_place, subscripts
+from loma.core.ir import Expr, Index, Member, Place, Var
+from loma.core.walk import children, is_place, subscripts
 
 Path: TypeAlias = tuple[str, ...]
 ELEMENT = "*"

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from loma import builder as b
 from loma.ad.scalar.hoist import Normal
 from loma.ad.scalar.single_writes import overwrites_untouched
-from loma.effects import assigned
-from loma.ir import ArrayType, Assign, Declare, Expr, Function, Param, Stmt, Struct, Var, Zero
-from loma.names import Names
+from loma.core import builder as b
+from loma.core.effects import assigned
+from loma.core.ir import ArrayType, Assign, Declare, Expr, Function, Param, Stmt, Struct, Var, Zero
+from loma.core.names import Names
+from loma.core.unbounded import is_unbounded
+from loma.core.walk import map_blocks, map_expressions, root, substitute
 from loma.passes.liveness import Modes
-from loma.unbounded import is_unbounded
-from loma.walk import map_blocks, map_expressions, root, substitute
 
 
 def writes_to(body: tuple[Stmt, ...], name: str, functions: dict[str, Function]) -> bool:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from loma import builder as b
 from loma.ad.scalar.paths import Path, PathSet, is_definite, overlap, path_of, reads, target_reads
 from loma.ad.scalar.steps import int_step
-from loma.effects import effects, written_places
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.effects import effects, written_places
+from loma.core.ir import (
     Assign, FloatType, For, Function, If, IntConst, IntType, Member, Place, Stmt, Struct,
     StructType, Type, Var, While,
 )  # fmt: skip
-from loma.walk import expressions, statements
+from loma.core.walk import expressions, statements
 
 AdjointOf = Callable[[Stmt], list[Stmt]]
 

@@ -19,24 +19,22 @@ from loma import errors
 from loma.ad.activity import active_variables, carries_derivative, differentiable_reads
 from loma.ad.scalar.cleanup import simplified
 from loma.ad.scalar.context import Callee, Context, MakeCallee, Variant
+from loma.ad.scalar.entry_values import needed_on_entry
 from loma.ad.scalar.hoist import Normal, normalise
 from loma.ad.scalar.leaves import Leaves
-from loma.ad.scalar.entry_values import needed_on_entry
 from loma.ad.scalar.read_only import without_writes, without_zeroing, writes_to
 from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.ad.scalar.sweeps import SweepBuilder
-from loma.differentials import reverse_signature
-from loma.effects import effects
-from loma.ir import (
+from loma.core.differentials import reverse_signature
+from loma.core.effects import effects
+from loma.core.ir import (
     ArrayType, Assign, CallStmt, Declare, Expr, For, Function, If, Param, Push, Return, Stmt,
     Struct, Type, Var, While,
 )  # fmt: skip
-from loma.names import Names, with_own_indices, without_locals
+from loma.core.names import Names, with_own_indices, without_locals
+from loma.core.unbounded import is_unbounded
+from loma.core.walk import expressions, map_blocks, mentioned_names, root, statements
 from loma.passes.liveness import CallModes, Liveness, Mode
-from loma.unbounded import is_unbounded
-from loma.walk import (
-    expressions, map_blocks, mentioned_names, root, statements,
-)  # fmt: skip
 
 
 def reverse_derivative(

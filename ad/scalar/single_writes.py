@@ -15,15 +15,15 @@ from itertools import combinations
 
 from loma.ad.scalar.paths import ELEMENT, Path, overlap, path_of
 from loma.ad.scalar.steps import int_step
-from loma.effects import assigned, effects
-from loma.ir import (
+from loma.core.effects import assigned, effects
+from loma.core.ir import (
     Assign, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If, Index, IntConst, Member,
     Pop, Stmt, Unary, Var, While, Zero,
 )  # fmt: skip
-from loma.passes.liveness import Modes
-from loma.walk import (
+from loma.core.walk import (
     blocks, expressions, free_variables, is_place, map_children, root, statements, walk,
 )  # fmt: skip
+from loma.passes.liveness import Modes
 
 THREAD = Builtin("thread_id", (), IntConst(0).type)
 

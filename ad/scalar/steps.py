@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loma.ir import Assign, Binary, IntConst, IntType, Stmt, Var
+from loma.core.ir import Assign, Binary, IntConst, IntType, Stmt, Var
 
 
 def int_step(stmt: Stmt) -> tuple[Var, int] | None:

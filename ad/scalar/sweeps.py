@@ -10,19 +10,20 @@ from __future__ import annotations
 from itertools import pairwise
 from dataclasses import dataclass, field, replace
 
-from loma import builder as b
 from loma import errors
 from loma.ad.scalar.context import Context
 from loma.ad.scalar.leaves import Leaves
 from loma.ad.scalar.paths import path_of
 from loma.ad.scalar.recording import Recording, step_back
 from loma.ad.scalar.steps import int_step
-from loma.effects import effects
-from loma.ir import (
-    INT, Assign, Declare, Expr, For, Function, If, IntConst, IntType, Place, Pop, Push,
-    Return, Span, StackType, Stmt, Type, Var, While,
+from loma.core import builder as b
+from loma.core.effects import effects
+from loma.core.ir import (
+    INT, Assign, Declare, Expr, For, Function, If, IntConst, IntType, Place, Pop, Push, Return,
+    StackType, Stmt, Type, Var, While,
 )  # fmt: skip
-from loma.walk import blocks, root, statements
+from loma.core.walk import blocks, root, statements
+from loma.errors.spans import Span
 
 
 @dataclass(slots=True)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from loma import builder as b
 from loma.ad.activity import carries_derivative, differentiable_reads
 from loma.ad.expressions import Contribution, contributions
-from loma.ad.tensor.gather import both, inside_tests
-from loma.ad.tensor.forward_sweep import ForwardSweep
-from loma.ad.tensor.index_statements import Adjoints, adjoint_statements
 from loma.ad.operator_rules import OpAdjoint
 from loma.ad.rules import OP_RULES
+from loma.ad.tensor.forward_sweep import ForwardSweep
+from loma.ad.tensor.gather import both, inside_tests
+from loma.ad.tensor.index_statements import Adjoints, adjoint_statements
 from loma.ad.tensor.sweep import Env, Record, SweepContext
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.ir import (
     Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Place, Stmt, TensorType,
     TupleType, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.walk import at, map_expressions, root
+from loma.core.walk import at, map_expressions, root
 
 
 class AdjointSweep:

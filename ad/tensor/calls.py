@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from loma import errors
 from loma.ad.tensor.normalise import call_types, pure_results
 from loma.ad.tensor.pairs import Source, SplitPair
-from loma.ir import FLOAT, Call, Expr, Function, IntConst, IntType, TensorType, Type, Var
-from loma.sizes import Binding
+from loma.core.ir import FLOAT, Call, Expr, Function, IntConst, IntType, TensorType, Type, Var
+from loma.core.sizes import Binding
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ from loma.ad.tensor.pairs import SplitPair
 from loma.ad.tensor.partials import (
     check_is_value, has_only_numbers, partial_derivative, partial_from_forward,
 )  # fmt: skip
-from loma.saving import Save
 from loma.ad.tensor.split import split
-from loma.ir import NOWHERE, Declare, Function, Param, Stmt, Var
+from loma.core.ir import Declare, Function, Param, Stmt, Var
+from loma.core.printer import print_type
+from loma.core.saving import Save
+from loma.core.walk import aggregates
+from loma.errors.spans import NOWHERE
 from loma.passes.liveness import Liveness
-from loma.printer import print_type
-from loma.walk import aggregates
 
 
 class TensorDerivatives:

@@ -18,17 +18,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from loma import sizes
 from loma.ad.tensor.normalise import Normal
-from loma.bounds import ONE, ZERO, facts, is_never_negative
-from loma.effects import assigned, effects, written
-from loma.ir import (
+from loma.core import sizes
+from loma.core.bounds import ONE, ZERO, facts, is_never_negative
+from loma.core.effects import assigned, effects, written
+from loma.core.ir import (
     INT, Axis, Binary, CallStmt, Declare, Expr, For, If, Index, IndexAssign, IntConst, Op, Return,
-    Span, Stmt, TensorType, Var, While,
+    Stmt, TensorType, Var, While,
 )  # fmt: skip
-from loma.overlap import Read, reads_of
-from loma.sizes import size_variables
-from loma.walk import children, free_variables, substitute
+from loma.core.overlap import Read, reads_of
+from loma.core.sizes import size_variables
+from loma.core.walk import children, free_variables, substitute
+from loma.errors.spans import Span
 
 _MANY = 30  # boxes: more are not put together
 

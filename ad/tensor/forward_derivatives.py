@@ -13,10 +13,11 @@ from loma.ad.growing import GrowingModule
 from loma.ad.tensor.derivatives import check_works_on_tensors
 from loma.ad.tensor.forward_mode import Forward, ForwardPlan
 from loma.ad.tensor.normalise import normalise
-from loma.ir import NOWHERE, Function
+from loma.core.ir import Function
+from loma.core.walk import calls
+from loma.errors.spans import NOWHERE
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness
-from loma.walk import calls
 
 
 class TensorTangents:

@@ -15,22 +15,22 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from loma import builder as b
 from loma.ad.activity import active_variables, carries_derivative
 from loma.ad.expressions import PartialName
 from loma.ad.operator_tangents import operator_tangent
 from loma.ad.tangents import ZERO, Tangents, is_zero
 from loma.ad.tensor.index_statements import first_extreme, is_extreme, product_of_others
 from loma.ad.tensor.normalise import Normal
-from loma.axes import index_statement
-from loma.distinct import checked_elsewhere
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.axes import index_statement
+from loma.core.distinct import checked_elsewhere
+from loma.core.ir import (
     FLOAT, INT, Assign, AtomicAdd, Binary, Call, CallStmt, Declare, Expr, For, Function, If, Index,
     IndexAssign, Op, Param, Place, Pop, Push, Reduce, Return, Stmt, TensorType, TupleType, Type,
     Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
-from loma.sizes import size_variables
-from loma.walk import at, free_variables, root, substitute
+from loma.core.sizes import size_variables
+from loma.core.walk import at, free_variables, root, substitute
 
 _VALUE = " y"  # stands for an operator's result in its tangent; no name of a program
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from loma import builder as b
-from loma import errors, sizes
+from loma import errors
 from loma.ad.activity import carries_derivative
 from loma.ad.tensor.index_statements import adjoint_reads, first_extreme, states_result
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.sweep import Env, Record, SweepContext
-from loma.axes import index_statement, target_axes
-from loma.distinct import names_once
-from loma.effects import assigned
-from loma.ir import (
+from loma.core import builder as b, sizes
+from loma.core.axes import index_statement, target_axes
+from loma.core.distinct import names_once
+from loma.core.effects import assigned
+from loma.core.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
-    IndexAssign, IntType, Pop, Push, Return, Span, Stmt, TensorType, TupleType, Unpack,
-    Var, While, Zero,
+    IndexAssign, IntType, Pop, Push, Return, Stmt, TensorType, TupleType, Unpack, Var, While, Zero,
 )  # fmt: skip
+from loma.core.walk import free_variables, map_blocks, map_expressions, root, statements
+from loma.errors.spans import Span
 from loma.passes.liveness import Liveness, covers
-from loma.walk import (
-    free_variables, map_blocks, map_expressions, root, statements,
-)  # fmt: skip
 
 
 class ForwardSweep:

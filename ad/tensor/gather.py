@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from loma import builder as b
-from loma import sizes
-from loma.axes import standalone
-from loma.bounds import stays_inside
-from loma.ir import (
+from loma.core import builder as b, sizes
+from loma.core.axes import standalone
+from loma.core.bounds import stays_inside
+from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Expr, Index, IntConst, Reduce, Select, TensorType, Unary, Var,
     ZeroPad,
 )  # fmt: skip
-from loma.names import Names
-from loma.walk import free_variables, map_children, substitute, walk
+from loma.core.names import Names
+from loma.core.walk import free_variables, map_children, substitute, walk
 
 
 def gather(

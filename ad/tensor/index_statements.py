@@ -18,20 +18,19 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from loma import builder as b
-from loma import sizes
-from loma.axes import IsSize, index_statement, target_axes
-from loma.bounds import facts, stays_inside
 from loma.ad.expressions import Contribution, PartialName, contributions
 from loma.ad.tensor.gather import between, both, gather, inside_tests
-from loma.ir import (
+from loma.core import builder as b, sizes
+from loma.core.axes import IsSize, index_statement, target_axes
+from loma.core.bounds import facts, stays_inside
+from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Expr, FloatConst, If, Index, IndexAssign, IntConst, Place, Reduce,
     ReduceKind, Select, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
-from loma.names import Names
-from loma.overlap import reads_of, same_element
+from loma.core.names import Names
+from loma.core.overlap import reads_of, same_element
+from loma.core.walk import free_variables, map_children, substitute, walk
 from loma.passes.liveness import covers
-from loma.walk import free_variables, map_children, substitute, walk
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from loma.ad.activity import active_variables, carries_derivative
-from loma.ad.tensor.calls import CallPlan
 from loma.ad.expressions import PartialName
+from loma.ad.tensor.calls import CallPlan
 from loma.ad.tensor.normalise import Normal, normalise
 from loma.ad.tensor.reverse import reverse
 from loma.ad.tensor.sweep import SweepContext, Sweeps
 from loma.ad.tensor.trips import with_counts
 from loma.ad.tensor.versions import merged_names, rename
-from loma.distinct import checked_elsewhere
-from loma.ir import Declare, Function, Module, Return, Stmt, Var
+from loma.core.distinct import checked_elsewhere
+from loma.core.ir import Declare, Function, Module, Return, Stmt, Var
+from loma.core.sizes import size_variables
+from loma.core.walk import mentioned_names
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness, reads_of_type
-from loma.sizes import size_variables
-from loma.walk import mentioned_names
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from loma import sizes
-from loma.ir import INT, Axis, Binary, Expr, IntConst
-from loma.walk import free_variables
+from loma.core import sizes
+from loma.core.ir import INT, Axis, Binary, Expr, IntConst
+from loma.core.walk import free_variables
 
 
 def limits(

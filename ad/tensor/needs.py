@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 
-from loma import builder as b
-from loma.ir import Assign, Declare, Expr, Function, If, Stmt, Unpack, Var
+from loma.core import builder as b
+from loma.core.ir import Assign, Declare, Expr, Function, If, Stmt, Unpack, Var
+from loma.core.walk import blocks, own_names
 from loma.passes.liveness import CallModes, Modes, uses
-from loma.walk import blocks, own_names
 
 
 def guard_by_need(

@@ -19,24 +19,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from loma import builder as b
 from loma import errors
 from loma.ad.rules import reads_value
 from loma.ad.tensor.reductions import may_fail, shadows, where_holds, with_numbered_axes
-from loma.axes import index_statement
-from loma.bounds import interval
-from loma.effects import assigned, out_places
-from loma.ir import (
-    FLOAT, INT, NOWHERE, POSITIONS, Assign, Axis, Binary, Call, CallStmt, Declare, Expr, FloatType,
-    For, Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return,
-    Select, Stmt, TensorType, Type, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
+from loma.core import builder as b
+from loma.core.axes import index_statement
+from loma.core.bounds import interval
+from loma.core.effects import assigned, out_places
+from loma.core.ir import (
+    FLOAT, INT, POSITIONS, Assign, Axis, Binary, Call, CallStmt, Declare, Expr, FloatType, For,
+    Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return, Select,
+    Stmt, TensorType, Type, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
-from loma.names import Names, names_of, with_own_indices
-from loma.printer import print_expr
-from loma.sizes import affine, bound_sizes, constant, count, is_arithmetic, size_variables
-from loma.walk import (
+from loma.core.names import Names, names_of, with_own_indices
+from loma.core.printer import print_expr
+from loma.core.sizes import affine, bound_sizes, constant, count, is_arithmetic, size_variables
+from loma.core.walk import (
     children, free_variables, map_expressions, map_guarded, substitute, substitute_type,
 )  # fmt: skip
+from loma.errors.spans import NOWHERE
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from loma import builder as b
 from loma import errors
 from loma.ad.activity import active_variables
 from loma.ad.expressions import PartialName
 from loma.ad.tangents import Tangents
-from loma.differentials import DFLOAT
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.differentials import DFLOAT
+from loma.core.ir import (
     FLOAT, Assign, AtomicAdd, Call, CallStmt, Declare, FloatType, For, Function, If, IndexAssign,
     IntType, MakeStruct, Member, Place, Pop, Push, Return, Stmt, Type, Unpack, Var, While, Zero,
 )  # fmt: skip
-from loma.names import Names, names_of
-from loma.walk import expressions, statements, walk
+from loma.core.names import Names, names_of
+from loma.core.walk import expressions, statements, walk
 
 
 def partial_derivative(

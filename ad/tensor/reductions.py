@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from loma import builder as b
-from loma.bounds import stays_inside
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.bounds import stays_inside
+from loma.core.ir import (
     FLOAT, INT, OF_NOTHING, Axis, Call, Expr, Index, IntConst, Reduce, TensorType, Var, ZeroPad,
 )  # fmt: skip
-from loma.names import Names
-from loma.ops import divisor
-from loma.sizes import constant
-from loma.walk import free_variables, substitute, walk
+from loma.core.names import Names
+from loma.core.ops import divisor
+from loma.core.sizes import constant
+from loma.core.walk import free_variables, substitute, walk
 
 
 def may_fail(reduce: Reduce, scope: Mapping[str, Axis], is_size: Callable[[str], bool]) -> bool:

@@ -20,7 +20,7 @@ from loma.ad.tensor.adjoint_sweep import AdjointSweep
 from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.normalise import Normal
 from loma.ad.tensor.sweep import Env, Sweeps, SweepContext
-from loma.ir import Assign, Return, Var
+from loma.core.ir import Assign, Return, Var
 
 
 def reverse(normal: Normal, context: SweepContext, seeds: tuple[Var | None, ...]) -> Sweeps:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma.ad.tensor.joint import Joint
-from loma.effects import assigned, written
-from loma.ir import (
+from loma.core.effects import assigned, written
+from loma.core.ir import (
     Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType, Var,
 )  # fmt: skip
+from loma.core.saving import Save
+from loma.core.walk import free_variables, subscript_variables, walk
 from loma.passes.liveness import covers
-from loma.saving import Save
-from loma.walk import free_variables, subscript_variables, walk
 
 
 def recomputed(joint: Joint, live: frozenset[str], sizes: set[str], save: Save) -> tuple[Stmt, ...]:

@@ -16,18 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-from loma import sizes
 from loma.ad.tensor.limits import limits
-from loma.bounds import facts, is_never_negative
-from loma.distinct import told_apart
-from loma.effects import effects
-from loma.ir import (
+from loma.core import sizes
+from loma.core.bounds import facts, is_never_negative
+from loma.core.distinct import told_apart
+from loma.core.effects import effects
+from loma.core.ir import (
     INT, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Return, Stmt,
     TensorType, Var, While,
 )  # fmt: skip
-from loma.names import Names
-from loma.overlap import Read, apart, differ, reads_of
-from loma.walk import children, expressions, free_variables, root, statements, substitute, walk
+from loma.core.names import Names
+from loma.core.overlap import Read, apart, differ, reads_of
+from loma.core.walk import children, expressions, free_variables, root, statements, substitute, walk
 
 IsSize = Callable[[str], bool]
 # The expressions that the adjoint of a statement computes with.

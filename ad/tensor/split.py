@@ -10,23 +10,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loma import builder as b
 from loma.ad.activity import carries_derivative
 from loma.ad.tensor.joint import Joint
 from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import pure_results
-from loma.ad.tensor.saving import recomputed
-from loma.saving import Save
-from loma.distinct import checked_elsewhere
 from loma.ad.tensor.pairs import Source, SplitPair
-from loma.effects import assigned, written
-from loma.ir import (
-    INT, Declare, Function, Index, IndexAssign, IntType, Param, Return, Stmt,
-    TensorType, Type, Var,
+from loma.ad.tensor.saving import recomputed
+from loma.core import builder as b
+from loma.core.distinct import checked_elsewhere
+from loma.core.effects import assigned, written
+from loma.core.ir import (
+    INT, Declare, Function, Index, IndexAssign, IntType, Param, Return, Stmt, TensorType, Type, Var,
 )  # fmt: skip
+from loma.core.saving import Save
+from loma.core.sizes import bindings
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness, reads_of_type
-from loma.sizes import bindings
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from loma import builder as b
-from loma.ad.tensor.calls import CallPlan
 from loma.ad.expressions import PartialName
+from loma.ad.tensor.calls import CallPlan
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.trips import Trips
-from loma.effects import assigned
-from loma.ir import (
+from loma.core import builder as b
+from loma.core.effects import assigned
+from loma.core.ir import (
     FLOAT, Assign, Declare, Expr, For, Function, IndexAssign, Stmt, TensorType, Type, Var,
 )  # fmt: skip
-from loma.sizes import size_variables
-from loma.walk import free_variables, substitute
+from loma.core.sizes import size_variables
+from loma.core.walk import free_variables, substitute
 
 Env = dict[str, str]  # primal variable -> the version that holds its value
 

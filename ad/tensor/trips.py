@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from loma import builder as b
-from loma import sizes
 from loma.ad.tensor.normalise import Normal
-from loma.axes import IsSize
-from loma.bounds import interval
-from loma.effects import assigned
-from loma.ir import (
-    INT, Assign, Axis, Builtin, Declare, Expr, For, IntConst, Stmt, Var, While,
-)  # fmt: skip
-from loma.walk import free_variables, map_blocks, substitute
+from loma.core import builder as b, sizes
+from loma.core.axes import IsSize
+from loma.core.bounds import interval
+from loma.core.effects import assigned
+from loma.core.ir import INT, Assign, Axis, Builtin, Declare, Expr, For, IntConst, Stmt, Var, While
+from loma.core.walk import free_variables, map_blocks, substitute
 
 
 @dataclass(frozen=True, slots=True)

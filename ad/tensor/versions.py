@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loma import sizes
-from loma.effects import written
-from loma.ir import (
+from loma.core import sizes
+from loma.core.effects import written
+from loma.core.ir import (
     Assign, Binary, Declare, Expr, For, Function, If, Op, Stmt, TensorType, Type, Unpack, Var,
     While,
 )  # fmt: skip
+from loma.core.walk import map_children, map_expressions
 from loma.passes.liveness import Liveness
-from loma.walk import map_children, map_expressions
 
 
 def merged_names(

@@ -22,16 +22,10 @@ from loma.backends.c.statements import Statements
 from loma.backends.identifiers import file_stem
 from loma.backends.scalar.records import function_record, struct_records
 from loma.backends.writer import Writer
-from loma.ir import (
-    Declare,
-    Function,
-    Module,
-    StackType,
-    is_tensor_function,
-)
-from loma.printer import print_function, print_type
+from loma.core.ir import Declare, Function, Module, StackType, is_tensor_function
+from loma.core.printer import print_function, print_type
+from loma.core.walk import statements
 from loma.runtime_errors import Kind
-from loma.walk import statements
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 

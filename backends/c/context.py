@@ -11,13 +11,13 @@ from loma.backends.c.types import CTypes
 from loma.backends.c.unused import unread
 from loma.backends.identifiers import c_string
 from loma.backends.stack import Frame, Use
-from loma.effects import assigned
-from loma.ir import (
-    ArrayType, Expr, For, Function, Index, Member, Module, Param, Span, StructType, Type, Var,
-    line_in_file,
+from loma.core.effects import assigned
+from loma.core.ir import (
+    ArrayType, Expr, For, Function, Index, Member, Module, Param, StructType, Type, Var,
 )  # fmt: skip
-from loma.names import Names
-from loma.walk import calls, expressions, statements, variables
+from loma.core.names import Names
+from loma.core.walk import calls, expressions, statements, variables
+from loma.errors.spans import Span, line_in_file
 
 
 class ModuleContext:

@@ -6,11 +6,10 @@ from loma import errors
 from loma.backends.c.context import FunctionContext
 from loma.backends.c.expressions import Expressions
 from loma.backends.writer import Writer
-from loma.ir import (
-    FLOAT, NOWHERE, ArrayType, Expr, Index, Member, Place, Span, StructType, Type, Var,
-)  # fmt: skip
-from loma.printer import print_expr
-from loma.walk import root
+from loma.core.ir import FLOAT, ArrayType, Expr, Index, Member, Place, StructType, Type, Var
+from loma.core.printer import print_expr
+from loma.core.walk import root
+from loma.errors.spans import NOWHERE, Span
 
 
 class Copies(Expressions):

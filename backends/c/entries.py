@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from loma.backends.c.context import FunctionContext, is_by_value, returns_struct
-from loma.ir import Function
+from loma.core.ir import Function
 
 
 def entry_symbol(function: Function, symbol: str) -> str | None:

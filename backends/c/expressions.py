@@ -12,20 +12,22 @@ import re
 import struct
 from typing import assert_never
 
-from loma import errors, sizes
+from loma import errors
 from loma.backends.c.context import Temporary, is_by_value, returns_struct
 from loma.backends.c.places import (
     AND, COMPARE, OR, POSTFIX, PRODUCT, SUM, TERNARY, UNARY, Places, Text,
 )  # fmt: skip
 from loma.backends.c.ranges import constant
-from loma.builtins import BUILTINS
-from loma.ir import (
+from loma.core import sizes
+from loma.core.builtins import BUILTINS
+from loma.core.ir import (
     FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, Index, IntConst, MakeStruct, Member,
-    NoDiff, Op, Reduce, Select, Span, Type, Unary, Var, ZeroPad,
+    NoDiff, Op, Reduce, Select, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.ops import PREDICATES
-from loma.printer import print_expr
-from loma.walk import free_variables, root
+from loma.core.ops import PREDICATES
+from loma.core.printer import print_expr
+from loma.core.walk import free_variables, root
+from loma.errors.spans import Span
 
 _MATH = {
     name: name for name in (

@@ -15,8 +15,8 @@ import re
 from collections.abc import Collection, Iterable
 
 from loma.backends.identifiers import C_KEYWORDS, CPP_KEYWORDS
-from loma.ir import Module
-from loma.names import Names
+from loma.core.ir import Module
+from loma.core.names import Names
 
 # Macros of the headers that are included, which even a member's name must avoid.
 _MACROS = frozenset(

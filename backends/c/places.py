@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from loma import errors
 from loma.backends.c.context import FunctionContext
 from loma.backends.c.ranges import bounds, constant
-from loma.ir import ArrayType, Expr, Index, Member, Param, Type, Var
-from loma.printer import print_expr
+from loma.core.ir import ArrayType, Expr, Index, Member, Param, Type, Var
+from loma.core.printer import print_expr
 
 # How tightly C text binds. gcc wants parentheses where C mixes the lower levels without.
 TERNARY, OR, AND, COMPARE, SUM, PRODUCT, UNARY, POSTFIX = range(1, 9)

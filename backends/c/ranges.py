@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loma.ir import INT, Binary, Builtin, Expr, IntConst, Select, Unary, Var
+from loma.core.ir import INT, Binary, Builtin, Expr, IntConst, Select, Unary, Var
 
 Bounds = tuple[int, int]
 _LARGEST = 2**31 - 1

@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import assert_never
 
 from loma import errors
-from loma.aliases import meetings
 from loma.backends.c.context import FunctionContext, Temporary, is_by_value
 from loma.backends.c.copies import Copies
 from loma.backends.c.places import PRODUCT
 from loma.backends.c.ranges import bounds
 from loma.backends.writer import Writer
-from loma.effects import assigned
-from loma.ir import (
+from loma.core.aliases import meetings
+from loma.core.effects import assigned
+from loma.core.ir import (
     FLOAT, INT, ArrayType, Assign, AtomicAdd, Builtin, Call, CallStmt, Declare, Expr, For, If,
-    IndexAssign, IntConst, Param, Place, Pop, Push, Return, Span, StackType, Stmt, StructType, Type,
+    IndexAssign, IntConst, Param, Place, Pop, Push, Return, StackType, Stmt, StructType, Type,
     Unpack, Var, While, Zero,
 )  # fmt: skip
-from loma.walk import expressions, statements, walk
+from loma.core.walk import expressions, statements, walk
+from loma.errors.spans import Span
 
 _SMALL_TAPE = 8 * 1024  # bytes: what a stack of known capacity may take of the C stack
 

@@ -14,11 +14,12 @@ from typing import assert_never
 from loma import errors
 from loma.backends.c.names import ModuleNames
 from loma.backends.c.options import Options
-from loma.ir import (
-    NOWHERE, ArrayType, FloatType, IntType, Module, Param, StackType, StructType, TensorType,
-    TupleType, Type,
+from loma.core.ir import (
+    ArrayType, FloatType, IntType, Module, Param, StackType, StructType, TensorType, TupleType,
+    Type,
 )  # fmt: skip
-from loma.layout import Layout
+from loma.core.layout import Layout
+from loma.errors.spans import NOWHERE
 
 
 class CTypes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loma.effects import effects
-from loma.ir import ArrayType, Function
-from loma.walk import expressions, statements, variables
+from loma.core.effects import effects
+from loma.core.ir import ArrayType, Function
+from loma.core.walk import expressions, statements, variables
 
 
 def unread(function: Function) -> frozenset[str]:

@@ -10,9 +10,10 @@ import numpy as np
 from loma.backends.interpreter import values
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
-from loma.ir import ArrayType, Param, Span, TensorType, Type
-from loma.printer import print_expr, print_type
-from loma.sizes import Binding, bindings, dims_of
+from loma.core.ir import ArrayType, Param, TensorType, Type
+from loma.core.printer import print_expr, print_type
+from loma.core.sizes import Binding, bindings, dims_of
+from loma.errors.spans import Span
 
 Value = Any
 

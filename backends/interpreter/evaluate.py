@@ -8,22 +8,22 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from loma import errors
-from loma import arithmetic as arith
+from loma import errors, arithmetic as arith
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR, Grid
 from loma.backends.interpreter.ops import OPS
-from loma.builtins import BUILTINS
 from loma.backends.interpreter.values import convert
-from loma.ir import (
+from loma.core.builtins import BUILTINS
+from loma.core.ir import (
     FLOAT, INT, OF_NOTHING, ArrayType, Assign, Attr, Axis, Binary, Builtin, Call, Declare, Expr,
     FloatConst, Function, Index, IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Return, Select,
-    Span, TensorType, Type, Unary, Var, ZeroPad,
+    TensorType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.ops import INFIX
-from loma.printer import print_expr
+from loma.core.ops import INFIX
+from loma.core.printer import print_expr
+from loma.core.walk import walk
+from loma.errors.spans import Span
 from loma.runtime_errors import Kind
-from loma.walk import walk
 
 Value = Any
 Array = NDArray[Any]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loma.ir import Function, Span, Struct, line_in_file
+from loma.core.ir import Function, Struct
+from loma.errors.spans import Span, line_in_file
 from loma.runtime_errors import Kind, exception
 
 Value = Any

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loma.ir import Axis
+from loma.core.ir import Axis
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_] | None

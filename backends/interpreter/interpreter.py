@@ -18,14 +18,14 @@ from loma.backends.interpreter.evaluate import (
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR
 from loma.backends.interpreter.once import check_once
-from loma.ir import (
+from loma.core.aliases import meetings
+from loma.core.ir import (
     Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
     IntConst, Member, Module, Place, Pop, Push, Return, StackType, Stmt, StructType, TensorType,
     Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
-from loma.aliases import meetings
+from loma.core.walk import children, free_variables
 from loma.runtime_errors import Kind
-from loma.walk import children, free_variables
 
 Value = Any
 Array = NDArray[Any]

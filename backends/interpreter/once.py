@@ -9,9 +9,9 @@ import numpy as np
 
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import Grid
-from loma.distinct import unproved
-from loma.ir import Index, IndexAssign
-from loma.printer import print_expr
+from loma.core.distinct import unproved
+from loma.core.ir import Index, IndexAssign
+from loma.core.printer import print_expr
 
 
 def check_once(

@@ -1,4 +1,4 @@
-"""Every tensor operator of :data:`loma.ops.OPS` on NumPy arrays, as one table.
+"""Every tensor operator of :data:`loma.core.ops.OPS` on NumPy arrays, as one table.
 
 A rule takes the operator's arguments by position and its attributes by name, as ints or tuples of
 ints. It may return a view of an argument: the interpreter copies what it stores.
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loma.backends.interpreter import windows
 from loma.arithmetic import BUILTIN_FUNCTIONS, to_float
-from loma.builtins import BUILTINS
+from loma.backends.interpreter import windows
+from loma.core.builtins import BUILTINS
 
 Array = NDArray[Any]
 Rule = Callable[..., Array]

@@ -12,10 +12,10 @@ from typing import Any, assert_never
 import numpy as np
 
 from loma.arithmetic import to_float, to_int
-from loma.ir import (
+from loma.core.ir import (
     ArrayType, FloatType, IntType, StackType, Struct, StructType, TensorType, TupleType, Type,
 )  # fmt: skip
-from loma.printer import print_type
+from loma.core.printer import print_type
 
 Value = Any
 Structs = Mapping[str, Struct]

@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loma import sizes
-from loma.ir import (
+from loma.core import sizes
+from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Element, Expr, For, Function, If,
     Index, IndexAssign, IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Unary, Var, While,
     Zero, is_tensor_function,
 )  # fmt: skip
-from loma.ops import OPS
-from loma.walk import children, expressions, free_variables, statements, substitute, walk
+from loma.core.ops import OPS
+from loma.core.walk import children, expressions, free_variables, statements, substitute, walk
 
 Dims: TypeAlias = Callable[[Var], tuple[Expr, ...] | None]
 

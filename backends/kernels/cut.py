@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from loma.backends.kernels.sharing import opened
-from loma.ir import (
-    FLOAT, INT, Axis, Expr, FloatConst, Index, IndexAssign, IntConst, Span, Stmt, TensorType, Var,
-    Zero,
+from loma.core.ir import (
+    FLOAT, INT, Axis, Expr, FloatConst, Index, IndexAssign, IntConst, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
-from loma.names import Names
-from loma.walk import map_blocks, map_children, map_expressions, subscript_variables
+from loma.core.names import Names
+from loma.core.walk import map_blocks, map_children, map_expressions, subscript_variables
+from loma.errors.spans import Span
 
 
 class Cut:

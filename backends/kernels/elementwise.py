@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
-from loma import sizes
-from loma.builtins import BUILTINS
-from loma.ir import (
+from loma.core import sizes
+from loma.core.builtins import BUILTINS
+from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, FloatType, If,
-    Index, IndexAssign, IntConst, IntType, NoDiff, Op, Reduce, ReduceKind, Select, Stmt,
-    TensorType, Type, Unary, Var,
+    Index, IndexAssign, IntConst, IntType, NoDiff, Op, Reduce, ReduceKind, Select, Stmt, TensorType,
+    Type, Unary, Var,
 )  # fmt: skip
-from loma.names import Names
-from loma.ops import OPS
-from loma.walk import statements
+from loma.core.names import Names
+from loma.core.ops import OPS
+from loma.core.walk import statements
 
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
 

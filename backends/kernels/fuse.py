@@ -15,9 +15,9 @@ from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Library, Shared, is_last, is_value
 from loma.backends.kernels.tile import tiled
-from loma.ir import For, Function, If, Module, Stmt, While
-from loma.names import Names, names_of
-from loma.walk import statements
+from loma.core.ir import For, Function, If, Module, Stmt, While
+from loma.core.names import Names, names_of
+from loma.core.walk import statements
 
 
 def fuse(function: Function, module: Module, library: Library) -> tuple[Step, ...]:

@@ -1,8 +1,8 @@
 """What fusion adds to the IR: a parallel loop around statements that share an index.
 
-Statements stay what they are in :mod:`loma.ir`; inside a :class:`Kernel` the shared index is an int
-variable, no longer an axis of theirs. So a kernel prints as loma text with one more kind of loop,
-and a backend lowers what stands inside as it lowers any statement.
+Statements stay what they are in :mod:`loma.core.ir`; inside a :class:`Kernel` the shared index is
+an int variable, no longer an axis of theirs. So a kernel prints as loma text with one more kind of
+loop, and a backend lowers what stands inside as it lowers any statement.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loma.ir import Axis, For, If, IntConst, Stmt, Var, While
+from loma.core.ir import Axis, For, If, IntConst, Stmt, Var, While
 
 
 @dataclass(frozen=True, slots=True)

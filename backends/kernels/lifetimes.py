@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from loma.backends.kernels.ir import Kernel
 from loma.backends.kernels.sharing import mentions
-from loma.ir import For, Stmt, While
+from loma.core.ir import For, Stmt, While
+from loma.core.walk import blocks, expressions, variables
 from loma.passes.liveness import Liveness
-from loma.walk import blocks, expressions, variables
 
 
 @dataclass(frozen=True, slots=True)

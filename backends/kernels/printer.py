@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from loma import sizes
 from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, temporaries
 from loma.backends.kernels.lifetimes import lifetimes
-from loma.ir import Declare, For, Function, If, IntConst, Stmt, TensorType, Var, While
+from loma.core import sizes
+from loma.core.ir import Declare, For, Function, If, IntConst, Stmt, TensorType, Var, While
+from loma.core.printer import print_expr, print_function, print_stmt, print_type
+from loma.core.walk import blocks
 from loma.passes.old_values import PREFIX
-from loma.printer import print_expr, print_function, print_stmt, print_type
-from loma.walk import blocks
 
 _INDENT = "    "
 _COPY = re.compile(rf"\s*{PREFIX}\w+\[.*\] = (\w+)\[")

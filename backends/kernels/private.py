@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loma.backends.kernels.ir import Kernel
 from loma.backends.kernels.cut import Cut, zeros
+from loma.backends.kernels.ir import Kernel
 from loma.backends.kernels.sharing import Shared, is_last, mentions
-from loma.ir import (
-    INT, Axis, Expr, Index, IndexAssign, Stmt, TensorType, Var,
-    Zero,
-)  # fmt: skip
-from loma.names import Names, axes_of
-from loma.passes.liveness import Liveness
-from loma.walk import (
+from loma.core.ir import INT, Axis, Expr, Index, IndexAssign, Stmt, TensorType, Var, Zero
+from loma.core.names import Names, axes_of
+from loma.core.walk import (
     expressions, map_blocks, map_children, map_expressions, statements, substitute, variables,
 )  # fmt: skip
+from loma.passes.liveness import Liveness
 
 
 def make_kernel(

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from loma.backends.kernels.sharing import (
     NOTHING, Library, Shared, Sharing, mentions, reads_tensors,
 )  # fmt: skip
-from loma.effects import assigned, written_places
-from loma.ir import (
+from loma.core.effects import assigned, written_places
+from loma.core.ir import (
     CallStmt, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
+from loma.core.walk import blocks, mentioned_names, statements
 from loma.passes.liveness import Liveness, reads_of_type
-from loma.walk import blocks, mentioned_names, statements
 
 _WAYS = 8  # ways to share an index that are looked at side by side
 

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from loma import sizes
-from loma.effects import counters, written
-from loma.ir import (
+from loma.core import sizes
+from loma.core.effects import counters, written
+from loma.core.ir import (
     Assign, Call, Expr, For, Function, If, Index, IndexAssign, Member, Module, Op, Reduce, Stmt,
     TensorType, Var, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.walk import (
+from loma.core.walk import (
     expressions, statements, subscript_variables, used_as_value, variables, walk,
 )  # fmt: skip
 

@@ -14,11 +14,9 @@ from loma.backends.kernels.cut import Cut
 from loma.backends.kernels.ir import Step, Tiled, private_tensors
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Shared, mentions
-from loma.ir import (
-    INT, Axis, Declare, Index, IndexAssign, Stmt, TensorType, Var,
-)  # fmt: skip
-from loma.names import Names
-from loma.walk import statements, walk
+from loma.core.ir import INT, Axis, Declare, Index, IndexAssign, Stmt, TensorType, Var
+from loma.core.names import Names
+from loma.core.walk import statements, walk
 
 Fuse = Callable[[tuple[Stmt, ...]], tuple[Step, ...]]
 

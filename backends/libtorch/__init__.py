@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from loma import cache
 from loma.backends.base import GeneratedSource, environment
 from loma.backends.identifiers import file_stem
-from loma.ir import Function, Module, is_tensor_function
+from loma.core.ir import Function, Module, is_tensor_function
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair

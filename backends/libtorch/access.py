@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from loma import sizes
-from loma.ir import (
-    INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, Var,
-    ZeroPad,
+from loma.core import sizes
+from loma.core.ir import (
+    INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, Var, ZeroPad,
 )  # fmt: skip
-from loma.walk import children, substitute, walk
+from loma.core.walk import children, substitute, walk
 
 ZERO = IntConst(0)
 ONE = IntConst(1)
@@ -117,7 +116,7 @@ def reads(expr: Expr, axes: tuple[Axis, ...]) -> Iterable[tuple[Index, tuple[Axi
 
 def without_no_diff(expr: Expr) -> Expr:
     """The value without the marks that only derivatives look at."""
-    from loma.walk import map_children
+    from loma.core.walk import map_children
 
     while isinstance(expr, NoDiff):
         expr = expr.operand

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 from loma.backends.libtorch.codegen import cpp_name
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.libtorch.sizes import bind_row, dim_row
-from loma.ir import (
-    FLOAT, INT, Expr, Function, Module, Param, TensorType, Type, default_values,
-    is_tensor_function,
+from loma.core.ir import (
+    FLOAT, INT, Expr, Function, Module, Param, TensorType, Type, default_values, is_tensor_function,
 )  # fmt: skip
-from loma.names import Names
+from loma.core.names import Names
+from loma.core.printer import print_param, print_type
+from loma.core.sizes import Binding, bindings
 from loma.packed_calls import packed_record
-from loma.printer import print_param, print_type
-from loma.sizes import Binding, bindings
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
-    from loma.packing import Packings
+    from loma.core.packing import Packings
 
 # By function: positions of parameters that no caller passes, because they start at zero.
 Zeroed = Mapping[str, tuple[int, ...]]

@@ -25,13 +25,14 @@ from loma.backends.libtorch.serial import is_serial
 from loma.backends.libtorch.statements import Statements
 from loma.backends.libtorch.tensors import Host, reduction_statement
 from loma.backends.writer import Writer
-from loma.ir import (
+from loma.core.ir import (
     Assign, Declare, Expr, For, Function, IndexAssign, IntType, Module, Op, Param, Reduce, Return,
-    Stmt, TensorType, Type, While, is_tensor_function, line_in_file,
+    Stmt, TensorType, Type, While, is_tensor_function,
 )  # fmt: skip
-from loma.printer import print_expr, print_type
-from loma.sizes import bindings, dims_of
-from loma.walk import aggregates, calls, children, expressions, statements, walk
+from loma.core.printer import print_expr, print_type
+from loma.core.sizes import bindings, dims_of
+from loma.core.walk import aggregates, calls, children, expressions, statements, walk
+from loma.errors.spans import line_in_file
 
 if TYPE_CHECKING:
     from jinja2 import Template

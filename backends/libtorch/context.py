@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from loma import sizes
 from loma.backends.libtorch.expressions import Expressions, scalar_type
 from loma.backends.libtorch.guards import unmarked
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.writer import Writer
-from loma.effects import assigned, counters, effects
-from loma.excerpts import text_at
-from loma.ir import (
-    INT, NOWHERE, Assign, Axis, Expr, For, Function, Index, Module, Span, TensorType, Type, Unpack,
-    Var, line_in_file,
+from loma.core import sizes
+from loma.core.effects import assigned, counters, effects
+from loma.core.ir import (
+    INT, Assign, Axis, Expr, For, Function, Index, Module, TensorType, Type, Unpack, Var,
 )  # fmt: skip
-from loma.printer import print_expr, print_function
-from loma.sizes import size_variables
-from loma.walk import expressions, root, statements, variables, walk
+from loma.core.printer import print_expr, print_function
+from loma.core.sizes import size_variables
+from loma.core.walk import expressions, root, statements, variables, walk
+from loma.errors.excerpts import text_at
+from loma.errors.spans import NOWHERE, Span, line_in_file
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.joined import Joined

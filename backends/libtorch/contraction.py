@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from loma import config
-from loma.axes import runs_over
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.writer import Writer
-from loma.ir import FLOAT, Axis, Binary, Expr, Index, TensorType, Var, ZeroPad
+from loma.core.axes import runs_over
+from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, TensorType, Var, ZeroPad
 
 
 @dataclass(frozen=True, slots=True)

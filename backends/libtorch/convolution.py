@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from loma import config, sizes
-from loma.axes import runs_over
+from loma import config
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.contraction import bare, factors
 from loma.backends.libtorch.expressions import strip
 from loma.backends.writer import Writer
-from loma.ir import Axis, Expr, Index, IntConst, TensorType, Var, ZeroPad
+from loma.core import sizes
+from loma.core.axes import runs_over
+from loma.core.ir import Axis, Expr, Index, IntConst, TensorType, Var, ZeroPad
 
 NONE = -1  # for a dimension that a tensor does not have
 

@@ -13,13 +13,13 @@ the caller's memory in its one pass, and nothing is copied (``call_in_place`` in
 
 from __future__ import annotations
 
-from loma import sizes
-from loma.ir import (
+from loma.core import sizes
+from loma.core.ir import (
     INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, FloatType, Function, Index, IndexAssign,
     IntConst, NoDiff, Select, Stmt, TensorType, Unary, Var,
 )  # fmt: skip
-from loma.ops import divisor
-from loma.walk import walk
+from loma.core.ops import divisor
+from loma.core.walk import walk
 
 
 def writes_in_place(function: Function) -> bool:

@@ -16,14 +16,15 @@ from typing import assert_never
 from loma import config, errors
 from loma.backends.libtorch import guards
 from loma.backends.libtorch.names import cpp_name, cpp_string
-from loma.builtins import BUILTINS
-from loma.ir import (
+from loma.core.builtins import BUILTINS
+from loma.core.ir import (
     FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IntConst,
-    IntType, MakeStruct, Member, Module, NoDiff, Op, Reduce, Select, Span, TensorType, Type,
-    Unary, Var, ZeroPad, is_tensor_function,
+    IntType, MakeStruct, Member, Module, NoDiff, Op, Reduce, Select, TensorType, Type, Unary, Var,
+    ZeroPad, is_tensor_function,
 )  # fmt: skip
-from loma.ops import PREDICATES
-from loma.printer import print_type
+from loma.core.ops import PREDICATES
+from loma.core.printer import print_type
+from loma.errors.spans import Span
 
 _LOGICAL = {"and": "&&", "or": "||"}
 _LARGEST_PRODUCT = 16  # x ** n up to this n is written as products

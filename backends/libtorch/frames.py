@@ -7,11 +7,9 @@ from typing import Literal
 
 from loma.backends.libtorch.access import Access, Subscript
 from loma.backends.libtorch.expressions import strip
-from loma.ir import (
-    ArrayType, Call, Expr, Index, IntConst, Module, Pop, Push, Reduce, While,
-)  # fmt: skip
-from loma.ops import divisor
-from loma.walk import expressions, statements, walk
+from loma.core.ir import ArrayType, Call, Expr, Index, IntConst, Module, Pop, Push, Reduce, While
+from loma.core.ops import divisor
+from loma.core.walk import expressions, statements, walk
 
 Variant = Literal["plain", "inside", "border", "masked"]
 

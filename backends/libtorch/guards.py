@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from loma.bounds import facts, stays_inside
-from loma.ir import INT, Axis, Builtin, Expr, Index, Reduce, TensorType, Var, ZeroPad
-from loma.walk import map_children, map_guarded
+from loma.core.bounds import facts, stays_inside
+from loma.core.ir import INT, Axis, Builtin, Expr, Index, Reduce, TensorType, Var, ZeroPad
+from loma.core.walk import map_children, map_guarded
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.context import FunctionContext

@@ -19,11 +19,10 @@ from loma.backends.libtorch.loops import CHUNK, data
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.libtorch.nest import Nest
 from loma.backends.writer import Writer
-from loma.ir import (
-    INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Var, line_in_file,
-)  # fmt: skip
-from loma.printer import print_stmt
-from loma.walk import blocks, substitute, walk
+from loma.core.ir import INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Var
+from loma.core.printer import print_stmt
+from loma.core.walk import blocks, substitute, walk
+from loma.errors.spans import line_in_file
 
 
 @dataclass(frozen=True, slots=True)

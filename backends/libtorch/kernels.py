@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from loma import sizes
 from loma.backends.kernels.ir import Kernel, Tiled, private_tensors
 from loma.backends.kernels.lifetimes import lifetimes
+from loma.backends.libtorch.access import steps
 from loma.backends.libtorch.context import KernelScope, View
 from loma.backends.libtorch.expressions import element_type, scalar_type, strip
 from loma.backends.libtorch.joined import joined
 from loma.backends.libtorch.names import cpp_name
-from loma.backends.libtorch.access import steps
 from loma.backends.writer import Writer
-from loma.effects import assigned, written_places
-from loma.ir import (
-    Expr, For, If, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var, While, line_in_file,
-)  # fmt: skip
+from loma.core import sizes
+from loma.core.effects import assigned, written_places
+from loma.core.ir import Expr, For, If, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var, While
+from loma.core.walk import expressions, mentioned_names, statements, walk
+from loma.errors.spans import line_in_file
 from loma.passes.liveness import Liveness
-from loma.walk import expressions, mentioned_names, statements, walk
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.statements import Statements

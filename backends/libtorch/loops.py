@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loma import sizes
 from loma.backends.libtorch import contraction, convolution
 from loma.backends.libtorch.access import (
     Loop, analyse, reads, rename_axes, steps, without_no_diff,
@@ -31,10 +30,11 @@ from loma.backends.libtorch.plan import (
 from loma.backends.libtorch.ranges import provably_inside, write_checks
 from loma.backends.libtorch.rows import write_element, write_partial_sum, write_rows
 from loma.backends.writer import Writer
-from loma.ir import (
+from loma.core import sizes
+from loma.core.ir import (
     OF_NOTHING, Axis, Expr, Index, IndexAssign, IntConst, Reduce, TensorType, Type, Var,
 )  # fmt: skip
-from loma.walk import walk
+from loma.core.walk import walk
 
 CHUNK = 4096  # iterations of a loop that is cut into pieces of fixed length
 

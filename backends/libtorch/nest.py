@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from loma import sizes
 from loma.backends.libtorch import tiles
 from loma.backends.libtorch.access import ZERO, Access, Subscript, analyse, reads, score
 from loma.backends.libtorch.expressions import (
@@ -22,11 +21,12 @@ from loma.backends.libtorch.frames import INITIAL, Frame, LooseCheck, update
 from loma.backends.libtorch.guards import CHECKED, mark_of
 from loma.backends.libtorch.names import cpp_name
 from loma.backends.writer import Writer
-from loma.ir import (
-    FLOAT, INT, OF_NOTHING, POSITIONS, Axis, Call, Expr, Index, Reduce, Span, TensorType, Var,
-    ZeroPad,
+from loma.core import sizes
+from loma.core.ir import (
+    FLOAT, INT, OF_NOTHING, POSITIONS, Axis, Call, Expr, Index, Reduce, TensorType, Var, ZeroPad,
 )  # fmt: skip
-from loma.walk import children, free_variables
+from loma.core.walk import children, free_variables
+from loma.errors.spans import Span
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.context import FunctionContext

@@ -6,15 +6,15 @@ names, of the dimensions that the proof lacks; the runtime looks whether two are
 
 from __future__ import annotations
 
-from loma import builder as b
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.loops import write_index_assign
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
-from loma.distinct import Part, unproved
-from loma.ir import INT, Expr, Index, IndexAssign, IntConst, Select, TensorType, Var
-from loma.printer import print_expr
+from loma.core import builder as b
+from loma.core.distinct import Part, unproved
+from loma.core.ir import INT, Expr, Index, IndexAssign, IntConst, Select, TensorType, Var
+from loma.core.printer import print_expr
 
 
 def write_once_checks(writer: Writer, context: FunctionContext, stmt: IndexAssign) -> None:

@@ -1,4 +1,4 @@
-"""The table of tensor operators as ATen calls: one row for every row of :data:`loma.ops.OPS`.
+"""The table of tensor operators as ATen calls: one row for every row of :data:`loma.core.ops.OPS`.
 
 A row's function gets the operator with its arguments already lowered, and gives a C++ expression.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loma import config, errors, sizes
+from loma import config, errors
 from loma.backends.libtorch.names import cpp_string
-from loma.builtins import BUILTINS
-from loma.ir import FLOAT, Expr, Op, TensorType, Type
+from loma.core import sizes
+from loma.core.builtins import BUILTINS
+from loma.core.ir import FLOAT, Expr, Op, TensorType, Type
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ K. W lacks ``b``, so each of its elements is read many times, and one permuted c
 
 from __future__ import annotations
 
-from loma import sizes
 from loma.backends.libtorch.access import analyse, reads
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.writer import Writer
-from loma.ir import Axis, Expr, Index, TensorType, Var, ZeroPad
-from loma.walk import map_children
+from loma.core import sizes
+from loma.core.ir import Axis, Expr, Index, TensorType, Var, ZeroPad
+from loma.core.walk import map_children
 
 
 def packed(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loma import sizes
 from loma.backends.libtorch import registers, tiles
 from loma.backends.libtorch.access import (
     Access, Loop, analyse, merge, reads, score,
@@ -12,11 +11,12 @@ from loma.backends.libtorch.access import (
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.nest import Nest
 from loma.backends.libtorch.registers import Group
-from loma.distinct import names_once, told_apart
-from loma.ir import (
+from loma.core import sizes
+from loma.core.distinct import names_once, told_apart
+from loma.core.ir import (
     INT, POSITIONS, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
 )  # fmt: skip
-from loma.walk import used_as_value, walk
+from loma.core.walk import used_as_value, walk
 
 STRIP = 512  # elements of the target that are one after the other before another axis has its turn
 

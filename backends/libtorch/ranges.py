@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from loma import bounds, sizes
 from loma.backends.libtorch.access import Access, Subscript
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.guards import mark_of
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
-from loma.ir import INT, Axis, IndexAssign, Var
+from loma.core import bounds, sizes
+from loma.core.ir import INT, Axis, IndexAssign, Var
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.context import FunctionContext

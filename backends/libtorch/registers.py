@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loma import config, sizes
+from loma import config
 from loma.backends.libtorch.access import Access, Loop
-from loma.ir import Axis
+from loma.core import sizes
+from loma.core.ir import Axis
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.nest import Nest

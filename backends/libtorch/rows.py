@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from loma import sizes
 from loma.backends.libtorch import tiles
 from loma.backends.libtorch.access import Loop
 from loma.backends.libtorch.expressions import scalar_type, strip, value_type
@@ -15,8 +14,9 @@ from loma.backends.libtorch.plan import Plan
 from loma.backends.libtorch.registers import SHORT
 from loma.backends.libtorch.tiles import Bounds
 from loma.backends.writer import Writer
-from loma.ir import INT, POSITIONS, Axis, Index, IntConst, Reduce, TensorType, Type, Var
-from loma.walk import walk
+from loma.core import sizes
+from loma.core.ir import INT, POSITIONS, Axis, Index, IntConst, Reduce, TensorType, Type, Var
+from loma.core.walk import walk
 
 BLOCK = 64  # steps of a sum before the next tile, so that a long sum streams through its operands
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loma import errors
-from loma.aliases import meetings
 from loma.backends.base import environment
 from loma.backends.kernels.ir import Step, as_statement
 from loma.backends.libtorch.context import FunctionContext, signature
@@ -23,14 +22,16 @@ from loma.backends.libtorch.statements import Statements
 from loma.backends.libtorch.tensors import Host
 from loma.backends.stack import BY_VALUE, LIMIT, Frame, Use
 from loma.backends.writer import Writer
-from loma.effects import assigned
-from loma.ir import (
+from loma.core.aliases import meetings
+from loma.core.effects import assigned
+from loma.core.ir import (
     FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, Function, Index,
-    MakeStruct, Member, Module, Param, Pop, Push, Return, Span, StackType, Stmt, Struct, StructType,
-    Type, Unpack, Var, Zero, is_tensor_function, line_in_file,
+    MakeStruct, Member, Module, Param, Pop, Push, Return, StackType, Stmt, Struct, StructType, Type,
+    Unpack, Var, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.layout import Layout
-from loma.walk import calls, expressions, root, statements, variables, walk
+from loma.core.layout import Layout
+from loma.core.walk import calls, expressions, root, statements, variables, walk
+from loma.errors.spans import Span, line_in_file
 
 if TYPE_CHECKING:
     from jinja2 import Template

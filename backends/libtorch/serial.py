@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from loma import sizes
 from loma.backends.libtorch.access import without_no_diff
 from loma.backends.libtorch.context import SerialScope
 from loma.backends.libtorch.expressions import element_type, strip
@@ -18,13 +17,13 @@ from loma.backends.libtorch.loops import data, is_library_call
 from loma.backends.libtorch.plan import target_axes
 from loma.backends.libtorch.timing import timed
 from loma.backends.writer import Writer
-from loma.effects import assigned
-from loma.ir import (
-    Assign, Call, Expr, For, If, Index, IndexAssign, Member, Module, Op, Reduce, Stmt,
-    TensorType,
+from loma.core import sizes
+from loma.core.effects import assigned
+from loma.core.ir import (
+    Assign, Call, Expr, For, If, Index, IndexAssign, Member, Module, Op, Reduce, Stmt, TensorType,
     Var, While, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.walk import expressions, statements, walk
+from loma.core.walk import expressions, statements, walk
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.statements import Statements

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from loma import errors
 from loma.backends.libtorch.names import cpp_string
-from loma.ir import Binary, Builtin, Expr, IntConst, Select, Unary, Var, line_in_file
-from loma.printer import print_expr
-from loma.sizes import Binding, constant
+from loma.core.ir import Binary, Builtin, Expr, IntConst, Select, Unary, Var
+from loma.core.printer import print_expr
+from loma.core.sizes import Binding, constant
+from loma.errors.spans import line_in_file
 
 _FUNCTIONS = {"//": "loma::floor_div", "%": "loma::floor_mod", "/": "loma::trunc_div"}
 _BUILTINS = {"max": "loma::larger", "min": "loma::smaller"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from loma import errors, sizes
+from loma import errors
 from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, as_statement
 from loma.backends.libtorch import serial, storage
 from loma.backends.libtorch.access import without_no_diff
@@ -22,13 +22,15 @@ from loma.backends.libtorch.serial import is_serial, write_serial
 from loma.backends.libtorch.tensors import Host
 from loma.backends.libtorch.timing import timed, timed_kernel, timed_tiles
 from loma.backends.writer import Writer
-from loma.ir import (
+from loma.core import sizes
+from loma.core.ir import (
     INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, If, Index, IndexAssign, Member,
     NoDiff, Pop, Push, Reduce, Return, Stmt, TensorType, Type, Unpack, Var, While, Zero,
-    is_tensor_function, line_in_file,
+    is_tensor_function,
 )  # fmt: skip
-from loma.printer import print_stmt, print_type
-from loma.walk import blocks, free_variables, map_children, mentioned_names, own_names, root
+from loma.core.printer import print_stmt, print_type
+from loma.core.walk import blocks, free_variables, map_children, mentioned_names, own_names, root
+from loma.errors.spans import line_in_file
 
 _COMMENT_LINES = 12
 

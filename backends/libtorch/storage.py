@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loma.distinct import fills
-from loma.effects import effects
-from loma.ir import Assign, Axis, Index, IndexAssign, Stmt, Unpack, Var
-from loma.walk import blocks, mentioned_names, root, variables
+from loma.core.distinct import fills
+from loma.core.effects import effects
+from loma.core.ir import Assign, Axis, Index, IndexAssign, Stmt, Unpack, Var
+from loma.core.walk import blocks, mentioned_names, root, variables
 
 
 def overwrites(stmt: Stmt, name: str) -> bool:

@@ -6,7 +6,7 @@ another name.
 
 from __future__ import annotations
 
-from loma import errors, sizes
+from loma import errors
 from loma.backends.libtorch import ops
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import (
@@ -14,12 +14,13 @@ from loma.backends.libtorch.expressions import (
 )  # fmt: skip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
-from loma.ops import OPS
-from loma.ir import (
-    INT, Call, Expr, Index, IndexAssign, IntConst, NoDiff, Op, Reduce, Span, TensorType, Var,
-    ZeroPad,
+from loma.core import sizes
+from loma.core.ir import (
+    INT, Call, Expr, Index, IndexAssign, IntConst, NoDiff, Op, Reduce, TensorType, Var, ZeroPad,
 )  # fmt: skip
-from loma.walk import free_variables
+from loma.core.ops import OPS
+from loma.core.walk import free_variables
+from loma.errors.spans import Span
 
 _BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.work == "elementwise")}
 

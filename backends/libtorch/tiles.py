@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from loma import sizes
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.frames import COMBINE, INITIAL, Frame, may_throw, update
 from loma.backends.writer import Writer
-from loma.ir import FLOAT, INT, Axis, Expr, IntConst, Reduce
-from loma.walk import free_variables, walk
+from loma.core import sizes
+from loma.core.ir import FLOAT, INT, Axis, Expr, IntConst, Reduce
+from loma.core.walk import free_variables, walk
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.nest import Nest

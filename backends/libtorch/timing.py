@@ -19,10 +19,11 @@ from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.names import cpp_string
 from loma.backends.writer import Writer
-from loma.effects import written
-from loma.ir import Element, Expr, Function, Return, Stmt, TensorType, Var, line_in_file
-from loma.printer import print_stmt
-from loma.walk import statements, variables
+from loma.core.effects import written
+from loma.core.ir import Element, Expr, Function, Return, Stmt, TensorType, Var
+from loma.core.printer import print_stmt
+from loma.core.walk import statements, variables
+from loma.errors.spans import line_in_file
 
 _WIDTHS: dict[Element, str] = {"float": "sizeof(real)", "float32": "4", "int": "8", "bool": "1"}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from loma import cache
 from loma.backends.base import GeneratedSource, environment
-from loma.ir import Module
+from loma.core.ir import Module
 
 TAKE_FAILURE = "loma_error_take"  # of the generated file: tells this thread's failure, once
 _TEMPLATES = Path(__file__).resolve().parent / "templates"

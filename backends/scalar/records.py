@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from loma.ir import (
+from loma.core.ir import (
     INT, ArrayType, FloatType, Function, IntType, Module, Param, StructType, Type, default_values,
 )  # fmt: skip
-from loma.names import Names
-from loma.printer import print_type
+from loma.core.names import Names
+from loma.core.printer import print_type
 
 
 def type_record(type_: Type) -> list[Any]:

@@ -1,5 +1,5 @@
 // Cache references and misses of the whole process, from the kernel's counters: the same counting
-// as loma.measure.CacheCounters.
+// as loma.tools.measure.CacheCounters.
 #pragma once
 
 #include <cstdint>

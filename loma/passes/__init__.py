@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loma import config
-from loma.ir import Module
+from loma.core.ir import Module
 from loma.passes.additions import additions
 from loma.passes.copies import copies
 from loma.passes.dead_code import dead_code

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from loma import sizes
-from loma.axes import runs_over
-from loma.effects import written
-from loma.ir import (
-    INT, Binary, Call, Declare, Expr, FloatConst, If, Index, IndexAssign, IntConst,
-    Module, Op, Reduce, Select, Stmt, TensorType, Var, is_tensor_function,
+from loma.core import sizes
+from loma.core.axes import runs_over
+from loma.core.effects import written
+from loma.core.ir import (
+    INT, Binary, Call, Declare, Expr, FloatConst, If, Index, IndexAssign, IntConst, Module, Op,
+    Reduce, Select, Stmt, TensorType, Var, is_tensor_function,
 )  # fmt: skip
-from loma.walk import free_variables, map_blocks, mentioned_names, statements, substitute, walk
+from loma.core.walk import free_variables, map_blocks, mentioned_names, statements, substitute, walk
 
 
 def additions(module: Module) -> Module:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loma import sizes
-from loma.effects import written
-from loma.ir import (
+from loma.core import sizes
+from loma.core.effects import written
+from loma.core.ir import (
     Declare, Function, If, IntConst, Module, Stmt, TensorType, Var, is_tensor_function,
 )  # fmt: skip
-from loma.walk import map_blocks, map_expressions, mentioned_names, substitute
+from loma.core.walk import map_blocks, map_expressions, mentioned_names, substitute
 
 
 def copies(module: Module) -> Module:

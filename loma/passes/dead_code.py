@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loma.ir import Function, Module, is_tensor_function
+from loma.core.ir import Function, Module, is_tensor_function
 from loma.passes.liveness import CallModes, Liveness
 
 

@@ -20,18 +20,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from loma import builder as b
-from loma import bounds, sizes
-from loma.axes import ranged
-from loma.ir import (
+from loma.core import builder as b, bounds, sizes
+from loma.core.axes import ranged
+from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, Function, Index, IndexAssign,
     IntConst, Module, NoDiff, Reduce, Select, Stmt, TensorType, Unary, Var, ZeroPad,
     is_tensor_function,
 )  # fmt: skip
-from loma.names import Names, names_of
-from loma.ops import divisor
-from loma.sizes import Polynomial
-from loma.walk import children, free_variables, map_blocks, walk
+from loma.core.names import Names, names_of
+from loma.core.ops import divisor
+from loma.core.sizes import Polynomial
+from loma.core.walk import children, free_variables, map_blocks, walk
 
 _MOST = 8  # indices summed over for which orders are compared; with more, a sum stays as it is
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loma import sizes
-from loma.axes import runs_over
-from loma.ir import (
+from loma.core import sizes
+from loma.core.axes import runs_over
+from loma.core.ir import (
     FLOAT, Assign, Axis, Declare, Expr, Index, IndexAssign, Module, Op, Reduce, Stmt, TensorType,
     Var, Zero, ZeroPad,
 )  # fmt: skip
-from loma.ops import OPS
+from loma.core.ops import OPS
+from loma.core.walk import children, free_variables, mentioned_names
 from loma.passes.liveness import covers
-from loma.walk import children, free_variables, mentioned_names
 
 
 def first_write(module: Module) -> Module:

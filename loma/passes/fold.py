@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from loma import sizes
 from loma.arithmetic import BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY
-from loma.builtins import BUILTINS
-from loma.ir import (
+from loma.core import sizes
+from loma.core.builtins import BUILTINS
+from loma.core.ir import (
     INT, Axis, Binary, Builtin, Expr, IntConst, Op, Reduce, Select, TensorType, TupleType, Type,
     Unary,
 )  # fmt: skip
-from loma.ops import divisor
-from loma.walk import map_children
+from loma.core.ops import divisor
+from loma.core.walk import map_children
 
 _LARGEST = 1 << 63  # ints of the tensor layer have 64 bits
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from loma import sizes
-from loma.effects import counters, effects, out_places, written
-from loma.ir import (
+from loma.core import sizes
+from loma.core.effects import counters, effects, out_places, written
+from loma.core.ir import (
     INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType,
     Module, Param, Return, Stmt, TensorType, Type, Unpack, Var, While, is_tensor_function,
 )  # fmt: skip
-from loma.names import Names, axes_of, axis_names, names_of, with_own_indices
-from loma.sizes import size_variables
-from loma.walk import (
+from loma.core.names import Names, axes_of, axis_names, names_of, with_own_indices
+from loma.core.sizes import size_variables
+from loma.core.walk import (
     aggregates, free_variables, map_expressions, own_names, root, statements, substitute_type,
     substitute_typed, variables,
 )  # fmt: skip

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from loma.distinct import fills, unproved
-from loma.effects import effects
-from loma.ir import (
+from loma.core.distinct import fills, unproved
+from loma.core.effects import effects
+from loma.core.ir import (
     Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt, TensorType, Type,
     Unpack, Var, While,
 )  # fmt: skip
-from loma.walk import free_variables, root, subscripts
+from loma.core.walk import free_variables, root, subscripts
 
 Visit = Callable[[Stmt, frozenset[str]], None]
 # How a function that is called as a statement uses an argument: an Out argument may be assigned in

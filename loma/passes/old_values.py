@@ -1,10 +1,10 @@
 """Copies what an index statement reads of its own target and may overwrite.
 
 The right side sees the values from before the statement. Where the elements read are proved to be
-others than those written (:mod:`loma.overlap`), or each is read where it is written, statements
-run in place in any order. What is left is copied first, and of that the part that the statement can
-touch: dimensions whose subscripts do not change within the statement are left out, and of a
-dimension only the range of an affine subscript.
+others than those written (:mod:`loma.core.overlap`), or each is read where it is written,
+statements run in place in any order. What is left is copied first, and of that the part that the
+statement can touch: dimensions whose subscripts do not change within the statement are left out,
+and of a dimension only the range of an affine subscript.
 
 After this pass no statement depends on the order in which its elements are written.
 """
@@ -14,18 +14,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from loma import sizes
-from loma.axes import index_statement
-from loma.bounds import IsSize, facts, least, stays_inside
-from loma.distinct import names_once
-from loma.effects import assigned
-from loma.ir import (
+from loma.core import sizes
+from loma.core.axes import index_statement
+from loma.core.bounds import IsSize, facts, least, stays_inside
+from loma.core.distinct import names_once
+from loma.core.effects import assigned
+from loma.core.ir import (
     INT, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, IntType,
     Module, Stmt, TensorType, Var, is_tensor_function,
 )  # fmt: skip
-from loma.names import Names, names_of
-from loma.overlap import Read, apart, reads_of, same_element
-from loma.walk import free_variables, map_blocks, map_children
+from loma.core.names import Names, names_of
+from loma.core.overlap import Read, apart, reads_of, same_element
+from loma.core.walk import free_variables, map_blocks, map_children
 
 # Names of copies begin with it, so that whoever prints statements can say what they are.
 PREFIX = "_before_"

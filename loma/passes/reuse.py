@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from loma.builtins import BUILTINS
-from loma.effects import written
-from loma.ir import (
+from loma.core.builtins import BUILTINS
+from loma.core.effects import written
+from loma.core.ir import (
     INT, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, NoDiff,
     Reduce, Stmt, Var, While, ZeroPad, is_tensor_function,
 )  # fmt: skip
-from loma.passes.liveness import covers
-from loma.walk import (
+from loma.core.walk import (
     blocks, children, expressions, free_variables, map_children, map_expressions, mentioned_names,
     root, statements, substitute,
 )  # fmt: skip
+from loma.passes.liveness import covers
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from loma.effects import counters, written
-from loma.ir import (
+from loma.core.effects import counters, written
+from loma.core.ir import (
     INT, Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Reduce,
     Stmt, TensorType, Type, Var, While,
 )  # fmt: skip
-from loma.names import axis_names
-from loma.passes.fold import folded, folded_type, size
-from loma.walk import (
+from loma.core.names import axis_names
+from loma.core.walk import (
     expressions, free_variables, map_blocks, map_expressions, statements, substitute_type,
     substitute_typed, variables, walk,
 )  # fmt: skip
+from loma.passes.fold import folded, folded_type, size
 
 
 def specialise(function: Function, values: Mapping[str, int]) -> Function:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loma.ir import (
+from loma.core.ir import (
     Declare, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero,
     is_tensor_function,
 )  # fmt: skip
+from loma.core.walk import blocks, free_variables, map_blocks, mentioned_names, statements
 from loma.passes.first_write import assigned
 from loma.passes.liveness import covers
-from loma.walk import blocks, free_variables, map_blocks, mentioned_names, statements
 
 
 def zeroing(module: Module) -> Module:

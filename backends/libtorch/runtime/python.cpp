@@ -323,7 +323,7 @@ void set_derivative_hook(ModuleState& state, py::object hook) {
   };
 }
 
-// What the probes have counted, in the order of loma.bench.Unit's fields.
+// What the probes have counted, in the order of loma.tools.bench.Unit's fields.
 py::list read_probes(const Module& module) {
   py::list rows;
   for (size_t k = 0; k < module.probe_count; ++k) {

@@ -1,4 +1,4 @@
-// What Python sees of the choices among forms: loma/tuning.py.
+// What Python sees of the choices among forms: loma/tools/tuning.py.
 #include "binding.h"
 #include "convolution_forms.h"
 #include "tuning.h"

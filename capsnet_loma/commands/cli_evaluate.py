@@ -1,0 +1,263 @@
+"""The commands ``evaluate`` and ``figures``: what a trained network recognises, and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from capsnet_loma.commands.cli_train import BATCH, RUN
+from capsnet_loma.commands.console import Output
+from capsnet_loma.commands.guard import guarded
+from loma.tools.cli_numbers import THREADS, Whole
+
+if TYPE_CHECKING:
+    from capsnet_loma.data import Dataset
+    from capsnet_loma.evaluation.evaluate import Evaluation
+    from capsnet_loma.evaluation.model import Model
+    from capsnet_loma.training.settings import Engine
+
+Command = Callable[..., None]
+
+
+def _network_options(engine: str | None) -> Callable[[Command], Command]:
+    """What both commands ask about the network and the images; ``engine`` is the default."""
+    options = (
+        click.option(
+            "--data", type=click.Path(path_type=Path), default=None, metavar="DIR",
+            help="Folder with the files of MNIST or Fashion-MNIST.  "
+            "[default: what the network was trained with]",
+        ),
+        click.option(
+            "--engine", type=click.Choice(["loma", "pytorch"]), default=engine,
+            show_default=engine is not None,
+            help="What computes the network."
+            + ("" if engine else "  [default: what it was trained on]"),
+        ),
+        click.option(
+            "--threads", type=THREADS, default=None,
+            help="Threads.  [default: all processors]",
+        ),
+        click.option(
+            "--batch", type=BATCH, default=100, show_default=True,
+            help="Images that are computed at a time.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON only."),
+    )  # fmt: skip
+
+    def add(function: Command) -> Command:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+@click.command("evaluate", short_help="Accuracy and confusion matrix of a trained network.")
+@click.argument("checkpoint", type=click.Path(path_type=Path), default=RUN)
+@_network_options(engine=None)
+@click.option(
+    "--output", type=click.Path(file_okay=False, path_type=Path), default=None,
+    help="Folder for a picture of the confusion matrix, and the numbers as JSON.",
+)  # fmt: skip
+def evaluate_command(**options: Any) -> None:
+    """Test a trained network: accuracy, loss, what was taken for what.
+
+    CHECKPOINT is a file that `capsnet-loma train` wrote, or the folder of a run, whose best
+    checkpoint is then taken; by default the folder that `train` writes to by default.
+    """
+    guarded(_evaluate_job, **options)
+
+
+@click.command("figures", short_help="Pictures of training, reconstructions and capsules.")
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN]...")
+@_network_options(engine="loma")
+@click.option(
+    "--digit", "digits", type=Whole(0, 2**31 - 1), multiple=True, metavar="CLASS",
+    help="Draw the perturbed capsules of this class only, larger. May be given several times.",
+)  # fmt: skip
+@click.option(
+    "--output", type=click.Path(file_okay=False, path_type=Path), default=None,
+    help="Folder for the pictures.  [default: 'figures' in the first RUN]",
+)  # fmt: skip
+def figures_command(**options: Any) -> None:
+    """Draw curves, reconstructions, perturbed capsules and the confusion matrix.
+
+    RUN is the folder of a run of `capsnet-loma train`. The curves of several runs go into one
+    picture, to compare them; everything else is about the best checkpoint of the first.
+
+    The perturbed capsules are figure 4 of the paper: each value of a digit's capsule is changed by
+    -0.25 to 0.25 in steps of 0.05, and decoded.
+    """
+    guarded(_figures_job, **options)
+
+
+# ------------------------------------------------------------------------------------------ jobs
+
+
+def _evaluate_job(
+    checkpoint: Path,
+    data: Path | None,
+    engine: Engine | None,
+    threads: int | None,
+    batch: int,
+    output: Path | None,
+    as_json: bool,
+) -> int:
+    out = Output(quiet=as_json)
+    _use_threads(threads)
+    model, file, images, same = _open(out, checkpoint, engine, data)
+    result = _evaluate(out, model, images, batch)
+    files: list[Path] = []
+    if output is not None:
+        from capsnet_loma.evaluation.confusion import confusion_figure
+        from capsnet_loma.evaluation.style import save
+
+        picture, numbers = output / "confusion.png", output / "evaluation.json"
+        save(confusion_figure(result, f"{images.name}: {file}"), picture)
+        numbers.write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
+        files = [picture, numbers]
+    if as_json:
+        report: dict[str, Any] = {
+            "checkpoint": str(file),
+            "data": images.name,
+            "engine": model.engine,
+        }
+        report |= {"trained_with_this_data": same}
+        _print_json({**report, **result.to_json(), "files": [str(f) for f in files]})
+    else:
+        _show(out, result, f"{images.name}, {file}, computed by {model.engine}")
+        out.files(files)
+    return 0
+
+
+def _figures_job(
+    runs: tuple[Path, ...],
+    data: Path | None,
+    engine: Engine,
+    threads: int | None,
+    batch: int,
+    digits: tuple[int, ...],
+    output: Path | None,
+    as_json: bool,
+) -> int:
+    from capsnet_loma.evaluation.confusion import confusion_figure
+    from capsnet_loma.evaluation.curves import curves_figure, read_curves
+    from capsnet_loma.evaluation.perturbations import perturbation_figure
+    from capsnet_loma.evaluation.reconstructions import reconstruction_figure
+    from capsnet_loma.evaluation.style import save
+    from capsnet_loma.training.run import Run
+
+    out = Output(quiet=as_json)
+    _use_threads(threads)
+    folders = runs or (RUN,)
+    curves = [
+        read_curves(Run(run).metrics, name)
+        for run, name in zip(folders, _names(folders), strict=True)
+    ]
+    model, _, images, _ = _open(out, folders[0], engine, data)
+    labels = tuple(dict.fromkeys(digits)) or tuple(range(images.classes))
+    for label in labels:
+        if label >= images.classes:
+            raise click.UsageError(f"--digit {label}: the classes are 0 to {images.classes - 1}")
+    result = _evaluate(out, model, images, batch)
+    folder = output or folders[0] / "figures"
+    name = "perturbations" + "".join(f"-{label}" for label in digits)
+    with out.progress("drawing"):
+        figures = {
+            "curves": curves_figure(curves, f"CapsNet, trained on {images.name}"),
+            "reconstructions": reconstruction_figure(
+                model, images.test, result.predictions, f"Test images of {images.name}"
+            ),
+            name: perturbation_figure(
+                model, images.test, result.predictions, labels, "What a digit capsule's values mean"
+            ),
+            "confusion": confusion_figure(result, f"Test images of {images.name}"),
+        }
+        files = []
+        for title, figure in figures.items():
+            files.append(folder / f"{title}.png")
+            save(figure, files[-1])
+    if as_json:
+        _print_json({"accuracy": result.accuracy, "files": [str(file) for file in files]})
+    else:
+        out.line(f"{_right(result)}.")
+        out.files(files)
+    return 0
+
+
+# ----------------------------------------------------------------------------------------- steps
+
+
+def _use_threads(threads: int | None) -> None:
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _open(
+    out: Output, path: Path, engine: Engine | None, folder: Path | None
+) -> tuple[Model, Path, Dataset, bool]:
+    """The network, the file it is from, the data set that it is to be tested on, and whether it
+    was trained with that."""
+    from capsnet_loma.data import load
+    from capsnet_loma.evaluation.model import check_sizes, checkpoint_file, open_model
+
+    file = checkpoint_file(path)
+    with out.progress("loading the network and the images"):
+        model, found = open_model(file, engine)
+        trained_with = found.settings.get("data")
+        if folder is None and trained_with is not None:
+            folder = Path(trained_with)
+        images = load(folder)
+    check_sizes(model, images, file, "the built-in data set" if folder is None else str(folder))
+    same = found.data == images.digest
+    if not same:
+        out.line(f"{file} was trained with other data than {images.name}.", "yellow")
+    return model, file, images, same
+
+
+def _evaluate(out: Output, model: Model, images: Dataset, batch: int) -> Evaluation:
+    from capsnet_loma.evaluation.evaluate import evaluate
+
+    with out.progress("evaluating") as update:
+        return evaluate(model, images.test, batch, update)
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """What runs are called: by their folder, or by the whole path where that is ambiguous."""
+    short = [folder.resolve().name for folder in folders]
+    return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
+
+
+def _show(out: Output, result: Evaluation, title: str) -> None:
+    counts = result.confusion.tolist()
+    classes = range(len(counts))
+    rows = [
+        [
+            str(c),
+            *(f"{n:,}" if n else "." for n in counts[c]),
+            _percent(recall),
+            _percent(precision),
+        ]
+        for c, recall, precision in zip(classes, result.recall, result.precision, strict=True)
+    ]
+    columns = ["class", *(f"as {c}" for c in classes), "recall", "precision"]
+    out.table(title, columns, rows, set())
+    out.line(f"{_right(result)}; loss {result.loss:.4f}.", "green")
+
+
+def _right(result: Evaluation) -> str:
+    return f"{result.right:,} of {result.images:,} images are recognised, {result.accuracy:.2%}"
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{share:.1%}"
+
+
+def _print_json(content: Any) -> None:
+    click.echo(json.dumps(content, indent=2))

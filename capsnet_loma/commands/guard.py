@@ -1,0 +1,38 @@
+"""How a command ends: with its job's exit code, or with one message in place of a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from capsnet_loma.commands.console import Output
+
+
+def guarded(job: Callable[..., int], **options: Any) -> NoReturn:
+    """Runs a job; an error of a program, a file, a compiler or a process is a message."""
+    try:
+        status = _status(job, **options)
+    except KeyboardInterrupt:  # while torch is imported, too
+        Output().warn("capsnet-loma: interrupted")
+        status = 130
+    sys.exit(status)
+
+
+def _status(job: Callable[..., int], **options: Any) -> int:
+    from capsnet_loma.data import DataError
+    from capsnet_loma.evaluation import EvaluationError
+    from capsnet_loma.profiling.processes import ProfileError
+    from capsnet_loma.training import TrainingError
+    from capsnet_loma.training.checkpoint import CheckpointError
+    from loma.errors import ToolchainError, UserError
+
+    expected = (
+        UserError, ToolchainError, ProfileError, DataError, EvaluationError, TrainingError,
+        CheckpointError, OSError,
+    )  # fmt: skip
+    try:
+        return job(**options)
+    except expected as error:
+        Output().warn(f"capsnet-loma: {error}")
+        return 1

@@ -1,0 +1,1 @@
+"""Time, page faults and memory against PyTorch."""

@@ -1,0 +1,91 @@
+"""The picture of a profile: bars of time, page faults and memory, and cache misses if counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import StrMethodFormatter
+
+from capsnet_loma.profiling.profile import Measurement, Profile, processor
+
+TORCH_COLOR, LOMA_COLOR, NATIVE_COLOR = "#9aa5b1", "#e07a2f", "#b5481b"
+
+
+def plot_profile(profile: Profile, path: Path) -> None:
+    """Writes a PNG. Whiskers are the 90 % confidence intervals of the slopes."""
+    ms = profile.measurements
+    counted = all(m.cache_misses is not None for m in ms)
+    figure, axes = plt.subplots(
+        1, 4 if counted else 3, figsize=(4.6 * (4 if counted else 3), 4.6), layout="constrained"
+    )
+    _bars(
+        axes[0],
+        "milliseconds per iteration",
+        ms,
+        [1e3 * m.seconds.slope for m in ms],
+        [1e3 * (m.seconds.high - m.seconds.slope) for m in ms],
+        "{:,.0f}" if profile.baseline.seconds.slope > 0.1 else "{:,.2f}",
+    )
+    _bars(
+        axes[1],
+        "page faults per iteration",
+        ms,
+        [m.faults for m in ms],
+        [m.minor_faults.high - m.minor_faults.slope for m in ms],
+    )
+    _bars(axes[2], "peak memory, MiB", ms, [m.peak_memory / 2**20 for m in ms])
+    if counted:
+        misses = [m.cache_misses for m in ms if m.cache_misses is not None]
+        _bars(
+            axes[3],
+            "cache misses per iteration, millions",
+            ms,
+            [fit.slope / 1e6 for fit in misses],
+            [(fit.high - fit.slope) / 1e6 for fit in misses],
+            "{:,.1f}",
+        )
+    figure.suptitle(
+        f"CapsNet, forward and backward, batch {profile.batch}, "
+        f"{profile.threads} thread{'s' if profile.threads > 1 else ''} ({processor()})"
+    )
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _bars(
+    axes: Axes,
+    title: str,
+    measurements: Sequence[Measurement],
+    values: Sequence[float],
+    errors: Sequence[float] | None = None,
+    number: str = "{:,.0f}",
+) -> None:
+    labels = [m.version.label.replace(" ", "\n", 1) for m in measurements]
+    whiskers = [max(0.0, error) for error in errors or [0.0] * len(values)]
+    bars = axes.bar(
+        labels,
+        values,
+        yerr=None if errors is None else whiskers,
+        capsize=4,
+        color=[_color(m.version.key) for m in measurements],
+        error_kw={"elinewidth": 1, "ecolor": "#333333"},
+    )
+    axes.bar_label(bars, labels=[number.format(value) for value in values], padding=3)
+    axes.set_title(title, fontsize=11)
+    top = max(value + whisker for value, whisker in zip(values, whiskers, strict=True))
+    axes.set_ylim(0, 1.15 * max(top, 1e-9))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}" if top > 10 else "{x:g}"))
+    axes.tick_params(axis="x", labelsize=9)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _color(key: str) -> str:
+    return {"loma": LOMA_COLOR, "native": NATIVE_COLOR}.get(key, TORCH_COLOR)

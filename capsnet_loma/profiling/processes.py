@@ -1,0 +1,189 @@
+"""The processes that ``capsnet-loma profile`` measures; worker.py says how they are talked to."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from capsnet_loma.config import CapsNetConfig
+
+ALLOCATORS = ("jemalloc", "tcmalloc_minimal", "tcmalloc")
+
+
+class ProfileError(RuntimeError):
+    """The profile cannot be made: a process failed, or the versions disagree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One program to measure. ``preload`` is a shared library that replaces its allocator."""
+
+    key: str
+    label: str
+    command: tuple[str, ...]
+    preload: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What ``iterations`` iterations took; cache counts are None where the machine has none."""
+
+    iterations: int
+    seconds: float
+    minor_faults: int
+    major_faults: int
+    cache_references: float | None
+    cache_misses: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """Loss, and of each gradient its sum and the sum of its absolute values."""
+
+    loss: float
+    gradients: dict[str, tuple[float, float]]
+
+
+def allocators() -> dict[str, str]:
+    """The installed allocators by name: "jemalloc", "tcmalloc"."""
+    found: dict[str, str] = {}
+    for name in ALLOCATORS:
+        library = ctypes.util.find_library(name)
+        if library is not None:
+            found.setdefault(name.removesuffix("_minimal"), library)
+    return found
+
+
+def versions(inputs: Path, config: CapsNetConfig, threads: int) -> list[Version]:
+    """The versions that run in Python."""
+    sizes = json.dumps(asdict(config))
+
+    def python(kind: str) -> tuple[str, ...]:
+        worker = (sys.executable, "-m", "capsnet_loma.profiling.worker")
+        return (*worker, kind, str(inputs), str(threads), sizes)
+
+    found = [Version("torch", "PyTorch", python("torch"))]
+    for name, library in allocators().items():
+        found.append(Version(f"torch-{name}", f"PyTorch + {name}", python("torch"), library))
+    found.append(Version("loma", "loma from Python", python("loma")))
+    return found
+
+
+def native_version(inputs: Path, config: CapsNetConfig, threads: int, program: Path) -> Version:
+    """The C++ program's version."""
+    numbers = (
+        threads,
+        config.primary_dim,
+        config.primary_stride,
+        config.routing_iterations,
+        int(config.over_inputs),
+    )
+    command = (str(program), str(inputs), *(str(number) for number in numbers))
+    return Version("native", "loma, native C++", command)
+
+
+class Process:
+    """A running version; a context manager that ends the process.
+
+    Making one waits for the first iteration, whose result is ``checksums``.
+    """
+
+    def __init__(self, version: Version, threads: int) -> None:
+        self.version = version
+        self._errors = tempfile.TemporaryFile(  # noqa: SIM115 (closed with the process)
+            "w+", encoding="utf-8", errors="replace"
+        )
+        self._process = subprocess.Popen(
+            version.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=_environment(threads, version.preload),
+            text=True,
+        )
+        try:
+            first = self._read()
+        except BaseException:
+            self._close()
+            raise
+        self.checksums = Checksums(
+            float(first["loss"]), {k: (v[0], v[1]) for k, v in first["gradients"].items()}
+        )
+
+    def run(self, iterations: int) -> Sample:
+        """Does that many iterations of forward and backward."""
+        self._write(f"run {iterations}")
+        return Sample(**self._read())
+
+    def end(self) -> int:
+        """Ends the process; its peak memory in bytes."""
+        self._write("end")
+        return int(self._read()["peak_memory"])
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self._fail()
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._fail()
+        try:
+            return json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ProfileError(f"{self.version.label} printed {line!r} instead of JSON") from error
+
+    def _fail(self) -> None:
+        status = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().strip().splitlines()[-15:]
+        reason = "\n".join(said) or "it printed no message"
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
+        raise ProfileError(f"the process of {self.version.label} {how}:\n{reason}")
+
+    def _close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close()
+
+
+def _environment(threads: int, preload: str | None) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment["OMP_NUM_THREADS"] = str(threads)
+    root = str(Path(__file__).resolve().parent.parent)
+    paths: Sequence[str] = [root, environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
+    if preload is not None:
+        paths = [preload, environment.get("LD_PRELOAD", "")]
+        environment["LD_PRELOAD"] = " ".join(p for p in paths if p)
+    return environment

@@ -1,0 +1,258 @@
+"""``capsnet-loma profile``: the same iterations in plain PyTorch, in loma from Python, and in C++.
+
+An iteration is forward, loss and backward on one batch. Each version runs in a process of its own;
+all of them start from the same weights, and their losses and gradients have to agree. The
+measuring goes round the versions in turn, so that a machine that gets slower meanwhile is slower
+for all. A number per iteration is the slope of a linear regression of totals over iteration counts,
+with its 90 % confidence interval (Moreno and Fischmeister, "Accurate Measurement of Small Execution
+Times", IEEE Embedded Systems Letters 9(1), 2017).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from capsnet_loma.config import CapsNetConfig
+from capsnet_loma.profiling.processes import (
+    Checksums, Process, ProfileError, Sample, Version, native_version, versions,
+)  # fmt: skip
+from capsnet_loma.profiling.tensor_file import write_tensors
+from capsnet_loma.reference import CapsNet
+from loma.tools.measure import Fit, linear_fit
+
+Progress = Callable[[str, int, int], None]
+
+SEED = 2017
+COUNTS = (1, 2, 3, 4)  # iterations of a round's samples, times a common factor
+FEW_COUNTS = (1, 2, 3)  # where an iteration takes long
+MIN_ROUNDS, MAX_ROUNDS = 2, 4
+WARM_UP = 2  # iterations after the first: allocators and caches settle
+RESULT_TOLERANCE = 1e-4  # of float32 sums, relative to the sum of absolute values
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One version's numbers per iteration, each with its confidence interval.
+
+    ``cache_references`` and ``cache_misses`` are None where the machine has no counters.
+    """
+
+    version: Version
+    checksums: Checksums
+    samples: tuple[Sample, ...]
+    peak_memory: int
+    seconds: Fit
+    minor_faults: Fit
+    major_faults: Fit
+    cache_references: Fit | None
+    cache_misses: Fit | None
+
+    @property
+    def faults(self) -> float:
+        """Page faults per iteration, minor and major ones."""
+        return max(0.0, self.minor_faults.slope) + max(0.0, self.major_faults.slope)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The measurements; the first one is plain PyTorch, which the ratios refer to."""
+
+    batch: int
+    threads: int
+    config: CapsNetConfig
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def baseline(self) -> Measurement:
+        return self.measurements[0]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch": self.batch,
+            "threads": self.threads,
+            "config": asdict(self.config),
+            "machine": {
+                "processor": processor(),
+                "cores": os.cpu_count(),
+                "system": platform.platform(),
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+            },
+            "versions": [_to_json(m, self.baseline) for m in self.measurements],
+        }
+
+
+def _to_json(m: Measurement, baseline: Measurement) -> dict[str, Any]:
+    unavailable = "not available on this machine"
+    return {
+        "key": m.version.key,
+        "label": m.version.label,
+        "seconds_per_iteration": asdict(m.seconds),
+        "time_ratio": m.seconds.slope / baseline.seconds.slope,
+        "peak_memory_bytes": m.peak_memory,
+        "memory_ratio": m.peak_memory / baseline.peak_memory,
+        "minor_faults_per_iteration": asdict(m.minor_faults),
+        "major_faults_per_iteration": asdict(m.major_faults),
+        "faults_ratio": m.faults / max(1.0, baseline.faults),
+        "cache_references_per_iteration": (
+            asdict(m.cache_references) if m.cache_references else unavailable
+        ),
+        "cache_misses_per_iteration": asdict(m.cache_misses) if m.cache_misses else unavailable,
+        "result": asdict(m.checksums),
+        "samples": [asdict(sample) for sample in m.samples],
+    }
+
+
+def profile(
+    program: Callable[[], Path] | None,
+    config: CapsNetConfig | None = None,
+    *,
+    batch: int = 100,
+    threads: int | None = None,
+    seconds: float = 30.0,
+    progress: Progress | None = None,
+) -> Profile:
+    """Measures all versions, each for about ``seconds`` seconds (slow ones take longer).
+
+    ``program`` builds the C++ program (:func:`capsnet_loma.native_program.build`); None leaves it
+    out. It is called when loma has run from Python, and so made the kernels for these sizes, which
+    the program links. Raises :class:`ProfileError` when a process fails or when results disagree.
+    """
+    config = config or CapsNetConfig()
+    threads = threads or available_cores()
+    say = progress or (lambda what, done, total: None)
+    with tempfile.TemporaryDirectory(prefix="capsnet-loma-") as folder:
+        inputs = Path(folder) / "inputs.tensors"
+        write_inputs(inputs, config, batch)
+        found = versions(inputs, config, threads)
+        count = len(found) + (program is not None)
+        with contextlib.ExitStack() as stack:
+            processes = []
+            for done, version in enumerate(found):
+                say(f"starting {version.label}", done, count)
+                processes.append(stack.enter_context(Process(version, threads)))
+            if program is not None:
+                say("building the C++ program", len(found), count)
+                native = native_version(inputs, config, threads, program())
+                processes.append(stack.enter_context(Process(native, threads)))
+            check_agreement([(p.version.label, p.checksums) for p in processes])
+            samples = _measure(processes, seconds, say)
+            peaks = [process.end() for process in processes]
+    measurements = tuple(
+        _fit(process, tuple(taken), peak)
+        for process, taken, peak in zip(processes, samples, peaks, strict=True)
+    )
+    return Profile(batch, threads, config, measurements)
+
+
+def write_inputs(path: Path, config: CapsNetConfig, batch: int) -> None:
+    """Weights, images and targets: the same for every version and every run."""
+    torch.manual_seed(SEED)
+    net = CapsNet(config)
+    images = torch.rand(batch, config.image_channels, config.image_size, config.image_size)
+    labels = torch.randint(config.classes, (batch,))
+    targets = torch.nn.functional.one_hot(labels, config.classes).float()
+    write_tensors(path, {**net.state_dict(), "images": images, "targets": targets})
+
+
+def check_agreement(results: Sequence[tuple[str, Checksums]]) -> None:
+    """Raises ProfileError unless every version has the loss and gradients of the first."""
+    first_label, first = results[0]
+    for label, other in results[1:]:
+        wrong = []
+        if not abs(other.loss - first.loss) <= RESULT_TOLERANCE * abs(first.loss):
+            wrong.append(f"loss {other.loss!r}, not {first.loss!r}")
+        if set(other.gradients) != set(first.gradients):
+            missing = sorted(set(first.gradients) ^ set(other.gradients))
+            wrong.append(f"gradients of {', '.join(missing)} in one of the two only")
+        for name in set(first.gradients) & set(other.gradients):
+            scale = RESULT_TOLERANCE * first.gradients[name][1]
+            pairs = zip(other.gradients[name], first.gradients[name], strict=True)
+            if not all(abs(mine - wanted) <= scale for mine, wanted in pairs):
+                wrong.append(
+                    f"gradient of {name}: sum and absolute sum {other.gradients[name]}, "
+                    f"not {first.gradients[name]}"
+                )
+        if wrong:
+            raise ProfileError(
+                f"{label} does not compute what {first_label} computes:\n  " + "\n  ".join(wrong)
+            )
+
+
+def _measure(
+    processes: Sequence[Process], seconds: float, progress: Progress
+) -> list[list[Sample]]:
+    """The samples of each process, taken in turn."""
+    progress("warming up", 0, 1)
+    for _ in range(WARM_UP):
+        slowest = max(process.run(1).seconds for process in processes)
+    counts, rounds = plan(slowest, seconds)
+    samples: list[list[Sample]] = [[] for _ in processes]
+    total = rounds * len(counts) * len(processes)
+    done = 0
+    for turn in range(rounds):
+        for count in counts if turn % 2 == 0 else reversed(counts):
+            for process, taken in zip(processes, samples, strict=True):
+                progress(f"{process.version.label}, {count} iterations", done, total)
+                taken.append(process.run(count))
+                done += 1
+    return samples
+
+
+def plan(iteration_seconds: float, seconds: float) -> tuple[tuple[int, ...], int]:
+    """(iteration counts of a round, number of rounds) that take about ``seconds`` seconds."""
+    slow = MIN_ROUNDS * sum(COUNTS) * iteration_seconds > seconds
+    counts = FEW_COUNTS if slow else COUNTS
+    round_seconds = max(iteration_seconds, 1e-9) * sum(counts)
+    rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, int(seconds / round_seconds)))
+    factor = max(1, int(seconds / (rounds * round_seconds)))
+    return tuple(factor * count for count in counts), rounds
+
+
+def _fit(process: Process, samples: tuple[Sample, ...], peak_memory: int) -> Measurement:
+    counts = [float(sample.iterations) for sample in samples]
+
+    def slope(name: str) -> Fit | None:
+        values = [getattr(sample, name) for sample in samples]
+        return None if None in values else linear_fit(counts, values)
+
+    seconds, minor, major = slope("seconds"), slope("minor_faults"), slope("major_faults")
+    assert seconds is not None
+    assert minor is not None
+    assert major is not None
+    return Measurement(
+        process.version,
+        process.checksums,
+        samples,
+        peak_memory,
+        seconds,
+        minor,
+        major,
+        slope("cache_references"),
+        slope("cache_misses"),
+    )
+
+
+def available_cores() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The processor's name."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

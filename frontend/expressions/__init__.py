@@ -1,0 +1,1 @@
+"""Expressions: one grammar, so its modules know each other."""

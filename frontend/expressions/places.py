@@ -1,0 +1,168 @@
+"""Places: what a statement writes to, and what a call may be given."""
+
+from __future__ import annotations
+
+import ast
+
+from loma import errors
+from loma.core import builder as b
+from loma.core.aliases import CERTAIN, meetings
+from loma.core.ir import (
+    ArrayType, Call, Expr, Function, Index, Member, Place, StackType, StructType, TensorType, Type,
+    Var,
+)  # fmt: skip
+from loma.core.unbounded import is_borrowed, is_unbounded
+from loma.core.walk import root
+from loma.errors.spans import Span
+from loma.frontend.expressions import expression as ex
+from loma.frontend.scope import Scope, Symbol, span_of
+from loma.frontend.syntax.unsupported import unsupported
+from loma.frontend.types import check_declarable
+
+
+def place(scope: Scope, node: ast.expr) -> Place:
+    """The place that an assignment writes. Elements of tensors belong to index statements."""
+    match node:
+        case ast.Name(id=name):
+            symbol = scope.check_writable(name, span_of(node))
+            return Var(name, symbol.type, span_of(node))
+        case ast.Subscript() | ast.Attribute():
+            check_root(scope, node)
+            found = ex.expression(scope, node)
+            assert isinstance(found, Index | Member)
+            _check_written(scope, found, span_of(node))
+            return found
+        case ast.Starred():
+            raise unsupported(node)
+        case _:
+            raise errors.SyntaxNotSupported("this cannot be assigned to", span_of(node))
+
+
+def result_variable(scope: Scope, name: ast.Name, type_: Type) -> Var:
+    """The variable that takes a result; a new one is declared by that."""
+    span = span_of(name)
+    if name.id not in scope.symbols:
+        scope.check_outermost(name.id, span)
+        check_declarable(scope, name.id, type_, span)
+        scope.add(Symbol(name.id, type_, "local", span))
+        return Var(name.id, type_, span)
+    symbol = scope.check_writable(name.id, span)
+    variable = Var(symbol.name, symbol.type, span)
+    if not b.convertible(type_, symbol.type) or b.same_ints(variable, type_) is not variable:
+        raise errors.AssignTypeMismatch(
+            f"'{name.id}' is {b.show_type(symbol.type)} and cannot take {b.show_type(type_)}", span,
+            related=((symbol.span, "declared here"),),
+        )  # fmt: skip
+    scope.unassigned.discard(name.id)
+    return variable
+
+
+def check_root(scope: Scope, node: ast.Subscript | ast.Attribute) -> str:
+    """The variable that a target is a part of; an error when it is none."""
+    root: ast.expr = node
+    while isinstance(root, ast.Subscript | ast.Attribute):
+        root = root.value
+    if not isinstance(root, ast.Name):
+        raise errors.SyntaxNotSupported(
+            "this cannot be assigned to", span_of(node),
+            hint="a target is a variable, an element or a member of one",
+        )  # fmt: skip
+    if root.id not in scope.symbols:
+        type_ = "Tensor[...]" if scope.has_tensors() else "Array[float, 3]"
+        raise scope.undeclared(
+            root.id, span_of(root), type_ if isinstance(node, ast.Subscript) else "..."
+        )
+    return root.id
+
+
+def check_no_element(scope: Scope, node: ast.expr, what: str) -> None:
+    """Refuses an element of a tensor for an argument that is written to."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        symbol = scope.symbols.get(node.value.id)
+        if symbol is not None and isinstance(symbol.type, TensorType):
+            raise errors.CallArgNotLHS(
+                f"{what} is Out, and an element of a tensor cannot be passed there", span_of(node),
+                hint="let the function return what it computes: x[i] = f(...), or x[i], y[i] = "
+                "f(...) for two results",
+            )  # fmt: skip
+
+
+def argument_place(scope: Scope, arg: Expr, what: str) -> None:
+    """Refuses an argument that is written to and cannot be."""
+    step: Expr = arg
+    while isinstance(step, Index | Member):
+        step = step.base
+    if not isinstance(step, Var):
+        raise errors.CallArgNotLHS(
+            f"{what} is Out, so it must be a variable that can be written to", arg.span
+        )
+    try:
+        _check_written(scope, arg, arg.span)
+    except errors.UserError as error:
+        raise errors.ArgOutNotLValue(
+            f"{what} is Out, but {error.message}", arg.span, related=error.related
+        ) from None
+
+
+def whole_value(scope: Scope, target: Type, span: Span) -> None:
+    """Refuses an assignment of all of something whose length is not known."""
+    if not is_unbounded(target, scope.program.structs):
+        return
+    if holds_struct(target):
+        raise errors.AssignTypeMismatch(
+            f"{b.show_type(target)} has an array of unknown length in it, so it cannot be assigned "
+            "at once",
+            span,
+            hint="assign its members, and the elements of the array",
+        )
+    raise errors.AssignTypeMismatch(
+        f"{b.show_type(target)} has no known length, so it cannot be assigned at once", span,
+        hint="assign its elements, or give its type a size: Array[float, 3]",
+    )  # fmt: skip
+
+
+def holds_struct(type_: Type) -> bool:
+    """Whether the type is a struct, or an array of them."""
+    while isinstance(type_, ArrayType):
+        type_ = type_.element
+    return isinstance(type_, StructType)
+
+
+def stack_variable(scope: Scope, node: ast.expr) -> Var | None:
+    """The stack that a name means; None for everything else."""
+    if not isinstance(node, ast.Name):
+        return None
+    symbol = scope.symbols.get(node.id)
+    if symbol is None or not isinstance(symbol.type, StackType):
+        return None
+    return Var(symbol.name, symbol.type, span_of(node))
+
+
+def _check_written(scope: Scope, place: Expr, span: Span) -> None:
+    """Refuses a place that is read only."""
+    name = root(place)
+    symbol = scope.check_writable(name, span)
+    whole = is_unbounded(place.type, scope.program.structs)
+    if symbol.kind == "In" and (is_borrowed(place) or whole):
+        raise errors.WriteToInArgument(
+            f"'{name}' is an In struct, whose arrays are read only", span,
+            hint="make the argument Out[...]", var=name,
+            related=((symbol.span, "declared here"),),
+        )  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------- aliases
+
+
+def check_aliases(scope: Scope, callee: Function, call: Call) -> None:
+    """Refuses two arguments that are certainly one storage, one of them Out."""
+    for first, second, condition in meetings(call, callee, scope.program.structs):
+        if condition == CERTAIN:
+            param, other = callee.params[second], callee.params[first]
+            raise errors.AliasedOutArgument(
+                f"arguments '{other.name}' and '{param.name}' of '{callee.name}' are the same "
+                f"storage, and '{(param if param.mode == 'Out' else other).name}' is Out",
+                call.args[second].span,
+                hint="pass a copy",
+                related=((call.args[first].span, "passed here too"),),
+            )

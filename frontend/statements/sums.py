@@ -1,0 +1,98 @@
+"""Sums that a program says and may not mean: warnings of statements with ``+=`` and ``-=``."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+
+from loma import errors
+from loma.core.ir import Axis, Binary, Expr, FloatConst, IntConst, NoDiff, Select, Unary
+from loma.core.printer import print_expr
+from loma.core.walk import free_variables
+from loma.errors.spelling import nearest
+from loma.frontend.scope import span_of
+
+
+def doubtful(
+    value: Expr, summed: tuple[Axis, ...], own: list[ast.Name], names: list[ast.Name],
+    right: ast.expr,
+) -> Iterator[errors.UserWarning]:  # fmt: skip
+    """Warnings of a statement that sums ``value`` over indices.
+
+    ``own`` are the indices of the target, ``names`` those of the whole statement, each at its first
+    place; ``right`` is the text of the right side.
+    """
+    yield from _misspelt(summed, own, names, right)
+    found = (warning for axis in summed for warning in _left_out(value, axis))
+    yield from itertools.islice(found, 1)
+
+
+def _misspelt(
+    summed: tuple[Axis, ...], own: list[ast.Name], names: list[ast.Name], right: ast.expr
+) -> Iterator[errors.UserWarning]:
+    """An index of the target that is not on the right, where only one like it is."""
+    there = {node.id for node in ast.walk(right) if isinstance(node, ast.Name)}
+    candidates = [axis.name for axis in summed]
+    places = {name.id: span_of(name) for name in names}
+    for index in own:
+        near = nearest(index.id, candidates)
+        if index.id in there or near is None:
+            continue
+        yield errors.UserWarning(
+            f"this sums over '{near}', while index '{index.id}' of the target is not on the right",
+            places[near],
+            hint=f"write '{index.id}' if that is meant; else give '{near}' a name that is less "
+            f"like '{index.id}'",
+            related=((span_of(index), f"'{index.id}' is here only"),),
+        )
+
+
+def _left_out(value: Expr, axis: Axis) -> Iterator[errors.UserWarning]:
+    """A term without an index that the sum runs over because of another term."""
+    lacking: list[Expr] = []
+    having: list[Expr] = []
+    _terms(value, axis.name, lacking, having)
+    if not lacking or not having:
+        return
+    term, other = lacking[0], having[0]
+    yield errors.UserWarning(
+        f"'{print_expr(term)}' is added once for each '{axis.name}', over which "
+        f"'{print_expr(other)}' makes this a sum",
+        term.span,
+        hint=f"sum by itself what has '{axis.name}': sum(... for {axis.name} in "
+        f"{_range(axis.extent)}); or add the other in a statement of its own",
+        related=((other.span, f"'{axis.name}' is summed over here"),),
+    )
+
+
+def _range(extent: Expr) -> str:
+    text = print_expr(extent)
+    return text if text.isidentifier() else f"range({text})"
+
+
+def _terms(expr: Expr, index: str, lacking: list[Expr], having: list[Expr]) -> None:
+    """The terms of an expression, by whether the index occurs in them. A factor with the index is
+    one of all terms of the other factor; and so is, in a term, whatever is not linear."""
+    match expr:
+        case Binary("+" | "-", left, right):
+            _terms(left, index, lacking, having)
+            _terms(right, index, lacking, having)
+        case Unary("-", operand) | NoDiff(operand):
+            _terms(operand, index, lacking, having)
+        case Binary("*", left, right) if index not in free_variables(right):
+            _terms(left, index, lacking, having)
+        case Binary("*", left, right) if index not in free_variables(left):
+            _terms(right, index, lacking, having)
+        case Binary("/", left, right) if index not in free_variables(right):
+            _terms(left, index, lacking, having)
+        case Select(cond, then, other) if index not in free_variables(cond):
+            for part in (then, other):
+                found: list[Expr] = []
+                _terms(part, index, found, having)
+                # a branch without the index altogether is another case, not another term
+                lacking += found if index in free_variables(part) else ()
+        case IntConst(0) | FloatConst(0.0):
+            pass
+        case _:
+            (having if index in free_variables(expr) else lacking).append(expr)

@@ -1,0 +1,168 @@
+"""Where the indices of an index statement get their ranges from.
+
+An index ranges over the dimension where it stands alone as a subscript: the target is looked at
+first, then the reads from left to right. The frontend infers ranges with this rule; AD uses it to
+write statements that read back as what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+
+from loma.core import sizes
+from loma.core.ir import (
+    INT, Assign, Axis, Binary, Expr, For, If, Index, IndexAssign, IntConst, Reduce, Select, Stmt,
+    TensorType, Var, ZeroPad,
+)  # fmt: skip
+from loma.core.walk import children, free_variables, map_children, walk
+
+IsSize = Callable[[str], bool]
+
+
+def _in_text_order(expr: Expr) -> Iterator[Expr]:
+    """The expression's nodes in the order in which they are written."""
+    yield expr
+    match expr:
+        case Select(cond, then, other):
+            parts: tuple[Expr, ...] = (then, cond, other)
+        case Reduce(_, body, axes):
+            parts = (body, *(axis.extent for axis in axes))
+        case _:
+            parts = children(expr)
+    for part in parts:
+        yield from _in_text_order(part)
+
+
+def standalone(expr: Expr) -> Iterator[tuple[str, Expr, Index]]:
+    """(name, size of the dimension, where) for each subscript that is a bare name, in order."""
+    for node in _in_text_order(expr):
+        if isinstance(node, Index) and isinstance(node.base.type, TensorType):
+            dims = node.base.type.dims
+            for position, subscript in enumerate(node.subscripts):
+                if isinstance(subscript, Var) and dims is not None:
+                    yield subscript.name, dims[position], node
+
+
+def runs_over(subscript: Expr, dim: Expr, axes: Mapping[str, Axis]) -> bool:
+    """Whether a subscript is one of the axes and surely takes every value of its dimension."""
+    axis = axes.get(subscript.name) if isinstance(subscript, Var) else None
+    return axis is not None and sizes.equal(axis.extent, dim) is True
+
+
+def _order(expr: Expr, names: set[str]) -> list[str]:
+    """Those of ``names`` that occur in the expression, in order of first appearance."""
+    found: dict[str, None] = {}
+    for node in _in_text_order(expr):
+        if isinstance(node, Var) and node.name in names:
+            found[node.name] = None
+    return list(found)
+
+
+def ranged(
+    target: Index | Var,
+    op: str,
+    value: Expr,
+    axes: tuple[Axis, ...],
+    own: Collection[str] = (),
+    is_size: IsSize = lambda name: False,
+) -> tuple[IndexAssign, tuple[Axis, ...]]:
+    """An index statement with its axes in canonical order, and the axes that stand alone nowhere in
+    it and so need a loop around it. Outer loops come first.
+
+    ``axes`` give every index of the statement with its extent; those that stand alone somewhere in
+    a dimension of that size need no loop. An axis in ``own`` has a range of its own: it need not
+    fill the other dimensions where it stands alone, and is written ``i + 0`` there. Summing over an
+    index that does not occur multiplies by its extent, where ``is_size`` tells what is no size and
+    so may be negative.
+    """
+    occurring = {name for part in (target, value) for name in _order(part, {a.name for a in axes})}
+    unused = tuple(sizes.count(a.extent, is_size) for a in axes if a.name not in occurring)
+    if unused and op == "+=":
+        value = Binary("*", value, sizes.product(unused), value.type)
+    extents = {axis.name: axis.extent for axis in axes}
+    natural: dict[str, Expr] = {}
+    padded: dict[str, Expr] = {}
+    loose: set[str] = set()
+    pads = {id(n.read) for part in (target, value) for n in walk(part) if isinstance(n, ZeroPad)}
+    for part in (target, value):
+        for name, size, place in standalone(part):
+            if name not in extents:
+                continue
+            if id(place) in pads:
+                padded.setdefault(name, size)
+            elif name in own and not sizes.equal(size, extents[name]):
+                loose.add(name)
+            else:
+                natural.setdefault(name, size)
+    for name in padded.keys() - natural.keys():
+        if sizes.equal(padded[name], extents[name]):
+            natural[name] = padded[name]
+    names = _order(target, set(extents))
+    names += [name for name in _order(value, set(extents)) if name not in names]
+    inner = {a.name for node in walk(value) if isinstance(node, Reduce) for a in node.axes}
+    whole = set(natural)
+    # what a range depends on must be a counter around it
+    depends = {n: free_variables(extents[n]) & set(extents) for n in names if n not in whole}
+    whole -= set().union(*depends.values())
+    shifted = {n: extents[n] for n in loose & whole}
+    if shifted:
+        moved = _shifted(target, shifted)
+        assert isinstance(moved, Index | Var)
+        target, value = moved, _shifted(value, shifted)
+    kept = tuple(Axis(n, natural[n]) for n in names if n in whole and n not in inner)
+    outer = [n for n in names if n not in whole and n not in inner]
+    outer.sort(key=lambda n: len(depends.get(n, ())))
+    loops = tuple(Axis(n, extents[n]) for n in outer)
+    assert op in ("=", "+=")
+    return IndexAssign(target, "=" if op == "=" else "+=", value, kept), loops
+
+
+def _shifted(expr: Expr, extents: Mapping[str, Expr]) -> Expr:
+    """With ``i + 0`` for each index that stands alone in a dimension of another size."""
+    if isinstance(expr, Index) and isinstance(expr.base.type, TensorType):
+        dims = expr.base.type.dims or ()
+        subscripts = tuple(
+            Binary("+", s, IntConst(0), INT, s.span)
+            if isinstance(s, Var) and s.name in extents and not sizes.equal(dim, extents[s.name])
+            else _shifted(s, extents)
+            for s, dim in zip(expr.subscripts, dims, strict=True)
+        )
+        return replace(expr, subscripts=subscripts)
+    return map_children(expr, lambda child: _shifted(child, extents))
+
+
+def index_statement(
+    target: Index | Var,
+    op: str,
+    value: Expr,
+    axes: tuple[Axis, ...],
+    own: Collection[str] = (),
+    is_size: IsSize = lambda name: False,
+) -> Stmt:
+    """The index statement, inside ``for`` loops over the axes that have no range of their own; see
+    :func:`ranged`."""
+    names = {axis.name for axis in axes}
+    if op == "+=":  # without the axis there is nothing else that keeps an empty sum from reading
+        used = free_variables(target) | free_variables(value)
+        for axis in axes:
+            count = sizes.count(axis.extent, is_size)
+            if axis.name in used or count == axis.extent or free_variables(count) & names:
+                continue
+            rest = tuple(other for other in axes if other is not axis)
+            times = Binary("*", value, count, value.type)
+            some = Binary(">", count, IntConst(0), INT)
+            return If(some, (index_statement(target, op, times, rest, own, is_size),), ())
+    stmt, loops = ranged(target, op, value, axes, own, is_size)
+    result: Stmt = stmt
+    if isinstance(target, Var) and not stmt.axes:
+        result = Assign(target, stmt.op, stmt.value)
+    for axis in reversed(loops):
+        result = For(axis.name, axis.extent, (result,))
+    return result
+
+
+def target_axes(stmt: IndexAssign) -> tuple[Axis, ...]:
+    """The axes that the target mentions, not those that are summed over."""
+    own = free_variables(stmt.target)
+    return tuple(axis for axis in stmt.axes if axis.name in own)

@@ -1,0 +1,272 @@
+"""Which indices a target tells apart: whether an index statement names each element once.
+
+That is proved from the subscripts (``i*P + p``, ``(i + 1) % N``, ``i // P`` beside ``i % P``), or
+checked when the statement runs (``p[i]``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from loma.core import sizes
+from loma.core.axes import target_axes
+from loma.core.ir import (
+    INT, Axis, Binary, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Unary, Var,
+)  # fmt: skip
+from loma.core.walk import free_variables, map_blocks, map_children, walk
+
+ONE = IntConst(1)
+
+
+def told_apart(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> set[str]:
+    """Axes whose values the subscripts determine: where these differ, so do the subscripts, for any
+    values of the other axes.
+
+    The element tells the subscripts, and a value that it tells may tell others: all terms of a sum
+    in mixed radix, as in ``i*P + p`` with ``p`` below ``P``; what is below M from its remainder by
+    M; what a quotient and a remainder by one divisor were made of.
+    """
+    names = {axis.name for axis in axes}
+    told = {s.name for s in subscripts if isinstance(s, Var) and s.name in names}
+    values: list[Expr] = [sizes.simplify(s) for s in subscripts if sizes.mentions(s, names - told)]
+    done = 0
+    while told < names and done < len(values):
+        rest = tuple(axis for axis in axes if axis.name not in told)
+        found = [*_terms(values[done], rest), *_joined(values, values[done])]
+        done += 1
+        before = len(told)
+        told |= {v.name for v in found if isinstance(v, Var) and v.name in names}
+        values += [v for v in found if not isinstance(v, Var) and v not in values]
+        if len(told) > before:  # with fewer axes left, an earlier value may tell more
+            done = 0
+    return told
+
+
+def _terms(value: Expr, axes: tuple[Axis, ...]) -> list[Expr]:
+    """What a value tells of the terms that it is the sum of."""
+    if isinstance(value, Binary) and value.op == "%":
+        return _from_remainder(value.left, value.right, axes)
+    found = _mixed_radix(value, axes)
+    return [] if found is None else found[0]
+
+
+def _from_remainder(value: Expr, divisor: Expr, axes: tuple[Axis, ...]) -> list[Expr]:
+    """What the remainder of a value tells: the value, if no two of its values are so far apart."""
+    found = _mixed_radix(value, axes)
+    if found is not None and _at_least(divisor, found[1]):
+        return found[0]
+    parts = sizes.affine(value, axes)
+    size = sizes.constant(divisor)
+    if parts is None or size is None or len(parts[0]) != 1:
+        return []
+    ((name, coefficient),) = parts[0].items()
+    step = sizes.constant(coefficient)
+    extent = next(axis.extent for axis in axes if axis.name == name)
+    once = step is not None and math.gcd(step, size) == 1 and _at_least(divisor, extent)
+    return [Var(name, INT)] if once else []
+
+
+def _mixed_radix(value: Expr, axes: tuple[Axis, ...]) -> tuple[list[Expr], Expr | None] | None:
+    """The terms of a sum that its value determines, all of them, and how many values from the
+    smallest to the largest there may be; None if that cannot be proved."""
+    places: dict[str, Expr] = {axis.name: Var(axis.name, INT) for axis in axes}
+    extents: dict[str, Expr | None] = {axis.name: axis.extent for axis in axes}
+    value = _with_terms(value, set(extents), places)
+    for name in places.keys() - extents.keys():
+        extents[name] = _values_of(places[name], axes)
+    parts = sizes.affine(value, tuple(Axis(name, ONE) for name in places))
+    if parts is None:
+        return None
+    left = {name: _magnitude(coefficient) for name, coefficient in parts[0].items()}
+    found = [places[name] for name in left]
+    radix: Expr | None = ONE
+    while left:
+        fitting = [
+            (excess, name)
+            for name, coefficient in left.items()
+            if radix is not None
+            and (excess := sizes.constant(Binary("-", coefficient, radix, INT))) is not None
+            and excess >= 0
+        ]
+        if radix is None or not fitting:
+            return None
+        _, name = min(fitting)
+        extent, coefficient = extents[name], left.pop(name)
+        if extent is None:
+            radix = None
+        else:
+            last = Binary("-", extent, ONE, INT)
+            radix = sizes.total((radix, Binary("*", coefficient, last, INT)))
+    return found, radix
+
+
+def _with_terms(value: Expr, names: set[str], places: dict[str, Expr]) -> Expr:
+    """The value with a variable for each term that is not affine, which is noted in ``places``."""
+    match value:
+        case Binary("+" | "-" | "*") | Unary("-"):
+            return map_children(value, lambda child: _with_terms(child, names, places))
+        case Var() | IntConst():
+            return value
+        case _ if not sizes.mentions(value, names):
+            return value
+    known = next((name for name, term in places.items() if term == value), None)
+    name = known or f"@{len(places)}"  # no variable of a program has such a name
+    places[name] = value
+    return Var(name, INT)
+
+
+def _values_of(term: Expr, axes: tuple[Axis, ...]) -> Expr | None:
+    """How many values a remainder may have; None where the divisor may be negative, and for other
+    terms."""
+    if not (isinstance(term, Binary) and term.op == "%"):
+        return None
+    size = sizes.constant(term.right)
+    positive = size > 0 if size is not None else any(
+        sizes.equal(axis.extent, term.right) for axis in axes
+    )  # fmt: skip
+    return term.right if positive else None
+
+
+def _at_least(size: Expr, other: Expr | None) -> bool:
+    difference = None if other is None else sizes.constant(Binary("-", size, other, INT))
+    return difference is not None and difference >= 0
+
+
+def _magnitude(coefficient: Expr) -> Expr:
+    value = sizes.constant(coefficient)
+    return coefficient if value is None else IntConst(abs(value))
+
+
+def _joined(values: Sequence[Expr], one: Expr) -> list[Expr]:
+    """What a remainder tells together with other values: beside the quotient the number itself, and
+    beside the remainder of the quotient that by both divisors."""
+    found: list[Expr] = []
+    for remainder in values:
+        match remainder:
+            case Binary("%", number, divisor):
+                pass
+            case _:
+                continue
+        for other in values:
+            if one is not other and one is not remainder:
+                continue
+            match other:
+                case Binary("//", top, by) if _same(top, number) and _same(by, divisor):
+                    found.append(sizes.simplify(number))
+                case Binary("%", Binary("//", top, by), more) if _same(top, number) and _same(
+                    by, divisor
+                ):
+                    both = sizes.product((divisor, more))
+                    found.append(Binary("%", sizes.simplify(number), both, INT))
+                case _:
+                    pass
+    return found
+
+
+def _same(left: Expr, right: Expr) -> bool:
+    return sizes.equal(left, right) is True
+
+
+def fills(place: Index, axes: tuple[Axis, ...]) -> bool:
+    """Whether each element of a tensor is the place for one point of the axes: different points
+    have different places, and there are as many as elements. No place is outside the tensor."""
+    assert isinstance(place.base.type, TensorType)
+    own = free_variables(place)
+    kept = tuple(axis for axis in axes if axis.name in own)
+    dims = place.base.type.dims
+    if dims is None or told_apart(place.subscripts, kept) < {axis.name for axis in kept}:
+        return False
+    points = sizes.product(tuple(axis.extent for axis in kept))
+    return sizes.equal(points, sizes.product(dims)) is True
+
+
+def surely_repeats(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> bool:
+    """Whether some element is named twice whenever two of these axes have more than one value: an
+    axis that moves no subscript, two that move each other's, as in ``i + j``."""
+    moves: list[tuple[int, ...]] = []
+    for axis in axes:
+        steps = [_step(sizes.simplify(s), axis) for s in subscripts]
+        known = tuple(step for step in steps if step is not None)
+        if len(known) == len(steps):
+            moves.append(known)
+    back = [tuple(-step for step in move) for move in moves]
+    return any(
+        not any(move) or move in moves[:k] or move in back[:k] for k, move in enumerate(moves)
+    )
+
+
+def _step(subscript: Expr, axis: Axis) -> int | None:
+    """By how much a subscript grows with an axis, where that is the same everywhere."""
+    parts = sizes.affine(subscript, (axis,))
+    return None if parts is None else sizes.constant(parts[0].get(axis.name, IntConst(0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Dimensions of a target whose subscripts depend on these axes, while others do not."""
+
+    dims: tuple[int, ...]
+    axes: tuple[Axis, ...]
+
+
+def unproved(stmt: IndexAssign) -> tuple[Part, ...]:
+    """Of what an assignment has to check, when it runs, that it names each element once.
+
+    Nothing where the right side is a number, as in ``y[p[i]] = 0.0``.
+    """
+    target = stmt.target
+    if stmt.op != "=" or stmt.distinct or not isinstance(target, Index) or is_constant(stmt.value):
+        return ()
+    axes = target_axes(stmt)
+    told = told_apart(target.subscripts, axes)
+    if told >= {axis.name for axis in axes}:
+        return ()
+    return tuple(
+        part for part in _parts(target.subscripts, axes)
+        if told_apart(tuple(target.subscripts[d] for d in part.dims), part.axes)
+        < {axis.name for axis in part.axes}
+    )  # fmt: skip
+
+
+def checked_elsewhere(stmt: Stmt) -> Stmt:
+    """The statement without checks, its blocks included: its assignments are to the places of
+    others, which check them. A statement that checks nothing stays the one that it is."""
+    if isinstance(stmt, IndexAssign):
+        return replace(stmt, distinct=True) if unproved(stmt) else stmt
+    return map_blocks(stmt, lambda body: tuple(map(checked_elsewhere, body)))
+
+
+def names_once(stmt: IndexAssign) -> bool:
+    """Whether no two points of the target's axes name one element: that is proved, or has been
+    checked when the statement runs."""
+    target = stmt.target
+    if stmt.distinct or not isinstance(target, Index):
+        return True
+    if stmt.op == "=" and not is_constant(stmt.value):
+        return True
+    axes = target_axes(stmt)
+    return told_apart(target.subscripts, axes) >= {axis.name for axis in axes}
+
+
+def is_constant(value: Expr) -> bool:
+    """Whether a right side is a number: then it does not matter if an element is named twice, also
+    to derivatives."""
+    return not any(isinstance(node, Var) for node in walk(value))
+
+
+def _parts(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> list[Part]:
+    """The dimensions and axes that hang together. Points of all axes differ in their elements if
+    those of each part do."""
+    found: list[Part] = []
+    for dim, subscript in enumerate(subscripts):
+        own = tuple(axis for axis in axes if sizes.mentions(subscript, {axis.name}))
+        if not own:
+            continue
+        met = [part for part in found if set(part.axes) & set(own)]
+        found = [part for part in found if part not in met]
+        dims = sorted({dim, *(d for part in met for d in part.dims)})
+        names = {axis.name for part in met for axis in part.axes} | {axis.name for axis in own}
+        found.append(Part(tuple(dims), tuple(axis for axis in axes if axis.name in names)))
+    return found

@@ -1,0 +1,532 @@
+"""The intermediate representation: one small language for programs and their derivatives.
+
+Everything is an immutable dataclass with tuples inside; a node has its type from the moment it is
+made (use :mod:`loma.core.builder` to make expressions). Source spans never take part in equality,
+so two modules are equal exactly when they print alike.
+
+Two layers share these nodes. The scalar layer has ``int``, ``float``, arrays and structs; the
+tensor layer adds tensors with named sizes, index statements (loop nests written as one
+assignment) and tensor operators, whose meaning is a row in :mod:`loma.core.ops`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from loma.errors.spans import NOWHERE, Span
+
+if TYPE_CHECKING:
+    from loma.core.packing import Packings
+    from loma.errors import UserWarning
+
+# ------------------------------------------------------------------------------------- positions
+
+
+# ----------------------------------------------------------------------------------------- types
+
+
+@dataclass(frozen=True, slots=True)
+class IntType:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class FloatType:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """``Array[element, size]``; ``size`` is None for an array argument of any length."""
+
+    element: Type
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackType:
+    """``Stack[element, capacity]``: a local stack, empty at first; the tape of reverse mode.
+
+    ``capacity`` is None where no bound on the number of elements is known.
+    """
+
+    element: Type
+    capacity: int | None
+
+
+Element: TypeAlias = Literal["float", "float32", "int", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """``Tensor[dims]``; ``dims`` are int expressions over sizes, or None for any rank.
+
+    ``element`` is "float" (the floating dtype of the call), "float32" (``TorchTensorFloat``),
+    "int" (``IntTensor``, int64) or "bool" (``BoolTensor``, whose elements are the ints 0 and 1);
+    the last two are never differentiated.
+    """
+
+    dims: tuple[Expr, ...] | None
+    element: Element = "float"
+
+    @property
+    def integer(self) -> bool:
+        """Whether its elements are ints."""
+        return self.element in ("int", "bool")
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType:
+    """The result of a call that returns several values; never the type of a variable."""
+
+    items: tuple[Type, ...]
+
+
+Type: TypeAlias = IntType | FloatType | ArrayType | StructType | StackType | TensorType | TupleType
+INT = IntType()
+FLOAT = FloatType()
+
+# ----------------------------------------------------------------------------------- expressions
+
+BinaryOp: TypeAlias = Literal[
+    "+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=", "and", "or"
+]
+ReduceKind: TypeAlias = Literal["sum", "max", "min", "prod", "argmax", "argmin"]
+POSITIONS = ("argmax", "argmin")  # reductions whose value is a place, an int
+OF_NOTHING = {"sum": 0, "prod": 1}  # the other reductions have no value of no elements
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An index of an index statement or a reduction: it runs over ``range(extent)``."""
+
+    name: str
+    extent: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class IntConst:
+    value: int
+    span: Span = field(default=NOWHERE, compare=False)
+
+    @property
+    def type(self) -> Type:
+        return INT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FloatConst:
+    """Equal to another one of the same value and sign: 0.0 and -0.0 are two."""
+
+    value: float
+    span: Span = field(default=NOWHERE, compare=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FloatConst) and self._signed() == other._signed()
+
+    def __hash__(self) -> int:
+        return hash(self._signed())
+
+    def _signed(self) -> tuple[float, float]:
+        return self.value, math.copysign(1.0, self.value)
+
+    @property
+    def type(self) -> Type:
+        return FLOAT
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A variable, an argument, a size variable, a loop counter, or the value of an index."""
+
+    name: str
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """``base[subscripts]``: one element. A tensor takes all its subscripts at once."""
+
+    base: Expr
+    subscripts: tuple[Expr, ...]
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    base: Expr
+    name: str
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """Scalar ``-x`` and ``not x``."""
+
+    op: Literal["-", "not"]
+    operand: Expr
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A scalar operation. Mixed int and float operands are computed in float; comparisons, ``and``
+    and ``or`` are ints."""
+
+    op: BinaryOp
+    left: Expr
+    right: Expr
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """``then if cond else other``: the branch that is not taken is not evaluated."""
+
+    cond: Expr
+    then: Expr
+    other: Expr
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """A built-in scalar function of :data:`loma.core.builtins.BUILTINS` (``sin``, ``max``, ...)."""
+
+    name: str
+    args: tuple[Expr, ...]
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a function of the module: scalar or tensor, one result or a tuple of them."""
+
+    function: str
+    args: tuple[Expr, ...]
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MakeStruct:
+    """``make_S(...)``: a struct ``S`` of its members' values, in order; no member is an array.
+
+    Every differential type has one: ``make__dfloat(val, dval)``.
+    """
+
+    args: tuple[Expr, ...]
+    type: StructType
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A tensor operator of :data:`loma.core.ops.OPS`, infix arithmetic on tensors included.
+
+    ``args`` are the tensors (scalars where the operator takes them); ``attrs`` holds every
+    attribute of the operator, defaults filled in, in the table's order. An attribute's value is an
+    int expression or a tuple of them.
+    """
+
+    name: str
+    args: tuple[Expr, ...]
+    attrs: tuple[tuple[str, Attr], ...]
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """``sum(body for i in ... for j in ...)`` inside an index statement.
+
+    ``argmax`` and ``argmin`` give the flat position (the last axis runs fastest) of the first
+    largest or smallest element, as an int.
+    """
+
+    kind: ReduceKind
+    body: Expr
+    axes: tuple[Axis, ...]
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroPad:
+    """``zero_pad(X[...])``: the element, or zero where a subscript leaves the tensor."""
+
+    read: Index
+    span: Span = field(default=NOWHERE, compare=False)
+
+    @property
+    def type(self) -> Type:
+        return self.read.type
+
+
+@dataclass(frozen=True, slots=True)
+class NoDiff:
+    """``no_diff(expr)``: the value, through which no derivative passes."""
+
+    operand: Expr
+    type: Type
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+Expr: TypeAlias = (
+    IntConst | FloatConst | Var | Index | Member | Unary | Binary | Select | Builtin | Call
+    | MakeStruct | Op | Reduce | ZeroPad | NoDiff
+)  # fmt: skip
+Attr: TypeAlias = Expr | tuple[Expr, ...]
+Place: TypeAlias = Var | Index | Member
+
+# ------------------------------------------------------------------------------------ statements
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    """``x : T`` (all zero) or ``x : T = value``; in the outermost block, once per name."""
+
+    target: Var
+    value: Expr | None
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Whole-value assignment to a variable, an array element or a struct member.
+
+    Arrays and structs are copied; ``+=`` is for numbers (and tensors). For a tensor variable the
+    value is a tensor expression (an operator, a call, another variable).
+    """
+
+    target: Place
+    op: Literal["=", "+="]
+    value: Expr
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexAssign:
+    """An index statement: for every point of ``axes``, ``target op value``.
+
+    ``target`` is a tensor element, or a float variable under ``+=``. Axes are the target's in
+    order of first appearance, then those that ``+=`` sums over. ``distinct``: another statement has
+    checked that no element is named twice, as that of a derivative's function has.
+    """
+
+    target: Index | Var
+    op: Literal["=", "+="]
+    value: Expr
+    axes: tuple[Axis, ...]
+    span: Span = field(default=NOWHERE, compare=False)
+    distinct: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpack:
+    """``a, b = f(x)``: takes a call with several results apart."""
+
+    targets: tuple[Var, ...]
+    call: Call
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """``zero(x)``: sets a place of any type to all zero. Only a backend knows how."""
+
+    target: Place
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    cond: Expr
+    then: tuple[Stmt, ...]
+    other: tuple[Stmt, ...]
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """``for counter in range(extent)``, or ``in reversed(range(extent))``."""
+
+    counter: str
+    extent: Expr
+    body: tuple[Stmt, ...]
+    backwards: bool = False
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    cond: Expr
+    max_iter: int
+    body: tuple[Stmt, ...]
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """``stack.push(value)``."""
+
+    stack: Var
+    value: Expr
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pop:
+    """``target = stack.pop()``: takes the value that was pushed last."""
+
+    stack: Var
+    target: Place
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicAdd:
+    """``atomic_add(target, value)``: ``target += value`` on a number, safe between work items."""
+
+    target: Place
+    value: Expr
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CallStmt:
+    """A call of a function without results, for its ``Out`` arguments."""
+
+    call: Call
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    values: tuple[Expr, ...]
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+Stmt: TypeAlias = (
+    Declare
+    | Assign
+    | IndexAssign
+    | Unpack
+    | Zero
+    | Push
+    | Pop
+    | AtomicAdd
+    | If
+    | For
+    | While
+    | CallStmt
+    | Return
+)
+
+# ------------------------------------------------------------------------- functions and modules
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    name: str
+    type: Type
+    mode: Literal["In", "Out"]
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function. ``results`` is empty for one called as a statement.
+
+    The body of a ``simd`` function runs once for each work item, whose number is ``thread_id()``;
+    the host says how many there are.
+
+    ``primal`` names the function that this one is the reverse derivative of; such a function's
+    ``Out`` arguments are left out when Python calls it, and come back as a tuple. Those in
+    ``used_up`` are no results: adjoints of the primal's ``Out`` arrays, which it turns into those
+    of what the arrays held before. A caller wants these only if they are in ``given_back``, because
+    the array was an adjoint that the primal used up. ``half`` says which part of ``primal`` under
+    autograd the function is (:mod:`loma.ad.tensor.split`). ``defaults`` are the values of the last
+    parameters where a call leaves these out. ``tangent_of`` names the tensor function that this one
+    is the forward derivative of, and ``derivative_of`` the function whose reverse derivative this
+    is because the program says so (``@derivative(f)``).
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    results: tuple[Type, ...]
+    body: tuple[Stmt, ...]
+    simd: bool = False
+    doc: str = field(default="", compare=False)
+    span: Span = field(default=NOWHERE, compare=False)
+    primal: str | None = field(default=None, compare=False)
+    half: Literal["", "forward", "backward"] = field(default="", compare=False)
+    defaults: tuple[IntConst | FloatConst, ...] = ()
+    used_up: tuple[str, ...] = field(default=(), compare=False)
+    given_back: tuple[str, ...] = field(default=(), compare=False)
+    tangent_of: str | None = field(default=None, compare=False)
+    derivative_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    name: str
+    members: tuple[tuple[str, Type], ...]
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Derivative:
+    """A request at module level: ``name = rev_diff(of)`` or ``name = fwd_diff(of)``."""
+
+    name: str
+    mode: Literal["rev_diff", "fwd_diff"]
+    of: str
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A program. Functions stand in an order in which callees come before callers."""
+
+    name: str = field(compare=False)
+    structs: tuple[Struct, ...]
+    functions: tuple[Function, ...]
+    derivatives: tuple[Derivative, ...] = ()
+    source: str = field(default="", compare=False)
+    path: str = field(default="<text>", compare=False)
+    warnings: tuple[UserWarning, ...] = field(default=(), compare=False)
+    packings: Packings | None = field(default=None, compare=False)  # None: no structs with tensors
+
+    def function(self, name: str) -> Function:
+        """The function of that name; KeyError when there is none."""
+        for function in self.functions:
+            if function.name == name:
+                return function
+        raise KeyError(name)
+
+
+def default_values(function: Function) -> dict[str, int | float]:
+    """The values of arguments that a call may leave out."""
+    last = function.params[len(function.params) - len(function.defaults) :]
+    return {p.name: d.value for p, d in zip(last, function.defaults, strict=True)}
+
+
+def is_tensor_function(function: Function) -> bool:
+    """Whether the function belongs to the tensor layer: a tensor among its arguments or results."""
+    types = [param.type for param in function.params] + list(function.results)
+    return any(isinstance(t, TensorType) for t in types)

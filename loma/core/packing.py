@@ -1,0 +1,107 @@
+"""Structs with tensors: what a caller sees of functions that take and give them.
+
+A struct with tensors is no type of the IR. Each member is an argument, a result or a variable of
+its own: ``l : In[Layer]`` is ``l_w : In[Tensor[O, K]], l_b : In[Tensor[O]]``. What stands here says
+what belongs together, for those who call its functions and for messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from loma.core.differentials import has_tangent
+from loma.core.ir import INT, Expr, Function, Param, Type, Var
+from loma.core.names import Names
+from loma.core.walk import substitute_type
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An argument or a result of a function as it is compiled: the member at ``path`` of what the
+    program calls ``name``, a ``struct``; or all of it, if that is "" and the path empty."""
+
+    name: str
+    struct: str = ""
+    path: tuple[str, ...] = ()
+    mode: Literal["In", "Out"] = "In"
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The arguments and results of one function, in the order in which it is compiled."""
+
+    params: tuple[Slot, ...]
+    results: tuple[Slot, ...]
+
+    @property
+    def has_structs(self) -> bool:
+        return any(slot.struct for slot in (*self.params, *self.results))
+
+
+@dataclass(frozen=True, slots=True)
+class Packings:
+    """Of a module: ``functions`` by name, those with structs; ``structs`` with the types of their
+    members ("tensor", "int", "float" or a struct's name), parts first; ``shown`` is what the
+    program calls the variables that stand for members."""
+
+    functions: Mapping[str, Packing] = field(default_factory=dict)
+    structs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    shown: Mapping[str, str] = field(default_factory=dict)
+
+
+def reverse_packing(primal: Packing) -> Packing:
+    """Of ``rev_diff``: see :func:`loma.core.differentials.tensor_reverse_signature`."""
+    names = Names(slot.name for slot in primal.params)
+    adjoints: dict[str, str] = {}
+    for slot in primal.params:
+        if slot.name not in adjoints:
+            adjoints[slot.name] = names.fresh(f"_d_{slot.name.lstrip('_')}")
+    params: list[Slot] = []
+    for slot in primal.params:
+        adjoint = replace(slot, name=adjoints[slot.name])
+        if slot.mode == "In":
+            params += [slot, replace(adjoint, mode="Out")]
+        else:
+            params.append(replace(adjoint, mode="In"))
+    several = len({slot.name for slot in primal.results}) > 1
+    for slot in primal.results:
+        name = f"_d_result_{slot.name}" if several else "_d_result"
+        params.append(replace(slot, name=name))
+    return Packing(tuple(params), ())
+
+
+def forward_packing(
+    primal: Packing, params: tuple[Param, ...], results: tuple[Type, ...]
+) -> Packing:
+    """Of ``fwd_diff``, from the primal's own arguments and results: see
+    :func:`loma.core.differentials.tensor_forward_signature`."""
+    names = Names(slot.name for slot in primal.params)
+    tangents: dict[str, str] = {}
+    found: list[Slot] = []
+    for slot, param in zip(primal.params, params, strict=True):
+        found.append(slot)
+        if slot.name not in tangents:
+            tangents[slot.name] = names.fresh(f"_t_{slot.name.lstrip('_')}")
+        if has_tangent(param.type):
+            found.append(replace(slot, name=tangents[slot.name]))
+    given: list[Slot] = []
+    for slot, type_ in zip(primal.results, results, strict=True):
+        given.append(slot)
+        if has_tangent(type_):
+            given.append(replace(slot, name=f"{slot.name}t"))
+    return Packing(tuple(found), tuple(given))
+
+
+def shown_names(function: Function, packings: Packings) -> Function:
+    """The head of a function with the program's own names of members: ``l.w``."""
+    shown = packings.shown
+    values: dict[str, Expr] = {name: Var(own, INT) for name, own in shown.items()}
+    params = tuple(
+        replace(
+            param, name=shown.get(param.name, param.name), type=substitute_type(param.type, values)
+        )
+        for param in function.params
+    )
+    return replace(function, params=params)

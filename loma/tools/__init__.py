@@ -1,0 +1,1 @@
+"""The command line, and what checks, measures and tunes compiled functions."""

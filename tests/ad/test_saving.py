@@ -1,0 +1,126 @@
+"""What forward parts keep for backward parts: ``save=`` and ``loma show --saved``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import loma
+from loma import pipeline
+from loma.ad import differentiate, split_pairs
+from loma.core.saving import SAVES, Save
+from loma.core.verify import verify
+from loma.frontend import parse
+from loma.tools.cli import main
+from loma.tools.kept import kept
+
+PROGRAM = """
+def outer(W : In[Tensor[I, R, O, K]], X : In[Tensor[B, R, K]]) -> Tensor[B, I, O]:
+    U : Tensor[B, I, R, O]
+    T : Tensor[B, I, O]
+    Y : Tensor[B, I, O]
+    U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)
+    T[b, i, o] = sum(exp(U[b, i, r, o]) for r in R)
+    Y[b, i, o] = T[b, i, o] * T[b, i, o]
+    return Y
+"""
+SIZES = {"I": 2, "R": 3, "O": 4, "K": 5, "B": 6}
+
+
+def names(save: Save) -> list[tuple[str, int | None]]:
+    stage = pipeline.program(PROGRAM, save=save)
+    return [(k.name, k.bytes) for k in kept(stage, "outer", SIZES) if k.kind == "saved"]
+
+
+def test_what_is_saved() -> None:
+    assert names("all") == [("T", 4 * 6 * 2 * 4), ("U", 4 * 6 * 2 * 3 * 4)]
+    assert names("auto") == [("T", 4 * 6 * 2 * 4)]  # the outer product is computed again
+    assert names("inputs") == []
+
+
+@pytest.mark.full
+def test_gradients_are_the_same() -> None:
+    """First derivatives, and second ones of what other tests do not differentiate twice."""
+    torch.manual_seed(0)
+    w = torch.randn(2, 3, 4, 5, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(6, 3, 5, dtype=torch.float64, requires_grad=True)
+
+    def derivatives(value: torch.Tensor, twice: bool) -> list[torch.Tensor]:
+        first = torch.autograd.grad(value.sum(), (w, x), create_graph=twice)
+        second = torch.autograd.grad(first[0].square().sum(), (w, x)) if twice else ()
+        return [value, *first, *second]
+
+    for save in SAVES:
+        twice = save == "all"
+        found = derivatives(loma.compile(PROGRAM, save=save).outer(w, x), twice)
+        value = torch.einsum("irok,brk->biro", w, x).exp().sum(2).square()
+        for own, other in zip(found, derivatives(value, twice), strict=True):
+            torch.testing.assert_close(own, other)
+
+
+OVERWRITTEN = """
+def step(x : Out[Tensor[N]], z : In[Tensor[N]]) -> Tensor[N]:
+    h : Tensor[N]
+    y : Tensor[N]
+    h[i] = 0.5 * z[i] + x[i]
+    y[i] = h[i] * h[i]
+    x[i] = h[i] / (1.0 + y[i])
+    return y
+"""
+
+
+@pytest.mark.parametrize("save", ["all", "auto"])
+def test_what_is_overwritten_is_not_read_again(save: Save) -> None:
+    """``h`` is cheap, but x is another when the backward part runs."""
+    z = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    start = torch.randn(5, dtype=torch.float64)
+    x = start.clone()
+    y = loma.compile(OVERWRITTEN, save=save).step(x, z)
+    h = 0.5 * z + start
+    (mine,) = torch.autograd.grad((x * y).sum(), z)
+    (theirs,) = torch.autograd.grad((h / (1.0 + h * h) * h * h).sum(), z)
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_results_of_a_call_are_declared_once() -> None:
+    text = """
+def product(x : In[Tensor[N]], w : In[Tensor[N]]) -> float:
+    return sum(x * w)
+d_product = rev_diff(product)
+def step(x : In[Tensor[N]], w : In[Tensor[N]], r : In[float]) -> Tensor[N]:
+    dx : Tensor[N]
+    dw : Tensor[N]
+    d_product(x, dx, w, dw, 1.0)
+    return w - r * dw
+"""
+    module, _ = split_pairs(differentiate(parse(text)), ["step"], save="inputs")
+    verify(module)
+
+
+def test_save_is_one_of_three() -> None:
+    with pytest.raises(ValueError, match="save must be one of auto, all, inputs, got 'some'"):
+        loma.compile(PROGRAM, save="some")  # type: ignore[arg-type]
+
+
+def test_show_saved(tmp_path: Path) -> None:
+    file = tmp_path / "outer.loma"
+    file.write_text(PROGRAM, encoding="utf-8")
+    sizes = [word for name, value in SIZES.items() for word in ("--size", f"{name}={value}")]
+    run = CliRunner().invoke(main, ["show", "--saved", str(file), "outer", *sizes])
+    assert run.exit_code == 0, run.output
+    assert "saved     T         192 bytes  Tensor[B, I, O]" in run.output
+    assert run.output.endswith("saved beside arguments and results: 192 bytes\n")
+    run = CliRunner().invoke(main, ["show", "--saved", "--json", str(file), "outer"])
+    assert [row["bytes"] for row in json.loads(run.output)["kept"]] == [None, None, None]
+    for words, message in (
+        ([str(file)], "--saved needs a FUNCTION"),
+        ([str(file), "outer", "--size", "Z=3"], "'outer' has no size 'Z': it has"),
+        ([str(file), "outer", "--size", "B=x"], "'B=x' is not name=an integer in the range 0<=x<="),
+    ):
+        run = CliRunner().invoke(main, ["show", "--saved", *words])
+        assert run.exit_code == 2
+        assert message in run.output

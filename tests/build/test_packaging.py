@@ -1,0 +1,170 @@
+"""What gets installed: every package and data file, nothing undeclared, the README's commands."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import runpy
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import setuptools
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from conftest import ROOT
+
+INSTALL = "python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e "
+README_COMMANDS = (
+    f"{INSTALL}. && .venv/bin/capsnet-loma",
+    f"{INSTALL}'.[test]' && .venv/bin/python -m pytest",
+)
+# Modules of one package that import another, which the first does not ask for.
+THROUGH = {"torch.utils.tensorboard": "tensorboard"}
+LINKS = ("frontend", "ad", "backends")
+
+
+@pytest.fixture(scope="module")
+def setup() -> dict[str, Any]:
+    """The arguments that setup.py calls setuptools.setup with."""
+    seen: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setuptools, "setup", lambda **arguments: seen.update(arguments))
+        runpy.run_path(str(ROOT / "setup.py"))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree that a wheel is made of."""
+    target = tmp_path_factory.mktemp("built")
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(target)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def _source_files() -> set[str]:
+    """Files of both import packages, links followed, as they are to be installed."""
+    files = set()
+    for top in ("loma", "capsnet_loma"):
+        for folder, folders, names in os.walk(ROOT / top, followlinks=True):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            files |= {
+                str((Path(folder) / name).relative_to(ROOT))
+                for name in names
+                if not name.endswith((".pyc", ".md"))
+            }
+    return files
+
+
+def test_links_are_relative_and_lead_into_the_checkout() -> None:
+    for name in LINKS:
+        assert (ROOT / "loma" / name).is_symlink()
+        assert os.readlink(ROOT / "loma" / name) == f"../{name}"
+
+
+def test_every_package_is_named(setup: dict[str, Any]) -> None:
+    packages = {
+        str(Path(file).parent).replace(os.sep, ".")
+        for file in _source_files()
+        if Path(file).name == "__init__.py"
+    }
+    assert set(setup["packages"]) == packages
+
+
+def test_every_file_is_installed(built: Path) -> None:
+    installed = {str(path.relative_to(built)) for path in built.rglob("*") if path.is_file()}
+    assert installed == _source_files()
+
+
+def test_the_installed_tree_imports_by_itself(built: Path, setup: dict[str, Any]) -> None:
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
+    code += "import loma; print(loma.__file__)"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *setup["packages"]],
+        cwd=built,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(built / "loma" / "__init__.py")
+
+
+@pytest.mark.parametrize("module", ["loma", "loma.core.ir", "loma.errors", "loma.tools.cli"])
+def test_torch_is_not_imported_before_it_is_needed(module: str) -> None:
+    code = f"import sys, {module}; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_commands_exist(setup: dict[str, Any]) -> None:
+    for script in setup["entry_points"]["console_scripts"]:
+        module, _, name = script.split("=")[1].partition(":")
+        assert callable(getattr(importlib.import_module(module), name)), script
+
+
+def test_everything_imported_is_declared(setup: dict[str, Any]) -> None:
+    declared = {canonicalize_name(Requirement(text).name) for text in setup["install_requires"]}
+    imported = set()
+    for file in _source_files():
+        if file.endswith(".py"):
+            imported |= _imports(ROOT / file)
+    ours = {"loma", "capsnet_loma", "__future__"}
+    distributions = metadata.packages_distributions()  # the import sklearn is of scikit-learn
+    foreign = {
+        canonicalize_name(distribution)
+        for name in imported - ours - set(sys.stdlib_module_names)
+        for distribution in distributions.get(name, [name])
+    }
+    assert foreign <= declared
+    unused = declared - foreign
+    assert not unused, f"declared, but never imported: {unused}"
+
+
+def _imports(path: Path) -> set[str]:
+    """Names of imported packages, and of those whose files are looked up."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(aliases):
+                names |= {alias.name.partition(".")[0] for alias in aliases}
+            case ast.ImportFrom("torch.utils.tensorboard", _, 0):
+                names |= {"torch", "tensorboard"}  # which torch leaves to be installed beside it
+            case ast.ImportFrom(str(module), _, 0):
+                names.add(THROUGH.get(module) or module.partition(".")[0])
+            case ast.Call(ast.Attribute(attr="find_spec"), [ast.Constant(str(name))]):
+                names.add(name.partition(".")[0])
+    return names
+
+
+def test_constraints_lie_within_the_declared_ranges(setup: dict[str, Any]) -> None:
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            pin = Requirement(line)
+            (specifier,) = pin.specifier
+            assert specifier.operator == "=="
+            pins[canonicalize_name(pin.name)] = specifier.version
+    for text in setup["install_requires"] + setup["extras_require"]["test"]:
+        requirement = Requirement(text)
+        assert pins[canonicalize_name(requirement.name)] in requirement.specifier, text
+
+
+def test_the_readme_gives_the_commands_that_ci_runs() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for command in README_COMMANDS:
+        assert command in readme
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    install = README_COMMANDS[1].partition(" && .venv/bin/python")[0]
+    assert install.replace("pip install", "pip install --quiet") in script
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,0 +1,116 @@
+"""``capsnet-loma profile``: processes, regression, agreement of the results, the picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import capsnet_loma.profiling.profile as profiling
+from capsnet_loma.profiling import processes
+from capsnet_loma.profiling.cases import SMALL_NETWORK
+from capsnet_loma.profiling.plots import plot_profile
+from capsnet_loma.profiling.processes import Checksums, Process, ProfileError, Version
+from capsnet_loma.profiling.profile import check_agreement, plan, profile, write_inputs
+from capsnet_loma.profiling.tensor_file import read_tensors, write_tensors
+
+
+def test_tensor_file_round_trip(tmp_path: Path) -> None:
+    tensors = {"a.weight": torch.randn(3, 4).t(), "scalar": torch.tensor(2.0)}
+    write_tensors(tmp_path / "t", {**tensors, "empty": torch.zeros(0, 3)})
+    read = read_tensors(tmp_path / "t")
+    assert list(read) == ["a.weight", "scalar", "empty"]
+    assert torch.equal(read["a.weight"], tensors["a.weight"])
+    assert torch.equal(read["scalar"], tensors["scalar"])
+    assert read["scalar"].shape == ()
+    assert read["empty"].shape == (0, 3)
+    (tmp_path / "other").write_bytes(b"PK\x03\x04")
+    with pytest.raises(ValueError, match="is not a file of tensors"):
+        read_tensors(tmp_path / "other")
+    (tmp_path / "t").write_bytes((tmp_path / "t").read_bytes()[:-4])
+    with pytest.raises(ValueError, match="ends before the last value of scalar"):
+        read_tensors(tmp_path / "t")
+
+
+@pytest.mark.parametrize("iteration_seconds", [1e-6, 0.01, 0.5, 2.0, 30.0])
+def test_plan_keeps_to_the_time(iteration_seconds: float) -> None:
+    counts, rounds = plan(iteration_seconds, 20.0)
+    assert len(counts) * rounds >= 6
+    shortest = 2 * 6 * iteration_seconds
+    assert sum(counts) * rounds * iteration_seconds <= max(20.0, shortest) * 1.01
+    assert counts[-1] >= 3 * counts[0]
+
+
+def test_all_versions(tmp_path: Path) -> None:
+    from capsnet_loma.native_program import build
+
+    result = profile(lambda: build(tmp_path), SMALL_NETWORK, batch=4, threads=1, seconds=0.2)
+    keys = [m.version.key for m in result.measurements]
+    assert keys[0] == "torch"
+    assert keys[-2:] == ["loma", "native"]
+    for m in result.measurements:
+        assert m.seconds.low <= m.seconds.slope <= m.seconds.high
+        assert m.peak_memory > 10 * 2**20
+        assert len({s.iterations for s in m.samples}) >= 3  # fewer on a slow machine
+    data = json.loads(json.dumps(result.to_json()))
+    assert data["versions"][0]["time_ratio"] == 1.0
+    plot_profile(result, tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_allocator_is_preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where jemalloc is installed, PyTorch runs with it too: here libm stands for it."""
+    monkeypatch.setattr(processes, "allocators", lambda: {"jemalloc": "libm.so.6"})
+    found = processes.versions(tmp_path / "inputs", SMALL_NETWORK, 1)
+    assert [v.label for v in found] == ["PyTorch", "PyTorch + jemalloc", "loma from Python"]
+    write_inputs(tmp_path / "inputs", SMALL_NETWORK, 2)
+    program = (
+        "import json, os\n"
+        "print(json.dumps({'loss': 1, 'gradients': {}}))\n"
+        "input()\n"
+        "print(json.dumps({'peak_memory': 'libm' in os.environ['LD_PRELOAD']}))"
+    )
+    version = dataclasses.replace(found[1], command=(found[1].command[0], "-c", program))
+    with Process(version, 1) as process:
+        assert process.end() == 1
+
+
+def test_another_result_is_refused() -> None:
+    first = Checksums(0.5, {"w": (0.1, 2.0)})
+    check_agreement([("PyTorch", first), ("loma", Checksums(0.500001, {"w": (0.10001, 2.0)}))])
+    for other, message in (
+        (Checksums(0.6, {"w": (0.1, 2.0)}), "loss 0.6, not 0.5"),
+        (Checksums(0.5, {"w": (0.2, 2.0)}), "gradient of w: sum and absolute sum"),
+        (Checksums(0.5, {}), "gradients of w in one of the two only"),
+        (Checksums(float("nan"), {"w": (0.1, 2.0)}), "loss nan, not 0.5"),
+        (Checksums(0.5, {"w": (float("nan"), 2.0)}), "gradient of w"),
+    ):
+        with pytest.raises(ProfileError, match="loma does not compute what PyTorch computes") as e:
+            check_agreement([("PyTorch", first), ("loma", other)])
+        assert message in str(e.value)
+
+
+def test_a_process_that_fails_is_named() -> None:
+    import sys
+
+    command = (sys.executable, "-c", "raise SystemExit('no weights here')")
+    with pytest.raises(ProfileError, match="the process of broken ended with exit code 1") as e:
+        Process(Version("broken", "broken", command), 1)
+    assert "no weights here" in str(e.value)
+
+
+def test_torch_worker_measures(tmp_path: Path) -> None:
+    write_inputs(tmp_path / "inputs", SMALL_NETWORK, 2)
+    (version, *_) = processes.versions(tmp_path / "inputs", SMALL_NETWORK, 1)
+    with Process(version, 1) as process:
+        sample = process.run(3)
+        peak = process.end()
+    assert sample.iterations == 3
+    assert sample.seconds > 0
+    assert sample.minor_faults >= 0
+    assert (sample.cache_misses is None) == (sample.cache_references is None)
+    assert peak > 50 * 2**20
+    assert profiling.processor()

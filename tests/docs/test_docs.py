@@ -1,0 +1,154 @@
+"""What the documentation shows is what happens: its programs compile, its sessions are replayed.
+
+A page is a sequence of blocks, and its blocks are run in order in an empty folder:
+
+=============  =================================================================================
+``loma``       a program: it compiles, with its derivatives. A name after it is that of a file.
+``python``     is run
+``pycon``      a session at Python's prompt: statements, and what each prints
+``console``    commands after ``$``, and what each prints
+``text``       is a file, where a name follows
+=============  =================================================================================
+
+``pytest --update-golden`` writes what they print into the pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import gc
+import doctest
+import io
+import linecache
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from conftest import ROOT
+from loma import memory
+from loma.ad import differentiate
+from loma.config import OPTIMISATIONS
+from loma.core.printer import print_function
+from loma.frontend import parse
+from loma.tools.cli import main
+
+BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGES = (
+    "docs/tutorial.md", "docs/tensors.md", "docs/language.md", "docs/compat.md",
+    "docs/python.md", "docs/performance.md", "docs/capsnet.md",
+)  # fmt: skip
+
+
+class Page:
+    """Replays a page's blocks. Names that its Python statements make last to the page's end."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+
+    def replayed(self, text: str) -> str:
+        """The page with what its blocks print now."""
+        return BLOCK.sub(self._block, text)
+
+    def _block(self, block: re.Match[str]) -> str:
+        kind, name, text = block.groups()
+        match kind:
+            case "loma":
+                differentiate(parse(text, name or "<text>"))
+                if name:
+                    Path(name).write_text(text, encoding="utf-8")
+            case "text" if name:
+                Path(name).write_text(text, encoding="utf-8")
+            case "python":
+                self._statements(text)
+            case "pycon":
+                text = "".join(self._session(text))
+            case "console":
+                text = "".join(self._commands(text))
+        return f"```{kind}{f' {name}' if name else ''}\n{text}```"
+
+    def _statements(self, text: str) -> None:
+        name = f"<block {len(linecache.cache)}>"  # a file's name for those who read their source
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        exec(compile(text, name, "exec"), self.names)
+
+    def _session(self, text: str) -> Iterator[str]:
+        gc.collect()  # what pages say of memory does not depend on when others' garbage is freed
+        for part in doctest.DocTestParser().parse(text):
+            if isinstance(part, str):
+                yield part
+                continue
+            first, *more = part.source.splitlines()
+            yield f">>> {first}\n" + "".join(f"... {line}\n" for line in more)
+            yield self._printed(part.source)
+
+    def _printed(self, statement: str) -> str:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            try:
+                exec(compile(statement, "<page>", "single"), self.names)
+            except Exception as error:
+                print(f"Traceback (most recent call last):\n  ...\n{type(error).__name__}: {error}")
+        return out.getvalue()
+
+    def _commands(self, text: str) -> Iterator[str]:
+        for line in text.splitlines():
+            if line.startswith("$ "):
+                program, *args = shlex.split(line[2:])
+                assert program == "loma", f"only the command loma is replayed: {line}"
+                yield f"{line}\n{CliRunner().invoke(main, args).output}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_show_what_happens(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOMA_SPECIALISATIONS", "8")
+    page = ROOT / name
+    text = page.read_text(encoding="utf-8")
+    gc.collect()
+    memory.release()  # the pool begins as in a process of its own
+    gc.disable()  # as long as the page runs, but where it is asked for: between lines that count
+    try:
+        replayed = Page().replayed(text)
+    finally:
+        gc.enable()
+    if request.config.getoption("--update-golden"):
+        page.write_text(replayed, encoding="utf-8")
+    elif replayed != text:
+        lines = difflib.unified_diff(
+            text.splitlines(), replayed.splitlines(), name, "happens now", lineterm=""
+        )
+        pytest.fail("\n".join([f"{name} is out of date:", *lines]), pytrace=False)
+
+
+def programs(name: str) -> list[str]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return [block[3] for block in BLOCK.finditer(text) if block[1] == "loma"]
+
+
+def test_the_readme_shows_the_adjoint_that_is_generated() -> None:
+    program, adjoint, scalar = programs("README.md")
+    for text in (adjoint, scalar):
+        differentiate(parse(text))
+    module = differentiate(parse(program))
+    assert print_function(module.function("d_per_pixel")).strip() == adjoint.strip()
+
+
+def test_every_optimisation_is_described() -> None:
+    text = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\* ((?:`\w+`(?:, )?)+):", text, re.MULTILINE)
+    names = [name for line in listed for name in re.findall(r"\w+", line)]
+    assert sorted(names) == sorted(OPTIMISATIONS)
+
+
+def test_links_lead_somewhere() -> None:
+    for page in (ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

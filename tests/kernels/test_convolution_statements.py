@@ -1,0 +1,191 @@
+"""Index statements that become calls of convolutions, and those that must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
+from oracle import Program, check, close
+from torch import Tensor
+
+import loma
+from loma.tools import cli
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A function that one statement fills, beside PyTorch's; ``shapes`` that it is tried with."""
+
+    name: str
+    image: str
+    other: str
+    result: str
+    statement: str
+    reference: Callable[[Tensor, Tensor], Tensor]
+    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+    @property
+    def text(self) -> str:
+        return (
+            f"def {self.name}(x : In[Tensor[{self.image}]], k : In[Tensor[{self.other}]]"
+            f") -> Tensor[{self.result}]:\n    y : Tensor[{self.result}]\n"
+            f"    {self.statement}\n    return y\n"
+        )
+
+
+def _transposed(x: Tensor, k: Tensor) -> Tensor:
+    return F.conv_transpose2d(x, k, stride=(2, 3))
+
+
+CASES = (
+    Case(
+        "strided", "B, C, H, W", "O, C, P, Q", "B, O, (H - P) // 2 + 1, (W - Q) // 3 + 1",
+        "y[b, o, h, w] += x[b, c, 2*h + p, 3*w + q] * k[o, c, p, q]",
+        lambda x, k: F.conv2d(x, k, stride=(2, 3)),
+        (((2, 3, 7, 8), (4, 3, 3, 2)), ((1, 1, 1, 1), (1, 1, 1, 1)), ((2, 3, 4, 9), (4, 3, 1, 5)),
+         ((0, 3, 7, 8), (4, 3, 3, 2)), ((2, 0, 7, 8), (4, 0, 3, 2)), ((2, 3, 7, 8), (0, 3, 3, 2)),
+         ((2, 3, 2, 8), (4, 3, 3, 2)), ((2, 3, 5, 8), (4, 3, 0, 2))),
+    ),
+    Case(
+        "dilated", "B, H, C", "P, O, C", "O, H - 3 * (P - 1), B",
+        "y[o, h, b] += k[p, o, c] * x[b, h + 3*p, c]",
+        lambda x, k: F.conv1d(
+            x.transpose(1, 2), k.permute(1, 2, 0), dilation=3
+        ).permute(1, 2, 0),
+        (((2, 9, 3), (3, 4, 3)), ((1, 1, 1), (1, 1, 1)), ((3, 7, 2), (2, 2, 2))),
+    ),
+    Case(
+        "padded", "B, C, H, W", "O, C, 3, Q", "B, O, H, W + Q + 1",
+        "y[b, o, h, w] += zero_pad(x[b, c, h + p - 1, w + q - Q]) * k[o, c, p, q]",
+        lambda x, k: F.conv2d(F.pad(x, (k.shape[3], k.shape[3])), k, padding=(1, 0)),
+        (((2, 3, 5, 4), (4, 3, 3, 2)), ((1, 1, 1, 1), (1, 1, 3, 1)), ((2, 2, 2, 7), (2, 2, 3, 5))),
+    ),
+    Case(
+        "shifted", "B, C, H", "O, C, P", "B, O, H - P - 1",
+        "y[b, o, h] += x[b, c, h + p + 1] * k[o, c, p]",
+        lambda x, k: F.conv1d(x[:, :, 1:-1], k),
+        (((2, 3, 9), (4, 3, 3)), ((1, 2, 4), (1, 2, 2))),
+    ),
+    Case(
+        "mirrored", "B, C, H", "O, C, P", "B, O, H - P + 1",
+        "y[b, o, h] += x[b, c, h - p + P - 1] * k[o, c, p]",
+        lambda x, k: F.conv1d(x, k.flip(2)),
+        (((2, 3, 9), (4, 3, 3)), ((1, 2, 2), (1, 2, 2))),
+    ),
+    Case(
+        "transposed", "B, O, U, V", "O, C, P, Q", "B, C, 2*U + P - 2, 3*V + Q - 3",
+        "y[b, c, 2*u + p, 3*v + q] += x[b, o, u, v] * k[o, c, p, q]", _transposed,
+        (((2, 3, 4, 5), (3, 4, 2, 3)), ((1, 1, 1, 1), (1, 1, 3, 4)), ((2, 3, 2, 1), (3, 2, 4, 5))),
+    ),
+)  # fmt: skip
+TRIALS = [(case, shapes) for case in CASES for shapes in case.shapes]
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return Program([case.text for case in CASES])
+
+
+def _ids(value: object) -> str:
+    return value.name if isinstance(value, Case) else str(value).replace(" ", "")
+
+
+def _empty(case: Case, x: Tensor, k: Tensor) -> bool:
+    return 0 in (*x.shape, *k.shape) or (case.name == "strided" and x.shape[2] < k.shape[2])
+
+
+@pytest.mark.parametrize(("case", "shapes"), TRIALS, ids=_ids)
+def test_values_and_gradients(program: Program, case: Case, shapes: Any) -> None:
+    x, k = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    if not _empty(case, x, k):
+        check(program, case.name, [x, k], case.reference, second=False)
+        return
+    x, k = x.requires_grad_(), k.requires_grad_()
+    y = program.compiled(case.name)(x, k)
+    expected = program.value(case.name, [x.detach(), k.detach()])[0]
+    close(y.detach(), torch.as_tensor(expected))
+    assert not any(g.any() for g in torch.autograd.grad(y.sum(), [x, k]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=_ids)
+def test_float32_and_any_strides(program: Program, case: Case) -> None:
+    x, k = (torch.randn(shape, dtype=torch.float64) for shape in case.shapes[0])
+    y = program.compiled(case.name)(
+        x.float().transpose(0, -1).contiguous().transpose(0, -1),
+        k.float()[..., None].expand(*k.shape, 2)[..., 1],
+    )
+    assert y.dtype == torch.float32
+    assert y.is_contiguous()
+    close(y.double(), case.reference(x, k), 1e-5)
+
+
+def _text(source: str, folder: Path) -> str:
+    """The C++ of a program and its derivatives."""
+    file = folder / "program.loma"
+    file.write_text(source)
+    shown = CliRunner().invoke(cli.main, ["show", "--stage", "cpp", str(file)])
+    assert shown.exit_code == 0, shown.output
+    return shown.output
+
+
+@pytest.mark.parametrize("case", CASES, ids=_ids)
+def test_calls_take_the_place_of_loops(case: Case, tmp_path: Path) -> None:
+    text = _text(f"{case.text}d_{case.name} = rev_diff({case.name})\n", tmp_path)
+    assert "loma::correlate(" in text
+    assert "_loop1" not in text
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "y[b, c, h] += x[b, c, h + p] * k[c, p]",  # each channel for itself
+        "y[b, c, h] += x[b, c, h + p] * k[c, p] * k[c, p]",
+        "y[b, c, h] += x[b, c, h + p] * k[c, p] if h > 2 else 0.0",
+        "y[b, c, h] = max(x[b, c, h + p] * k[c, p] for p in P)",
+    ],
+)
+def test_loops_remain(statement: str, tmp_path: Path) -> None:
+    text = _text(
+        "def f(x : In[Tensor[B, C, H]], k : In[Tensor[C, P]]) -> Tensor[B, C, H - P + 1]:\n"
+        f"    y : Tensor[B, C, H - P + 1]\n    {statement}\n    return y\n",
+        tmp_path,
+    )
+    assert "loma::correlate(" not in text
+    assert "loma::spread(" not in text
+
+
+def test_the_last_value_stays_where_values_are_assigned() -> None:
+    module = loma.compile("""
+def f(g : In[Tensor[B, O, U]], k : In[Tensor[O, C, 2]], old : In[Tensor[B, C, 2 * U]]
+      ) -> Tensor[B, C, 2 * U]:
+    y : Tensor[B, C, 2 * U]
+    y[b, c, u] = old[b, c, u]
+    y[b, c, 2*u + p] = sum(g[b, o, u] * k[o, c, p] for o in O)
+    return y
+""")
+    g, k, old = torch.randn(2, 3, 4), torch.randn(3, 5, 2), torch.randn(2, 5, 8)
+    expected = torch.einsum("bou,ocp->bcup", g, k).flatten(2)
+    torch.testing.assert_close(module.f(g, k, old), expected)
+
+
+def test_messages_are_those_of_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "def f(x : In[Tensor[B, C, H]], k : In[Tensor[O, C, P]], n : In[int]) -> Tensor[B, O, n]:\n"
+        "    y : Tensor[B, O, n]\n    y[b, o, h] += x[b, c, h + p] * k[o, c, p]\n    return y\n"
+    )
+    found = []
+    for value in ("1", "-contraction"):
+        monkeypatch.setenv("LOMA_OPT", value)
+        module = loma.compile(text)
+        x, k = torch.randn(2, 3, 8), torch.randn(4, 3, 3)
+        close(module.f(x, k, 5), F.conv1d(x, k)[:, :, :5], 1e-5)
+        with pytest.raises(ValueError, match=r"subscript 'h \+ p'") as error:
+            module.f(x, k, 7)
+        found.append(str(error.value))
+    assert found[0] == found[1]

@@ -1,0 +1,89 @@
+"""``loma show --stage kernels``: what fusion makes of programs, as golden files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from index_cases import CASES as INDEX_CASES
+
+from loma import pipeline
+from loma.backends import libtorch
+from loma.backends.libtorch import codegen
+from loma.core.ir import is_tensor_function
+
+CAPSNET = Path(__file__).resolve().parents[2] / "capsnet_loma"
+# The shared index is the last dimension of every tensor, so iterations are blocks of its values.
+BLOCKED = """
+def blocked(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:
+    h : Tensor[N]
+    y : Tensor[N]
+    for t in range(n):
+        h[i] = tanh(0.5 * h[i] + x[i])
+        y[i] += h[i] * h[i]
+    return y
+"""
+# Statements that share nothing: loops of their own, calls of the library, loops on one thread.
+ALONE = """
+def step(y : In[Tensor[N, M]]) -> Tensor[N, M]:
+    z : Tensor[N, M]
+    z[i, j] = sum(y[k, j] for k in range(i))
+    return z
+
+def alone(
+    x : In[Tensor[N, M]], w : In[Tensor[M, M]], s : In[Tensor[B, C, H, W]],
+    k : In[Tensor[O, C, P, Q]], at : In[IntTensor[N]], n : In[int],
+) -> tuple[Tensor[N, M], Tensor[B, O, H - P + 1, W - Q + 1], Tensor[N], float]:
+    y : Tensor[N, M]
+    z : Tensor[B, O, H - P + 1, W - Q + 1]
+    r : Tensor[N]
+    if n > 0:
+        y[i, j] += x[i, l] * w[l, j]
+    elif n < 0:
+        z[b, o, h, v] += s[b, c, h + p, v + q] * k[o, c, p, q]
+    else:
+        y[i, j] = x[i, j]
+    for t in range(n):
+        y = step(y)
+        r[at[i]] += y[i, t]
+    for t in range(1, N):
+        r[t] = r[t - 1] * x[t, 0]
+    return y, z, r, sum(r[i] * r[i] for i in N)
+"""
+CASES = {
+    "squash": ("squash", (CAPSNET / "squash.loma").read_text(encoding="utf-8")),
+    "routing": ("routing", (CAPSNET / "digit_capsules.loma").read_text(encoding="utf-8")),
+    "tiled": (
+        "digit_capsules__backward",
+        (CAPSNET / "digit_capsules.loma").read_text(encoding="utf-8"),
+    ),
+    "blocked": ("blocked", BLOCKED),
+    "alone": ("alone", ALONE),
+}
+WORDS = {
+    "squash": "parallel ",
+    "routing": "private ",
+    "tiled": "tiles of ",
+    "blocked": "private h : Tensor[i_count",
+    "alone": "# parallel over ",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels(name: str, golden: Callable[[str, str], None]) -> None:
+    function, text = CASES[name]
+    shown = pipeline.stage_text(text, "kernels", function)
+    assert WORDS[name] in shown
+    golden(f"kernels_{name}.loma", shown)
+
+
+def test_the_code_shares_among_threads_what_is_said_to_be_shared() -> None:
+    for case in INDEX_CASES[::4]:
+        module = pipeline.program(case.text).module
+        for function in filter(is_tensor_function, module.functions):
+            shown = libtorch.kernels_text(function, module)
+            code = codegen.lower_function(function, module)
+            counts = re.findall(r"loma::parallel\((?:.* \? )?(.*?)(?: : 0)?, ", code)
+            assert shown.count("# parallel over ") == len([c for c in counts if c != "1"]), shown

@@ -1,0 +1,220 @@
+"""Sums in tiles of vectors: lengths around a tile's, any number of threads, NaN and infinity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import loma
+
+LENGTHS = (0, 1, 7, 8, 15, 16, 17, 63, 64, 65, 129)
+
+# Under no_diff: nothing here calls backward functions, which would have to be compiled.
+PROGRAM = """
+def by_rows(a : In[Tensor[N, K]], b : In[Tensor[K, M]], c : In[Tensor[M]]) -> Tensor[N, M]:
+    y : Tensor[N, M]
+    y[i, j] += no_diff(a[i, k] * b[k, j] * c[j])
+    return y
+
+def dots(a : In[Tensor[N, R, M]], v : In[Tensor[N, M]]) -> tuple[Tensor[N, R], float]:
+    y : Tensor[N, R]
+    s : float = 0.0
+    y[i, r] = no_diff(sum(a[i, r, j] * v[i, j] for j in M))
+    s += no_diff(a[i, r, j] * v[i, j])
+    return y, s
+
+def extremes(
+    x : In[Tensor[K, M]]
+) -> tuple[Tensor[M], Tensor[K], Tensor[M], Tensor[K], Tensor[M], Tensor[K]]:
+    a : Tensor[M]
+    b : Tensor[K]
+    c : Tensor[M]
+    d : Tensor[K]
+    e : Tensor[M]
+    f : Tensor[K]
+    a[j] = no_diff(max(x[k, j] for k in K))
+    b[k] = no_diff(max(x[k, j] for j in M))
+    c[j] = no_diff(min(x[k, j] for k in K))
+    d[k] = no_diff(min(x[k, j] for j in M))
+    e[j] = no_diff(prod(x[k, j] for k in K))
+    f[k] = no_diff(prod(x[k, j] for j in M))
+    return a, b, c, d, e, f
+
+def positions(x : In[Tensor[K, M]], z : In[Tensor[N, K, M]], t : In[IntTensor[K, M]]
+              ) -> tuple[IntTensor[M], IntTensor[M], IntTensor[M], IntTensor[N, M], IntTensor[M],
+                         IntTensor[K], IntTensor[N], IntTensor[K]]:
+    a : IntTensor[M]
+    b : IntTensor[M]
+    c : IntTensor[M]
+    d : IntTensor[N, M]
+    e : IntTensor[M]
+    f : IntTensor[K]
+    g : IntTensor[N]
+    h : IntTensor[K]
+    a[j] = argmax(x[k, j] for k in K)
+    b[j] = argmin(x[k, j] for k in K)
+    c[j] = argmax(z[n, k, j] for k in K for n in N)
+    d[n, j] = argmin(z[n, k, j] for k in K)
+    e[j] = argmax(t[k, j] for k in K)
+    f[k] = argmin(x[k, j] for j in M)
+    g[n] = argmax(z[n, k, j] for k in K for j in M)
+    h[k] = argmin(t[k, j] for j in M)
+    return a, b, c, d, e, f, g, h
+
+def windows(
+    x : In[Tensor[C, M]], k : In[Tensor[P, C, M]]
+) -> tuple[Tensor[C, M], Tensor[P, C], Tensor[P, C, M]]:
+    y : Tensor[C, M]
+    s : Tensor[P, C]
+    g : Tensor[P, C, M]
+    y[c, w] += no_diff(zero_pad(x[c, w + p - 2]) * k[p, c, w])
+    s[p, c] += no_diff(zero_pad(x[c, w + p - 2]) * zero_pad(x[c - 1, w]))
+    g[p, c, w] = no_diff(sum(zero_pad(x[c + q - 1, w + p - 2]) * x[c, w] for q in range(3)))
+    return y, s, g
+
+def shared(w : In[Tensor[I, R, K, O]], x : In[Tensor[B, R, K]]) -> Tensor[B, I, R, O]:
+    u : Tensor[B, I, R, O]
+    u[b, i, r, o] += no_diff(exp(w[i, r, k, o]) * x[b, r, k] * x[b, r, k])
+    return u
+
+def across(x : In[Tensor[B, M, N]], z : In[Tensor[N]]) -> Tensor[B, N, M]:
+    y : Tensor[B, N, M]
+    y[b, j, i] = no_diff(x[b, i, j] * 2.0 + z[j])
+    return y
+
+def counted(t : In[IntTensor[K, M]]) -> tuple[IntTensor[M], IntTensor[K]]:
+    a : IntTensor[M]
+    b : IntTensor[K]
+    a[j] = sum(t[k, j] * k for k in K)
+    b[k] = max(t[k, j] for j in M)
+    return a, b
+"""
+
+
+@pytest.fixture(scope="module")
+def program() -> loma.LomaModule:
+    return loma.compile(PROGRAM)
+
+
+@pytest.fixture(autouse=True)
+def _same_threads_after() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def _windows(x: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    taps, (rows, length) = k.shape[0], x.shape
+    padded = F.pad(x, (2, taps, 0, 0))
+    moved = torch.stack([padded[:, p : p + length] for p in range(taps)])
+    above = F.pad(moved, (0, 0, 1, 1))
+    near = above[:, :-2] + above[:, 1:-1] + above[:, 2:]
+    return (moved * k).sum(0), (moved * F.pad(x, (0, 0, 1, 0))[:rows]).sum(2), near * x
+
+
+def _cases(length: int, dtype: torch.dtype) -> list[tuple[str, list[Tensor], Callable[..., Any]]]:
+    def leaf(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=dtype)
+
+    cases: list[tuple[str, list[Tensor], Callable[..., Any]]] = [
+        ("by_rows", [leaf(3, 70), leaf(70, length), leaf(length)], lambda a, b, c: (a @ b * c,)),
+        ("dots", [leaf(2, 3, length), leaf(2, length)],
+         lambda a, v: ((a * v[:, None]).sum(2), (a * v[:, None]).sum())),
+        ("windows", [leaf(3, length), leaf(5, 3, length)], _windows),
+        ("shared", [leaf(2, 9, 3, length), leaf(4, 9, 3)],
+         lambda w, x: (torch.einsum("irko,brk->biro", w.exp(), x * x),)),
+        ("across", [leaf(2, length, 33), leaf(33)],
+         lambda x, z: (x.transpose(1, 2) * 2.0 + z[:, None],)),
+    ]  # fmt: skip
+    if length:
+        cases.append(("extremes", [leaf(5, length)], lambda x: (
+            x.amax(0), x.amax(1), x.amin(0), x.amin(1), x.prod(0), x.prod(1))))  # fmt: skip
+    return cases
+
+
+def _results(value: Any) -> tuple[Tensor, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_any_length(program: loma.LomaModule, length: int, dtype: torch.dtype) -> None:
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-11
+    for name, args, reference in _cases(length, dtype):
+        found = _results(getattr(program, name)(*args))
+        for value, right in zip(found, reference(*args), strict=True):
+            value = torch.as_tensor(value, dtype=dtype)
+            scale = 1 + float(right.abs().max()) if right.numel() else 1.0
+            assert torch.allclose(value, right, rtol=tolerance, atol=tolerance * scale), name
+
+
+@pytest.mark.parametrize("length", LENGTHS[1:])
+def test_integers(program: loma.LomaModule, length: int) -> None:
+    numbers = torch.randint(-9, 9, (5, length))
+    sums, largest = program.counted(numbers)
+    assert torch.equal(sums, (numbers * torch.arange(5)[:, None]).sum(0))
+    assert torch.equal(largest, numbers.amax(1))
+
+
+def test_any_number_of_threads(program: loma.LomaModule) -> None:
+    for name, args, _ in [*_cases(129, torch.float32), *_cases(4111, torch.float32)]:
+        found = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(_results(getattr(program, name)(*args)))
+        for other in found[1:]:
+            for value, first in zip(other, found[0], strict=True):
+                assert torch.equal(torch.as_tensor(value), torch.as_tensor(first)), name
+
+
+@pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("place", [0, 15, 16, 66])
+def test_nan_and_infinity(program: loma.LomaModule, special: float, place: int) -> None:
+    x = torch.randn(5, 67)
+    x[2, place] = special
+    for value, right in zip(
+        program.extremes(x),
+        (x.amax(0), x.amax(1), x.amin(0), x.amin(1), x.prod(0), x.prod(1)),
+        strict=True,
+    ):
+        assert torch.allclose(value, right, equal_nan=True)
+    kernel = torch.zeros(5, 5, 67)
+    kernel[0, :, 0] = special  # where the window leaves the row: zero times it is NaN
+    found = program.windows(torch.randn(5, 67), kernel)[0]
+    assert torch.isnan(found[:, 0]).all()
+    assert torch.isfinite(found[:, 1:]).all()
+    dots, total = program.dots(x[:, None].contiguous(), torch.ones(5, 67))
+    assert torch.equal(torch.isfinite(dots[:, 0]), torch.isfinite(x).all(1))
+    assert not torch.isfinite(torch.as_tensor(total))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("values", ["equal", "infinite", "nan"])
+def test_positions(program: loma.LomaModule, length: int, dtype: torch.dtype, values: str) -> None:
+    """The first of equal elements, and the first NaN before all."""
+    x, z = torch.randn(5, length, dtype=dtype).round(), torch.randn(3, 5, length, dtype=dtype)
+    for tensor in (x, z):
+        if values != "equal":
+            tensor[torch.rand_like(tensor) < 0.5] = -torch.inf
+            tensor[torch.rand_like(tensor) < 0.3] = torch.inf
+        if values == "nan":
+            tensor[torch.rand_like(tensor) < 0.2] = torch.nan
+    t = torch.randint(-2, 2, (5, length)) * (2**62 if values == "infinite" else 1)
+    if length == 0:
+        return  # rows of nothing have no extreme: tests/kernels/test_index_statements.py
+    if values == "infinite":
+        x[:, ::2], t[:, ::2] = -torch.inf, -(2**63)
+    expected = (
+        x.numpy().argmax(0), x.numpy().argmin(0),
+        z.transpose(0, 1).flatten(0, 1).numpy().argmax(0), z.numpy().argmin(1),
+        t.numpy().argmax(0), x.numpy().argmin(1), z.flatten(1).numpy().argmax(1),
+        t.numpy().argmin(1),
+    )  # fmt: skip
+    for found, right in zip(program.positions(x, z, t), expected, strict=True):
+        assert torch.equal(found, torch.from_numpy(right))

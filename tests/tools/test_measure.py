@@ -1,0 +1,172 @@
+"""loma.tools.measure: the statistics against known values, the kernel's counters for
+plausibility."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import subprocess
+import sys
+import time
+
+import pytest
+
+from conftest import ROOT
+from loma.tools import measure
+
+
+class Clock:
+    """Stands in for the module ``time``: passes only when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(measure, "time", self)
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_interleaved_medians_give_medians_and_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    calls: list[str] = []
+
+    def short() -> None:
+        calls.append("short")
+        clock.now += 2
+
+    def long() -> None:
+        calls.append("long")
+        clock.now += 20 if calls.count("long") < 5 else 1000
+
+    timings = measure.interleaved_medians({"short": short, "long": long}, rounds=4, warmup=1)
+    assert calls == ["short", "long", *["short", "long", "long", "short"] * 2]
+    assert [len(samples) for samples in timings.samples.values()] == [4, 4]
+    assert timings.samples["long"] == (20, 20, 20, 1000)
+    assert (timings.median("short"), timings.median("long")) == (2, 20)
+    assert timings.ratio("long", "short") == 10.0
+    assert timings.ratio("short", "short") == 1.0
+
+
+def test_short_calls_are_repeated_within_a_sample_and_collection_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    calls = 0
+    enabled: list[bool] = []
+
+    def call() -> None:
+        nonlocal calls
+        calls += 1
+        clock.now += 2**-20
+        enabled.append(gc.isenabled())
+
+    timings = measure.interleaved_medians({"call": call}, rounds=2, min_seconds=2**-10)
+    assert calls > 2 * 2**10  # of each sample, beside those that find out how many it takes
+    assert timings.median("call") == 2**-20
+    assert not enabled[-1]
+    assert gc.isenabled()
+
+
+def test_rounds_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
+        measure.interleaved_medians({"call": time.time}, rounds=0)
+
+
+@pytest.mark.parametrize(
+    ("probability", "degrees", "expected"),
+    [  # the usual table of Student's t
+        (0.95, 1, 6.313752),
+        (0.95, 2, 2.919986),
+        (0.95, 3, 2.353363),
+        (0.95, 10, 1.812461),
+        (0.975, 4, 2.776445),
+        (0.995, 7, 3.499483),
+        (0.95, 120, 1.657651),
+        (0.05, 10, -1.812461),
+    ],
+)
+def test_student_t_quantile(probability: float, degrees: int, expected: float) -> None:
+    assert measure.student_t_quantile(probability, degrees) == pytest.approx(expected, abs=1e-6)
+
+
+def test_linear_fit_of_a_line_is_exact() -> None:
+    fit = measure.linear_fit([1, 2, 4, 8], [3.5, 5.5, 9.5, 17.5])
+    assert fit.slope == pytest.approx(2.0)
+    assert fit.intercept == pytest.approx(1.5)
+    assert fit.low == pytest.approx(2.0)
+    assert fit.high == pytest.approx(2.0)
+
+
+def test_linear_fit_has_the_textbook_interval() -> None:
+    # Worked by hand: residuals 0.06, -0.13, 0.08, -0.01; their squares add up to 0.027; Sxx is 5.
+    fit = measure.linear_fit([1, 2, 3, 4], [2.1, 3.9, 6.1, 8.0], confidence=0.90)
+    assert fit.slope == pytest.approx(1.99)
+    half = 2.919986 * (0.027 / 2.0 / 5.0) ** 0.5
+    assert fit.high - fit.slope == pytest.approx(half, rel=1e-4)
+    assert fit.slope - fit.low == pytest.approx(half, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([1, 2], [1.0, 2.0], "needs 3 points, got 2"),
+        ([1, 1, 1], [1.0, 2.0, 3.0], "two different iteration counts"),
+        ([1, 2, 3], [1.0, 2.0], "x has 3 values and y has 2"),
+    ],
+)
+def test_linear_fit_refuses(x: list[float], y: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        measure.linear_fit(x, y)
+
+
+def test_page_faults_count_touched_pages() -> None:
+    before = measure.page_faults()
+    pages = 512
+    with mmap.mmap(-1, pages * mmap.PAGESIZE) as block:
+        for page in range(pages):
+            block[page * mmap.PAGESIZE] = 1
+        faults = measure.page_faults() - before
+    if faults.total == 0:
+        pytest.skip("this kernel does not count page faults")
+    # Huge pages may make it one fault.
+    assert faults.minor >= 1
+
+
+def test_peak_memory_is_that_of_this_process_alone() -> None:
+    block = bytearray(64 * 2**20)
+    mine = measure.peak_memory()
+    assert mine >= len(block)
+    code = "from loma import measure; print(measure.peak_memory())"
+    child = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert 2**20 < int(child.stdout) < 64 * 2**20 + 2**25
+
+
+def test_machine_describes_itself() -> None:
+    machine = measure.machine()
+    assert machine.processor
+    assert machine.system
+    assert machine.cores >= 1
+    assert machine.cpus >= 1
+    assert machine.memory > 2**20
+
+
+def test_cache_counters_count_or_say_why_not() -> None:
+    with measure.CacheCounters() as counters:
+        sum(bytearray(2**20))
+    if counters.counts is None:
+        assert counters.reason.startswith("cache counters are not available on this machine: ")
+    else:
+        assert counters.counts.references >= 0.0
+        assert counters.counts.misses >= 0.0
+        assert counters.reason == ""
+
+
+def test_measuring_imports_neither_torch_nor_numpy() -> None:
+    code = "import sys; import loma.tools.measure; "
+    code += "print({'torch', 'numpy'} & set(sys.modules) or 'none')"
+    child = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert child.stdout.strip() == "none"
