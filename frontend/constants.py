@@ -21,12 +21,14 @@ Number = int | float
 LARGEST = 2**63 - 1
 
 
+def truncated(a: int, b: int) -> int:
+    """``a / b`` of ints, toward zero."""
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
 def _divide(a: Number, b: Number) -> Number:
-    """``/`` on ints is toward zero."""
-    if isinstance(a, int) and isinstance(b, int):
-        quotient = abs(a) // abs(b)
-        return quotient if (a < 0) == (b < 0) else -quotient
-    return a / b
+    return truncated(a, b) if isinstance(a, int) and isinstance(b, int) else a / b
 
 
 def _power(a: Number, b: Number) -> Number:

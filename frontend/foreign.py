@@ -8,6 +8,12 @@ from __future__ import annotations
 # As programs call them.
 MODULES = ("torch", "np", "numpy", "math", "cmath", "F", "nn", "jnp", "jax", "tf")
 
+_NUMBERS = {
+    "pi": "3.141592653589793", "e": "2.718281828459045", "tau": "6.283185307179586",
+    "euler_gamma": "0.5772156649015329", "inf": "1e400",
+}  # fmt: skip
+INFINITY = "1e400 is infinity, and -1e400 below all numbers"
+
 # For numbers x and y, and for tensors.
 EVERYWHERE = {
     "acosh": "log(x + sqrt(x * x - 1.0))",
@@ -32,7 +38,7 @@ EVERYWHERE = {
     "hardtanh": "clamp(x, -1.0, 1.0)",
     "hypot": "sqrt(x * x + y * y)",
     "log10": "0.3010299956639812 * log2(x)",
-    "logaddexp": "log(exp(x) + exp(y))",
+    "logaddexp": "y + softplus(x - y)",
     "logical_and": "x and y",
     "logical_not": "not x",
     "logical_or": "x or y",
@@ -195,6 +201,15 @@ _BY_NAME = {name: hint for hint, names in _HINTS.items() for name in names}
 def is_foreign(name: str) -> bool:
     name = name.rstrip("_")  # of what works in place
     return name in EVERYWHERE or name in ON_ELEMENTS or name in _BY_NAME or name in _NOTHING
+
+
+def constant(name: str) -> str | None:
+    """A hint for a number that modules have."""
+    if name not in _NUMBERS:
+        return None
+    return (
+        f"write a constant at the top level of the file: {name.upper()} : float = {_NUMBERS[name]}"
+    )
 
 
 def instead(name: str, of_tensor: bool) -> str | None:

@@ -24,6 +24,7 @@ from loma.frontend.members import Layouts
 from loma.frontend.order import sort_calls, sort_derivatives, sort_structs
 from loma.frontend.own_derivatives import check_own_derivatives, unused_by_forward_mode
 from loma.frontend.projections import projections
+from loma.frontend.quotients import of_constants, of_defaults, whole_quotients
 from loma.frontend.results import check_results
 from loma.frontend.scope import Program, Scope, span_of, span_of_def
 from loma.frontend.signatures import derivative_header, function_header, function_scope
@@ -82,6 +83,8 @@ def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
     derivatives = [node for node in definitions if isinstance(node, Derivative)]
     _check_names(classes, defs, derivatives, units[0].values)
     program = Program(names=_all_names(units[0]))
+    for unit in units:
+        program.warnings += of_constants(unit.values, unit.constants, source)
     layouts = Layouts(program, shown)
     for struct in sort_structs(classes):
         if not layouts.add(struct):
@@ -89,7 +92,8 @@ def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
     program.tensor_structs = set(layouts.members)
     for node in defs:
         layouts.header(node)
-        program.functions[node.name] = function_header(node, program)
+        header = program.functions[node.name] = function_header(node, program)
+        program.warnings += of_defaults(node, header, source)
     ordered = sort_derivatives(derivatives, program.functions)
     for derivative in ordered:
         program.functions[derivative.name] = derivative_header(derivative, program)
@@ -107,6 +111,7 @@ def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
     for part in projections(program, functions, own):
         functions[part.name] = program.functions[part.name] = part
         calls[part.name] = {call.function: part.span for call in ir_calls(part.body)}
+    program.warnings += whole_quotients(program, functions.values(), source)
     program.warnings += unused_by_forward_mode(ordered, own, program, calls)
     in_order, requests = sort_calls(functions, calls, ordered, own)
     structs = tuple(program.structs.values())

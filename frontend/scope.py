@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from loma.core.ops import divisor
 from loma.core.sizes import is_arithmetic
 from loma.core.walk import free_variables, walk
 from loma.errors.spans import Span
+from loma.frontend import counter_names, foreign
 
 Kind = Literal["In", "Out", "size", "local", "counter", "index"]
 
@@ -129,6 +131,7 @@ class Scope:
     start: list[Declare] = field(default_factory=list)
     names: Names = field(default_factory=Names)  # those that the text mentions, and further ones
     hoisted: dict[str, Var] = field(default_factory=dict)  # declared in blocks that have ended
+    kept: dict[str, Symbol] = field(default_factory=dict)  # that both branches of an 'if' declare
     counters: dict[str, str] = field(default_factory=dict)  # names of counts, by those in the text
     bound: set[str] = field(default_factory=set)  # names that were counters or indices
     _guarded_outside: int = 0  # conditions around the statement at hand
@@ -149,11 +152,17 @@ class Scope:
     def with_symbols(self, *symbols: Symbol) -> Iterator[None]:
         """Names that exist for a while: loop counters and indices."""
         added: list[str] = []
+        mark = len(self.program.warnings)
         try:
             for symbol in symbols:
                 self.add(symbol)
                 added.append(symbol.name)
             yield
+            for warning in self.program.warnings[mark:]:
+                _say_names(warning, symbols)
+        except errors.UserError as error:
+            _say_names(error, symbols)
+            raise
         finally:
             for name in added:
                 self.ended[name] = self.symbols.pop(name).kind
@@ -303,7 +312,9 @@ class Scope:
 
     def undeclared(self, name: str, span: Span, type_: str = "float") -> errors.UserError:
         """The error for an unknown name, with the best hint there is."""
-        hint = errors.suggest(name, self.symbols.keys() - set(self.counters.values()))
+        hint = foreign.constant(name) if name != "e" else None
+        known = self.symbols.keys() - set(self.counters.values())
+        hint = hint or errors.suggest(name, known)
         if self.ended.get(name) == "counter":
             hint = "a loop's counter exists only inside the loop"
         elif self.ended.get(name) == "local":
@@ -358,6 +369,13 @@ def _may_fail(expr: Expr) -> bool:
         isinstance(node, Index | Call | Reduce | ZeroPad | Op) or divisor(node) is not None
         for node in walk(expr)
     )
+
+
+def _say_names(report: errors.UserError | errors.UserWarning, symbols: tuple[Symbol, ...]) -> None:
+    """Says a report about a counter that the IR has under another name with that of the program."""
+    for hidden, symbol in itertools.pairwise(symbols):
+        if symbol.value is not None:
+            counter_names.say(report, hidden.name, symbol.name, symbol.value)
 
 
 _LARGEST = 100  # nodes

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 
 from loma import errors
 from loma.core import sizes
+from loma.core.builder import VARYING_SIZE
 from loma.core.differentials import differential, primal_name
 from loma.core.ir import (
     FLOAT, INT, ArrayType, Binary, Builtin, Element, Expr, IntConst, StackType, StructType,
@@ -212,9 +214,11 @@ def _size(node: ast.expr, size_of: SizeOf) -> Expr:
         ):
             a, b = _size(left, size_of), _size(right, size_of)
             return Binary(SYMBOLS[type(op)], a, b, INT, span_of(node))
-        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[first, second], keywords=[]):
-            args = _size(first, size_of), _size(second, size_of)
-            return Builtin(name, args, INT, span_of(node))
+        case ast.Call(
+            func=ast.Name(id="max" | "min" as name), args=[_, _, *_] as args, keywords=[]
+        ):
+            of, span = [_size(arg, size_of) for arg in args], span_of(node)
+            return functools.reduce(lambda a, b: Builtin(name, (a, b), INT, span), of)
         case ast.Call(
             func=ast.Name(id="len"),
             args=[ast.Call(func=ast.Name(id="range"), args=bounds, keywords=[])],
@@ -284,10 +288,16 @@ def size_value(scope: Scope, symbol: Symbol, span: Span) -> Expr:
         f"'{symbol.name}' is {symbol.describe()}, and a size must be known when the function "
         "is called",
         span,
-        hint="sizes are made of the arguments' sizes, In[int] arguments and constants",
+        hint=_size_hint(symbol),
         related=((symbol.span, "declared here"),),
         var=symbol.name,
     )
+
+
+def _size_hint(symbol: Symbol) -> str:
+    if symbol.kind == "counter":
+        return VARYING_SIZE
+    return "sizes are made of the arguments' sizes, In[int] arguments and constants"
 
 
 def fixed_sizes(scope: Scope, expr: Expr) -> Expr:
@@ -320,7 +330,7 @@ def check_declarable(scope: Scope, name: str, type_: Type, span: Span) -> None:
                 raise errors.UnknownSizeVariable(
                     f"a size of '{name}' depends on '{used}', {what}",
                     span,
-                    hint="sizes are made of the arguments' sizes, In[int] arguments and constants",
+                    hint=_size_hint(symbol),
                     related=((symbol.span, f"'{used}' is declared here"),),
                     var=used,
                 )

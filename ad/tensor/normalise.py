@@ -317,10 +317,9 @@ class _Normaliser:
         for dim in expr.type.dims or ():
             if self._depth and not free_variables(dim) <= self._known:
                 raise errors.NotDifferentiable(
-                    f"a tensor of size '{print_expr(dim)}', which varies in a loop, has no "
-                    "derivative here",
+                    "a tensor whose size varies in a loop has no derivative here",
                     expr.span,
-                    hint="take it at its largest size, and where(...) for what is beyond",
+                    hint=b.VARYING_SIZE,
                 )
 
     def _scalar(self, expr: Expr) -> Expr:

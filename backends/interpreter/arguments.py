@@ -83,14 +83,15 @@ def _check_sizes(frame: Frame, param: Param) -> None:
 
 
 def check_shape(
-    frame: Frame, type_: Type, value: Value, label: str, span: Span, found: str = "a value"
+    frame: Frame, type_: Type, value: Value, label: str, span: Span, found: Type | None = None
 ) -> None:
-    """ValueError when a tensor has not the shape that its type says; ``found``: what to call it."""
+    """ValueError when a tensor has not the shape that its type says; ``found`` is its own type."""
     if not isinstance(type_, TensorType) or type_.dims is None:
         return
     expected = tuple(int(evaluate(frame, dim)) for dim in type_.dims)
     if value.shape != expected:
+        has = f"{print_type(found)}, which has sizes" if found is not None else "sizes"
         raise ValueError(
-            f"{frame.place(span)}: {label} must be {print_type(type_)}, found {found}, which has "
-            f"sizes {list(value.shape)}, expected {list(expected)}"
+            f"{frame.place(span)}: {label} must be {print_type(type_)}, found {has} "
+            f"{list(value.shape)}, expected {list(expected)}"
         )

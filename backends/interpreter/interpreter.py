@@ -24,7 +24,6 @@ from loma.core.ir import (
     IntConst, Member, Module, Place, Pop, Push, Return, StackType, Stmt, StructType, TensorType,
     Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
-from loma.core.printer import print_type
 from loma.core.walk import children, free_variables
 from loma.runtime_errors import Kind
 
@@ -102,7 +101,7 @@ class Interpreter:
         ]
         for k, (value, type_, expr) in enumerate(zip(found, types, stmt.values, strict=True)):
             label = "the result" if len(types) == 1 else f"result {k + 1}"
-            check_shape(frame, type_, value, label, stmt.span, print_type(expr.type))
+            check_shape(frame, type_, value, label, stmt.span, expr.type)
         return tuple(found)
 
     # ------------------------------------------------------------------------------- statements

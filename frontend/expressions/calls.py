@@ -9,6 +9,7 @@ program has a function ``cosh`` of its own.
 from __future__ import annotations
 
 import ast
+import functools
 from dataclasses import replace
 
 from loma import errors
@@ -29,7 +30,7 @@ from loma.frontend.expressions.operators import argument_of, operator
 from loma.frontend.expressions.parts import USAGE
 from loma.frontend.expressions.places import argument_place, check_no_element
 from loma.frontend.expressions.reductions import REDUCTIONS, reduction
-from loma.frontend.foreign import instead, is_foreign
+from loma.frontend.foreign import INFINITY, instead, is_foreign
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.syntax.attributes import method
 from loma.frontend.syntax.unsupported import unsupported
@@ -268,6 +269,9 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
     items: list[Expr | list[Expr]] = []
     if name in OPERATORS:
         items = [argument_of(scope, arg) for arg in node.args]
+        values = [item for item in items if not isinstance(item, list)]
+        if name in ("max", "min") and len(values) == len(items) > 2 and not node.keywords:
+            return functools.reduce(lambda a, c: _extreme(scope, node, name, a, c), values)
         tensors = any(isinstance(i, list) or isinstance(i.type, TensorType) for i in items)
         reduces = name in REDUCTIONS and name not in _SCALAR_HINTS
         if tensors or node.keywords or not (name in BUILTINS or reduces):
@@ -310,6 +314,13 @@ def _named(scope: Scope, node: ast.Call, name: str) -> Expr:
     raise _unknown(scope, node, name)
 
 
+def _extreme(scope: Scope, node: ast.Call, name: str, left: Expr, right: Expr) -> Expr:
+    """The larger or smaller one of two numbers, or of tensors element by element."""
+    if isinstance(left.type, TensorType) or isinstance(right.type, TensorType):
+        return operator(scope, node, OPERATORS[name], [left, right])
+    return b.builtin(name, [left, right], span_of(node))
+
+
 def _check_extreme(node: ast.Call, name: str, items: list[Expr | list[Expr]]) -> None:
     """Refuses ``max(x, 1)`` of a whole tensor: the 1 may be meant as a dimension."""
     one_each = [i for i in items if not isinstance(i, list)]
@@ -318,6 +329,15 @@ def _check_extreme(node: ast.Call, name: str, items: list[Expr | list[Expr]]) ->
     if len(one_each) == len(items) == 2 and not node.keywords and not (ints and tensors):
         return
     number = f"{ints[0].value}" if ints else "1"
+    match node.args:
+        case [ast.List(elts=elements) | ast.Tuple(elts=elements)] if len(elements) > 1:
+            text = ", ".join(map(ast.unparse, elements))
+            raise errors.OperatorArguments(
+                f"'{name}' takes numbers and tensors, found a list", span_of(node),
+                hint=f"write {name}({text})",
+            )  # fmt: skip
+        case _:
+            pass
     raise errors.OperatorArguments(
         f"'{name}' of a whole tensor takes another tensor or a float", span_of(node),
         hint=f"a{name}(x, {number}) is over a dimension, {name}(x, {number}.0) of each element and "
@@ -336,6 +356,13 @@ def _unknown(scope: Scope, node: ast.Call, name: str) -> errors.UserError:
     whole = any(isinstance(s.type, TensorType) and s.type.dims != () for s in scope.symbols.values()
                 if s.name in names)  # fmt: skip
     hint = errors.suggest(name, own) if is_foreign(name) else errors.suggest(name, known)
+    match node:
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(text))]) if (
+            "inf" in text.lower()
+        ):
+            hint = INFINITY
+        case _:
+            pass
     there = f"the operators are {', '.join(operators)}"
     if not whole:
         there = f"the functions are {', '.join([*own, *BUILTINS])}"

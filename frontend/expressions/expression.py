@@ -358,7 +358,11 @@ def _tensor_element(
             hint="give the tensor a name in a statement of its own before: t = ...",
         )  # fmt: skip
     element: Type = INT if type_.integer else FLOAT
-    read = Index(base, _positions(scope, nodes), element, span_of(node))
+    positions = _positions(scope, nodes)
+    if not padded:
+        pairs = zip(positions, dims, strict=True)
+        positions = tuple(slices.counted(position, dim) for position, dim in pairs)
+    read = Index(base, positions, element, span_of(node))
     if not padded:
         _check_inside(scope, node, read, dims, target)
     return read
@@ -393,7 +397,10 @@ def _check_inside(
             continue
         name = ast.unparse(node.value)
         what, hint = _describe(position, dim, found, item)
-        if hint is None and isinstance(read.base.type, TensorType) and not target:
+        tensor = isinstance(read.base.type, TensorType)
+        if tensor and (sizes.constant(position) or 0) < 0:
+            hint = "positions count from 0, or from -1 at the end"
+        elif hint is None and tensor and not target:
             hint = f"read zero outside with zero_pad({ast.unparse(node)})"
         raise errors.SubscriptOutOfRange(
             f"the subscript {what} outside dimension {k} of '{name}', of size {print_expr(dim)}",

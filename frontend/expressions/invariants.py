@@ -53,6 +53,8 @@ def _is_whole(scope: Scope, node: ast.expr) -> bool:
             type_ = scope.symbols[name].type
             rank = len(type_.dims or ()) if isinstance(type_, TensorType) else 0
             return is_slice(ex.subscript_nodes(node), rank)
+        case ast.Call(func=ast.Name(id="stack")):
+            return True  # of numbers as well
         case ast.GeneratorExp():
             return False
         case _:

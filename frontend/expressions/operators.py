@@ -37,10 +37,12 @@ def operator(
         )  # fmt: skip
     if len(items) > len(order):
         lists = any(attr.kind in ("ints", "dims") for attr in info.attrs)
+        listed = "x, [a, b]" if info.args else f"[{', '.join(map(ast.unparse, node.args))}]"
         raise errors.OperatorArguments(
-            f"'{info.name}' takes at most {len(order)} arguments, found {len(items)}",
+            f"'{info.name}' takes at most {len(order)} argument{'' if len(order) == 1 else 's'}, "
+            f"found {len(items)}",
             span,
-            hint=f"put lists in brackets: {info.name}(x, [a, b])" if lists else None,
+            hint=f"put lists in brackets: {info.name}({listed})" if lists else None,
         )
     given: dict[str, Expr | list[Expr]] = {}
     given.update(zip(order, items, strict=False))
@@ -50,7 +52,7 @@ def operator(
             raise errors.OperatorArguments(f"'{info.name}' got '{key}' twice", span_of(keyword))
         words = next((attr.words for attr in info.attrs if attr.name == key), ())
         given[key] = _word(keyword, words) if words else argument_of(scope, keyword.value)
-    args = _tensor_args(info, given, span)
+    args = _tensor_args(info, given, node)
     attrs = {
         attr.name: _attribute(scope, given[attr.name]) for attr in info.attrs if attr.name in given
     }
@@ -104,7 +106,8 @@ def _keyword(info: OpInfo, keyword: ast.keyword, span: Span) -> str:
     return name
 
 
-def _tensor_args(info: OpInfo, given: dict[str, Expr | list[Expr]], span: Span) -> list[Expr]:
+def _tensor_args(info: OpInfo, given: dict[str, Expr | list[Expr]], node: ast.Call) -> list[Expr]:
+    span = span_of(node)
     if info.takes_list:
         tensors = given.get(info.args[0])
         if not isinstance(tensors, list) or not tensors:
@@ -128,9 +131,12 @@ def _tensor_args(info: OpInfo, given: dict[str, Expr | list[Expr]], span: Span) 
             )  # fmt: skip
         value = given[name]
         if isinstance(value, list):
+            lists = [ast.unparse(arg) for arg in node.args if isinstance(arg, ast.List | ast.Tuple)]
+            text = lists[0][1:-1] if lists else "a, b"
             raise errors.OperatorArguments(
-                f"argument '{name}' of '{info.name}' must be a tensor, found a list", span
-            )
+                f"argument '{name}' of '{info.name}' must be a tensor, found a list", span,
+                hint=f"make a tensor of them: stack([{text}], 0)",
+            )  # fmt: skip
         args.append(value)
     return args
 

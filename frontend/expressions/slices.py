@@ -7,6 +7,7 @@ one of size 1.
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from loma import errors
 from loma.core import builder as b, sizes
@@ -138,22 +139,23 @@ def _slice(value: Expr, dim: int, start: Expr, end: Expr, step: Expr, span: Span
 
 def _position(scope: Scope, node: ast.expr, dim: int, size: Expr) -> Expr:
     """The position that a subscript names: from the end where it is a negative constant."""
-    found = _counted(_int(scope, node), size)
+    found = counted(_int(scope, node), size)
     _check(found, sizes.simplify(b.binary("-", size, IntConst(1))), node, dim, size)
     return found
 
 
 def _bound(scope: Scope, node: ast.expr, dim: int, size: Expr) -> Expr:
-    found = _counted(_int(scope, node), size)
+    found = counted(_int(scope, node), size)
     _check(found, size, node, dim, size)
     return found
 
 
-def _counted(found: Expr, size: Expr) -> Expr:
-    value = sizes.constant(found)
-    if value is None or value >= 0:
+def counted(found: Expr, size: Expr) -> Expr:
+    """A position, from the end where it is a negative constant that reaches into the dimension."""
+    value, room = sizes.constant(found), sizes.constant(size)
+    if value is None or value >= 0 or (room is not None and room + value < 0):
         return found
-    return sizes.simplify(b.binary("+", size, IntConst(value)))
+    return replace(sizes.simplify(b.binary("+", size, IntConst(value))), span=found.span)
 
 
 def _check(found: Expr, last: Expr, node: ast.expr, dim: int, size: Expr) -> None:

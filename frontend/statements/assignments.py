@@ -96,7 +96,12 @@ def _assign_variable(scope: Scope, target: ast.Name, value: Expr, span: Span) ->
         symbol = scope.check_writable(name, at)
         whole_value(scope, symbol.type, span)
         what = f"the value of '{name}'"
-        value = ex.convert(scope, value, symbol.type, what, errors.AssignTypeMismatch)
+        try:
+            value = ex.convert(scope, value, symbol.type, what, errors.AssignTypeMismatch)
+        except errors.AssignTypeMismatch as error:
+            if isinstance(symbol.type, TensorType):
+                error.hint = error.hint or "a variable keeps its type: use another name"
+            raise
         _check_kept(symbol, value, span)
         scope.unassigned.discard(name)
         return Assign(Var(name, symbol.type, at), "=", value, span)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from loma import errors
 from loma.core.ir import (
@@ -12,7 +13,71 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.printer import print_type
 from loma.core.walk import blocks, free_variables, map_blocks, map_expressions, substitute
-from loma.frontend.scope import Scope
+from loma.frontend.scope import Scope, Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The statements of a block, and the variables that exist at its end whatever it does."""
+
+    body: tuple[Stmt, ...]
+    declared: dict[str, Var]
+
+
+def declarations(scope: Scope, block: list[Stmt], outer: set[str]) -> dict[str, Var]:
+    """What a block declares whenever it runs. What is kept of branches in it ends with it, too, but
+    not the names that were kept before, ``outer``."""
+    found = {stmt.target.name: stmt.target for stmt in block if isinstance(stmt, Declare)}
+    for name in [name for name in scope.kept if name not in outer]:
+        symbol = scope.kept.pop(name)
+        found[name] = Var(name, symbol.type, symbol.span)
+        scope.symbols.pop(name, None)
+        scope.ended[name] = "local"
+    return found
+
+
+def keep_common(scope: Scope, then: dict[str, Var], other: dict[str, Var]) -> None:
+    """Keeps the floats and tensors that both branches of an ``if`` declare, for statements behind
+    it. An int may not be meant where an index can be."""
+    for name, target in then.items():
+        type_ = target.type
+        is_number = isinstance(type_, FloatType)
+        if not is_number and not (isinstance(type_, TensorType) and type_.dims is not None):
+            continue
+        same = name in other and other[name].type == type_
+        if same and scope.hoisted.get(name) == target:
+            scope.kept[name] = Symbol(name, type_, "local", target.span, inferred=is_number)
+
+
+def use_kept(scope: Scope, node: ast.stmt) -> None:
+    """Declares the kept variables that a statement uses; in a subscript a name is an index."""
+    if not scope.kept:
+        return
+    used, indices = set[str](), set[str]()
+
+    def visit(inner: ast.AST, names: set[str]) -> None:
+        match inner:
+            case ast.Name(id=name, ctx=ctx):
+                if isinstance(ctx, ast.Load) or isinstance(node, ast.AugAssign) or not scope.depth:
+                    names.add(name)
+            case ast.Subscript(value=base, slice=subscripts):
+                visit(base, names)
+                visit(subscripts, indices)
+            case ast.AnnAssign(value=value):
+                visit(value or ast.Pass(), names)
+            case ast.If(test=head) | ast.While(test=head) | ast.For(iter=head):
+                visit(head, names)
+            case ast.comprehension(target=ast.Name(id=name), iter=iter_):
+                indices.add(name)
+                visit(iter_, names)
+            case _:
+                for child in ast.iter_child_nodes(inner):
+                    visit(child, names)
+
+    visit(node, used)
+    for name in sorted(used - indices):
+        if name in scope.kept and name not in scope.symbols:
+            scope.symbols[name] = scope.kept[name]
 
 
 def hoisted(scope: Scope, block: list[Stmt], known: Iterable[str]) -> tuple[Stmt, ...]:

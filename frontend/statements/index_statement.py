@@ -173,24 +173,25 @@ def index_statement(
     ]
     axes = tuple(Axis(s[0].name, extent) for s, extent in zip(symbols, extents, strict=True))
     named = sum(name.id in own for name in indices)
-    with scope.with_symbols(*chain.from_iterable(symbols)), scope.elements():
-        place = _place(scope, target)
-        expr = read(scope, value)
-    if _is_truth(place) and op in ("+=", "-="):
-        raise errors.AssignTypeMismatch(
-            f"'{op}' adds up, and an element of a BoolTensor is 0 or 1", span,
-            hint=_instead_of_adding(ast.unparse(target), [name.id for name in indices[named:]]),
-        )  # fmt: skip
-    if op in ("*=", "/="):
-        expr = b.binary(op[0], place, expr, span)
-    elif op == "-=":
-        expr = b.unary("-", expr, expr.span)
-    if axes[named:]:
-        scope.program.warnings += doubtful(expr, axes[named:], indices[:named], indices, value)
-    if _is_truth(place):
-        expr = b.truth(expr)
-    kind: Literal["=", "+="] = "+=" if op in ("+=", "-=") else "="
-    return _checked(scope, place, kind, expr, axes, named, span, ast.unparse(target))
+    with scope.with_symbols(*chain.from_iterable(symbols)):
+        with scope.elements():
+            place = _place(scope, target)
+            expr = read(scope, value)
+        if _is_truth(place) and op in ("+=", "-="):
+            raise errors.AssignTypeMismatch(
+                f"'{op}' adds up, and an element of a BoolTensor is 0 or 1", span,
+                hint=_instead_of_adding(ast.unparse(target), [name.id for name in indices[named:]]),
+            )  # fmt: skip
+        if op in ("*=", "/="):
+            expr = b.binary(op[0], place, expr, span)
+        elif op == "-=":
+            expr = b.unary("-", expr, expr.span)
+        if axes[named:]:
+            scope.program.warnings += doubtful(expr, axes[named:], indices[:named], indices, value)
+        if _is_truth(place):
+            expr = b.truth(expr)
+        kind: Literal["=", "+="] = "+=" if op in ("+=", "-=") else "="
+        return _checked(scope, place, kind, expr, axes, named, span, ast.unparse(target))
 
 
 def _instead_of_adding(target: str, summed: list[str]) -> str:

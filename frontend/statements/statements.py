@@ -18,7 +18,7 @@ from loma.frontend.expressions.counting import Count, count, elements, range_of
 from loma.frontend.expressions.places import check_aliases, holds_struct, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.statements.assignments import assign, augment
-from loma.frontend.statements.blocks import hoisted
+from loma.frontend.statements.blocks import Block, declarations, hoisted, keep_common, use_kept
 from loma.frontend.syntax.unsupported import unsupported
 from loma.frontend.types import check_sizes, read_type, size_definition, size_in_scope
 
@@ -39,6 +39,7 @@ def body(scope: Scope, nodes: list[ast.stmt]) -> tuple[Stmt, ...]:
 
 def statement(scope: Scope, node: ast.stmt, last: bool = False) -> list[Stmt]:
     """One statement; none for ``pass``, several for ``split``. Only the ``last`` one returns."""
+    use_kept(scope, node)
     try:
         with scope.statement() as before:
             if last and isinstance(node, ast.Return):
@@ -61,7 +62,9 @@ def _statement(scope: Scope, node: ast.stmt) -> list[Stmt]:
             return [augment(scope, node)]
         case ast.If(test=test, body=then, orelse=other):
             cond = ex.condition(scope, test, "if")
-            return [If(cond, _block(scope, then), _block(scope, other), span_of(node))]
+            first, second = _block(scope, then), _block(scope, other)
+            keep_common(scope, first.declared, second.declared)
+            return [If(cond, first.body, second.body, span_of(node))]
         case ast.For():
             return [_for(scope, node)]
         case ast.While():
@@ -87,16 +90,17 @@ def _statement(scope: Scope, node: ast.stmt) -> list[Stmt]:
             raise unsupported(node)
 
 
-def _block(scope: Scope, nodes: list[ast.stmt]) -> tuple[Stmt, ...]:
+def _block(scope: Scope, nodes: list[ast.stmt]) -> Block:
     """A nested block, which may not be run. What it declares exists until it ends."""
-    known = set(scope.symbols)
+    known, kept = set(scope.symbols), set(scope.kept)
     scope.depth += 1
     try:
         with scope.guard():
             found = [stmt for node in nodes for stmt in statement(scope, node)]
     finally:
         scope.depth -= 1
-    return hoisted(scope, found, known)
+    declared = declarations(scope, found, kept)
+    return Block(hoisted(scope, found, known), declared)
 
 
 # ---------------------------------------------------------------------------------- declarations
@@ -154,7 +158,7 @@ def _for(scope: Scope, node: ast.For) -> Stmt:
     found = _loop_range(scope, node.iter)
     symbols = found.symbols(scope, node.target, "counter")
     with scope.with_symbols(*symbols):
-        inner = _block(scope, node.body)
+        inner = _block(scope, node.body).body
     return For(symbols[0].name, found.extent, inner, found.backwards, span_of(node))
 
 
@@ -185,7 +189,7 @@ def _while(scope: Scope, node: ast.While) -> Stmt:
     mark = len(scope.before)
     cond = ex.condition(scope, test, "while")
     needed = scope.before[mark:]
-    inner = _block(scope, node.body)
+    inner = _block(scope, node.body).body
     again = [Assign(s.target, "=", s.value, s.span) for s in needed if s.value is not None]
     return While(cond, bound, (*inner, *again), span_of(node))
 

@@ -14,10 +14,6 @@ from loma.core.printer import print_expr
 from loma.frontend import foreign
 from loma.frontend.scope import Scope, span_of
 
-_NUMBERS = {
-    "pi": "3.141592653589793", "e": "2.718281828459045", "tau": "6.283185307179586",
-    "euler_gamma": "0.5772156649015329",
-}  # fmt: skip
 _SIZES = ("shape", "size", "ndim", "dim", "numel")
 _TURNED = {"T": "transpose(x, 0, 1)", "mT": "transpose(x, -2, -1)"}
 _LONGEST = 60  # of a hint's example
@@ -52,10 +48,7 @@ def check_module(scope: Scope, node: ast.Attribute) -> None:
     root = _root(node)
     if root in scope.symbols or root not in foreign.MODULES:
         return
-    hint = "what loma offers has no module in front"
-    if node.attr in _NUMBERS:
-        constant = f"{node.attr.upper()} : float = {_NUMBERS[node.attr]}"
-        hint = f"write a constant at the top level of the file: {constant}"
+    hint = foreign.constant(node.attr) or "what loma offers has no module in front"
     raise errors.SyntaxNotSupported(
         f"'{ast.unparse(node)}' is not part of loma", span_of(node), hint=hint
     )

@@ -23,6 +23,10 @@ from loma.core.shapes import OpCall
 from loma.errors.spans import NOWHERE, Span
 
 TENSOR_CHOICE = "choose between tensors with where(cond, a, b)"
+VARYING_SIZE = (
+    "write sums over range(k) with an index: sum(A[k, j] * x[j] for j in range(k)), or take it at "
+    "its full size with zeros outside"
+)
 
 
 def show_type(type_: Type) -> str:

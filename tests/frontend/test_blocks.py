@@ -49,6 +49,74 @@ def test_what_a_block_declares_starts_anew() -> None:
     check(program, "blocks", [x, 3], _blocks)
 
 
+def test_what_all_branches_declare_exists_behind_them() -> None:
+    text = """
+def branches(x : In[Tensor[N]], c : In[int]) -> float:
+    if c == 0:
+        s = 0.5
+        v = 2.0 * x
+    elif c > 2:
+        s : float = 2.0 * x[1]
+        v = x * x
+    else:
+        s = x[0]
+        v = x + 1.0
+    for t in range(N):
+        if x[t] > 0.0:
+            w = x[t]
+        else:
+            w = -2.0 * x[t]
+        s = s + w * v[t]
+    v[i] = 2.0 * v[i]
+    s += v[i] * x[i]
+    if c > 3:
+        s = s * s
+    return s
+"""
+
+    def reference(x: torch.Tensor, c: int) -> torch.Tensor:
+        zero, other = torch.full_like(x[0], 0.5), (2.0 * x[1], x * x) if c > 2 else (x[0], x + 1.0)
+        s, v = (zero, 2.0 * x) if c == 0 else other
+        s = s + (torch.where(x > 0, x, -2.0 * x) * v).sum() + (2.0 * v * x).sum()
+        return s * s if c > 3 else s
+
+    program = Program([text], first=())
+    x = torch.tensor([0.5, -1.5, 2.0], dtype=torch.float64)
+    for c in (0, 1, 3, 4):
+        check(program, "branches", [x, c], reference, libtorch=False)
+
+
+def test_a_name_in_subscripts_stays_an_index_behind_branches() -> None:
+    text = """
+def f(x : In[Tensor[N]], c : In[int]) -> Tensor[N]:
+    y : Tensor[N]
+    if c:
+        i = 0.5
+    else:
+        i = 1.0
+    y[i] = x[i] * i
+    return y
+"""
+    (y,) = Interpreter(parse(text)).call("f", torch.ones(3).numpy(), 1)
+    assert y.tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("then", "other"), [("s = 0.0", "pass"), ("s = 0", "s = x[0]"), ("s = 0.0", "s = x")]
+)
+def test_what_one_branch_declares_ends_with_it(then: str, other: str) -> None:
+    text = f"""
+def f(x : In[Tensor[N]], c : In[int]) -> float:
+    if c:
+        {then}
+    else:
+        {other}
+    return s
+"""
+    with pytest.raises(errors.UndeclaredVariable, match="variable 's' is not declared"):
+        parse(text)
+
+
 def test_a_name_is_an_index_elsewhere() -> None:
     text = """
 def places(x : In[Tensor[N]]) -> Tensor[N]:

@@ -224,8 +224,25 @@ d_f = rev_diff(f)
 """
     module = parse(text)
     np.testing.assert_allclose(Interpreter(module).call("f", np.zeros(3)), 0.0)
-    with pytest.raises(errors.NotDifferentiable, match="of size 't', which varies in a loop"):
+    with pytest.raises(errors.NotDifferentiable, match="whose size varies in a loop") as e:
         differentiate(module)
+    assert "for j in range(k)" in str(e.value.hint)
+
+
+def test_extremes_of_several_take_the_first_of_equals() -> None:
+    text = """
+def f(x : In[Tensor[N]], y : In[Tensor[M]], a : In[float]) -> Tensor[max(N, M, 2)]:
+    z : Tensor[max(N, M, 2)]
+    z[0] = max(a, x[0], y[0], 1) + 2.0 * min(x[0], 1.0, a, y[0])
+    return z
+d_f = rev_diff(f)
+"""
+    interpreter = Interpreter(differentiate(parse(text)))
+    (z,) = interpreter.call("f", np.ones(1), np.ones(1), 1.0)
+    assert z.tolist() == [3.0, 0.0]
+    gradients = interpreter.call("d_f", np.ones(1), np.zeros(1), np.ones(1), np.zeros(1), 1.0,
+                                 0.0, np.ones(2))  # fmt: skip
+    assert [np.asarray(g).tolist() for g in gradients] == [[2.0], [0.0], 1.0]
 
 
 # ------------------------------------------------------------------------------------------ names

@@ -31,6 +31,24 @@ def _axes(line: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
+    ("line", "same"),
+    [
+        ("Y[i, j] = X[i, -1] * V[-2]", "Y[i, j] = X[i, M - 1] * V[M - 2]"),
+        ("Y[-1, j] = F[-3, 1 - 2]", "Y[N - 1, j] = F[0, 2]"),
+        ("Y[0, -P] = V[I[-1]]", "Y[0, -P] = V[I[N - 1]]"),
+        ("Y[-1, -1] += V[-1]", "Y[N - 1, M - 1] += V[M - 1]"),
+        ("s = X[-1, -1] + F[-1, 0]", "s = X[N - 1, M - 1] + F[2, 0]"),
+    ],
+)
+def test_negative_constants_count_from_the_end(line: str, same: str) -> None:
+    assert _parse(line) == _parse(same)
+
+
+def test_outside_means_zero_for_zero_pad() -> None:
+    assert "zero_pad(V[-1])" in print_stmt(_parse("Y[i, j] = zero_pad(V[-1])"))
+
+
+@pytest.mark.parametrize(
     ("line", "axes"),
     [
         ("Y[i, j] = X[i, j]", {"i": "N", "j": "M"}),

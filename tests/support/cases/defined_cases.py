@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -24,6 +25,19 @@ def _loop(x: Tensor) -> Tensor:
     for t in range(len(x)):
         total = total + (x[t] * x[t, 0, 1]).sum() * x[t, :, 1][2]
     return total
+
+
+def _most(*values: Tensor) -> Tensor:
+    return functools.reduce(torch.maximum, values)
+
+
+def _staircase(x: Tensor) -> Tensor:
+    rows = [[*row] for row in x]
+    for t in range(1, len(x)):
+        for s in range(1, len(x[0])):
+            up, left = rows[t - 1][s], rows[t - 1][s - 1]
+            rows[t][s] = torch.logaddexp(up, left) + x[t, s] * left.clamp(min=0.0)
+    return torch.stack([torch.stack(row) for row in rows])
 
 
 CASES = [
@@ -90,6 +104,21 @@ CASES = [
          y[i] *= sum(w * w)
          return y""",
          lambda x, w: (x.logsumexp(1) + x @ w * w.mean().exp()) * (w * w).sum()),
+    Case("among_elements_of_numbers", "x: N, M", "Tensor[N, M]", """
+         y : Tensor[N, M] = x
+         for t in range(1, N):
+             for s in range(1, M):
+                 one = y[t - 1, s - 1]
+                 y[t, s] = logsumexp(stack([y[t - 1, s], one], 0), 0)
+                 y[t, s] += x[t, s] * amax(stack([one, 0.0]), [0])
+         return y""",
+         _staircase),
+    Case("extremes_of_several", "x: N; y: N; s: float", "Tensor[N]", """
+         z : Tensor[N] = max(x, y, s) - min(x, 1, s, y)
+         z[i] += max(x[i], y[i], x[0], s) * min(x[i], y[i] + x[i], 0.5)
+         return z""",
+         lambda x, y, s: _most(x, y, s) + _most(-x, -y, -s, -torch.ones_like(s))
+         - _most(x, y, x[0], s) * _most(-x, -y - x, torch.full_like(s, -0.5))),
     # several results
     Case("unbind", "x: N, 3, K", "Tensor[N, K]", """
          a, b, c = unbind(x * x, 1)
