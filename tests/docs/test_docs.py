@@ -31,18 +31,13 @@ import pytest
 from click.testing import CliRunner
 
 from conftest import ROOT
+from pages import BLOCK, PAGES, programs
 from loma import memory
 from loma.ad import differentiate
 from loma.config import OPTIMISATIONS
 from loma.core.printer import print_function
 from loma.frontend import parse
 from loma.tools.cli import main
-
-BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PAGES = (
-    "docs/tutorial.md", "docs/tensors.md", "docs/language.md", "docs/compat.md",
-    "docs/python.md", "docs/performance.md", "docs/capsnet.md",
-)  # fmt: skip
 
 
 class Page:
@@ -126,11 +121,6 @@ def test_pages_show_what_happens(
             text.splitlines(), replayed.splitlines(), name, "happens now", lineterm=""
         )
         pytest.fail("\n".join([f"{name} is out of date:", *lines]), pytrace=False)
-
-
-def programs(name: str) -> list[str]:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    return [block[3] for block in BLOCK.finditer(text) if block[1] == "loma"]
 
 
 def test_the_readme_shows_the_adjoint_that_is_generated() -> None:

@@ -85,7 +85,7 @@ def test_a_process_without_the_sanitizer_says_so(monkeypatch: pytest.MonkeyPatch
 def test_all(kind: str, suite: str, request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--sanitize-all"):
         pytest.skip("runs with --sanitize-all")
-    path = ROOT / "tests" / suite
+    (path,) = (ROOT / "tests").rglob(suite)
     # UndefinedBehaviorSanitizer writes to the process's stderr, which pytest would keep for itself.
     options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--capture=sys"]
     arguments = ["-m", "pytest", *options, str(path)]

@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from fused_programs import TEXT
 
 import loma
 from loma import pipeline
@@ -140,8 +141,6 @@ def refused(module: Any) -> None:
 
 
 def main(kind: str) -> None:
-    from test_fused_calls import TEXT
-
     torch.manual_seed(0)
     torch.set_num_threads(3)
     module = compiled(f"# with defects for {kind}\n{TEXT}", kind)

@@ -9,7 +9,7 @@ from index_cases import CASES as INDEX_CASES
 from operator_cases import CASES as OPERATOR_CASES
 from reverse_cases import CASES as REVERSE_CASES
 from teaching_programs import PROGRAMS as TEACHING
-from test_docs import PAGES, programs
+from pages import PAGES, programs
 from trap_cases import TRAPS
 
 from conftest import ROOT

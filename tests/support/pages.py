@@ -1,0 +1,19 @@
+"""The pages of documentation, and the programs on them."""
+
+from __future__ import annotations
+
+import re
+
+from conftest import ROOT
+
+BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGES = (
+    "docs/tutorial.md", "docs/tensors.md", "docs/language.md", "docs/compat.md",
+    "docs/python.md", "docs/performance.md", "docs/capsnet.md",
+)  # fmt: skip
+
+
+def programs(name: str) -> list[str]:
+    """The texts of a page's loma blocks."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return [block[3] for block in BLOCK.finditer(text) if block[1] == "loma"]
