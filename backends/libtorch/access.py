@@ -151,11 +151,14 @@ def rename_axes(reduce: Reduce, taken: set[str]) -> Reduce:
 
 @dataclass(slots=True)
 class Loop:
-    """An axis of the nest, with what decides how it may run."""
+    """An axis of the nest, with what decides how it may run. ``parts``: the statement's axes that
+    it goes through; ``pieces_of``: the axis of which each of its values is a piece."""
 
     axis: Axis
     target: bool  # in the target's subscripts
     alone: bool  # different values write different elements, whatever the other axes are
+    parts: tuple[str, ...]
+    pieces_of: str | None = None
 
     @property
     def name(self) -> str:
@@ -178,7 +181,8 @@ def merge(loops: list[Loop], accesses: list[Access], keep: set[str]) -> list[Loo
                 access.coefficients.pop(previous.name, None)
                 if inner is not None:
                     access.coefficients[name] = inner
-            done[-1] = Loop(Axis(name, extent), loop.target, loop.alone)
+            parts = (*previous.parts, *loop.parts)
+            done[-1] = Loop(Axis(name, extent), loop.target, loop.alone, parts)
         else:
             done.append(loop)
     return done

@@ -81,10 +81,7 @@ def how_it_runs(context: FunctionContext, stmt: IndexAssign) -> str:
     plan = make_plan(Nest(context, axes), stmt, kind, body, axes, assign)
     loops, chunked = _shared_loops(plan)
     shared = [plan.inner] if chunked and plan.inner is not None else loops
-    # Of "i j in strips" the axes are i and j.
-    names = dict.fromkeys(
-        name for loop in shared for name in loop.name.partition(" in ")[0].split()
-    )
+    names = dict.fromkeys(name for loop in shared for name in loop.parts)
     return f"parallel over {', '.join(names)}" if names else "on one thread"
 
 
@@ -336,7 +333,7 @@ def _count_and_work(
     inner = [plan.inner] if plan.inner is not None else []
     extents = [loop.axis.extent for loop in [*plan.around, *plan.summed, *inner]]
     if plan.group is not None:
-        whole = any(loop.name.startswith(f"{plan.group.loop.name} in ") for loop in loops)
+        whole = any(loop.pieces_of == plan.group.loop.name for loop in loops)
         extents.append(IntConst(plan.group.many) if whole else plan.group.loop.axis.extent)
     below: list[Expr] = []
     for node in walk(plan.value):

@@ -46,6 +46,8 @@ class Nest(Expressions):
         self.checks: list[LooseCheck] = []
         self.writable: set[str] = set()
         self.bounds: dict[str, tuple[str, str]] = {}  # axis -> the stretch of it that its loop runs
+        # What the plan's axes are made of: the statement's axes, and words for their pieces.
+        self.parts: dict[str, tuple[str, ...]] = {}
         self._count = 0
 
     def in_vectors(self) -> bool:
@@ -67,7 +69,7 @@ class Nest(Expressions):
 
     def axis(self, name: str) -> str:
         """The loop variable of an axis; that of a merged one is made of its parts' names."""
-        parts = name.split(" ")
+        parts = self.parts.get(name, (name,))
         return cpp_name(name) if len(parts) == 1 else "__".join(map(cpp_name, parts)) + "__"
 
     def variable(self, var: Var) -> str:
@@ -321,7 +323,7 @@ class Nest(Expressions):
         return result
 
     def _mentions(self, names: set[str], inner: str) -> bool:
-        return any(part in names for part in inner.split(" "))
+        return not names.isdisjoint(self.parts.get(inner, (inner,)))
 
     def reduction(
         self,

@@ -98,9 +98,10 @@ def make_plan(
     }
     if kind in POSITIONS:
         keep |= {axis.name for axis in axes[len(stmt.axes) :]}
-    loops = [Loop(axis, axis.name in own, axis.name in alone) for axis in axes]
+    loops = [Loop(axis, axis.name in own, axis.name in alone, (axis.name,)) for axis in axes]
     loops.sort(key=lambda loop: (not loop.target, not loop.alone))
     loops = merge(loops, found, keep)
+    nest.parts = {loop.name: loop.parts for loop in loops}
     nest.scope[:] = [loop.axis for loop in loops]
     inner = _innermost(nest, loops, found, target, kind, stmt, body, assign)
     rest = [loop for loop in loops if loop is not inner]
@@ -109,8 +110,7 @@ def make_plan(
     by_rows = inner is not None and inner.target
     if by_rows and inner is not None:
         if not others and _is_across(parallel, inner, found):
-            strips = _cut(nest, inner.axis, IntConst(ACROSS))
-            parallel = [Loop(strips, True, True), *parallel]
+            parallel = [_cut(nest, inner, IntConst(ACROSS)), *parallel]
         else:
             parallel = _in_strips(nest, parallel, inner, found)
     group = None
@@ -133,8 +133,8 @@ def _in_groups(nest: Nest, loops: list[Loop], group: Group) -> list[Loop]:
     rest = [loop for loop in loops if loop is not group.loop]
     if position >= 2 or axis.name in nest.bounds:
         return rest
-    groups = _cut(nest, axis, IntConst(group.many), "groups")
-    return [*rest[:position], Loop(groups, True, True), *rest[position:]]
+    groups = _cut(nest, group.loop, IntConst(group.many), "groups")
+    return [*rest[:position], groups, *rest[position:]]
 
 
 def _in_strips(nest: Nest, loops: list[Loop], row: Loop, found: list[Access]) -> list[Loop]:
@@ -163,8 +163,8 @@ def _in_strips(nest: Nest, loops: list[Loop], row: Loop, found: list[Access]) ->
     row_length = [loop.axis.extent for loop in (*loops[last + 1 :], row)]
     row_size = _at_least_one(sizes.product(tuple(row_length)))
     length = _at_least_one(Binary("//", IntConst(STRIP), row_size, INT))
-    strips = _cut(nest, loops[last].axis, length)
-    return [loops[k] for k in shared[:-1]] + [Loop(strips, True, True)] + inside
+    strips = _cut(nest, loops[last], length)
+    return [*(loops[k] for k in shared[:-1]), strips, *inside]
 
 
 def _is_across(loops: list[Loop], row: Loop, found: list[Access]) -> bool:
@@ -177,14 +177,16 @@ def _is_across(loops: list[Loop], row: Loop, found: list[Access]) -> bool:
     ) and not any(sizes.mentions(row.axis.extent, {loop.name}) for loop in loops)
 
 
-def _cut(nest: Nest, axis: Axis, length: Expr, parts: str = "strips") -> Axis:
-    """An axis over strips of another, whose own loop will run through the strip only."""
+def _cut(nest: Nest, loop: Loop, length: Expr, pieces: str = "strips") -> Loop:
+    """A loop over strips of an axis, whose own loop will run through the strip only."""
+    axis = loop.axis
     above = Binary("+", axis.extent, Binary("-", length, IntConst(1), INT), INT)
-    strips = Axis(f"{axis.name} in {parts}", sizes.simplify(Binary("//", above, length, INT)))
+    strips = Axis(f"{axis.name} in {pieces}", sizes.simplify(Binary("//", above, length, INT)))
+    nest.parts[strips.name] = (*loop.parts, "in", pieces)
     number, size = nest.axis(strips.name), strip(nest.ints(length))
     end = f"std::min<int64_t>({strip(nest.ints(axis.extent))}, ({number} + 1) * ({size}))"
     nest.bounds[axis.name] = (f"{number} * ({size})", end)
-    return strips
+    return Loop(strips, True, True, loop.parts, axis.name)
 
 
 def _at_least_one(expr: Expr) -> Expr:

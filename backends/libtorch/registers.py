@@ -62,7 +62,7 @@ def choose(nest: Nest, loops: Sequence[Loop], summed: Sequence[Loop], row: Axis)
         ragged = any(sizes.mentions(extent, {loop.name}) for extent in extents)
         if not loop.alone or ragged or len(having) in (0, len(operands)):
             continue
-        if any(_may_leave(nest, access, loop.name) for access in operands):
+        if any(_may_leave(nest, access, loop) for access in operands):
             continue
         group = _group(loop, vectors, loop.name in nest.bounds)
         in_order = any(sizes.constant(access.coefficient(loop.name)) == 1 for access in having)
@@ -72,11 +72,11 @@ def choose(nest: Nest, loops: Sequence[Loop], summed: Sequence[Loop], row: Axis)
     return best
 
 
-def _may_leave(nest: Nest, access: Access, axis: str) -> bool:
+def _may_leave(nest: Nest, access: Access, loop: Loop) -> bool:
     """Whether it depends on the axis which part of a row a padded read finds in its tensor."""
     if not access.padded:
         return False
-    return any(sizes.mentions(s.expr, set(axis.split())) for s in nest.may_leave(access))
+    return any(sizes.mentions(s.expr, set(loop.parts)) for s in nest.may_leave(access))
 
 
 def _group(loop: Loop, vectors: int, is_cut: bool) -> Group:

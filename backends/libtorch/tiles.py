@@ -31,7 +31,7 @@ def in_lanes(nest: Nest, body: Expr, axis: str = "") -> bool:
     change along the axis, so that it is computed before."""
     from loma.backends.libtorch.nest import own_pads
 
-    own = set(axis.split(" "))
+    own = set(nest.parts.get(axis, (axis,)))
     for node in walk(body):
         if isinstance(node, Reduce) and (not axis or own & free_variables(node)):
             return False
