@@ -11,10 +11,12 @@ _INDENT = "  "
 
 
 class Writer:
-    """Collects lines; :meth:`block` puts braces around what is written inside it."""
+    """Collects lines; :meth:`block` puts braces around what is written inside it. ``declares``:
+    whether one of them is a variable's, which needs a block if it is not to be known elsewhere."""
 
     def __init__(self, depth: int = 0) -> None:
         self.lines: list[str] = []
+        self.declares = False
         self._depth = depth
 
     @property
@@ -24,6 +26,10 @@ class Writer:
     def line(self, text: str = "") -> None:
         for part in text.split("\n"):
             self.lines.append(_INDENT * self._depth + part if part else "")
+
+    def declare(self, text: str) -> None:
+        self.declares = True
+        self.line(text)
 
     def extend(self, lines: Iterable[str]) -> None:
         for line in lines:

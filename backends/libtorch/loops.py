@@ -262,10 +262,10 @@ def _finish(
     if condition := _has_elements(context, plan.stmt):
         count = f"{condition} ? {count} : 0"
     if nest.checks:
-        writer.line("loma::Outside outside_;")
+        writer.declare("loma::Outside outside_;")
     if isinstance(target, Var):
         element = scalar_type(target.type, target.span)
-        writer.line(f"std::vector<{element}> parts_(std::max<int64_t>({count}, 0));")
+        writer.declare(f"std::vector<{element}> parts_(std::max<int64_t>({count}, 0));")
     call = f"{name}<real>({', '.join(args)}, begin_, end_);"
     run = "parallel(" if context.kernel is None else "inside(nested_, "
     with writer.block(f"loma::{run}{count}, {work}, [&](int64_t begin_, int64_t end_)", ");"):
@@ -284,9 +284,9 @@ def _finish_in_place(
     context.serial.pointers |= nest.pointers
     for name, (ctype, argument) in nest.params.items():
         if name != argument:
-            writer.line(f"const {ctype} {name} = {argument};")
+            writer.declare(f"const {ctype} {name} = {argument};")
     if nest.checks:
-        writer.line("loma::Outside outside_;")
+        writer.declare("loma::Outside outside_;")
     writer.extend(inside.lines)
     _write_loose_checks(writer, context, nest.checks, line)
 

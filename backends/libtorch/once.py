@@ -36,7 +36,7 @@ def _write_check(
     cells = context.temporary_tensor("cells", TensorType(extents, "int"))
     name = context.variable(cells)
     shape = ", ".join(strip(context.ints(extent)) for extent in extents)
-    writer.line(f"const at::Tensor {name} = loma::cells({{{shape}}});")
+    writer.declare(f"const at::Tensor {name} = loma::cells({{{shape}}});")
     counters = tuple(Var(axis.name, INT) for axis in part.axes)
     dims = context.dims(target.base)
     value = _cell([(target.subscripts[d], dims[d]) for d in part.dims])

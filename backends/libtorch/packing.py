@@ -78,7 +78,7 @@ def _copy(writer: Writer, context: FunctionContext, read: Index, row: str) -> In
     type_ = TensorType(tuple(dims[k] for k in order), read.base.type.element)
     copy = context.temporary_tensor("packed", type_)
     numbers = ", ".join(map(str, order))
-    context.writer_for(read.base.name, writer).line(
+    context.writer_for(read.base.name, writer).declare(
         f"const at::Tensor {context.variable(copy)} = "
         f"{context.variable(read.base)}.permute({{{numbers}}}).contiguous();"
     )

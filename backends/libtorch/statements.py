@@ -316,12 +316,7 @@ class Statements:
         write_once_checks(inner, self.context, stmt)
         plain = hoisted(stmt, self.context, self.host, inner)
         write_index_assign(inner, self.context, plain, fresh)
-        local = any(
-            line.startswith(("const at::Tensor ", "const int64_t ", "const real ",
-                             "loma::Outside ", "std::vector<"))
-            for line in inner.lines
-        )  # fmt: skip
-        if local or (self.context.serial is not None and len(inner.lines) > 1):
+        if inner.declares or (self.context.serial is not None and len(inner.lines) > 1):
             with self.writer.block():
                 self.writer.extend(inner.lines)
         else:
@@ -438,7 +433,7 @@ def hoisted(stmt: IndexAssign, context: FunctionContext, host: Host, writer: Wri
                     return visit(replace(expr, base=base), bound)
                 tensor = context.temporary_tensor("value", base.type)  # type: ignore[arg-type]
                 text = f"loma::dense({host.tensor(base)})"
-                writer.line(f"const at::Tensor {context.variable(tensor)} = {text};")
+                writer.declare(f"const at::Tensor {context.variable(tensor)} = {text};")
                 subscripts = tuple(visit(s, bound) for s in expr.subscripts)
                 return replace(expr, base=tensor, subscripts=subscripts)
             case Call(name) if is_tensor_function(context.module.function(name)):
@@ -451,7 +446,7 @@ def hoisted(stmt: IndexAssign, context: FunctionContext, host: Host, writer: Wri
                 scalar = context.temporary("value")
                 context.names[f"@{scalar}"] = scalar
                 ctype = scalar_type(expr.type, expr.span)
-                writer.line(f"const {ctype} {scalar} = {host.value(expr)};")
+                writer.declare(f"const {ctype} {scalar} = {host.value(expr)};")
                 return Var(f"@{scalar}", expr.type)
             case Reduce(_, _, own):
                 inner = bound | {axis.name for axis in own}
