@@ -231,7 +231,9 @@ def test_a_limit_of_size(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from test_checkpoint import limited_write\n"
         "limited_write(Path(sys.argv[1]))"
     )
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    path = os.pathsep.join(
+        map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "support", Path(__file__).parent))
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "last.pt")],
         env={**os.environ, "PYTHONPATH": path},

@@ -346,7 +346,7 @@ def test_an_element_depends_on_no_other(setting: str) -> None:
 
 SPECIALISED = """
 import sys, torch
-sys.path.insert(0, "tests")
+sys.path[:0] = ["tests", "tests/support", "tests/torch"]
 import test_optim
 from loma import specialise
 

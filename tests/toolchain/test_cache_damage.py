@@ -1,7 +1,8 @@
 """A damaged cache: whatever happened to its files, the next process works, and repairs them.
 
-``pytest --fuzz-examples N tests/build/test_cache_damage.py`` tries N random damages; without it they are
-few and always the same. What would crash does so in a child of a process that has imported all.
+``pytest --fuzz-examples N tests/toolchain/test_cache_damage.py`` tries N random damages; without
+it they are few and always the same. What would crash does so in a child of a process that has
+imported all.
 """
 
 from __future__ import annotations
