@@ -9,6 +9,7 @@ of those is the old value kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 from loma.ad.scalar.paths import Path, PathSet, is_definite, overlap, path_of, reads, target_reads
 from loma.ad.scalar.steps import int_step
@@ -41,10 +42,10 @@ class Recording:
         self._types = types
         self._functions = functions
         self._structs = structs
-        self._uses: dict[int, list[Path]] = {}
+        self._uses = cache(self._used)
+        self._inside = cache(self._effects_inside)
         self.kept: dict[int, list[Place]] = {}  # by id of the statement; for a loop: before it
         self.stepped: set[int] = set()  # ids of statements that are undone by a step back
-        self._inside: dict[int, tuple[list[Path], list[Path]]] = {}
         self.direct: dict[int, bool] = {}  # whether a condition or range can be read again
 
     def run(self, body: tuple[Stmt, ...], restored: frozenset[str]) -> None:
@@ -85,7 +86,7 @@ class Recording:
     def _kept_before(self, loop: Stmt, needed: PathSet) -> PathSet:
         """A variable that the loop overwrites, and that no adjoint inside reads, is kept once,
         before the loop, and not in every iteration."""
-        used, changed = self._effects_inside(loop)
+        used, changed = self._inside(loop)
         kept: list[Place] = []
         needed = needed.copy()
         for path in needed.sorted():
@@ -102,20 +103,18 @@ class Recording:
 
     def _effects_inside(self, loop: Stmt) -> tuple[list[Path], list[Path]]:
         """What the adjoints of a loop's statements may read, and what the statements write."""
-        if id(loop) not in self._inside:
-            used: dict[Path, None] = {}
-            changed: dict[Path, None] = {}
-            for stmt in statements((loop,)):
-                if isinstance(stmt, If | For | While):
-                    found = [path for expr in expressions(stmt) for path in reads(expr)]
-                else:
-                    found = self._used(stmt)
-                for place in effects(stmt, self._functions).writes:
-                    changed[path_of(place)] = None
-                    found = [*found, *target_reads(place)]
-                used |= dict.fromkeys(found)
-            self._inside[id(loop)] = list(used), list(changed)
-        return self._inside[id(loop)]
+        used: dict[Path, None] = {}
+        changed: dict[Path, None] = {}
+        for stmt in statements((loop,)):
+            if isinstance(stmt, If | For | While):
+                found = [path for expr in expressions(stmt) for path in reads(expr)]
+            else:
+                found = self._uses(stmt)
+            for place in effects(stmt, self._functions).writes:
+                changed[path_of(place)] = None
+                found = [*found, *target_reads(place)]
+            used |= dict.fromkeys(found)
+        return list(used), list(changed)
 
     def _scalar_place(self, path: Path) -> Place | None:
         """The number that a path stands for, if it stands for one."""
@@ -145,7 +144,7 @@ class Recording:
         )
 
     def _leaf(self, stmt: Stmt, needed: PathSet) -> PathSet:
-        used = self._used(stmt)
+        used = self._uses(stmt)
         needed.update(used)
         kept: list[Place] = []
         for place in effects(stmt, self._functions).writes:
@@ -166,14 +165,12 @@ class Recording:
 
     def _used(self, stmt: Stmt) -> list[Path]:
         """The primal values that the statement's adjoint reads."""
-        if id(stmt) not in self._uses:
-            found: dict[Path, None] = {}
-            for inner in statements(tuple(self._adjoint_of(stmt))):
-                for path in _value_reads(inner):
-                    if path[0] in self._types:
-                        found[path] = None
-            self._uses[id(stmt)] = list(found)
-        return self._uses[id(stmt)]
+        found: dict[Path, None] = {}
+        for inner in statements(tuple(self._adjoint_of(stmt))):
+            for path in _value_reads(inner):
+                if path[0] in self._types:
+                    found[path] = None
+        return list(found)
 
     def _parts(self, place: Place, path: Path, needed: PathSet) -> list[Place]:
         """The smallest parts of a place that hold what is needed: numbers, and whole arrays."""

@@ -7,6 +7,7 @@ order in which values come back is the reverse of that in which they went.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from dataclasses import dataclass, field, replace
 
@@ -248,7 +249,12 @@ def trip_counts(body: tuple[Stmt, ...], functions: dict[str, Function]) -> dict[
     come back from a stack.
     """
     largest: dict[str, int] = {}
-    counting: set[int] = set()
+    others = Counter(  # how many statements do something else
+        root(place)
+        for stmt in statements(body)
+        if not isinstance(stmt, Pop)
+        for place in effects(stmt, functions).writes
+    )
 
     def visit(block: tuple[Stmt, ...]) -> None:
         for before, loop in pairwise(block):
@@ -256,7 +262,7 @@ def trip_counts(body: tuple[Stmt, ...], functions: dict[str, Function]) -> dict[
                 case Assign(Var(name), "=", IntConst(0)), While(_, limit, inner):
                     steps = [s for s in inner if int_step(s) == (before.target, 1)]
                     if len(steps) == 1:
-                        counting.update((id(before), id(steps[0])))
+                        others[name] -= 2
                         largest[name] = max(limit, largest.get(name, 0))
                 case _:
                     pass
@@ -265,11 +271,7 @@ def trip_counts(body: tuple[Stmt, ...], functions: dict[str, Function]) -> dict[
                 visit(inner)
 
     visit(body)
-    for stmt in statements(body):
-        if not isinstance(stmt, Pop) and id(stmt) not in counting:
-            for name in map(root, effects(stmt, functions).writes):
-                largest.pop(name, None)
-    return largest
+    return {name: most for name, most in largest.items() if not others[name]}
 
 
 def _branch(stmt: If, cond: Expr, then: list[Stmt], other: list[Stmt]) -> If:

@@ -230,55 +230,54 @@ class ForwardSweep:
         tapes: list[tuple[str, Var]] = []
         stores: list[Stmt] = []
         undone: list[tuple[str, str, tuple[tuple[IndexAssign, Var], ...]]] = []
-        kept: dict[int, Stmt] = {}  # by identity of the statement that overwrites it
+        kept: dict[int, Stmt] = {}  # by position of the statement that overwrites it
         for name in carried:
             writes = self._partial_writes(name, stmt)
             if writes:
-                parts = [(own, self._part_tape(name, own, stmt)) for own in writes]
+                parts = [(own, self._part_tape(name, own, stmt)) for own in writes.values()]
                 undone.append((name, env[name], tuple(parts)))
-                for own, tape in parts:
+                for position, (own, tape) in zip(writes, parts, strict=True):
                     var = self._ctx.version(name, env)
-                    kept[id(own)] = self.overwritten(own, var, tape, stmt, env, store=True)
+                    kept[position] = self.overwritten(own, var, tape, stmt, env, store=True)
                 continue
             tape = self._tape(name, stmt)
             tapes.append((name, tape))
             stores.append(self.tape_access(self._ctx.version(name, env), tape, stmt, store=True))
         body: list[Stmt] = []
-        for inner in stmt.body:
-            body += [kept[id(inner)]] if id(inner) in kept else []
+        for position, inner in enumerate(stmt.body):
+            body += [kept[position]] if position in kept else []
             body += [self._in_place(s, env) for s in self._without_settled((inner,))]
         code.append(replace(stmt, extent=self._ctx.rename(stmt.extent, before),
                             body=(*stores, *body)))  # fmt: skip
         after = tuple((name, env[name]) for name in modified if name in settled)
         return Record(stmt, before, tape=tuple(tapes), undone=tuple(undone), settled=after)
 
-    def _partial_writes(self, name: str, stmt: For) -> list[IndexAssign]:
-        """The statements that write to a tensor in a loop, if each stands in the loop itself and
-        writes a part whose size is known; what they overwrite is less than the whole."""
+    def _partial_writes(self, name: str, stmt: For) -> dict[int, IndexAssign]:
+        """The statements that write to a tensor in a loop, by position, if each stands in the loop
+        itself and writes a part whose size is known; they overwrite less than the whole."""
         inside = [s for s in statements(stmt.body) if name in assigned((s,))]
-        own = [
-            s for s in stmt.body
+        own = {
+            position: s for position, s in enumerate(stmt.body)
             if isinstance(s, IndexAssign) and isinstance(s.target, Index)
             and root(s.target) == name and not covers(s)
-        ]  # fmt: skip
+        }  # fmt: skip
         changing = self._ctx.assigned
-        for s in own:
+        for position, s in own.items():
             axes = target_axes(s)
             assert isinstance(s.target, Index)
             extents = {name for axis in axes for name in free_variables(axis.extent)}
             subscripts = {name for sub in s.target.subscripts for name in free_variables(sub)}
             if extents & (changing | self._counters(stmt)):
-                return []
-            if not self._as_at_start(subscripts & changing, s, stmt):
-                return []
+                return {}
+            if not self._as_at_start(subscripts & changing, position, stmt):
+                return {}
             if not names_once(s):
-                return []
-        return own if len(own) == len(inside) else []
+                return {}
+        return own if len(own) == len(inside) else {}
 
-    def _as_at_start(self, names: set[str], own: IndexAssign, stmt: For) -> bool:
+    def _as_at_start(self, names: set[str], position: int, stmt: For) -> bool:
         """Whether variables are ints that have the same value where an iteration begins and at a
         statement of the loop: an iteration backwards knows the former."""
-        position = next(k for k, inner in enumerate(stmt.body) if inner is own)
         ints = all(isinstance(self._ctx.types[name], IntType) for name in names)
         return ints and names.isdisjoint(assigned(stmt.body[:position]))
 

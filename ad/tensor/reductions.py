@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from loma.core import builder as b
 from loma.core.bounds import stays_inside
@@ -21,13 +22,12 @@ def may_fail(reduce: Reduce, scope: Mapping[str, Axis], is_size: Callable[[str],
     extents = {axis.name: axis.extent for axis in scope.values()}
     reductions = [node for node in walk(reduce) if isinstance(node, Reduce)]
     own = {axis.name: axis.extent for node in reductions for axis in node.axes}
-    pads = {id(node.read) for node in walk(reduce) if isinstance(node, ZeroPad)}
-    for node in walk(reduce):
+    for above, node in pairwise((reduce, *walk(reduce))):  # what comes after a ZeroPad is its read
         by = divisor(node)
         if by is not None and not constant(by):
             return True
         match node:
-            case Index(base, subscripts) if id(node) not in pads:
+            case Index(base, subscripts) if not isinstance(above, ZeroPad):
                 dims = base.type.dims if isinstance(base.type, TensorType) else None
                 for sub, dim in zip(subscripts, dims or subscripts, strict=True):
                     runs_over = isinstance(sub, Var) and sub.name in extents

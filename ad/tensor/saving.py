@@ -36,12 +36,11 @@ def recomputed(joint: Joint, live: frozenset[str], sizes: set[str], save: Save) 
         known = sizes | {
             p.name for p in joint.normal.function.params if isinstance(p.type, IntType)
         }
-        chosen = _ints(joint, known, writes)
+        positions = _ints(joint, known, writes)
         if save == "auto":
             results = {var.name for var in joint.results}
-            chosen += _cheap(joint, known | params | results | live, results, writes)
-            order = {id(stmt): k for k, stmt in enumerate(joint.forward)}
-            chosen = tuple(sorted(chosen, key=lambda stmt: order[id(stmt)]))
+            positions += _cheap(joint, known | params | results | live, results, writes)
+        chosen = tuple(joint.forward[position] for position in sorted(positions))
     made = written(chosen)
     declared = {s.target.name for s in chosen if isinstance(s, Declare)}
     declarations = tuple(
@@ -52,11 +51,11 @@ def recomputed(joint: Joint, live: frozenset[str], sizes: set[str], save: Save) 
     return (*declarations, *chosen)
 
 
-def _ints(joint: Joint, known: set[str], writes: list[str]) -> tuple[Stmt, ...]:
-    """Declarations of ints that follow from sizes and int arguments alone."""
+def _ints(joint: Joint, known: set[str], writes: list[str]) -> list[int]:
+    """Positions of declarations of ints that follow from sizes and int arguments alone."""
     known = set(known)
-    out: list[Stmt] = []
-    for stmt in joint.forward:
+    out: list[int] = []
+    for position, stmt in enumerate(joint.forward):
         if (
             isinstance(stmt, Declare)
             and isinstance(stmt.target.type, IntType)
@@ -66,15 +65,13 @@ def _ints(joint: Joint, known: set[str], writes: list[str]) -> tuple[Stmt, ...]:
             and not _reads_data(stmt.value)
         ):
             known.add(stmt.target.name)
-            out.append(stmt)
-    return tuple(out)
+            out.append(position)
+    return out
 
 
-def _cheap(
-    joint: Joint, available: set[str], results: set[str], writes: list[str]
-) -> tuple[Stmt, ...]:
+def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[str]) -> list[int]:
     available = set(available)
-    out: list[Stmt] = []
+    out: list[int] = []
     last = {  # what is kept of a name is what it holds at the end
         name: position
         for position, around in enumerate(joint.forward)
@@ -97,8 +94,8 @@ def _cheap(
             and (_is_elementwise(stmt) or _is_outer(stmt))
         ):
             available.add(name)
-            out.append(stmt)
-    return tuple(out)
+            out.append(position)
+    return out
 
 
 def _writes_all(stmt: IndexAssign) -> bool:

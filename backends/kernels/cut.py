@@ -17,29 +17,29 @@ from loma.errors.spans import Span
 class Cut:
     """Rewrites statements that share an index.
 
-    ``called`` is what each index statement, by identity, calls the index; ``dims`` gives the
-    dimension of each tensor that goes with it. With ``names``, zeros of tensors other than
-    ``private`` ones become index statements.
+    ``called`` is what the index statements, in order, call the index; ``dims`` gives the dimension
+    of each tensor that goes with it. With ``names``, zeros of tensors other than ``private`` ones
+    become index statements.
     """
 
     def __init__(
         self,
         count: Var,
-        called: dict[int, str],
+        called: tuple[str, ...],
         dims: dict[str, int],
         names: Names | None = None,
         private: frozenset[str] = frozenset(),
     ) -> None:
         self._count = count
-        self._called = called
+        self._called = iter(called)
         self._dims = dims
         self._names = names
         self._private = private
 
     def statement(self, stmt: Stmt) -> Stmt:
         match stmt:
-            case IndexAssign() if id(stmt) in self._called:
-                own = self._called[id(stmt)]
+            case IndexAssign():
+                own = next(self._called)
                 assert isinstance(stmt.target, Index)
                 if own not in subscript_variables(stmt.target):  # a sum over the parts
                     stmt = opened(stmt)

@@ -25,9 +25,8 @@ def make_kernel(
     dims = dict(shared.dims)
     small = {name: Var(name, _without(var, dims[name])) for name, var in private.items()}
     index = Var(_index_name(group, shared, names), INT)
-    body = tuple(
-        _Rewriting(index, dict(shared.names), dims, small, names).statement(stmt) for stmt in group
-    )
+    rewriting = _Rewriting(index, shared.names, dims, small, names)
+    body = tuple(map(rewriting.statement, group))
     _, live = Liveness(()).block(body, frozenset(dims.keys() - small.keys()))
     used = tuple(small[name] for name in sorted(small))
     dropped = tuple((var.name, dims[var.name]) for var in used)
@@ -44,7 +43,7 @@ def _blocked(
     count = Var(names.fresh(f"{index}_count"), INT)
     inside = mentions(group)
     dims = {n: dim for n, dim in (*shared.reads, *shared.dims) if dim is not None and n in inside}
-    cut = Cut(count, dict(shared.names), dims, names, frozenset(private))
+    cut = Cut(count, shared.names, dims, names, frozenset(private))
     body = tuple(map(cut.statement, group))
     small = {name: Var(name, cut.type(name, var.type)) for name, var in private.items()}
     written = frozenset(name for name, _ in shared.dims if name not in private)
@@ -63,12 +62,13 @@ def _without(var: Var, dim: int) -> TensorType:
 
 def _index_name(group: tuple[Stmt, ...], shared: Shared, names: Names) -> str:
     """The name that most statements use for the index, unless one uses it for something else."""
-    used = [name for _, name in shared.names]
+    used = shared.names
     best = max(dict.fromkeys(used), key=lambda name: (not name.startswith("_"), used.count(name)))
-    own = dict(shared.names)
+    own = iter(used)
     for stmt in statements(group):
+        called = next(own) if isinstance(stmt, IndexAssign) else None
         taken = {name for expr in expressions(stmt) for name in variables(expr)} | axes_of(stmt)
-        if best in taken and own.get(id(stmt)) != best:
+        if best in taken and called != best:
             return names.fresh(best)
     return best
 
@@ -77,21 +77,21 @@ class _Rewriting:
     def __init__(
         self,
         index: Var,
-        called: dict[int, str],
+        called: tuple[str, ...],
         dims: dict[str, int],
         private: dict[str, Var],
         names: Names,
     ) -> None:
         self._index = index
-        self._called = called
+        self._called = iter(called)
         self._dims = dims
         self._private = private
         self._names = names
 
     def statement(self, stmt: Stmt) -> Stmt:
         match stmt:
-            case IndexAssign(axes=axes) if id(stmt) in self._called:
-                own = self._called[id(stmt)]
+            case IndexAssign(axes=axes):
+                own = next(self._called)
                 new: dict[str, Expr] = {own: self._index} if own != self._index.name else {}
                 kept = replace(stmt, axes=tuple(axis for axis in axes if axis.name != own))
                 return map_expressions(kept, lambda e: self._expr(substitute(e, new)))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 
 from loma.backends.kernels.sharing import (
-    NOTHING, Library, Shared, Sharing, mentions, reads_tensors,
+    NOTHING, Library, Shared, Sharing, index_assigns, mentions, reads_tensors,
 )  # fmt: skip
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
@@ -47,9 +48,8 @@ class Runs:
         self._origins = origins
         self._sharing = Sharing(function, module, library, _first_writes(function), tiles)
         self._mentions = mentions(function.body)
-        # By identity of the statement, which is kept so that no other one gets that.
-        self._inside: dict[int, tuple[Stmt, Counter[str]]] = {}
-        self._closed: dict[int, bool] = {}
+        self._inside = cache(mentions)
+        self._is_closed = cache(self._keeps_scalars)
         self._declared = Counter(
             stmt.target.name for stmt in statements(function.body) if isinstance(stmt, Declare)
         )
@@ -70,7 +70,7 @@ class Runs:
         if connected < len(group):
             end = next(k for k in range(start, end) if block[k] is group[connected])
             group, ways, end = self._collect(block, start, end)
-        found = [s for s in statements(tuple(group)) if isinstance(s, IndexAssign)]
+        found = index_assigns(tuple(group))
         if len({id(self._origins.get(id(s), s)) for s in found}) < 2:
             return None
         moved = tuple(s for s in block[start:end] if isinstance(s, Declare))
@@ -95,7 +95,7 @@ class Runs:
                     break
                 ways = wider
                 group.append(stmt)
-                mentioned |= self._mentioned(stmt).keys()
+                mentioned |= self._inside((stmt,)).keys()
                 end = position + 1
             else:
                 break
@@ -127,20 +127,9 @@ class Runs:
             if name not in carried or _ends_at_zero(group, name)
         }
 
-    def _mentioned(self, stmt: Stmt) -> Counter[str]:
-        if id(stmt) not in self._inside:
-            self._inside[id(stmt)] = (stmt, mentions((stmt,)))
-        return self._inside[id(stmt)][1]
-
-    def _is_closed(self, stmt: Stmt) -> bool:
+    def _keeps_scalars(self, stmt: Stmt) -> bool:
         """Whether every scalar that the statement changes is its own: nothing else looks at it, and
         what it holds before does not matter."""
-        inside = self._mentioned(stmt)
-        if id(stmt) not in self._closed:
-            self._closed[id(stmt)] = self._keeps_scalars(stmt, inside)
-        return self._closed[id(stmt)]
-
-    def _keeps_scalars(self, stmt: Stmt, inside: Counter[str]) -> bool:
         if any(isinstance(inner, CallStmt) for inner in statements((stmt,))):
             return False  # who knows what the function writes
         changed = {
@@ -148,6 +137,7 @@ class Runs:
             for place in written_places((stmt,))
             if isinstance(place, Var) and not isinstance(place.type, TensorType)
         }
+        inside = self._inside((stmt,))
         if any(self._mentions[n] - self._declared[n] != inside[n] for n in changed):
             return False
         if not changed:
@@ -187,27 +177,27 @@ def _connected(group: list[Stmt]) -> int:
     return next((k for k in range(len(group)) if k not in reached), len(group))
 
 
-def _first_writes(function: Function) -> frozenset[int]:
-    """By identity: index statements outside of loops that are the first to mention their target,
-    a declared tensor, which is all zero until then."""
+def _first_writes(function: Function) -> dict[str, IndexAssign]:
+    """Index statements outside of loops that are the first to mention their target, a declared
+    tensor, which is all zero until then."""
     seen: set[str] = {param.name for param in function.params}
     seen |= {
         s.target.name
         for s in statements(function.body)
         if isinstance(s, Declare) and s.value is not None
     }
-    found: set[int] = set()
+    found: dict[str, IndexAssign] = {}
 
     def look(body: tuple[Stmt, ...], loop: bool) -> None:
         for stmt in body:
             if isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index) and not loop:
                 base = stmt.target.base
                 if isinstance(base, Var) and base.name not in seen:
-                    found.add(id(stmt))
+                    found[base.name] = stmt
             if not isinstance(stmt, Declare) and not blocks(stmt):
                 seen.update(mentions((stmt,)))
             for block in blocks(stmt):
                 look(block, loop or not isinstance(stmt, If))
 
     look(function.body, False)
-    return frozenset(found)
+    return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from loma.core import sizes
 from loma.core.effects import counters, written
@@ -32,14 +33,14 @@ class Shared:
     the same for tensors that they read, None where a read does not stand at the shared index alone.
     ``mixed``: some tensor is read both at the index and elsewhere, so that what belongs to a part
     of the index's values is not all that they read of it. ``sums`` are tensors that sums over the
-    index are added to. ``names`` is what each index statement, by identity, calls the index.
+    index are added to. ``names`` is what their index statements, in order, call the index.
     """
 
     extent: Expr | None
     dims: tuple[tuple[str, int], ...] = ()
     reads: tuple[tuple[str, int | None], ...] = ()
     sums: tuple[str, ...] = ()
-    names: tuple[tuple[int, str], ...] = ()
+    names: tuple[str, ...] = ()
     mixed: bool = False
 
     def dim(self, tensor: str) -> int | None:
@@ -55,7 +56,7 @@ class Sharing:
     ``library`` tells which statements a backend hands to a library as a whole. For ``tiles``, where
     a few values of the index at a time go through all statements, sums over the index may take
     part, and statements that read a large operand once for all of these values; ``first_writes``
-    are the statements, by identity, whose target is all zero before.
+    gives for a tensor the statement that finds it all zero.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Sharing:
         function: Function,
         module: Module,
         library: Library,
-        first_writes: frozenset[int],
+        first_writes: dict[str, IndexAssign],
         tiles: bool,
     ) -> None:
         self._module = module
@@ -71,7 +72,7 @@ class Sharing:
         self._tiles = tiles
         self._library = library
         self._changed = written(function.body) | counters(function.body)
-        self._outside: dict[int, tuple[IndexAssign, bool]] = {}  # by identity of the statement
+        self._stays_outside = cache(self._is_no_loop)
 
     def extend(self, shared: Shared, stmt: Stmt) -> list[Shared]:
         """The ways in which the statement can join; none when it has to stay outside."""
@@ -116,8 +117,9 @@ class Sharing:
         assert isinstance(target.base, Var)
         if self._stays_outside(stmt) or target.base.name in shared.sums:
             return
-        if self._tiles and (stmt.op == "+=" or id(stmt) in self._first_writes):
-            yield from self._sum(shared, opened(stmt), id(stmt))
+        first = self._first_writes.get(target.base.name)
+        if self._tiles and (stmt.op == "+=" or stmt is first):
+            yield from self._sum(shared, opened(stmt))
         extents = {axis.name: axis.extent for axis in stmt.axes}
         known = shared.dim(target.base.name)
         for dim, subscript in enumerate(target.subscripts):
@@ -142,9 +144,9 @@ class Sharing:
             if read is None or (self._tiles and read.mixed):
                 continue
             for found in _written(read, target.base.name, dim):
-                yield replace(found, names=(*found.names, (id(stmt), name)))
+                yield replace(found, names=(*found.names, name))
 
-    def _sum(self, shared: Shared, stmt: IndexAssign, key: int) -> Iterator[Shared]:
+    def _sum(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:
         """The ways in which a statement adds sums over the index to its target."""
         target = stmt.target
         assert isinstance(target, Index)
@@ -169,12 +171,7 @@ class Sharing:
                 continue
             new = _read(replace(shared, extent=shared.extent or axis.extent), forms, name)
             if new is not None and not new.mixed:
-                yield replace(new, sums=(*new.sums, name), names=(*new.names, (key, axis.name)))
-
-    def _stays_outside(self, stmt: IndexAssign) -> bool:
-        if id(stmt) not in self._outside:
-            self._outside[id(stmt)] = (stmt, self._is_no_loop(stmt))
-        return self._outside[id(stmt)][1]
+                yield replace(new, sums=(*new.sums, name), names=(*new.names, axis.name))
 
     def _is_no_loop(self, stmt: IndexAssign) -> bool:
         assert isinstance(stmt.target, Index)
@@ -295,12 +292,14 @@ def is_last(group: tuple[Stmt, ...], shared: Shared) -> bool:
 
 def is_value(group: tuple[Stmt, ...], shared: Shared) -> bool:
     """Whether a statement computes with the value of the shared index."""
-    called = dict(shared.names)
     return any(
-        called[id(stmt)] in used_as_value(stmt.value)
-        for stmt in statements(group)
-        if isinstance(stmt, IndexAssign) and id(stmt) in called
+        name in used_as_value(stmt.value)
+        for stmt, name in zip(index_assigns(group), shared.names, strict=True)
     )
+
+
+def index_assigns(group: tuple[Stmt, ...]) -> list[IndexAssign]:
+    return [stmt for stmt in statements(group) if isinstance(stmt, IndexAssign)]
 
 
 def reads_tensors(expr: Expr) -> bool:

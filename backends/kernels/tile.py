@@ -13,10 +13,10 @@ from collections.abc import Callable
 from loma.backends.kernels.cut import Cut
 from loma.backends.kernels.ir import Step, Tiled, private_tensors
 from loma.backends.kernels.runs import Run, Runs
-from loma.backends.kernels.sharing import Shared, mentions
-from loma.core.ir import INT, Axis, Declare, Index, IndexAssign, Stmt, TensorType, Var
+from loma.backends.kernels.sharing import Shared, index_assigns, mentions
+from loma.core.ir import INT, Axis, Declare, Index, Stmt, TensorType, Var
 from loma.core.names import Names
-from loma.core.walk import statements, walk
+from loma.core.walk import walk
 
 Fuse = Callable[[tuple[Stmt, ...]], tuple[Step, ...]]
 
@@ -31,7 +31,8 @@ def tiled(
     first, last = 0, len(group)
     while True:
         inner = group[first:last]
-        found = _tiles(inner, shared, runs, names, fuse)
+        called = shared.names[len(index_assigns(group[:first])) :]
+        found = _tiles(inner, shared, called, runs, names, fuse)
         if found is None:
             return None
         crossing = {var.name for var in found.temporaries}
@@ -42,17 +43,22 @@ def tiled(
 
 
 def _tiles(
-    group: tuple[Stmt, ...], shared: Shared, runs: Runs, names: Names, fuse: Fuse
+    group: tuple[Stmt, ...],
+    shared: Shared,
+    called: tuple[str, ...],
+    runs: Runs,
+    names: Names,
+    fuse: Fuse,
 ) -> Tiled | None:
     assert shared.extent is not None
-    own = [name for _, name in shared.names if not name.startswith("_")]
+    own = [name for name in shared.names if not name.startswith("_")]
     wish = own[0] if own else "tile"
     count = Var(names.fresh(f"{wish}_count"), INT)
     inside = mentions(group)
     temporaries = runs.temporaries(group, shared)
     dims = {name: dim for name, dim in shared.dims if name in inside}
     dims |= {name: dim for name, dim in shared.reads if dim is not None and name in inside}
-    cut = Cut(count, dict(shared.names), dims)
+    cut = Cut(count, called, dims)
     body = tuple(map(cut.statement, group))
     declared = tuple(
         Declare(Var(name, cut.type(name, var.type)), None) for name, var in temporaries.items()
@@ -65,8 +71,7 @@ def _tiles(
     views = tuple((name, dim) for name, dim in sorted(dims.items()) if name not in temporaries)
     streamed = {
         node.base.name: node.base
-        for stmt in statements(group)
-        if isinstance(stmt, IndexAssign)
+        for stmt in index_assigns(group)
         for node in walk(stmt.value)
         if isinstance(node, Index)
         and isinstance(node.base, Var)

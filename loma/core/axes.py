@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from loma.core import sizes
 from loma.core.ir import (
@@ -34,14 +35,15 @@ def _in_text_order(expr: Expr) -> Iterator[Expr]:
         yield from _in_text_order(part)
 
 
-def standalone(expr: Expr) -> Iterator[tuple[str, Expr, Index]]:
-    """(name, size of the dimension, where) for each subscript that is a bare name, in order."""
-    for node in _in_text_order(expr):
+def standalone(expr: Expr) -> Iterator[tuple[str, Expr, bool]]:
+    """(name, size of the dimension, whether inside ``zero_pad``) for each subscript that is a bare
+    name, in order."""
+    for above, node in pairwise((None, *_in_text_order(expr))):  # a ZeroPad stands before its read
         if isinstance(node, Index) and isinstance(node.base.type, TensorType):
             dims = node.base.type.dims
             for position, subscript in enumerate(node.subscripts):
                 if isinstance(subscript, Var) and dims is not None:
-                    yield subscript.name, dims[position], node
+                    yield subscript.name, dims[position], isinstance(above, ZeroPad)
 
 
 def runs_over(subscript: Expr, dim: Expr, axes: Mapping[str, Axis]) -> bool:
@@ -84,12 +86,11 @@ def ranged(
     natural: dict[str, Expr] = {}
     padded: dict[str, Expr] = {}
     loose: set[str] = set()
-    pads = {id(n.read) for part in (target, value) for n in walk(part) if isinstance(n, ZeroPad)}
     for part in (target, value):
-        for name, size, place in standalone(part):
+        for name, size, is_padded in standalone(part):
             if name not in extents:
                 continue
-            if id(place) in pads:
+            if is_padded:
                 padded.setdefault(name, size)
             elif name in own and not sizes.equal(size, extents[name]):
                 loose.add(name)
