@@ -105,12 +105,6 @@ class _Proof:
 
     def _look_at(self, stmt: Stmt, boxes: list[_Box], point: _Point) -> None:
         match stmt:
-            case IndexAssign(target, op, value, axes):
-                assert isinstance(target, Index)
-                inside = point.within(axes)
-                self._reads((value, *target.subscripts, *(a.extent for a in axes)), boxes, inside)
-                if op != "=":
-                    self._reads((target,), boxes, inside)
             case For(counter, extent, inner):
                 self._reads((extent,), boxes, point)
                 before = [*boxes, *(box for box, _ in self._steps(stmt, point))]
@@ -128,7 +122,8 @@ class _Proof:
                 pass
             case _:
                 own = effects(stmt)
-                self._reads((*own.reads, *(own.writes if own.adds else ())), boxes, point)
+                inside = point.within(stmt.axes) if isinstance(stmt, IndexAssign) else point
+                self._reads((*own.reads, *(own.writes if own.adds else ())), boxes, inside)
 
     def _reads(self, exprs: Iterable[Expr], boxes: list[_Box], point: _Point) -> None:
         for expr in exprs:
@@ -220,6 +215,7 @@ class _Proof:
 
     def _box(self, target: Index, axes: tuple[Axis, ...]) -> _Box | None:
         """What an assignment writes, where that is a box."""
+        names = {axis.name for axis in axes}
         ranges: list[_Range] = []
         used: set[str] = set()
         for at in target.subscripts:
@@ -233,8 +229,10 @@ class _Proof:
                 length = next(axis.extent for axis in axes if axis.name == name)
                 if sizes.constant(slope) != 1 or not self._is_fixed(length):
                     return None
+                if free_variables(length) & names:  # another index says how far it goes
+                    return None
             ranges.append(_Range(low, sizes.simplify(Binary("+", low, length, INT))))
-        return tuple(ranges)
+        return tuple(ranges) if used == names else None
 
     # ----------------------------------------------------------------------------- boxes
 

@@ -55,6 +55,7 @@ WRITTEN = {
     ),
     "values that the derivative does not use": (VECTOR, "y[i] += x[i] * x[i]\ns = sum(x)"),
     "a number": (NUMBER, "y = sum(x)\ns = y * y"),
+    "a sum into a number": (VECTOR, "y[i] = x[i] ** 2\ns += y[i] * y[i]"),
 }  # fmt: skip
 
 UNKNOWN = {
@@ -81,6 +82,7 @@ UNKNOWN = {
     ),
     "a slice": (LONGER, "for t in range(N):\n y[t + 1] = y[t] * x[t] + sum(y[:2])\ns = y[N]", 5),
     "a number": (NUMBER, "y = y * sum(x)\ns = sum(x)", 4),
+    "a sum into a number": (VECTOR, "s += y[i] * y[i] * x[i]", 4),
 }  # fmt: skip
 
 
