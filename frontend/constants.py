@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loma import errors
+from loma.arithmetic import truncated_quotient
 from loma.errors.spans import Span
 from loma.frontend.scope import span_of
 
@@ -21,14 +22,11 @@ Number = int | float
 LARGEST = 2**63 - 1
 
 
-def truncated(a: int, b: int) -> int:
-    """``a / b`` of ints, toward zero."""
-    quotient = abs(a) // abs(b)
-    return quotient if (a < 0) == (b < 0) else -quotient
-
-
 def _divide(a: Number, b: Number) -> Number:
-    return truncated(a, b) if isinstance(a, int) and isinstance(b, int) else a / b
+    quotient: Number = (
+        truncated_quotient(a, b) if isinstance(a, int) and isinstance(b, int) else a / b
+    )
+    return quotient
 
 
 def _power(a: Number, b: Number) -> Number:

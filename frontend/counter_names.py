@@ -10,12 +10,10 @@ from loma.core import builder as b, sizes
 from loma.core.ir import INT, Expr, IntConst, Var
 from loma.core.printer import print_expr
 from loma.core.walk import substitute, variables
+from loma.frontend.syntax.python_syntax import SYMBOLS
 
 _OPERAND = r"\(*\w+\)*"
 _SIZE = re.compile(rf"{_OPERAND}(?: (?:[-+*%]|//) {_OPERAND})*")
-_OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%",
-}  # fmt: skip
 
 
 def say(report: errors.UserError | errors.UserWarning, hidden: str, name: str, value: Expr) -> None:
@@ -64,7 +62,7 @@ def _expression(node: ast.expr) -> Expr:
             return Var(name, INT)
         case ast.Constant(value=int(value)):
             return IntConst(value)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return b.binary(_OPERATORS[type(op)], _expression(left), _expression(right))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in SYMBOLS:
+            return b.binary(SYMBOLS[type(op)], _expression(left), _expression(right))
         case _:
             raise ValueError

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple
 
 from loma import errors
+from loma.arithmetic import truncated_quotient
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
@@ -18,7 +19,7 @@ from loma.core.ops import OPS, PREDICATES
 from loma.core.walk import expressions, statements, walk
 from loma.errors.excerpts import text_at
 from loma.errors.spans import Span
-from loma.frontend.constants import Constant, Number, truncated, value
+from loma.frontend.constants import Constant, Number, value
 from loma.frontend.scope import Program, span_of
 
 _LITERAL = re.compile(r"-?\d[\d_]*")
@@ -47,7 +48,7 @@ def whole_quotients(
                     if left is not None and right is not None:
                         if not right or not left % right:
                             continue
-                        result = truncated(left, right)
+                        result = truncated_quotient(left, right)
                     span = quotient.span
                     found[span] = _warning(source, span, quotient.left.span, result)
     yield from (found[span] for span in sorted(found, key=astuple))
@@ -83,7 +84,7 @@ def _of_constant(
             a := number(left), int
         ) and isinstance(b := number(right), int):
             if a % b:
-                yield _warning(source, span_of(node), span_of(left), truncated(a, b))
+                yield _warning(source, span_of(node), span_of(left), truncated_quotient(a, b))
         case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.FloorDiv | ast.Mod):
             yield from _of_constant(left, constants, source)
             yield from _of_constant(right, constants, source)

@@ -248,16 +248,17 @@ class Scope:
             self.before.append(Declare(var, value, value.span))
         return Var(var.name, var.type, value.span)
 
+    def is_size(self, name: str) -> bool:
+        """Whether sizes of tensors are made of the variable: a call knows its value, for good."""
+        symbol = self.symbols.get(name)
+        known = symbol is not None and symbol.kind in ("size", "In")
+        return known and name not in self.reassigned
+
     def _declarable(self, type_: Type) -> bool:
         """Whether a tensor's sizes are known when the function is called."""
         dims = type_.dims or () if isinstance(type_, TensorType) else ()
         return all(
-            is_arithmetic(dim)
-            and all(
-                self.symbols[name].kind in ("size", "In") and name not in self.reassigned
-                for name in free_variables(dim)
-            )
-            for dim in dims
+            is_arithmetic(dim) and all(map(self.is_size, free_variables(dim))) for dim in dims
         )
 
     @contextmanager

@@ -324,8 +324,8 @@ def check_declarable(scope: Scope, name: str, type_: Type, span: Span) -> None:
             )
         for used in sorted(free_variables(dim)):
             symbol = scope.symbols[used]
-            if symbol.kind not in ("size", "In") or used in scope.reassigned:
-                changes = symbol.kind == "In" and used in scope.reassigned
+            if not scope.is_size(used):
+                changes = symbol.kind == "In"
                 what = "which the function assigns to" if changes else "which is no size variable"
                 raise errors.UnknownSizeVariable(
                     f"a size of '{name}' depends on '{used}', {what}",
@@ -343,7 +343,4 @@ def size_definition(scope: Scope, name: str, type_: Type, value: Expr) -> Expr |
     value = fixed_sizes(scope, value)
     if not sizes.is_arithmetic(value):
         return None
-    for used in free_variables(value):
-        if scope.symbols[used].kind not in ("size", "In") or used in scope.reassigned:
-            return None
-    return value
+    return value if all(map(scope.is_size, free_variables(value))) else None

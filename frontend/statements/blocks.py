@@ -128,8 +128,7 @@ def _hoist(scope: Scope, target: Var, renamed: dict[str, Expr]) -> None:
     scope.ended[target.name] = "local"
     dims = target.type.dims or () if isinstance(target.type, TensorType) else ()
     for name in {name for dim in dims for name in free_variables(dim)}:
-        size = scope.symbols.get(name)
-        if size is None or size.kind not in ("size", "In") or name in scope.reassigned:
+        if not scope.is_size(name):
             raise errors.UnknownSizeVariable(
                 f"'{target.name}' is {print_type(target.type)}, and '{name}' is not known before "
                 "the block",

@@ -83,9 +83,8 @@ def _element(scope: Scope, node: ast.expr, axes: list[Axis]) -> Expr:
     type_ = replace(value.type, dims=dims)
     value = scope.once(value, type_=type_)
     if not isinstance(value, Var) or value.type != type_:
-        fixed = {name for name, symbol in scope.symbols.items() if symbol.kind in ("size", "In")}
         for name in sorted({n for dim in dims for n in free_variables(dim)}):
-            if name not in fixed or name in scope.reassigned:
+            if not scope.is_size(name):
                 raise errors.RankMismatch(
                     f"a size of this value depends on '{name}', which changes in the function",
                     span_of(node),
