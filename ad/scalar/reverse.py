@@ -34,6 +34,7 @@ from loma.core.ir import (
 from loma.core.names import Names, with_own_indices, without_locals
 from loma.core.unbounded import is_unbounded
 from loma.core.walk import expressions, map_blocks, mentioned_names, root, statements
+from loma.errors.spans import Span
 from loma.passes.liveness import CallModes, Liveness, Mode
 
 
@@ -311,14 +312,22 @@ class _Reversal:
                     var=param.name,
                 )
             if param.name in needed:
-                raise errors.NotDifferentiable(
-                    f"the reverse derivative of '{self._primal.name}' needs the value that its Out "
-                    f"argument '{param.name}' has on entry, and rev_diff passes none",
-                    span,
-                    hint="pass that value as an In argument of its own, or set all of "
-                    f"'{param.name}' first, as zero({param.name}) does",
-                    var=param.name,
-                )
+                raise needs_entry_value(self._primal, param, span, f"as zero({param.name}) does")
+
+
+def needs_entry_value(
+    primal: Function, param: Param, span: Span, setting: str
+) -> errors.NotDifferentiable:
+    """The error for a derivative that needs an ``Out`` argument's value on entry; ``setting`` says
+    when, or how, to set it first."""
+    return errors.NotDifferentiable(
+        f"the reverse derivative of '{primal.name}' needs the value that its Out argument "
+        f"'{param.name}' has on entry, and rev_diff passes none",
+        span,
+        hint="pass that value as an In argument of its own, or set all of "
+        f"'{param.name}' first, {setting}",
+        var=param.name,
+    )
 
 
 def reverse_doc(primal: Function) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from loma import errors
 from loma.ad.growing import GrowingModule
 from loma.ad.scalar.derivatives import ScalarDerivatives
-from loma.ad.scalar.reverse import reverse_doc
+from loma.ad.scalar.reverse import needs_entry_value, reverse_doc
 from loma.ad.tensor.calls import CallPlan
 from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.joint import Joint, joint_sweeps
@@ -70,9 +70,10 @@ class TensorDerivatives:
         joint = self._joint(primal)
         params, start, body = _signature(primal, joint)
         outs = frozenset(param.name for param in params if param.mode == "Out")
-        body, needed = Liveness(self._growing.module.functions).block(body, outs)
+        analysis = Liveness(self._growing.module.functions)
+        body, needed = analysis.block(body, outs)
         _check_entry_values(primal, joint, needed)
-        start, _ = Liveness(self._growing.module.functions).block(start, needed)
+        start, _ = analysis.block(start, needed)
         doc = reverse_doc(primal)
         self._growing.add(
             Function(
@@ -130,15 +131,9 @@ def _check_entry_values(primal: Function, joint: Joint, needed: Collection[str])
         read = entry_of(joint.normal, param.name).read
         if read is None:
             continue
-        raise errors.NotDifferentiable(
-            f"the reverse derivative of '{primal.name}' needs the value that its Out argument "
-            f"'{param.name}' has on entry, and rev_diff passes none",
-            read,
-            related=((param.span, "declared here"),),
-            hint=f"pass that value as an In argument of its own, or set all of '{param.name}' "
-            "first, if what is read here has been written",
-            var=param.name,
-        )
+        error = needs_entry_value(primal, param, read, "if what is read here has been written")
+        error.related = ((param.span, "declared here"),)
+        raise error
 
 
 def _signature(
