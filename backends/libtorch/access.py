@@ -174,18 +174,23 @@ def merge(loops: list[Loop], accesses: list[Access], keep: set[str]) -> list[Loo
     for loop in loops:
         previous = done[-1] if done else None
         if previous is not None and _mergeable(previous, loop, accesses, keep):
-            name = f"{previous.name} {loop.name}"
+            parts = (*previous.parts, *loop.parts)
+            name = joined_name(parts)
             extent = sizes.product((previous.axis.extent, loop.axis.extent))
             for access in accesses:
                 inner = access.coefficients.pop(loop.name, None)
                 access.coefficients.pop(previous.name, None)
                 if inner is not None:
                     access.coefficients[name] = inner
-            parts = (*previous.parts, *loop.parts)
             done[-1] = Loop(Axis(name, extent), loop.target, loop.alone, parts)
         else:
             done.append(loop)
     return done
+
+
+def joined_name(parts: Sequence[str]) -> str:
+    """The name of an axis that is made of others."""
+    return f"@{'__'.join(parts)}__"
 
 
 def _mergeable(outer: Loop, inner: Loop, accesses: list[Access], keep: set[str]) -> bool:

@@ -16,9 +16,10 @@ from typing import assert_never
 from loma import config, errors
 from loma.backends.libtorch import guards
 from loma.backends.libtorch.names import cpp_name, cpp_string
+from loma.backends.schedule import ir as schedule
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IntConst,
+    FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, FloatType, Function, Index, IntConst,
     IntType, MakeStruct, Member, Module, NoDiff, Op, Reduce, Select, TensorType, Type, Unary, Var,
     ZeroPad, is_tensor_function,
 )  # fmt: skip
@@ -59,9 +60,15 @@ def element_type(type_: TensorType) -> str:
     return "bool" if type_.element == "bool" else value_type(type_)
 
 
+# The C++ types in which elements are computed with.
+TYPES: dict[Element, str] = {
+    "float": "real", "float32": "float", "int": "int64_t", "bool": "int64_t",
+}  # fmt: skip
+
+
 def value_type(type_: TensorType) -> str:
     """The C++ type in which a tensor's elements are computed with."""
-    return {"float": "real", "float32": "float", "int": "int64_t", "bool": "int64_t"}[type_.element]
+    return TYPES[type_.element]
 
 
 def loaded(place: str, type_: Type) -> str:
@@ -240,6 +247,14 @@ class Expressions(ABC):
         match name:
             case guards.HELD | guards.CHECKED:
                 return self.value(expr.args[0], INT)
+            case schedule.CEILING | schedule.QUOTIENT | schedule.REMAINDER:
+                a, b = (self.value(arg, INT) for arg in expr.args)
+                if name == schedule.CEILING:
+                    assert isinstance(expr.args[1], IntConst)
+                    return f"(({strip(a)} + {expr.args[1].value - 1}) / {b})"
+                return f"({a} {'/' if name == schedule.QUOTIENT else '%'} {b})"
+            case schedule.STEPS_OF:
+                return f"loma::steps_of({', '.join(strip(self.value(a)) for a in expr.args)})"
             case "int2float":
                 return self.value(expr.args[0], FLOAT)
             case "float2int":

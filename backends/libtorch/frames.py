@@ -1,36 +1,19 @@
-"""What a nest keeps for one loop, and how reductions take one more value."""
+"""What the lowering of a statement keeps for one loop."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from loma.backends.libtorch.access import Access, Subscript
-from loma.backends.libtorch.expressions import strip
-from loma.core.ir import ArrayType, Call, Expr, Index, IntConst, Module, Pop, Push, Reduce, While
+from loma.backends.libtorch.access import Access
+from loma.backends.schedule.ir import Node
+from loma.core.ir import (
+    ArrayType, Call, Expr, Index, IntConst, Module, Pop, Push, Reduce, Var, While,
+)  # fmt: skip
 from loma.core.ops import divisor
 from loma.core.walk import expressions, statements, walk
 
 Variant = Literal["plain", "inside", "border", "masked"]
-
-INITIAL = {
-    "sum": "{t}(0)",
-    "prod": "{t}(1)",
-    "max": "loma::lowest<{t}>()",
-    "min": "loma::highest<{t}>()",
-}
-COMBINE = {"sum": "loma::Sum()", "prod": "loma::Prod()", "max": "loma::Max()", "min": "loma::Min()"}
-
-
-def update(kind: str, accumulator: str, value: str, type_: str) -> str:
-    """The statement that takes one more value into a running reduction."""
-    match kind:
-        case "sum":
-            return f"{accumulator} += {strip(value)};"
-        case "prod":
-            return f"{accumulator} *= {strip(value)};"
-        case _:
-            return f"{accumulator} = loma::{kind}<{type_}>({accumulator}, {strip(value)});"
 
 
 @dataclass(slots=True)
@@ -40,33 +23,22 @@ class Frame:
     when the loop has an iteration."""
 
     inner: str | None
-    head: list[str] = field(default_factory=list)
-    body: list[str] = field(default_factory=list)
-    known: dict[str, str] = field(default_factory=dict)
+    head: list[Node] = field(default_factory=list)
+    body: list[Node] = field(default_factory=list)
+    known: dict[Expr, Var] = field(default_factory=dict)
     loads: bool = False
     variant: Variant = "plain"
-    masks: list[tuple[Access, str]] = field(default_factory=list)  # "masked": each one's Stretch
+    masks: list[tuple[Access, Var]] = field(default_factory=list)  # "masked": each one's stretch
     guards: int = 0
-    reductions: dict[Reduce, str] = field(default_factory=dict)  # what head and body have computed
+    reductions: dict[Reduce, Expr] = field(default_factory=dict)  # what head and body have computed
 
     def start_variant(self, variant: Variant) -> None:
         """Begins the body anew, for a loop of its own."""
         self.body, self.variant = [], variant
         self.reductions.clear()
 
-    def mask(self, access: Access) -> str | None:
+    def mask(self, access: Access) -> Var | None:
         return next((stretch for known, stretch in self.masks if known == access), None)
-
-
-@dataclass(slots=True)
-class LooseCheck:
-    """A check that an element does while the nest runs: what to say if it failed."""
-
-    number: int
-    subscript: Subscript | None  # None: a reduction of kind ``text`` had no elements
-    tensor: str
-    text: str
-    line: int
 
 
 def may_throw(expr: Expr, module: Module) -> bool:

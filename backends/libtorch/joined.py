@@ -14,12 +14,12 @@ from loma.backends.kernels.sharing import mentions
 from loma.backends.libtorch.access import steps, without_no_diff
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.elementwise import is_elementwise
-from loma.backends.libtorch.expressions import element_type, strip
-from loma.backends.libtorch.loops import CHUNK, data
-from loma.backends.libtorch.names import cpp_name
+from loma.backends.libtorch.loops import CHUNK, COUNTER, chunks
 from loma.backends.libtorch.nest import Nest
+from loma.backends.libtorch.trees import write_tree
+from loma.backends.schedule.ir import Kind, Node, Parallel, Store, Variable, dtype_of
 from loma.backends.writer import Writer
-from loma.core.ir import INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Var
+from loma.core.ir import FLOAT, INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, Var
 from loma.core.printer import print_stmt
 from loma.core.walk import blocks, substitute, walk
 from loma.errors.spans import line_in_file
@@ -96,97 +96,51 @@ class _Loop(Nest):
 
     def __init__(self, context: FunctionContext, found: Joined) -> None:
         super().__init__(context, (found.axis,))
-        self.scalars = {name: self.fresh(cpp_name(name)) for name in sorted(found.scalars)}
+        self.scalars = {name: self.fresh(name, FLOAT) for name in sorted(found.scalars)}
+        self.declared: set[str] = set()
 
-    def index(self, read: Index) -> str:
-        assert isinstance(read.base, Var)
-        return self.scalars.get(read.base.name) or super().index(read)
+    def value(self, expr: Expr) -> Expr:
+        if (
+            isinstance(expr, Index)
+            and isinstance(expr.base, Var)
+            and expr.base.name in self.scalars
+        ):
+            return replace(self.scalars[expr.base.name], type=expr.type)
+        return super().value(expr)
 
-    def written(self, target: Index) -> str:
-        """The element of a target, to be assigned to."""
-        base = target.base
-        assert isinstance(base, Var)
-        address = self.address(self.access(target, False))
-        return self.scalars.get(base.name) or f"{self.pointer(base)}[{address}]"
+    def statement(self, stmt: IndexAssign) -> Node:
+        target, name = stmt.target, _base(stmt).name
+        assert isinstance(target, Index)
+        value = self.value(without_no_diff(stmt.value))
+        kind: Kind = "set" if stmt.op == "=" else "sum"
+        if name not in self.scalars:
+            return Store(self.place(target), kind, value)
+        variable = replace(self.scalars[name], type=target.type)
+        if name in self.declared:
+            return Store(variable, kind, value)
+        self.declared.add(name)
+        return Variable(variable, value, dtype_of(_base(stmt)))
 
 
 def write_joined(writer: Writer, context: FunctionContext, found: Joined, blank: set[int]) -> None:
     """Writes the loop as a function of its own, and its call. Statements at the positions ``blank``
     add to a tensor that should be all zero, and has not been cleared: they assign."""
-    assigning = tuple(
+    block = [
         replace(stmt, op="=") if k in blank else stmt for k, stmt in enumerate(found.statements)
-    )
-    found = replace(found, statements=assigning)
+    ]
     nest = _Loop(context, found)
-    nest.writable |= {_base(stmt).name for stmt in found.statements}
-    inside = Writer(1)
-    with inside.block("for (int64_t p_ = begin_; p_ < end_; ++p_)"):
-        extent = strip(nest.ints(found.axis.extent))
-        inside.line(f"const int64_t low_ = p_ * {CHUNK};")
-        inside.line(f"const int64_t high_ = std::min<int64_t>({extent}, low_ + {CHUNK});")
-        nest.innermost(
-            inside,
-            found.axis,
-            IntConst(0),  # no padded reads
-            lambda: _lines(nest, found),
-            "#pragma GCC ivdep",
-            ("low_", "high_"),
-        )
-    name = f"{cpp_name(context.function.name)}__loop{len(context.nests) + 1}"
-    params, args = _arguments(nest, context, found)
-    function = Writer()
-    for stmt in found.statements:
-        line = f"line {line_in_file(stmt.span.line)}: " if stmt.span.line else ""
-        function.comment(f"{line}{print_stmt(stmt)}")
-    function.line("template <typename real>")
-    function.line(f"static __attribute__((noinline)) void {name}(")
-    function.line("    " + ",\n    ".join(params) + ") {")
-    function.extend(inside.lines)
-    function.line("}")
-    context.nests.append(function.text())
-
-    work = CHUNK * sum(steps(stmt.value) for stmt in found.statements)
-    count = f"({strip(context.ints(found.axis.extent))} + {CHUNK - 1}) / {CHUNK}"
-    head = f"loma::inside(nested_, {count}, {work}, [&](int64_t begin_, int64_t end_)"
-    with writer.block(head, ");"):
-        writer.line(f"{name}<real>({', '.join(args)}, begin_, end_);")
+    bases = {_base(stmt).name: _base(stmt) for stmt in block}
+    nest.writable |= bases.keys()
+    before, bounds, count = chunks(nest.value(found.axis.extent), CHUNK)
+    make = lambda: [nest.statement(stmt) for stmt in block]  # noqa: E731
+    no_pads = IntConst(0)
+    loop = nest.innermost(found.axis, no_pads, make, bounds, independent=True)
+    work = IntConst(CHUNK * sum(steps(stmt.value) for stmt in block))
+    writes = tuple(base for name, base in bases.items() if name not in found.scalars)
+    context.statement_text = "\n".join(map(_text, block))
+    write_tree(writer, context, Parallel(COUNTER, count, work, (*before, *loop), writes))
 
 
-def _lines(nest: _Loop, found: Joined) -> list[str]:
-    lines: list[str] = []
-    known: set[str] = set()
-    for stmt in found.statements:
-        assert isinstance(stmt.target, Index)
-        base = _base(stmt)
-        value = strip(nest.value(without_no_diff(stmt.value), stmt.target.type))
-        place = nest.written(stmt.target)
-        if base.name in nest.scalars and base.name not in known:
-            known.add(base.name)
-            place = f"{nest.element(stmt.target)} {place}"
-        lines.append(f"{place} {stmt.op} {value};")
-    return lines
-
-
-def _arguments(nest: _Loop, context: FunctionContext, found: Joined) -> tuple[list[str], list[str]]:
-    """Parameters of the loop's function, and what the call passes for them."""
-    types = {
-        node.base.name: node.base.type
-        for stmt in found.statements
-        for root in (stmt.target, stmt.value)
-        for node in walk(root)
-        if isinstance(node, Index) and isinstance(node.base, Var)
-    }
-    params: list[str] = []
-    args: list[str] = []
-    for base, pointer in nest.pointers.items():
-        type_ = types[base]
-        assert isinstance(type_, TensorType)
-        element = element_type(type_)
-        tensor = context.variable(Var(base, type_))
-        const, access = ("", "mutable") if base in nest.writable else ("const ", "const")
-        params.append(f"{const}{element}* __restrict {pointer}")
-        args.append(data(context, base, tensor, f"{access}_data_ptr<{element}>"))
-    for param, (ctype, argument) in nest.params.items():
-        params.append(f"const {ctype} {param}")
-        args.append(argument)
-    return [*params, "const int64_t begin_", "const int64_t end_"], args
+def _text(stmt: IndexAssign) -> str:
+    line = f"line {line_in_file(stmt.span.line)}: " if stmt.span.line else ""
+    return f"{line}{print_stmt(stmt)}"

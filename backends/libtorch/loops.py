@@ -18,24 +18,27 @@ from loma.backends.libtorch.access import (
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.contraction import Contraction
 from loma.backends.libtorch.convolution import Convolution
-from loma.backends.libtorch.expressions import element_type, scalar_type, strip
-from loma.backends.libtorch.frames import LooseCheck
 from loma.backends.libtorch.guards import marked
-from loma.backends.libtorch.names import cpp_name, cpp_string
-from loma.backends.libtorch.nest import Nest
+from loma.backends.libtorch.names import cpp_string
+from loma.backends.libtorch.nest import Bounds, Nest
 from loma.backends.libtorch.packing import packed
 from loma.backends.libtorch.plan import (
     Plan, make_plan, target_axes,
 )  # fmt: skip
 from loma.backends.libtorch.ranges import provably_inside, write_checks
-from loma.backends.libtorch.rows import write_element, write_partial_sum, write_rows
+from loma.backends.libtorch.rows import elements, partial_sum, rows
+from loma.backends.libtorch.trees import write_tree
+from loma.backends.schedule.ir import (
+    CEILING, QUOTIENT, REMAINDER, InPlace, Kind, Let, Node, Parallel, builtin,
+)  # fmt: skip
 from loma.backends.writer import Writer
 from loma.core import sizes
 from loma.core.ir import (
-    OF_NOTHING, Axis, Expr, Index, IndexAssign, IntConst, Reduce, TensorType, Type, Var,
+    INT, OF_NOTHING, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
 )  # fmt: skip
 from loma.core.walk import walk
 
+COUNTER = Var("@p_", INT)  # of a parallel loop over pieces, or over two axes as one
 CHUNK = 4096  # iterations of a loop that is cut into pieces of fixed length
 
 
@@ -64,7 +67,7 @@ def write_index_assign(
         _write_nonempty(writer, context, stmt, kind, axes, line)
     nest = Nest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign)
-    _write(writer, context, nest, plan, line)
+    write_tree(writer, context, _tree(context, nest, plan))
 
 
 def how_it_runs(context: FunctionContext, stmt: IndexAssign) -> str:
@@ -87,7 +90,7 @@ def how_it_runs(context: FunctionContext, stmt: IndexAssign) -> str:
 
 def _prepared(
     context: FunctionContext, stmt: IndexAssign, assign: bool
-) -> tuple[IndexAssign, tuple[Axis, ...], str, Expr]:
+) -> tuple[IndexAssign, tuple[Axis, ...], Kind, Expr]:
     """The statement with its subscripts marked, and what :func:`_normalised` makes of it."""
     target = marked(stmt.target, stmt.axes, context)
     assert isinstance(target, Index | Var)
@@ -96,7 +99,9 @@ def _prepared(
     return (stmt, *_normalised(stmt, value, assign))
 
 
-def _normalised(stmt: IndexAssign, value: Expr, assign: bool) -> tuple[tuple[Axis, ...], str, Expr]:
+def _normalised(
+    stmt: IndexAssign, value: Expr, assign: bool
+) -> tuple[tuple[Axis, ...], Kind, Expr]:
     """All axes, the reduction over those that the target lacks, and what is reduced.
 
     A reduction that is the whole right side becomes that of the statement.
@@ -131,46 +136,54 @@ def _write_nonempty(
     writer.line(f"if ({tests}{empty}) loma::empty_error({place}, {cpp_string(kind)});")
 
 
-# ------------------------------------------------------------------------------------- writing
+# -------------------------------------------------------------------------------------- the tree
 
 
-def _write(writer: Writer, context: FunctionContext, nest: Nest, plan: Plan, line: int) -> None:
+def _tree(context: FunctionContext, nest: Nest, plan: Plan) -> Parallel | InPlace:
+    """The loops of a statement; in serial loops it runs where it stands."""
     target = plan.stmt.target
-    inside = Writer(1)
-    parts = isinstance(target, Var)
-    if not parts:
-        nest.pointer(_base(target))
-    type_ = target.type
+    total = target if isinstance(target, Var) else None
     loops, chunked = _shared_loops(plan)
-    around = [] if parts else plan.around
-    if parts:
+    around = [] if total else [loop.axis for loop in plan.around]
+    if total:
         plan = replace(plan, summed=plan.summed[1:])
     if context.serial is not None:
-        inside = Writer()
-        nest.loops(inside, [loop.axis for loop in around],
-                   lambda: _write_inside(inside, nest, plan, type_, None, []))  # fmt: skip
-        _finish_in_place(writer, context, nest, inside, line)
-        return
-    step = nest.axis(loops[0].name) if len(loops) == 1 else "p_"
-    with inside.block(f"for (int64_t {step} = begin_; {step} < end_; ++{step})"):
-        bounds = None
-        if len(loops) == 2:
-            first, second = (nest.axis(loop.name) for loop in loops)
-            extent = strip(nest.ints(loops[1].axis.extent))
-            inside.line(f"const int64_t {first} = p_ / ({extent}), {second} = p_ % ({extent});")
-        if chunked:
-            assert plan.inner is not None
-            extent = strip(nest.ints(plan.inner.axis.extent))
-            size = _chunk(plan)
-            inside.line(f"const int64_t low_ = p_ * {size};")
-            inside.line(f"const int64_t high_ = std::min<int64_t>({extent}, low_ + {size});")
-            bounds = ("low_", "high_")
-        nest.loops(
-            inside,
-            [loop.axis for loop in around],
-            lambda: _write_inside(inside, nest, plan, type_, bounds, loops),
-        )
-    _finish(writer, context, nest, plan, inside, loops, chunked, line)
+        body = nest.loops(around, lambda: _inside(nest, plan, None, COUNTER))
+        return InPlace(tuple(body), _written(target), tuple(nest.checks))
+    counter, count = COUNTER, _product(loops)
+    before: list[Node] = []
+    bounds: Bounds | None = None
+    if len(loops) == 1:
+        counter = Var(loops[0].name, INT)
+    elif len(loops) == 2:
+        extent = nest.value(loops[1].axis.extent)
+        before = [Let(Var(loops[0].name, INT), builtin(QUOTIENT, COUNTER, extent)),
+                  Let(Var(loops[1].name, INT), builtin(REMAINDER, COUNTER, extent))]  # fmt: skip
+    if chunked:
+        assert plan.inner is not None
+        before, bounds, count = chunks(nest.value(plan.inner.axis.extent), _chunk(plan))
+    inside = lambda: _inside(nest, plan, bounds, counter)  # noqa: E731
+    body = [*before, *nest.loops(around, inside)]
+    return Parallel(
+        counter, count, _work(nest, plan, loops, chunked), tuple(body), _written(target),
+        _needs(context, plan.stmt), total, tuple(nest.checks),
+    )  # fmt: skip
+
+
+def chunks(extent: Expr, size: int) -> tuple[list[Node], Bounds, Expr]:
+    """Pieces of fixed length as iterations of a parallel loop: what begins each of them, the
+    stretch that it goes through, and how many there are."""
+    low, high = Var("@low_", INT), Var("@high_", INT)
+    behind = Binary("+", low, IntConst(size), INT)
+    before: list[Node] = [
+        Let(low, Binary("*", COUNTER, IntConst(size), INT)),
+        Let(high, Builtin("min", (extent, behind), INT)),
+    ]
+    return before, (low, high), builtin(CEILING, extent, IntConst(size))
+
+
+def _product(loops: list[Loop]) -> Expr:
+    return sizes.product(tuple(loop.axis.extent for loop in loops))
 
 
 def _shared_loops(plan: Plan) -> tuple[list[Loop], bool]:
@@ -188,148 +201,37 @@ def _chunk(plan: Plan) -> int:
     return CHUNK if not plan.summed else CHUNK // 16
 
 
-def _base(target: Index | Var) -> Var:
-    base = target.base if isinstance(target, Index) else target
-    assert isinstance(base, Var)
-    return base
+def _written(target: Index | Var) -> tuple[Var, ...]:
+    return (target.base,) if isinstance(target, Index) and isinstance(target.base, Var) else ()
 
 
-def _write_inside(
-    writer: Writer,
-    nest: Nest,
-    plan: Plan,
-    type_: Type,
-    bounds: tuple[str, str] | None,
-    loops: list[Loop],
-) -> None:
+def _inside(nest: Nest, plan: Plan, bounds: Bounds | None, counter: Var) -> list[Node]:
     if isinstance(plan.stmt.target, Var):
-        write_partial_sum(writer, nest, plan, type_, bounds, loops)
-    elif plan.by_rows:
-        write_rows(writer, nest, plan, type_, bounds)
-    else:
-        write_element(writer, nest, plan, type_)
+        return partial_sum(nest, plan, bounds, counter)
+    return rows(nest, plan, bounds) if plan.by_rows else elements(nest, plan)
 
 
-# ------------------------------------------------------------------- the function and its call
-
-
-def _finish(
-    writer: Writer,
-    context: FunctionContext,
-    nest: Nest,
-    plan: Plan,
-    inside: Writer,
-    loops: list[Loop],
-    chunked: bool,
-    line: int,
-) -> None:
-    target = plan.stmt.target
-    number = len(context.nests) + 1
-    name = f"{cpp_name(context.function.name)}__loop{number}"
-    params: list[str] = []
-    args: list[str] = []
-    if isinstance(target, Var):
-        element = scalar_type(target.type, target.span)
-        params.append(f"{element}* __restrict parts_")
-        args.append("parts_.data()")
-    for base, pointer in nest.pointers.items():
-        type_ = _tensor_type(plan, base)
-        element = element_type(type_)
-        tensor = context.variable(Var(base, type_))
-        if isinstance(target, Index) and base == _base(target).name:
-            params.append(f"{element}* __restrict {pointer}")
-            args.append(data(context, base, tensor, f"mutable_data_ptr<{element}>"))
-        else:
-            params.append(f"const {element}* __restrict {pointer}")
-            args.append(data(context, base, tensor, f"const_data_ptr<{element}>"))
-    for param, (ctype, argument) in nest.params.items():
-        params.append(f"const {ctype} {param}")
-        args.append(argument)
-    if nest.checks:
-        params.append("loma::Outside& outside_")
-        args.append("outside_")
-    params += ["const int64_t begin_", "const int64_t end_"]
-    function = Writer()
-    function.comment(context.statement_text)
-    function.line("template <typename real>")
-    function.line(f"static __attribute__((noinline)) void {name}(")
-    function.line("    " + ",\n    ".join(params) + ") {")
-    function.extend(inside.lines)
-    function.line("}")
-    context.nests.append(function.text())
-
-    count, work = _count_and_work(context, nest, plan, loops, chunked)
-    if condition := _has_elements(context, plan.stmt):
-        count = f"{condition} ? {count} : 0"
-    if nest.checks:
-        writer.declare("loma::Outside outside_;")
-    if isinstance(target, Var):
-        element = scalar_type(target.type, target.span)
-        writer.declare(f"std::vector<{element}> parts_(std::max<int64_t>({count}, 0));")
-    call = f"{name}<real>({', '.join(args)}, begin_, end_);"
-    run = "parallel(" if context.kernel is None else "inside(nested_, "
-    with writer.block(f"loma::{run}{count}, {work}, [&](int64_t begin_, int64_t end_)", ");"):
-        writer.line(call)
-    _write_loose_checks(writer, context, nest.checks, line)
-    if isinstance(target, Var):
-        scalar = context.variable(target)
-        writer.line(f"for (const auto part_ : parts_) {scalar} += part_;")
-
-
-def _finish_in_place(
-    writer: Writer, context: FunctionContext, nest: Nest, inside: Writer, line: int
-) -> None:
-    """The statement where it stands, in serial loops."""
-    assert context.serial is not None
-    context.serial.pointers |= nest.pointers
-    for name, (ctype, argument) in nest.params.items():
-        if name != argument:
-            writer.declare(f"const {ctype} {name} = {argument};")
-    if nest.checks:
-        writer.declare("loma::Outside outside_;")
-    writer.extend(inside.lines)
-    _write_loose_checks(writer, context, nest.checks, line)
-
-
-def _has_elements(context: FunctionContext, stmt: IndexAssign) -> str:
+def _needs(context: FunctionContext, stmt: IndexAssign) -> tuple[Expr, ...]:
     """When a sum has terms, if the element that it is added to may be missing otherwise: the range
     check of a subscript that no axis moves says nothing where other axes are empty."""
     if not isinstance(stmt.target, Index):
-        return ""
+        return ()
     target = stmt.target
     own = target_axes(stmt)
     summed = [axis for axis in stmt.axes if axis.name not in own]
-    access = analyse(target, context.dims(_base(target)), stmt.axes, False)
+    access = analyse(target, context.dims(target.base), stmt.axes, False)
     if all(
         (isinstance(s.expr, Var) and s.expr.name in own) or provably_inside(s, stmt.axes, context)
         for s in access.subscripts
     ):
-        return ""
+        return ()
     names = {axis.name for axis in stmt.axes}
     extents = [axis.extent for axis in summed if not sizes.mentions(axis.extent, names)]
-    texts = dict.fromkeys(context.ints(e) for e in extents if not sizes.constant(e))
-    return " && ".join(f"{text} > 0" for text in texts)
+    return tuple(dict.fromkeys(e for e in extents if not sizes.constant(e)))
 
 
-def data(context: FunctionContext, base: str, tensor: str, accessor: str) -> str:
-    """A tensor's elements; of a kernel's private tensors and of its blocks there is a pointer."""
-    if context.kernel is not None and base in context.kernel.pointers:
-        return tensor
-    return f"{tensor}.template {accessor}()"
-
-
-def _tensor_type(plan: Plan, base: str) -> TensorType:
-    for root in (plan.stmt.target, plan.value):
-        for node in walk(root):
-            if isinstance(node, Index) and isinstance(node.base, Var) and node.base.name == base:
-                assert isinstance(node.base.type, TensorType)
-                return node.base.type
-    raise AssertionError(base)
-
-
-def _count_and_work(
-    context: FunctionContext, nest: Nest, plan: Plan, loops: list[Loop], chunked: bool
-) -> tuple[str, str]:
+def _work(nest: Nest, plan: Plan, loops: list[Loop], chunked: bool) -> Expr:
+    """About how many steps of arithmetic an iteration of the parallel loop takes."""
     inner = [plan.inner] if plan.inner is not None else []
     extents = [loop.axis.extent for loop in [*plan.around, *plan.summed, *inner]]
     if plan.group is not None:
@@ -342,35 +244,9 @@ def _count_and_work(
             below += [a.extent for a in node.axes if not sizes.mentions(a.extent, names)]
     factor = steps(plan.value)
     if chunked:
-        assert plan.inner is not None
-        size = _chunk(plan)
-        extent = context.ints(plan.inner.axis.extent)
-        rest = sizes.product(
-            (IntConst(size * factor), *(x.axis.extent for x in plan.summed), *below)
-        )
-        return f"({strip(extent)} + {size - 1}) / {size}", strip(context.ints(rest))
-    work = strip(context.ints(sizes.product((IntConst(factor), *extents, *below))))
-    if not loops:
-        return "1", work
-    count = sizes.product(tuple(loop.axis.extent for loop in loops))
-    return strip(context.ints(count)), work
-
-
-def _write_loose_checks(
-    writer: Writer, context: FunctionContext, checks: list[LooseCheck], line: int
-) -> None:
-    for check in checks:
-        place = cpp_string(context.place(check.line or line))
-        text = cpp_string(check.text)
-        if check.subscript is None:
-            writer.line(f"outside_.check_elements({check.number}, {place}, {text});")
-            continue
-        name = "the value" if check.tensor.startswith("@") else context.named(check.tensor)
-        writer.line(
-            f"outside_.check({check.number}, {place}, {text}, {cpp_string(name)}, "
-            f"{context.dimension(check.tensor, check.subscript.dim)}, "
-            f"{strip(context.ints(check.subscript.size))});"
-        )
+        summed = [loop.axis.extent for loop in plan.summed]
+        return sizes.product((IntConst(_chunk(plan) * factor), *summed, *below))
+    return sizes.product((IntConst(factor), *extents, *below))
 
 
 def library_call(stmt: IndexAssign) -> Contraction | Convolution | None:

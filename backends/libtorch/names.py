@@ -11,7 +11,7 @@ import re
 from loma.backends.identifiers import CPP_KEYWORDS
 from loma.backends.identifiers import c_string as cpp_string
 
-__all__ = ["cpp_name", "cpp_string"]
+__all__ = ["cpp_name", "cpp_string", "local_name"]
 
 # Names that generated code uses, macros of the C library and of torch that look like variables, and
 # words of torch's language of schemas, which has the names of functions, too.
@@ -47,6 +47,12 @@ def cpp_name(name: str) -> str:
     if _is_plain(name):
         return name
     return "u_" + "".join(_escape(c) for c in name) + "z"
+
+
+def local_name(name: str) -> str:
+    """A variable of a loop tree: one that lowering has made begins with @ and ends with _."""
+    made = name.removeprefix("@")
+    return made if made != name and made.isascii() else cpp_name(made)
 
 
 def _is_plain(name: str) -> bool:

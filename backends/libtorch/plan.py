@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from loma.backends.libtorch import registers, tiles
 from loma.backends.libtorch.access import (
-    Access, Loop, analyse, merge, reads, score,
+    Access, Loop, analyse, joined_name, merge, reads, score,
 )  # fmt: skip
-from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.nest import Nest
 from loma.backends.libtorch.registers import Group
+from loma.backends.schedule.ir import Kind
 from loma.core import sizes
 from loma.core.distinct import names_once, told_apart
 from loma.core.ir import (
@@ -35,7 +35,7 @@ class Plan:
 
     stmt: IndexAssign
     value: Expr
-    kind: str
+    kind: Kind
     assign: bool
     parallel: list[Loop]
     around: list[Loop]
@@ -73,7 +73,7 @@ def reads_target(target: Index, body: Expr) -> bool:
 
 
 def make_plan(
-    nest: Nest, stmt: IndexAssign, kind: str, body: Expr, axes: tuple[Axis, ...], assign: bool
+    nest: Nest, stmt: IndexAssign, kind: Kind, body: Expr, axes: tuple[Axis, ...], assign: bool
 ) -> Plan:
     for root in (stmt.target, body):
         for read, scope, padded in reads(root, axes):
@@ -181,11 +181,13 @@ def _cut(nest: Nest, loop: Loop, length: Expr, pieces: str = "strips") -> Loop:
     """A loop over strips of an axis, whose own loop will run through the strip only."""
     axis = loop.axis
     above = Binary("+", axis.extent, Binary("-", length, IntConst(1), INT), INT)
-    strips = Axis(f"{axis.name} in {pieces}", sizes.simplify(Binary("//", above, length, INT)))
+    extent = sizes.simplify(Binary("//", above, length, INT))
+    strips = Axis(joined_name((*loop.parts, "in", pieces)), extent)
     nest.parts[strips.name] = (*loop.parts, "in", pieces)
-    number, size = nest.axis(strips.name), strip(nest.ints(length))
-    end = f"std::min<int64_t>({strip(nest.ints(axis.extent))}, ({number} + 1) * ({size}))"
-    nest.bounds[axis.name] = (f"{number} * ({size})", end)
+    number = Var(strips.name, INT)
+    behind = Binary("*", Binary("+", number, IntConst(1), INT), length, INT)
+    end = Builtin("min", (axis.extent, behind), INT)
+    nest.bounds[axis.name] = (Binary("*", number, length, INT), end)
     return Loop(strips, True, True, loop.parts, axis.name)
 
 

@@ -3,65 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from loma.backends.libtorch import tiles
-from loma.backends.libtorch.access import Loop
-from loma.backends.libtorch.expressions import scalar_type, strip, value_type
-from loma.backends.libtorch.frames import INITIAL, update
-from loma.backends.libtorch.nest import Nest
+from loma.backends.libtorch.access import ZERO, Loop
+from loma.backends.libtorch.nest import Bounds, Nest
 from loma.backends.libtorch.plan import Plan
 from loma.backends.libtorch.registers import SHORT
-from loma.backends.libtorch.tiles import Bounds
-from loma.backends.writer import Writer
+from loma.backends.schedule.ir import (
+    PARTS, STEPS_OF, Accumulator, Blocks, Compare, Fill, If, Kind, Lanes, Let, Node, Store, Tiles,
+    UpdateLanes, builtin, dtype_of,
+)  # fmt: skip
 from loma.core import sizes
-from loma.core.ir import INT, POSITIONS, Axis, Index, IntConst, Reduce, TensorType, Type, Var
+from loma.core.ir import (
+    FLOAT, INT, POSITIONS, Axis, Binary, Element, Index, IntConst, Reduce, TensorType,
+    Var,
+)  # fmt: skip
 from loma.core.walk import walk
 
 BLOCK = 64  # steps of a sum before the next tile, so that a long sum streams through its operands
+FIRST, LAST = Var("@first_", INT), Var("@last_", INT)  # a block's first step, and that behind it
 
 
-def write_rows(writer: Writer, nest: Nest, plan: Plan, type_: Type, bounds: Bounds | None) -> None:
+def rows(nest: Nest, plan: Plan, bounds: Bounds | None) -> list[Node]:
     """The innermost loop runs along a row of the target."""
     target = plan.stmt.target
     assert isinstance(target, Index)
     assert plan.inner is not None
     access = nest.access(target, False)
-    element = element_of(target)
     covers = all(loop.alone for loop in plan.summed if loop.target)
     axis = plan.inner.axis
     bounds = bounds or nest.bounds.get(axis.name)
-
-    def place() -> str:
-        return f"{nest.pointer(access.base)}[{nest.address(access)}]"
-
     simple = not any(isinstance(node, Reduce) for node in walk(plan.value)) and not access.loose
     steps = list(_steps(plan))
     tiled = bool(steps) and covers and not access.loose and tiles.in_lanes(nest, plan.value)
     outside = [loop.axis for loop in plan.summed[: len(plan.summed) - tiled * len(steps)]]
     if plan.kind in POSITIONS:
-        _write_positions(writer, nest, plan, bounds, steps)
-        return
+        return _positions(nest, plan, bounds, steps)
+    before: list[Node] = []
     if plan.summed and plan.assign and covers and not (tiled and not outside):
-        initial = INITIAL[plan.kind].format(t=element)
-        nest.innermost(writer, axis, IntConst(0), lambda: [f"{place()} = {initial};"], None, bounds)
+
+        def start() -> list[Node]:
+            return [Fill(nest.place(target), plan.kind)]
+
+        before = nest.innermost(axis, ZERO, start, bounds)
     if tiled:
         starts = plan.assign and not outside
-        inside = lambda: _write_tiles(writer, nest, plan, type_, bounds, steps, starts)  # noqa: E731
-        nest.loops(writer, outside, inside)
-        return
+        return before + nest.loops(outside, lambda: _tiles(nest, plan, bounds, steps, starts))
 
-    def step() -> list[str]:
-        value = nest.value(plan.value, type_)
-        if plan.summed and covers:
-            return [update(plan.kind, place(), value, element)]
-        if plan.assign or plan.stmt.op == "=":
-            return [f"{place()} = {strip(value)};"]
-        return [f"{place()} += {strip(value)};"]
+    def step() -> list[Node]:
+        value = nest.value(plan.value)
+        kind: Kind = "set" if plan.assign or plan.stmt.op == "=" else "sum"
+        return [Store(nest.place(target), plan.kind if plan.summed and covers else kind, value)]
 
-    pragma = "#pragma GCC ivdep" if simple else None
-    nest.loops(
-        writer, outside, lambda: nest.innermost(writer, axis, plan.value, step, pragma, bounds)
+    return before + nest.loops(
+        outside, lambda: nest.innermost(axis, plan.value, step, bounds, independent=simple)
     )
 
 
@@ -71,151 +66,117 @@ def _steps(plan: Plan) -> Sequence[Axis]:
     return [loop.axis for loop in plan.summed[own[-1] + 1 if own else 0 :]]
 
 
-def _write_tiles(
-    writer: Writer,
-    nest: Nest,
-    plan: Plan,
-    type_: Type,
-    bounds: Bounds | None,
-    steps: list[Axis],
-    starts: bool,
-) -> None:
+def _tiles(
+    nest: Nest, plan: Plan, bounds: Bounds | None, steps: list[Axis], starts: bool
+) -> list[Node]:
     """A reduction into a row of the target, a tile at a time in registers.
 
     The first summed axis is cut as well, unless a row is one tile. ``starts``: what the target held
     does not count.
     """
     assert plan.inner is not None
-    row, element = plan.inner.axis, element_of(plan.stmt.target)
-    whole = bounds or ("0", strip(nest.ints(row.extent)))
+    row, dtype = plan.inner.axis, _dtype(plan)
+    low, high = bounds or (ZERO, nest.value(row.extent))
     length = None if bounds else sizes.constant(row.extent)
-    with tiles.groups(writer, nest, plan.group):
+    grouped = plan.group is not None
+
+    def inside() -> list[Node]:
         if length is not None and length <= SHORT:
-            with tiles.tiles(writer, element, whole, length, plan.group):
-                _write_sums(writer, nest, plan, type_, steps, starts, False)
-            return
-        count = strip(nest.ints(steps[0].extent))
-        rest = strip(nest.ints(sizes.product(tuple(axis.extent for axis in steps[1:]))))
-        size = str(BLOCK)
-        if rest != "1":
-            size = "block_"
-            writer.line(f"const int64_t block_ = loma::steps_of({BLOCK}, {rest});")
-        # At least one block, so that a sum of nothing writes its zeros.
-        blocks = f"int64_t first_ = 0; first_ == 0 || first_ < {count}; first_ += {size}"
-        nest.bounds[steps[0].name] = ("first_", "last_")
-        with writer.block(f"for ({blocks})"):
-            writer.line(f"const int64_t last_ = std::min<int64_t>({count}, first_ + {size});")
-            with tiles.tiles(writer, element, whole, length, plan.group):
-                _write_sums(writer, nest, plan, type_, steps, starts, True)
+            sums = tuple(_sums(nest, plan, steps, starts, False))
+            return [Tiles(low, high, dtype, sums, length, grouped)]
+        count = nest.value(steps[0].extent)
+        rest = sizes.product(tuple(axis.extent for axis in steps[1:]))
+        before: list[Node] = []
+        size: IntConst | Var = IntConst(BLOCK)
+        if rest != IntConst(1):
+            size = Var("@block_", INT)
+            before = [Let(size, builtin(STEPS_OF, IntConst(BLOCK), nest.value(rest)))]
+        nest.bounds[steps[0].name] = (FIRST, LAST)
+        sums = tuple(_sums(nest, plan, steps, starts, True))
         del nest.bounds[steps[0].name]
+        # At least one block, so that a sum of nothing writes its zeros.
+        whole = Tiles(low, high, dtype, sums, length, grouped)
+        return [*before, Blocks(FIRST, LAST, count, size, (whole,))]
+
+    return tiles.groups(nest, plan.group, inside)
 
 
-def _write_sums(
-    writer: Writer,
-    nest: Nest,
-    plan: Plan,
-    type_: Type,
-    steps: list[Axis],
-    starts: bool,
-    blocks: bool,
-) -> None:
+def _sums(nest: Nest, plan: Plan, steps: list[Axis], starts: bool, blocks: bool) -> list[Node]:
     """The sums of one tile, from what the target holds or, in the first block of steps, from the
     initial value. ``blocks``: whether there are several of them."""
     target = plan.stmt.target
     assert isinstance(target, Index)
     assert plan.inner is not None
-    access, element, row = nest.access(target, False), element_of(target), plan.inner.axis
-    lanes, shape = ("sums_", "") if plan.group is None else ("sums_[value_]", "[many_]")
-    initial = INITIAL[plan.kind].format(t=element)
-
-    def place() -> str:
-        return f"{nest.pointer(access.base)}[{nest.address(access)}]"
-
-    def load() -> list[str]:
-        return [f"sum_ = {place()};"]
-
-    def take() -> list[str]:
-        return [update(plan.kind, "sum_", nest.value(plan.value, type_), element)]
-
-    def step() -> None:
-        tiles.write_update(writer, nest, row, plan.value, element, lanes, take, group=plan.group)
-
-    writer.line(f"loma::Lanes<{element}> sums_{shape}[vectors_];")
+    row, group, dtype = plan.inner.axis, plan.group, _dtype(plan)
+    sums = Lanes(Var("@sums_", FLOAT), plan.kind, dtype, "row", group is not None)
+    nodes: list[Node] = [sums]
     if starts:
-        first = "if (first_ == 0) " if blocks else ""
-        writer.line(f"{first}loma::fill<{element}>(sums_, vectors_, {initial});")
+        fill = Fill(sums, plan.kind)
+        nodes.append(If(Binary("==", FIRST, ZERO, INT), (fill,)) if blocks else fill)
     if blocks or not starts:
-        with writer.block("if (first_ > 0)") if starts else nullcontext():
-            tiles.write_lanes(writer, nest, row, element, lanes, load, plan.group)
-    nest.loops(writer, steps, step)
-    with tiles.each(writer, nest, plan.group):
-        tiles.write_store(writer, nest, row, element, lanes, place)
+        held = tiles.load(nest, row, sums, target, group)
+        nodes += [If(Binary(">", FIRST, ZERO, INT), tuple(held))] if starts else held
+
+    def step() -> list[Node]:
+        counter = Var(row.name, INT)
+        take = lambda: UpdateLanes(sums, counter, nest.value(plan.value))  # noqa: E731
+        return tiles.update(nest, row, plan.value, take, group=group)
+
+    nodes += nest.loops(steps, step)
+    return nodes + tiles.each(group, tiles.store(nest, row, sums, target))
 
 
-def _write_positions(
-    writer: Writer, nest: Nest, plan: Plan, bounds: Bounds | None, steps: list[Axis]
-) -> None:
+def _positions(nest: Nest, plan: Plan, bounds: Bounds | None, steps: list[Axis]) -> list[Node]:
     """The positions of extreme elements into a row of the target, a tile at a time in registers."""
     target = plan.stmt.target
     assert isinstance(target, Index)
     assert plan.inner is not None
-    access, row = nest.access(target, False), plan.inner.axis
-    number = "int64_t" if plan.value.type == INT else "real"
-    worst = INITIAL[plan.kind.removeprefix("arg")].format(t=number)
+    row = plan.inner.axis
+    dtype: Element = "int" if plan.value.type == INT else "float"
+    best = Lanes(Var("@best_", INT), plan.kind, dtype, "row")
 
-    def place() -> str:
-        return f"{nest.pointer(access.base)}[{nest.address(access)}]"
+    def take() -> Node:
+        value = nest.value(plan.value)
+        return UpdateLanes(best, Var(row.name, INT), value, load=True)
 
-    def take() -> list[str]:
-        return [f"sum_ = {strip(nest.value(plan.value, plan.value.type))};"]
+    def step() -> list[Node]:
+        found = tiles.update(nest, row, plan.value, take)
+        return [*found, Compare(best, nest.position(steps))]
 
-    def step() -> None:
-        tiles.write_update(writer, nest, row, plan.value, number, "best_.next", take)
-        better, position = f"loma::{plan.kind.capitalize()}Lanes()", nest.position(steps)
-        writer.line(f"best_.take({position}, {better});")
-
-    whole = bounds or ("0", strip(nest.ints(row.extent)))
-    with tiles.tiles(writer, number, whole):
-        writer.line(f"loma::Best<{number}, vectors_> best_({worst});")
-        nest.loops(writer, steps, step)
-        tiles.write_store(writer, nest, row, number, "best_.positions", place, "int64_t")
+    low, high = bounds or (ZERO, nest.value(row.extent))
+    inside = nest.loops(steps, step)
+    stored = tiles.store(nest, row, best, target)
+    return [Tiles(low, high, dtype, (best, *inside, *stored))]
 
 
-def write_element(writer: Writer, nest: Nest, plan: Plan, type_: Type) -> None:
+def elements(nest: Nest, plan: Plan) -> list[Node]:
     """One element of the target at a time; the summed axes run inside."""
     target = plan.stmt.target
     assert isinstance(target, Index)
-    access = nest.access(target, False)
-    element = element_of(target)
     inner = [plan.inner] if plan.inner is not None else []
     own = [loop.axis for loop in plan.summed if loop.target]
     summed = [loop.axis for loop in [*plan.summed, *inner] if not loop.target]
 
-    def write() -> None:
+    def write() -> list[Node]:
         nest.frame.body.clear()
-        place = f"{nest.pointer(access.base)}[{nest.address(access)}]"
-        before, nest.frame.body = nest.frame.body, []
-        writer.extend(before)  # reductions in subscripts
-        op = "=" if plan.assign else "+="
+        place = nest.place(target)
+        nodes, nest.frame.body = nest.frame.body, []  # reductions in subscripts
+        kind: Kind = "set" if plan.assign else "sum"
         if not summed:
-            value = nest.value(plan.value, type_)
-            lines, nest.frame.body = nest.frame.body, []
-            writer.extend(lines)
-            writer.line(f"{place} {op} {strip(value)};")
-            return
-        body = "int64_t" if plan.value.type == INT else "real"
-        accumulator = nest.fresh("acc")
+            value = nest.value(plan.value)
+            nodes += nest.frame.body
+            nest.frame.body = []
+            return [*nodes, Store(place, kind, value)]
+        accumulator = nest.fresh("acc", plan.value.type)
         del nest.scope[len(nest.scope) - len(summed) :]
         order = _inner_last(summed, plan.inner)
-        found = nest.reduction(writer, plan.kind, plan.value, order, accumulator, body)
+        inside, found = nest.reduction(plan.kind, plan.value, order, accumulator)
         nest.scope.extend(summed)
-        if body != element:
-            found = f"static_cast<{element}>({found})"
-        writer.line(f"{place} {op} {found};")
+        return [*nodes, *inside, Store(place, kind, found)]
 
     ordered = [axis for axis in nest.scope if all(axis != other for other in summed)]
     nest.scope[:] = ordered + summed
-    nest.loops(writer, own, write)
+    return nest.loops(own, write)
 
 
 def _inner_last(axes: Sequence[Axis], inner: Loop | None) -> list[Axis]:
@@ -224,43 +185,36 @@ def _inner_last(axes: Sequence[Axis], inner: Loop | None) -> list[Axis]:
     return [axis for axis in axes if axis != inner.axis] + [inner.axis]
 
 
-def write_partial_sum(
-    writer: Writer,
-    nest: Nest,
-    plan: Plan,
-    type_: Type,
-    bounds: Bounds | None,
-    loops: list[Loop],
-) -> None:
-    """A sum into a scalar: one partial sum for each piece, added up in order by the caller."""
-    element = scalar_type(type_, plan.stmt.span)
-    accumulator = nest.fresh("acc")
-    index = nest.axis(loops[0].name) if loops else "p_"
+def partial_sum(nest: Nest, plan: Plan, bounds: Bounds | None, index: Var) -> list[Node]:
+    """A sum into a scalar: one partial sum for each piece of a parallel loop."""
+    type_ = plan.stmt.target.type
+    accumulator = nest.fresh("acc", type_)
     own = [loop.axis for loop in plan.summed]
     inner = plan.inner.axis if plan.inner is not None else None
+    dtype: Element = "int" if type_ == INT else "float"
+    parts = Var(PARTS, TensorType((IntConst(1),), dtype))
+    part = Store(Index(parts, (index,), type_), "set", accumulator)
     if inner is not None and tiles.in_lanes(nest, plan.value, inner.name):
         axes = [*own, inner]
-        tiles.write_reduction(writer, nest, "sum", plan.value, axes, accumulator, element, bounds)
-        writer.line(f"parts_[{index}] = {accumulator};")
-        return
-    writer.line(f"{element} {accumulator} = 0;")
+        found = tiles.reduction(nest, "sum", plan.value, axes, accumulator, dtype, bounds)
+        return [*found, part]
 
-    def step() -> list[str]:
-        return [update("sum", accumulator, nest.value(plan.value, type_), element)]
+    def step() -> list[Node]:
+        return [Store(accumulator, "sum", nest.value(plan.value))]
 
-    def inside() -> None:
-        if inner is None:
-            lines = step()
-            writer.extend(nest.frame.body + lines)
-            nest.frame.body = []
-        else:
-            nest.innermost(writer, inner, plan.value, step, None, bounds)
+    def inside() -> list[Node]:
+        if inner is not None:
+            return nest.innermost(inner, plan.value, step, bounds)
+        last = step()
+        nodes, nest.frame.body = [*nest.frame.body, *last], []
+        return nodes
 
-    nest.loops(writer, own, inside)
-    writer.line(f"parts_[{index}] = {accumulator};")
+    return [Accumulator(accumulator, "sum", dtype), *nest.loops(own, inside), part]
 
 
-def element_of(target: Index | Var) -> str:
-    assert isinstance(target, Index)
-    assert isinstance(target.base.type, TensorType)
-    return value_type(target.base.type)
+def _dtype(plan: Plan) -> Element:
+    """The type in which the target's elements are computed."""
+    assert isinstance(plan.stmt.target, Index)
+    assert isinstance(plan.stmt.target.base, Var)
+    dtype = dtype_of(plan.stmt.target.base)
+    return "int" if dtype == "bool" else dtype

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from loma.backends.libtorch.access import without_no_diff
 from loma.backends.libtorch.context import SerialScope
 from loma.backends.libtorch.expressions import element_type, strip
-from loma.backends.libtorch.loops import data, is_library_call
+from loma.backends.libtorch.loops import is_library_call
 from loma.backends.libtorch.plan import target_axes
 from loma.backends.libtorch.timing import timed
+from loma.backends.libtorch.trees import data
 from loma.backends.writer import Writer
 from loma.core import sizes
 from loma.core.effects import assigned
@@ -93,8 +94,7 @@ def write_serial(owner: Statements, loop: For | While) -> None:
         for base, pointer in used.pointers.items():
             element = element_type(tensors[base])
             access = "mutable_data_ptr" if base in written else "const_data_ptr"
-            text = data(context, base, context.variable(Var(base, tensors[base])),
-                        f"{access}<{element}>")  # fmt: skip
+            text = data(context, Var(base, tensors[base]), f"{access}<{element}>")
             const = "" if base in written else "const "
             writer.line(f"{const}{element}* const {pointer} = {text};")
         writer.extend(inside.lines)
