@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 from loma import config, errors
 from loma.backends.base import environment
 from loma.backends.kernels.fuse import fuse
-from loma.backends.kernels.ir import Step, as_statement, temporaries
-from loma.backends.libtorch import loops, ops
+from loma.backends.kernels.ir import Step, as_statement
+from loma.backends.libtorch import libraries, loops, ops
 from loma.backends.libtorch.context import FunctionContext, signature
 from loma.backends.libtorch.expressions import scalar_type
+from loma.backends.libtorch.lower import lower, reduction_statement
 from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.libtorch.scalars import lower_scalars
 from loma.backends.libtorch.serial import is_serial
 from loma.backends.libtorch.statements import Statements
-from loma.backends.libtorch.tensors import Host, reduction_statement
+from loma.backends.libtorch.tensors import Host
 from loma.backends.writer import Writer
 from loma.core.ir import (
     Assign, Declare, Expr, For, Function, IndexAssign, IntType, Module, Op, Param, Reduce, Return,
@@ -56,7 +57,7 @@ def includes(module: Module) -> tuple[str, ...]:
             continue
         for stmt in statements(function.body):
             if isinstance(stmt, IndexAssign) and (call := loops.library_call(stmt)):
-                found.add(call.header)
+                found.add(libraries.header(call))
             found |= ops.headers(
                 [node for expr in expressions(stmt) for node in walk(expr) if isinstance(node, Op)]
             )
@@ -135,9 +136,7 @@ def lower_function(
         writer.line(f"[[maybe_unused]] const int64_t {cpp_name(size)} = {value};")
     if _is_called(function, module):
         _write_param_checks(writer, context, host)
-    statements = Statements(context, host, writer)
-    statements.private = temporaries(steps)
-    statements.block(steps, outermost=True)
+    Statements(context, host, writer).nodes(lower(context, steps))
     return str(
         _template("function.cpp.j2").render(
             name=cpp_name(function.name),

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loma.backends.libtorch.expressions import Expressions, scalar_type
 from loma.backends.libtorch.guards import unmarked
-from loma.backends.libtorch.names import cpp_name
-from loma.backends.writer import Writer
+from loma.backends.libtorch.names import cpp_name, local_name
 from loma.core import sizes
 from loma.core.effects import assigned, counters, effects
 from loma.core.ir import (
-    INT, Assign, Axis, Expr, For, Function, Index, Module, TensorType, Type, Unpack, Var,
+    INT, Assign, Axis, Expr, For, Function, Index, Module, Stmt, TensorType, Type, Unpack, Var,
 )  # fmt: skip
 from loma.core.printer import print_expr, print_function
 from loma.core.sizes import size_variables
@@ -23,27 +23,29 @@ from loma.errors.excerpts import text_at
 from loma.errors.spans import NOWHERE, Span, line_in_file
 
 if TYPE_CHECKING:
-    from loma.backends.libtorch.joined import Joined
     from loma.backends.libtorch.timing import Probes
+    from loma.backends.schedule.host import Permute, Piece
 
 
 @dataclass(frozen=True, slots=True)
 class KernelScope:
-    """The kernel that is being written: its index, unless it has blocks, its private tensors by
-    name, all tensors that are pointers inside it, and the dimension that private ones lack."""
+    """The kernel at hand: its index, unless it has blocks, then their size; its private tensors,
+    all tensors that are pointers inside it, and the dimension that private ones lack; the
+    registers of runs of statements (:mod:`loma.backends.libtorch.joined`)."""
 
     index: str | None
-    private: dict[str, TensorType]
-    pointers: frozenset[str]
-    dropped: dict[str, int]
-    joined: dict[int, Joined] = field(default_factory=dict)  # see loma.backends.libtorch.joined
+    private: AbstractSet[str]
+    pointers: AbstractSet[str]
+    dropped: dict[str, int] = field(default_factory=dict)
+    count: Var | None = None
+    registers: dict[tuple[Stmt, ...], frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class SerialScope:
     """The serial loops that are being written: the pointers that they use, by tensor."""
 
-    pointers: dict[str, str] = field(default_factory=dict)
+    pointers: dict[str, tuple[str, Var]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +72,12 @@ class FunctionContext:
         self.counters: dict[str, Expr] = {}  # of the loops around, with ranges that do not change
         self.views: dict[str, View] = {}  # inside tiles and blocks: by tensor, its part
         self.counts: set[str] = set()  # sizes of tiles
-        # Where to write what is the same for every tile, and which tensors are.
-        self.before_tiles: Writer | None = None
-        self.same_in_tiles: set[str] = set()
+        self._same_in_tiles: set[str] = set()
+        self._before_tiles: list[Permute] = []
         self.probes = probes
         self.host: Expressions | None = None  # lowers expressions outside nests; set by its owner
-        self.names: dict[str, str] = {}  # temporaries of the generator: internal name -> C++ name
         self.nests: list[str] = []
         self.current = NOWHERE  # the statement at hand
-        self.statement_text = ""
         self.mutated = _mutated(function)
         self.dense = _dense(function)
         self.assigned = {*assigned(function.body), *counters(function.body)}
@@ -92,14 +91,13 @@ class FunctionContext:
         return f"{stem}{self._temporaries}_"
 
     def temporary_tensor(self, stem: str, type_: TensorType) -> Var:
-        name = self.temporary(stem)
-        self.names[f"@{name}"] = name
-        return Var(f"@{name}", type_)
+        return Var(f"@{self.temporary(stem)}", type_)
 
-    def cut(self, tensor: str, part: str, dim: int, whole: Expr) -> View | None:
+    def cut(self, piece: Piece, whole: Expr) -> View | None:
         """From now on a tensor means that part of it; what it meant before."""
-        old = self.views.get(tensor)
-        self.views[tensor] = View(part, {**(old.whole if old else {}), dim: whole})
+        old = self.views.get(piece.tensor.name)
+        cut = {**(old.whole if old else {}), piece.dim: whole}
+        self.views[piece.tensor.name] = View(local_name(piece.var.name), cut)
         return old
 
     def restore(self, views: dict[str, View | None]) -> None:
@@ -110,19 +108,25 @@ class FunctionContext:
             else:
                 self.views[tensor] = old
 
-    def writer_for(self, tensor: str, writer: Writer) -> Writer:
-        """Where what is computed from one tensor alone should be written."""
-        if self.before_tiles is not None and tensor in self.same_in_tiles:
-            return self.before_tiles
-        return writer
+    def start_tiles(self, same: set[str]) -> None:
+        """From now on, copies of those tensors are made before the tiles."""
+        self._same_in_tiles, self._before_tiles = same, []
 
-    def tensor(self, name: str) -> str:
-        return self.views[name].name if name in self.views else self.names.get(name, cpp_name(name))
+    def before_tiles(self, copy: Permute) -> bool:
+        """Whether a copy is the same for every tile; it is kept then."""
+        if copy.operand.name not in self._same_in_tiles:
+            return False
+        self._before_tiles.append(copy)
+        return True
+
+    def end_tiles(self) -> tuple[Permute, ...]:
+        self._same_in_tiles = set()
+        return tuple(self._before_tiles)
 
     def variable(self, var: Var) -> str:
         if var.name in self.views:
             return self.views[var.name].name
-        return self.names.get(var.name) or self._size_slots.get(var.name) or cpp_name(var.name)
+        return self._size_slots.get(var.name) or local_name(var.name)
 
     def parameter(self, var: Var) -> tuple[str, str]:
         """How a nest calls a scalar of the function around it: (name there, text here)."""
@@ -160,8 +164,7 @@ class FunctionContext:
                 # An argument that the function changes: its tensors keep the size that they have,
                 # and the tensor knows it, also where a kernel has a pointer into it.
                 slot = f"{base.name} {k}"
-                tensor = self.names.get(base.name, cpp_name(base.name))
-                self._size_slots[slot] = f"{tensor}.size({k})"
+                self._size_slots[slot] = f"{local_name(base.name)}.size({k})"
                 out.append(Var(slot, INT))
             else:
                 out.append(dim)

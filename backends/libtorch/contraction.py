@@ -1,4 +1,4 @@
-"""Index statements that are a matrix product, as one ATen call.
+"""Index statements that are a matrix product, for a library.
 
 A statement that sums the product of two element reads over axes that both have is a (batched)
 matrix product when each read has an axis of its own. ``at::einsum`` permutes to ``bmm`` and calls
@@ -9,50 +9,15 @@ product would have to be permuted back, and a generated loop nest is as good.
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from loma import config
-from loma.backends.libtorch.context import FunctionContext
-from loma.backends.writer import Writer
+from loma.backends.schedule.host import Contract
 from loma.core.axes import runs_over
 from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, TensorType, Var, ZeroPad
 
 
-@dataclass(frozen=True, slots=True)
-class Contraction:
-    """``target[out] += sum(left[a] * right[b])``; every subscript is an axis by itself."""
-
-    target: Var
-    left: Var
-    right: Var
-    equation: str
-    remark: ClassVar[str] = "a matrix product of the library"
-
-    @property
-    def header(self) -> str:
-        return f"ATen/ops/{'mm' if self._is_plain else 'einsum'}.h"
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether all three are matrices: ``mm`` takes less time than ``einsum`` then."""
-        return len(self.equation) == len("ab,bc->ac")
-
-    def write(self, writer: Writer, context: FunctionContext, assign: bool) -> None:
-        """Writes the call; ``assign``: the target's old value does not count."""
-        left, right = context.variable(self.left), context.variable(self.right)
-        if self._is_plain:
-            call = _matrix_product(self.equation, left, right)
-        else:
-            call = f'at::einsum("{self.equation}", {{{left}, {right}}})'
-        target = context.variable(self.target)
-        if assign:
-            writer.line(f"{target} = {call}.contiguous();")
-        else:
-            writer.line(f"{target}.add_({call});")
-
-
-def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contraction | None:
+def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contract | None:
     """The statement as a matrix product, or None where it is not one."""
     if "contraction" not in config.optimisations():
         return None
@@ -82,17 +47,8 @@ def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contr
     assert isinstance(target.base, Var)
     assert isinstance(left.base, Var)
     assert isinstance(right.base, Var)
-    return Contraction(target.base, left.base, right.base, f"{text[0]},{text[1]}->{text[2]}")
-
-
-def _matrix_product(equation: str, left: str, right: str) -> str:
-    operands, out = equation.split("->")
-    a, b = operands.split(",")
-    if out[0] in b:  # the transposed product
-        a, b, left, right = b, a, right, left
-    first = left if a[0] == out[0] else f"{left}.t()"
-    second = right if b[1] == out[1] else f"{right}.t()"
-    return f"at::mm({first}, {second})"
+    equation = f"{text[0]},{text[1]}->{text[2]}"
+    return Contract(target.base, left.base, right.base, equation)
 
 
 Factor: TypeAlias = Index | ZeroPad

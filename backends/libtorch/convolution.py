@@ -9,86 +9,19 @@ Without channels to sum over, a generated loop nest is faster.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
-
 from loma import config
-from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.contraction import bare, factors
-from loma.backends.libtorch.expressions import strip
-from loma.backends.writer import Writer
+from loma.backends.schedule.host import Arranged, Convolve, Meeting
 from loma.core import sizes
 from loma.core.axes import runs_over
-from loma.core.ir import Axis, Expr, Index, IntConst, TensorType, Var, ZeroPad
+from loma.core.ir import Axis, Expr, Index, TensorType, Var, ZeroPad
 
 NONE = -1  # for a dimension that a tensor does not have
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """A subscript ``step * u + tap * v + shift`` of the image; ``u`` is an axis of the first of
-    the other two tensors, ``v`` one of the second."""
-
-    u: str
-    v: str
-    step: int
-    tap: int
-    shift: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Arranged:
-    """A tensor, and its dimensions in the order that the runtime wants."""
-
-    tensor: Var
-    order: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Convolution:
-    """``first[n, o, u] += sum of image[n, c, step * u + tap * v + shift] * second[o, c, v]``, or,
-    where ``spreads``, the same with image and first exchanged."""
-
-    image: Arranged
-    first: Arranged
-    second: Arranged
-    spatial: tuple[Meeting, ...]
-    spreads: bool
-    header: ClassVar[str] = "convolution_statements.h"
-    remark: ClassVar[str] = "a convolution"
-
-    def write(self, writer: Writer, context: FunctionContext, assign: bool) -> None:
-        """Writes the call; ``assign``: the target's old value does not count."""
-
-        def ints(values: Sequence[Expr], missing: int) -> str:
-            texts = [strip(context.ints(value)) for value in values]
-            return "{" + ", ".join([str(missing)] * (2 - len(texts)) + texts) + "}"
-
-        def arranged(part: Arranged) -> str:
-            return f"{{{context.variable(part.tensor)}, {{{', '.join(map(str, part.order))}}}}}"
-
-        steps = ints([IntConst(m.step) for m in self.spatial], 1)
-        taps = ints([IntConst(m.tap) for m in self.spatial], 1)
-        shifts = ints([m.shift for m in self.spatial], 0)
-        geometry = f"{{{steps}, {taps}, {shifts}}}"
-        image, first, second = map(arranged, (self.image, self.first, self.second))
-        result = self.image if self.spreads else self.first
-        dims = ", ".join(strip(context.ints(dim)) for dim in context.dims(result.tensor))
-        target = context.variable(result.tensor)
-        if self.spreads and not assign:
-            writer.line(f"loma::spread({image}, {first}, {second}, {geometry});")
-            return
-        operands = f"{first}, {second}" if self.spreads else f"{image}, {second}"
-        order = ", ".join(map(str, result.order))
-        function = "spread_out" if self.spreads else "correlate"
-        call = f"loma::{function}({operands}, {{{dims}}}, {{{order}}}, {geometry})"
-        writer.line(f"{target} = {call};" if assign else f"{target}.add_({call});")
-
-
 def match(
     target: Index, kind: str, body: Expr, axes: tuple[Axis, ...], adds: bool
-) -> Convolution | None:
+) -> Convolve | None:
     """The statement as a convolution, or None where it is not one. ``adds``: whether an element
     that several steps write gets all that they say, not just what the last one does."""
     if "contraction" not in config.optimisations():
@@ -114,7 +47,7 @@ def match(
 
 def _match(
     image: Index, first: Index, second: Index, names: dict[str, Axis], spreads: bool
-) -> Convolution | None:
+) -> Convolve | None:
     ours, theirs = bare(first, names), bare(second, names)
     if ours is None or theirs is None:
         return None
@@ -147,7 +80,7 @@ def _match(
     assert isinstance(image.base, Var)
     assert isinstance(first.base, Var)
     assert isinstance(second.base, Var)
-    return Convolution(
+    return Convolve(
         Arranged(image.base, (alone[batch[0]], alone[channels[0]], *missing, *places)),
         Arranged(first.base, (ours[batch[0]], ours[filters[0]], *missing, *u)),
         Arranged(second.base, (theirs[filters[0]], theirs[channels[0]], *missing, *v)),

@@ -19,9 +19,9 @@ from loma.backends.libtorch.names import cpp_name, cpp_string
 from loma.backends.schedule import ir as schedule
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, FloatType, Function, Index, IntConst,
-    IntType, MakeStruct, Member, Module, NoDiff, Op, Reduce, Select, TensorType, Type, Unary, Var,
-    ZeroPad, is_tensor_function,
+    FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, FloatType, Function, Index,
+    IntConst, IntType, MakeStruct, Member, Module, NoDiff, Op, Reduce, Select, TensorType, Type,
+    Unary, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.core.ops import PREDICATES
 from loma.core.printer import print_type
@@ -55,15 +55,16 @@ def scalar_type(type_: Type, span: Span) -> str:
             )
 
 
+# The C++ types of elements in memory, and those in which they are computed with.
+ELEMENTS: dict[Element, str] = {
+    "float": "real", "float32": "float", "int": "int64_t", "bool": "bool",
+}  # fmt: skip
+TYPES = {**ELEMENTS, "bool": "int64_t"}
+
+
 def element_type(type_: TensorType) -> str:
     """The C++ type of a tensor's elements."""
-    return "bool" if type_.element == "bool" else value_type(type_)
-
-
-# The C++ types in which elements are computed with.
-TYPES: dict[Element, str] = {
-    "float": "real", "float32": "float", "int": "int64_t", "bool": "int64_t",
-}  # fmt: skip
+    return ELEMENTS[type_.element]
 
 
 def value_type(type_: TensorType) -> str:

@@ -7,7 +7,8 @@ private tensor that no other statement uses is a variable of the loop, in a regi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from loma.backends.kernels.ir import Kernel
 from loma.backends.kernels.sharing import mentions
@@ -16,46 +17,40 @@ from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.elementwise import is_elementwise
 from loma.backends.libtorch.loops import CHUNK, COUNTER, chunks
 from loma.backends.libtorch.nest import Nest
-from loma.backends.libtorch.trees import write_tree
 from loma.backends.schedule.ir import Kind, Node, Parallel, Store, Variable, dtype_of
-from loma.backends.writer import Writer
 from loma.core.ir import FLOAT, INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, Var
-from loma.core.printer import print_stmt
 from loma.core.walk import blocks, substitute, walk
-from loma.errors.spans import line_in_file
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Statements for one loop, with one name for its axis; ``scalars`` are the private tensors that
-    become variables."""
+def run_at(block: Sequence[Stmt], position: int, count: Var | None) -> tuple[IndexAssign, ...]:
+    """The statements of a kernel's block from a position on that run in one loop; ``count``: the
+    size of the kernel's blocks."""
+    run: list[IndexAssign] = []
+    for stmt in block[position:] if count is not None else ():
+        if not isinstance(stmt, IndexAssign) or not _may_join(stmt, count):
+            break
+        run.append(stmt)
+    return tuple(run)
 
-    statements: tuple[IndexAssign, ...]
-    scalars: frozenset[str]
-    axis: Axis
 
-
-def joined(kernel: Kernel) -> dict[int, Joined]:
-    """The loops of a kernel that stand for several statements, by the first one's identity."""
-    if kernel.count is None:
-        return {}
+def registers(kernel: Kernel) -> dict[tuple[Stmt, ...], frozenset[str]]:
+    """The runs of a kernel's statements, with the private tensors that become variables in each:
+    those that no other statement uses, and that start with a statement that writes all of them."""
     private = {var.name for var in kernel.private} - kernel.zeroed
     uses = mentions(kernel.body)
-    found: dict[int, Joined] = {}
+    found: dict[tuple[Stmt, ...], frozenset[str]] = {}
 
     def visit(block: tuple[Stmt, ...]) -> None:
-        run: list[IndexAssign] = []
-        for stmt in (*block, None):
-            if isinstance(stmt, IndexAssign) and _may_join(stmt, kernel.count):
-                run.append(stmt)
-                continue
+        position = 0
+        while position < len(block):
+            run = run_at(block, position, kernel.count)
             if len(run) > 1:
-                own = mentions(tuple(run))
+                own = mentions(run)
                 inside = {name for name in private if own[name] == uses[name] > 0}
-                found[id(run[0])] = _make(run, frozenset(inside))
-            run = []
-            for inner in () if stmt is None else blocks(stmt):
+                found[run] = frozenset(name for name in inside if _is_written_first(run, name))
+            for inner in blocks(block[position]):
                 visit(inner)
+            position += max(len(run), 1)
 
     visit(kernel.body)
     return found
@@ -66,23 +61,18 @@ def _may_join(stmt: IndexAssign, count: Var | None) -> bool:
     return alone and is_elementwise(stmt)
 
 
-def _make(run: list[IndexAssign], inside: frozenset[str]) -> Joined:
-    """The statements with the first one's name for the axis; a private tensor starts with a
-    statement that writes it as a whole, or stays a tensor."""
-    axis = run[0].axes[0]
-    out: list[IndexAssign] = []
-    first: dict[str, bool] = {}
-    for stmt in run:
-        rename: dict[str, Expr] = {stmt.axes[0].name: Var(axis.name, INT)}
-        target = substitute(stmt.target, rename)
-        assert isinstance(target, Index)
-        value = substitute(stmt.value, rename)
-        out.append(replace(stmt, target=target, value=value, axes=(axis,)))
-        for node in walk(stmt.value):
-            if isinstance(node, Var):
-                first.setdefault(node.name, False)
-        first.setdefault(_base(stmt).name, stmt.op == "=")
-    return Joined(tuple(out), frozenset(name for name in inside if first[name]), axis)
+def _is_written_first(run: tuple[IndexAssign, ...], name: str) -> bool:
+    first = next(stmt for stmt in run if name in mentions((stmt,)))
+    reads = any(isinstance(node, Var) and node.name == name for node in walk(first.value))
+    return first.op == "=" and not reads
+
+
+def _with_axis(stmt: IndexAssign, axis: Axis) -> IndexAssign:
+    """The statement with that name for its axis."""
+    rename: dict[str, Expr] = {stmt.axes[0].name: Var(axis.name, INT)}
+    target = substitute(stmt.target, rename)
+    assert isinstance(target, Index)
+    return replace(stmt, target=target, value=substitute(stmt.value, rename), axes=(axis,))
 
 
 def _base(stmt: IndexAssign) -> Var:
@@ -94,9 +84,9 @@ def _base(stmt: IndexAssign) -> Var:
 class _Loop(Nest):
     """The expressions of the statements; ``scalars``: variables that stand for private tensors."""
 
-    def __init__(self, context: FunctionContext, found: Joined) -> None:
-        super().__init__(context, (found.axis,))
-        self.scalars = {name: self.fresh(name, FLOAT) for name in sorted(found.scalars)}
+    def __init__(self, context: FunctionContext, axis: Axis, scalars: frozenset[str]) -> None:
+        super().__init__(context, (axis,))
+        self.scalars = {name: self.fresh(name, FLOAT) for name in sorted(scalars)}
         self.declared: set[str] = set()
 
     def value(self, expr: Expr) -> Expr:
@@ -122,25 +112,26 @@ class _Loop(Nest):
         return Variable(variable, value, dtype_of(_base(stmt)))
 
 
-def write_joined(writer: Writer, context: FunctionContext, found: Joined, blank: set[int]) -> None:
-    """Writes the loop as a function of its own, and its call. Statements at the positions ``blank``
-    add to a tensor that should be all zero, and has not been cleared: they assign."""
-    block = [
-        replace(stmt, op="=") if k in blank else stmt for k, stmt in enumerate(found.statements)
-    ]
-    nest = _Loop(context, found)
-    bases = {_base(stmt).name: _base(stmt) for stmt in block}
+def loop(
+    context: FunctionContext,
+    run: tuple[IndexAssign, ...],
+    scalars: frozenset[str],
+    blank: set[int],
+) -> Parallel:
+    """The loop of a run. Statements at the positions ``blank`` add to a tensor that should be all
+    zero, and has not been cleared: they assign."""
+    axis = run[0].axes[0]
+    source = tuple(
+        replace(_with_axis(stmt, axis), op="=") if k in blank else _with_axis(stmt, axis)
+        for k, stmt in enumerate(run)
+    )
+    nest = _Loop(context, axis, scalars)
+    bases = {_base(stmt).name: _base(stmt) for stmt in source}
     nest.writable |= bases.keys()
-    before, bounds, count = chunks(nest.value(found.axis.extent), CHUNK)
-    make = lambda: [nest.statement(stmt) for stmt in block]  # noqa: E731
+    before, bounds, count = chunks(nest.value(axis.extent), CHUNK)
+    make = lambda: [nest.statement(stmt) for stmt in source]  # noqa: E731
     no_pads = IntConst(0)
-    loop = nest.innermost(found.axis, no_pads, make, bounds, independent=True)
-    work = IntConst(CHUNK * sum(steps(stmt.value) for stmt in block))
-    writes = tuple(base for name, base in bases.items() if name not in found.scalars)
-    context.statement_text = "\n".join(map(_text, block))
-    write_tree(writer, context, Parallel(COUNTER, count, work, (*before, *loop), writes))
-
-
-def _text(stmt: IndexAssign) -> str:
-    line = f"line {line_in_file(stmt.span.line)}: " if stmt.span.line else ""
-    return f"{line}{print_stmt(stmt)}"
+    inside = nest.innermost(axis, no_pads, make, bounds, independent=True)
+    work = IntConst(CHUNK * sum(steps(stmt.value) for stmt in source))
+    writes = tuple(base for name, base in bases.items() if name not in scalars)
+    return Parallel(COUNTER, count, work, (*before, *inside), writes, source)

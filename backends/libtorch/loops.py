@@ -16,25 +16,21 @@ from loma.backends.libtorch.access import (
     Loop, analyse, reads, rename_axes, steps, without_no_diff,
 )  # fmt: skip
 from loma.backends.libtorch.context import FunctionContext
-from loma.backends.libtorch.contraction import Contraction
-from loma.backends.libtorch.convolution import Convolution
 from loma.backends.libtorch.guards import marked
-from loma.backends.libtorch.names import cpp_string
 from loma.backends.libtorch.nest import Bounds, Nest
 from loma.backends.libtorch.packing import packed
 from loma.backends.libtorch.plan import (
     Plan, make_plan, target_axes,
 )  # fmt: skip
-from loma.backends.libtorch.ranges import provably_inside, write_checks
+from loma.backends.libtorch.ranges import provably_inside, range_checks
 from loma.backends.libtorch.rows import elements, partial_sum, rows
-from loma.backends.libtorch.trees import write_tree
+from loma.backends.schedule.host import CheckSome, Contract, Convolve, HostNode
 from loma.backends.schedule.ir import (
     CEILING, QUOTIENT, REMAINDER, InPlace, Kind, Let, Node, Parallel, builtin,
 )  # fmt: skip
-from loma.backends.writer import Writer
 from loma.core import sizes
 from loma.core.ir import (
-    INT, OF_NOTHING, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
+    INT, OF_NOTHING, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, Var,
 )  # fmt: skip
 from loma.core.walk import walk
 
@@ -42,12 +38,13 @@ COUNTER = Var("@p_", INT)  # of a parallel loop over pieces, or over two axes as
 CHUNK = 4096  # iterations of a loop that is cut into pieces of fixed length
 
 
-def write_index_assign(
-    writer: Writer, context: FunctionContext, stmt: IndexAssign, fresh: bool
-) -> None:
-    """Writes the checks and the run of an index statement; ``fresh``: the target is all zero and
-    everything in it may be overwritten."""
+def index_statement(
+    context: FunctionContext, stmt: IndexAssign, fresh: bool, source: Stmt | None = None
+) -> list[HostNode]:
+    """The checks and the run of an index statement; ``fresh``: the target is all zero and
+    everything in it may be overwritten. ``source``: the statement that it serves, if another."""
     assign = stmt.op == "=" or fresh
+    source = source or stmt
     stmt, axes, kind, body = _prepared(context, stmt, assign)
     line = context.line(stmt.span)
     found = [
@@ -55,32 +52,37 @@ def write_index_assign(
         for root, own in ((stmt.target, stmt.axes), (body, axes))
         for read, scope, padded in reads(root, own)
     ]
-    write_checks(writer, context, stmt, found, line)
+    nodes: list[HostNode] = [*range_checks(context, stmt, found, line)]
     # Inside of a kernel every iteration would call, or copy.
     if isinstance(stmt.target, Index) and context.kernel is None:
         call = _library_call(stmt, kind, body, axes)
+        if isinstance(call, Contract):
+            return [*nodes, replace(call, assign=assign)]
         if call is not None:
-            call.write(writer, context, assign)
-            return
-        body = packed(writer, context, stmt.target, kind, body, axes)
+            result = call.image if call.spreads else call.first
+            return [*nodes, replace(call, dims=context.dims(result.tensor), assign=assign)]
+        copies, body = packed(context, stmt.target, kind, body, axes)
+        nodes += [copy for copy in copies if not context.before_tiles(copy)]
     if kind not in OF_NOTHING:
-        _write_nonempty(writer, context, stmt, kind, axes, line)
+        nodes += _nonempty(stmt, kind, axes, line)
     nest = Nest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign)
-    write_tree(writer, context, _tree(context, nest, plan))
+    return [*nodes, _tree(context, nest, plan, source)]
 
 
 def how_it_runs(context: FunctionContext, stmt: IndexAssign) -> str:
     """What becomes of an index statement outside of kernels and serial loops, in a few words."""
-    call = library_call(stmt)
-    if call is not None:
-        return call.remark
+    match library_call(stmt):
+        case Contract():
+            return "a matrix product of the library"
+        case Convolve():
+            return "a convolution"
     assign = stmt.op == "="
     stmt, axes, kind, body = _prepared(context, stmt, assign)
     if not axes:
         return ""
     if isinstance(stmt.target, Index):
-        body = packed(Writer(), context, stmt.target, kind, body, axes)
+        _, body = packed(context, stmt.target, kind, body, axes)
     plan = make_plan(Nest(context, axes), stmt, kind, body, axes, assign)
     loops, chunked = _shared_loops(plan)
     shared = [plan.inner] if chunked and plan.inner is not None else loops
@@ -117,29 +119,18 @@ def _normalised(
     return stmt.axes, "sum", value
 
 
-def _write_nonempty(
-    writer: Writer,
-    context: FunctionContext,
-    stmt: IndexAssign,
-    kind: str,
-    axes: tuple[Axis, ...],
-    line: int,
-) -> None:
-    own = [context.ints(axis.extent) for axis in stmt.axes]
-    reduced = [context.ints(axis.extent) for axis in axes[len(stmt.axes) :]]
-    if all(text.isdigit() and text != "0" for text in reduced):
-        return
-    tests = "".join(f"{text} > 0 && " for text in own)
-    empty = " || ".join(f"{text} == 0" for text in reduced)
-    empty = f"({empty})" if tests and len(reduced) > 1 else empty
-    place = cpp_string(context.place(line))
-    writer.line(f"if ({tests}{empty}) loma::empty_error({place}, {cpp_string(kind)});")
+def _nonempty(stmt: IndexAssign, kind: str, axes: tuple[Axis, ...], line: int) -> list[CheckSome]:
+    own = tuple(axis.extent for axis in stmt.axes)
+    reduced = tuple(axis.extent for axis in axes[len(stmt.axes) :])
+    if all(isinstance(extent, IntConst) and extent.value > 0 for extent in reduced):
+        return []
+    return [CheckSome(kind, own, reduced, line)]
 
 
 # -------------------------------------------------------------------------------------- the tree
 
 
-def _tree(context: FunctionContext, nest: Nest, plan: Plan) -> Parallel | InPlace:
+def _tree(context: FunctionContext, nest: Nest, plan: Plan, source: Stmt) -> Parallel | InPlace:
     """The loops of a statement; in serial loops it runs where it stands."""
     target = plan.stmt.target
     total = target if isinstance(target, Var) else None
@@ -166,7 +157,7 @@ def _tree(context: FunctionContext, nest: Nest, plan: Plan) -> Parallel | InPlac
     body = [*before, *nest.loops(around, inside)]
     return Parallel(
         counter, count, _work(nest, plan, loops, chunked), tuple(body), _written(target),
-        _needs(context, plan.stmt), total, tuple(nest.checks),
+        (source,), _needs(context, plan.stmt), total, tuple(nest.checks),
     )  # fmt: skip
 
 
@@ -249,7 +240,7 @@ def _work(nest: Nest, plan: Plan, loops: list[Loop], chunked: bool) -> Expr:
     return sizes.product((IntConst(factor), *extents, *below))
 
 
-def library_call(stmt: IndexAssign) -> Contraction | Convolution | None:
+def library_call(stmt: IndexAssign) -> Contract | Convolve | None:
     """The library call that the statement becomes, or None for loops."""
     value = without_no_diff(stmt.value)
     axes, kind, body = _normalised(stmt, value, stmt.op == "=")
@@ -258,7 +249,7 @@ def library_call(stmt: IndexAssign) -> Contraction | Convolution | None:
 
 def _library_call(
     stmt: IndexAssign, kind: str, body: Expr, axes: tuple[Axis, ...]
-) -> Contraction | Convolution | None:
+) -> Contract | Convolve | None:
     if not isinstance(stmt.target, Index):
         return None
     return contraction.match(stmt.target, kind, body, axes) or convolution.match(

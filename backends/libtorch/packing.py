@@ -6,51 +6,50 @@ K. W lacks ``b``, so each of its elements is read many times, and one permuted c
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loma.backends.libtorch.access import analyse, reads
 from loma.backends.libtorch.context import FunctionContext
-from loma.backends.writer import Writer
+from loma.backends.schedule.host import Permute
 from loma.core import sizes
 from loma.core.ir import Axis, Expr, Index, TensorType, Var, ZeroPad
 from loma.core.walk import map_children
 
 
 def packed(
-    writer: Writer,
-    context: FunctionContext,
-    target: Index,
-    kind: str,
-    body: Expr,
-    axes: tuple[Axis, ...],
-) -> Expr:
-    """The summed expression with permuted copies of operands, which are written first."""
+    context: FunctionContext, target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]
+) -> tuple[list[Permute], Expr]:
+    """Permuted copies of operands, and the summed expression with these."""
     own = [s.name if isinstance(s, Var) else None for s in target.subscripts]
     names = {axis.name for axis in axes}
     if kind != "sum" or not own or own[-1] not in names or None in own:
-        return body
+        return [], body
     row = own[-1]
     assert row is not None
     if len(set(own)) != len(own) or names <= set(own):
-        return body
+        return [], body
     across: list[Index] = []
     for read, scope, padded in reads(body, axes):
         if scope != axes or not isinstance(read.base, Var):
-            return body
+            return [], body
         access = analyse(read, context.dims(read.base), scope, padded)
         if access.is_loose_in(row):
-            return body
+            return [], body
         if sizes.constant(access.coefficient(row)) in (0, 1):
             continue
         if not _may_copy(read, target, padded, own, names):
-            return body
+            return [], body
         across.append(read)
-    replacements = {read: _copy(writer, context, read, row) for read in dict.fromkeys(across)}
+    copies = {read: _copy(context, read, row) for read in dict.fromkeys(across)}
+    replacements = {read: replace(read, base=copy.var, subscripts=_moved(read, copy))
+                    for read, copy in copies.items()}  # fmt: skip
 
     def swap(expr: Expr) -> Expr:
         if isinstance(expr, Index) and expr in replacements:
             return replacements[expr]
         return expr if isinstance(expr, ZeroPad) else map_children(expr, swap)
 
-    return swap(body)
+    return list(copies.values()), swap(body)
 
 
 def _may_copy(
@@ -67,19 +66,17 @@ def _may_copy(
     )
 
 
-def _copy(writer: Writer, context: FunctionContext, read: Index, row: str) -> Index:
+def _copy(context: FunctionContext, read: Index, row: str) -> Permute:
     assert isinstance(read.base, Var)
     assert isinstance(read.base.type, TensorType)
     position = next(
         k for k, s in enumerate(read.subscripts) if isinstance(s, Var) and s.name == row
     )
-    order = [k for k in range(len(read.subscripts)) if k != position] + [position]
+    order = (*(k for k in range(len(read.subscripts)) if k != position), position)
     dims = context.dims(read.base)
     type_ = TensorType(tuple(dims[k] for k in order), read.base.type.element)
-    copy = context.temporary_tensor("packed", type_)
-    numbers = ", ".join(map(str, order))
-    context.writer_for(read.base.name, writer).declare(
-        f"const at::Tensor {context.variable(copy)} = "
-        f"{context.variable(read.base)}.permute({{{numbers}}}).contiguous();"
-    )
-    return Index(copy, tuple(read.subscripts[k] for k in order), read.type, read.span)
+    return Permute(context.temporary_tensor("packed", type_), read.base, order)
+
+
+def _moved(read: Index, copy: Permute) -> tuple[Expr, ...]:
+    return tuple(read.subscripts[k] for k in copy.order)

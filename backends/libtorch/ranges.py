@@ -8,15 +8,14 @@ several dimensions must have the same extent in all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loma.backends.libtorch.access import Access, Subscript
-from loma.backends.libtorch.expressions import strip
 from loma.backends.libtorch.guards import mark_of
-from loma.backends.libtorch.names import cpp_string
-from loma.backends.writer import Writer
+from loma.backends.schedule.host import CheckRange
 from loma.core import bounds, sizes
-from loma.core.ir import INT, Axis, IndexAssign, Var
+from loma.core.ir import INT, Axis, Expr, IndexAssign, Var
 
 if TYPE_CHECKING:
     from loma.backends.libtorch.context import FunctionContext
@@ -31,30 +30,23 @@ def provably_inside(subscript: Subscript, axes: Sequence[Axis], context: Functio
     )
 
 
-def write_checks(
-    writer: Writer,
+def range_checks(
     context: FunctionContext,
-    stmt: IndexAssign | None,
+    stmt: IndexAssign,
     found: Sequence[tuple[Access, tuple[Axis, ...]]],
     line: int,
-) -> None:
-    """Writes the checks of a statement (or of a reduction in a scalar expression, without one).
-
-    ``found`` are its accesses with the axes in scope of each.
-    """
-    shared = {axis.name for axis in stmt.axes} if stmt is not None else set()
-    place = cpp_string(context.place(line))
-    written: set[str] = set()
+) -> list[CheckRange]:
+    """The checks of a statement; ``found`` are its accesses with the axes in scope of each."""
+    shared = {axis.name for axis in stmt.axes}
+    checks: dict[CheckRange, None] = {}
     for access, axes in found:
         if access.padded:
             continue
         for subscript in access.subscripts:
-            text = _check(context, access, subscript, axes, shared, place)
-            if text is None or text in written:
-                continue
-            written.add(text)
-            guard = _guard(context, stmt.axes if stmt is not None else (), axes, subscript)
-            writer.line(f"if ({guard}{text}")
+            check = _check(context, access, subscript, axes, shared, line)
+            if check is not None and check not in checks:
+                checks[replace(check, needs=_needs(stmt.axes, axes, subscript))] = None
+    return list(checks)
 
 
 def _check(
@@ -63,20 +55,15 @@ def _check(
     subscript: Subscript,
     axes: tuple[Axis, ...],
     shared: set[str],
-    place: str,
-) -> str | None:
-    size = context.ints(subscript.size)
-    tensor = cpp_string(context.show(access.base))
-    dim = context.dimension(access.base.name, subscript.dim)
+    line: int,
+) -> CheckRange | None:
     expr = subscript.expr
     if mark_of(expr) is not None:
         return None  # the element is tested where it is read
+    dim = context.dimension(access.base.name, subscript.dim)
+    check = CheckRange(context.show(access.base), dim, subscript.size, context.shown(expr), line)
     if subscript.parts is None:  # each element is checked, but there must be one to read
-        shown = cpp_string(context.shown(expr))
-        return (
-            f"{size} <= 0) loma::range_error({place}, {shown}, {tensor}, {dim}, "
-            f"{strip(size)}, loma::Interval(0));"
-        )
+        return check
     kernel = context.kernel
     if kernel is not None and kernel.index is not None and expr == Var(kernel.index, INT):
         return None  # fusion has proved it
@@ -87,39 +74,26 @@ def _check(
         extent = next(axis.extent for axis in axes if axis.name == expr.name)
         if sizes.equal(extent, subscript.size) is True:
             return None
-        text = context.ints(extent)
-        return (
-            f"{text} != {size}) loma::extent_error({place}, {cpp_string(context.shown(expr))}, "
-            f"{strip(text)}, {tensor}, {dim}, {strip(size)});"
-        )
+        return replace(check, extent=extent)
     if provably_inside(subscript, axes, context):
         return None
     coefficients, rest = subscript.parts
-    interval = f"loma::Interval({strip(context.ints(rest))})"
-    for name, coefficient in coefficients.items():
-        extent = next(axis.extent for axis in axes if axis.name == name)
-        interval += f".over({strip(context.ints(coefficient))}, {strip(context.ints(extent))})"
-    return (
-        f"!{interval}.inside({strip(size)})) loma::range_error({place}, "
-        f"{cpp_string(context.shown(expr))}, {tensor}, {dim}, {strip(size)}, {interval});"
-    )
+    extents = {axis.name: axis.extent for axis in axes}
+    terms = tuple((coefficient, extents[name]) for name, coefficient in coefficients.items())
+    return replace(check, rest=rest, terms=terms)
 
 
-def _guard(
-    context: FunctionContext,
-    statement_axes: tuple[Axis, ...],
-    axes: tuple[Axis, ...],
-    subscript: Subscript,
-) -> str:
+def _needs(
+    statement_axes: tuple[Axis, ...], axes: tuple[Axis, ...], subscript: Subscript
+) -> tuple[Expr, ...]:
     """The other axes must not be empty either: else nothing is read."""
     expr = subscript.expr
     if isinstance(expr, Var) and expr.name in {axis.name for axis in statement_axes}:
-        return ""
+        return ()
     own = subscript.parts[0] if subscript.parts is not None else {}
     names = {axis.name for axis in axes}
-    others = [
-        f"{context.ints(axis.extent)} > 0 && "
+    return tuple(
+        axis.extent
         for axis in axes
         if axis.name not in own and not sizes.mentions(axis.extent, names)
-    ]
-    return "".join(others)
+    )

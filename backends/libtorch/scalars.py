@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from loma import errors
 from loma.backends.base import environment
-from loma.backends.kernels.ir import Step, as_statement
 from loma.backends.libtorch.context import FunctionContext, signature
 from loma.backends.libtorch.expressions import scalar_function_name, scalar_type, strip
 from loma.backends.libtorch.names import cpp_name, cpp_string
@@ -25,9 +24,9 @@ from loma.backends.writer import Writer
 from loma.core.aliases import meetings
 from loma.core.effects import assigned
 from loma.core.ir import (
-    FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, Function, Index,
-    MakeStruct, Member, Module, Param, Pop, Push, Return, StackType, Stmt, Struct, StructType, Type,
-    Unpack, Var, Zero, is_tensor_function,
+    FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If,
+    Index, IndexAssign, MakeStruct, Member, Module, Param, Pop, Push, Return, StackType, Stmt,
+    Struct, StructType, Type, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.layout import Layout
 from loma.core.walk import calls, expressions, root, statements, variables, walk
@@ -181,7 +180,7 @@ def _lower_function(function: Function, module: Module, memory: _Memory) -> str:
         if param.mode == "In" and memory.is_large(param.type) and param.name in changed:
             given = f"{cpp_name(param.name)}_given_"
             statements_.declare(Var(param.name, param.type, param.span), given)
-    statements_.block(function.body, outermost=True)
+    statements_.block(function.body)
     memory.note(function, statements_.frame)
     return str(
         _template("scalar.cpp.j2").render(
@@ -271,14 +270,14 @@ class ScalarStatements(Statements):
         else:
             self.writer.line(f"{spelled} {name}{f' = {value}' if value else '{}'};")
 
-    def block(self, steps: tuple[Step, ...], outermost: bool) -> None:
-        for stmt in map(as_statement, steps):
+    def block(self, block: tuple[Stmt, ...]) -> None:
+        for stmt in block:
             if stmt.span.line:
                 self.context.current = stmt.span
-            self._comment(stmt)
-            self._statement(stmt, False, outermost)
+            self.comment(stmt)
+            self._statement(stmt)
 
-    def _statement(self, stmt: Stmt, fresh: bool, outermost: bool) -> None:
+    def _statement(self, stmt: Stmt) -> None:
         host, line = self.host, self.writer.line
         assert isinstance(host, ScalarExpressions)
         match stmt:
@@ -317,8 +316,17 @@ class ScalarStatements(Statements):
                     line(f"return std::make_unique<{made}>({', '.join(texts)});")
                 else:
                     line(f"return {texts[0] if len(texts) == 1 else '{' + ', '.join(texts) + '}'};")
+            case If(condition, then, other):
+                rest = (lambda: self.block(other)) if other else None
+                self.branch(condition, lambda: self.block(then), rest)
+            case For(_, extent, body):
+                self.count(stmt, extent, lambda: self.block(body))
+            case While(condition, _, body):
+                self.repeat(stmt, condition, lambda: self.block(body))
+            case IndexAssign():
+                raise AssertionError(stmt)
             case _:
-                super()._statement(stmt, fresh, outermost)
+                assert_never(stmt)
 
     def _check_apart(self, call: Call, span: Span) -> None:
         """Checks arguments of which only subscripts tell whether they are one storage."""

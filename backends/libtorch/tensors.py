@@ -13,10 +13,9 @@ from loma.backends.libtorch.expressions import (
     Expressions, body_name, element_type, scalar_type, strip, value_type,
 )  # fmt: skip
 from loma.backends.libtorch.names import cpp_string
-from loma.backends.writer import Writer
 from loma.core import sizes
 from loma.core.ir import (
-    INT, Call, Expr, Index, IndexAssign, IntConst, NoDiff, Op, Reduce, TensorType, Var, ZeroPad,
+    INT, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, TensorType, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import free_variables
@@ -31,6 +30,7 @@ class Host(Expressions):
     def __init__(self, context: FunctionContext) -> None:
         super().__init__(context.module)
         self.context = context
+        self.later: set[str] = set()  # variables whose values are computed where they are read
         context.host = self
 
     def place(self, span: Span) -> str:
@@ -42,7 +42,8 @@ class Host(Expressions):
         if isinstance(var.type, TensorType):
             return self.tensor(var)
         scalar_type(var.type, var.span)
-        return self.context.variable(var)
+        name = self.context.variable(var)
+        return f"{name}()" if var.name in self.later else name
 
     def index(self, read: Index) -> str:
         if not isinstance(read.base.type, TensorType):
@@ -70,24 +71,7 @@ class Host(Expressions):
         return f"({tests} ? {self.index(pad.read)} : {zero})"
 
     def reduce(self, reduce: Reduce) -> str:
-        """A reduction outside an index statement: a nest of its own, called in place."""
-        from loma.backends.libtorch.loops import write_index_assign
-
-        context, writer = self.context, Writer(1)
-        type_ = "int64_t" if reduce.type == INT else "real"
-        stmt = reduction_statement(context, reduce)
-        if isinstance(stmt.target, Var):
-            result = context.variable(stmt.target)
-            writer.line(f"{type_} {result} = 0;")
-        else:
-            tensor = stmt.target.base
-            assert isinstance(tensor, Var)
-            assert isinstance(tensor.type, TensorType)
-            result = f"loma::item<{type_}>({context.variable(tensor)})"
-            made = self.allocate(tensor.type, "empty")
-            writer.line(f"at::Tensor {context.variable(tensor)} = {made};")
-        write_index_assign(writer, context, stmt, fresh=False)
-        return f"[&]() -> {type_} {{\n{writer.text()}\n  return {result};\n}}()"
+        raise AssertionError("lowering has made loops of it")
 
     def tensor_call(self, call: Call) -> str:
         return f"{body_name(call.function)}<real>({self.arguments(call)})"
@@ -185,21 +169,6 @@ class Host(Expressions):
                 return f"loma::own({text})"
             return f"{text}.clone(at::MemoryFormat::Contiguous)"
         return f"loma::dense({text})" if target in context.dense else text
-
-
-def reduction_statement(context: FunctionContext, reduce: Reduce) -> IndexAssign:
-    """The index statement that a reduction outside of one becomes: into a new variable, or a new
-    tensor of one element."""
-    names = {axis.name for axis in reduce.axes}
-    ragged = any(sizes.varies(axis.extent, names) for axis in reduce.axes)
-    if reduce.kind == "sum" and not ragged:
-        result = context.temporary("sum")
-        context.names[f"@{result}"] = result
-        # The extents stay those of the reduction: they need not be whole dimensions.
-        return IndexAssign(Var(f"@{result}", reduce.type), "+=", reduce, (), reduce.span)
-    element = TensorType((), "int" if reduce.type == INT else "float")
-    target = Index(context.temporary_tensor("element", element), (), reduce.type)
-    return IndexAssign(target, "=", reduce, (), reduce.span)
 
 
 def alias_roots(expr: Expr) -> set[str]:

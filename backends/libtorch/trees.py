@@ -9,14 +9,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
+from loma.backends.libtorch.checks import write_element_check
+from loma.backends.libtorch.comments import statement_text
 from loma.backends.libtorch.context import FunctionContext
 from loma.backends.libtorch.expressions import (
     TYPES, Expressions, element_type, loaded, scalar_type, strip,
 )  # fmt: skip
-from loma.backends.libtorch.names import cpp_name, cpp_string, local_name
+from loma.backends.libtorch.names import cpp_name, local_name
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
-    Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
+    Accumulator, Blocks, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
     Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, UpdateLanes,
     Variable, dtype_of,
 )  # fmt: skip
@@ -49,7 +51,7 @@ def write_tree(writer: Writer, context: FunctionContext, tree: Parallel | InPlac
             text.nodes(inside, tree.body)
         _write_call(writer, context, text, inside, tree)
     for check in tree.checks:
-        _write_check(writer, context, check)
+        write_element_check(writer, context, check)
     if isinstance(tree, Parallel) and tree.total is not None:
         total = context.variable(tree.total)
         writer.line(f"for (const auto part_ : parts_) {total} += part_;")
@@ -59,7 +61,7 @@ def _write_in_place(
     writer: Writer, context: FunctionContext, text: TreeText, inside: Writer
 ) -> None:
     assert context.serial is not None
-    context.serial.pointers |= {base: name for base, (name, _) in text.pointers.items()}
+    context.serial.pointers |= text.pointers
     for name, (ctype, argument) in text.params.items():
         if name != argument:
             writer.declare(f"const {ctype} {name} = {argument};")
@@ -93,7 +95,7 @@ def _write_call(
         args.append("outside_")
     params += ["const int64_t begin_", "const int64_t end_"]
     function = Writer()
-    function.comment(context.statement_text)
+    function.comment("\n".join(map(statement_text, tree.source)))
     function.line("template <typename real>")
     function.line(f"static __attribute__((noinline)) void {name}(")
     function.line("    " + ",\n    ".join(params) + ") {")
@@ -112,15 +114,6 @@ def _write_call(
     work, body = strip(context.ints(tree.work)), "[&](int64_t begin_, int64_t end_)"
     with writer.block(f"loma::{run}{count}, {work}, {body}", ");"):
         writer.line(f"{name}<real>({', '.join(args)}, begin_, end_);")
-
-
-def _write_check(writer: Writer, context: FunctionContext, check: Check) -> None:
-    place, text = cpp_string(context.place(check.line)), cpp_string(check.text)
-    if check.size is None:
-        writer.line(f"outside_.check_elements({check.number}, {place}, {text});")
-        return
-    tensor, size = cpp_string(context.named(check.tensor)), strip(context.ints(check.size))
-    writer.line(f"outside_.check({check.number}, {place}, {text}, {tensor}, {check.dim}, {size});")
 
 
 def data(context: FunctionContext, tensor: Var, accessor: str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from loma.core.ir import INT, POSITIONS, Builtin, Element, Expr, Index, TensorType, Var
+from loma.core.ir import INT, POSITIONS, Builtin, Element, Expr, Index, Stmt, TensorType, Var
 
 PARTS = "@parts_"  # the partial sums of a parallel loop with a total, one for each iteration
 
@@ -288,7 +288,8 @@ class Parallel:
 
     ``work``: about how many steps of arithmetic an iteration takes. ``needs``: extents without
     which, if one of them is 0, nothing runs. ``total``: the scalar to which the parts of all
-    iterations are added, in order. ``writes``: the tensors that are written.
+    iterations are added, in order. ``writes``: the tensors that are written. ``source``: the
+    statements that it runs.
     """
 
     counter: Var
@@ -296,6 +297,7 @@ class Parallel:
     work: Expr
     body: tuple[Node, ...]
     writes: tuple[Var, ...]
+    source: tuple[Stmt, ...]
     needs: tuple[Expr, ...] = ()
     total: Var | None = None
     checks: tuple[Check, ...] = ()
