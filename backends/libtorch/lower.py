@@ -282,7 +282,7 @@ class Lowering:
         held: list[HostNode] = []
         axes = frozenset(axis.name for axis in stmt.axes)
         plain = replace(stmt, value=self._held(without_no_diff(stmt.value), axes, held))
-        return [*checks, *held, *index_statement(self._context, plain, fresh)]
+        return [*checks, *held, *index_statement(self._context, plain, fresh, stmt)]
 
     def _held(self, expr: Expr, bound: frozenset[str], before: list[HostNode]) -> Expr:
         """The value of an index statement with whole-tensor values and calls of tensor functions
