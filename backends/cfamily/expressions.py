@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import partial, reduce
 from typing import assert_never
 
 
@@ -133,6 +134,11 @@ def call(function: str, *args: Expression) -> Call:
 def number(value: int) -> Expression:
     """A whole number, which the language's ints must hold without its sign."""
     return Unary("-", Token(str(-value))) if value < 0 else Token(str(value))
+
+
+def sequence(first: Expression, *others: Expression) -> Expression:
+    """One after the other; the value is that of the last."""
+    return reduce(partial(Binary, ","), others, first)
 
 
 def dereference(pointer: Expression) -> Expression:
