@@ -94,7 +94,7 @@ class Expressions(Places):
             case Binary():
                 return self._binary(expr)
             case Select(cond, then, other):
-                first, second = (self._branch(branch, expr.type) for branch in (then, other))
+                first, second = self.value(then, expr.type), self.value(other, expr.type)
                 return c.Conditional(self.condition(cond), first, second)
             case Builtin():
                 return self._builtin(expr)
@@ -142,12 +142,6 @@ class Expressions(Places):
         if isinstance(expr, FloatConst) and 0 <= expr.value < 2**31:
             return c.number(int(expr.value))
         return c.call(self.context.helper("to_int"), self.value(expr))
-
-    def _branch(self, expr: Expr, type_: Type) -> c.Expression:
-        """One side of a conditional expression of that type."""
-        if isinstance(expr, IntConst) and type_ == FLOAT:
-            return self.float_constant(float(expr.value))
-        return self.expression(expr)
 
     def _negation(self, operand: Expr) -> c.Expression:
         found = self.expression(operand)
