@@ -48,6 +48,7 @@ setup(
         "loma.ad.tensor",
         "loma.backends",
         "loma.backends.c",
+        "loma.backends.cfamily",
         "loma.backends.kernels",
         "loma.backends.libtorch",
         "loma.backends.interpreter",

@@ -169,17 +169,17 @@ def _function(function: Function, module: ModuleContext) -> str:
     entry = entries.entry_symbol(function, symbol)
     params = entries.params(context, pointers)
     names = [context.passed(param.name) for param in function.params]
-    results = entries.targets(context, context.targets)
-    landing = "void" if context.targets else result
+    results = entries.result_params(context, context.result_pointers)
+    landing = "void" if context.result_pointers else result
     values: dict[str, Any] = {
         "comment": _comment(function, context),
         "symbol": entry if pointers else symbol,
         "result": landing,
-        "body_result": f"{result} *" if len(context.targets) == 1 else f"{landing} ",
+        "body_result": f"{result} *" if len(context.result_pointers) == 1 else f"{landing} ",
         "nothing": _nothing(function, landing),
         "params": [*params, *results],
-        "arguments": [*names, *context.targets],
-        "targets": context.targets,
+        "arguments": [*names, *context.result_pointers],
+        "result_pointers": context.result_pointers,
         "body": writer.text() or "",
         "simd": function.simd,
         "fallible": context.fails,

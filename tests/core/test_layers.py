@@ -14,9 +14,9 @@ from conftest import ROOT
 # begins with; the two packages themselves are what users import.
 LAYERS = (
     "loma.errors", "loma.config", "loma.cache_roots", "loma.cache", "loma.runtime_errors",
-    "loma.core", "loma.arithmetic", "loma.passes", "loma.frontend", "loma.ad", "loma.packed_calls",
-    "loma.backends", "loma.pipeline", "loma", "loma.optim", "loma.tools", "loma.__main__",
-    "capsnet_loma", "capsnet_loma.__main__",
+    "loma.backends.cfamily", "loma.core", "loma.arithmetic", "loma.passes", "loma.frontend",
+    "loma.ad", "loma.packed_calls", "loma.backends", "loma.pipeline", "loma", "loma.optim",
+    "loma.tools", "loma.__main__", "capsnet_loma", "capsnet_loma.__main__",
 )  # fmt: skip
 PUBLIC = {"loma": "loma.__main__", "capsnet_loma": "capsnet_loma.__main__"}
 
