@@ -39,7 +39,8 @@ def test_numbers_are_no_part_of_what_a_statement_says() -> None:
 
 
 def test_a_statement_that_changes_keeps_its_number() -> None:
-    (first, branch) = numbered((ONE, BRANCH))
+    first, branch = numbered((ONE, BRANCH))
+    assert isinstance(first, Assign)
     assert replace(first, value=X).number == 1
     assert _numbers((map_expressions(branch, lambda e: e),)) == [2, 3, 4, 5]
     call = CallStmt(Call("f", (X,), TupleType(())), number=3)
