@@ -15,7 +15,7 @@ from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled
 from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Library, Shared, is_last, is_value
-from loma.backends.kernels.tile import tiled
+from loma.backends.kernels.tile import Tiling, tiled
 from loma.core.ir import For, Function, If, Module, Stmt, While
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered, statements
@@ -48,13 +48,16 @@ class _Fusion:
         while position < len(body):
             run = runs.longest(body, position)
             found = None if run is None else tiled(run, runs, self._names, self._inside)
-            if run is None or found is None:
-                plain.append(body[position])
-                position += 1
+            if run is None or not isinstance(found, Tiling):
+                end = position + 1
+                # What is left of a kernel is one, too, unless more statements could join that.
+                if run is not None and found is not None and runs.end_at(body, run.end):
+                    end = run.end
+                plain += body[position:end]
+                position = end
                 continue
-            early, tiles, late = found
-            out += [*self._kernels().block((*plain, *run.before, *early)), tiles]
-            plain = list(late)
+            out += [*self._kernels().block((*plain, *run.before, *found.early)), found.tiles]
+            plain = list(found.late)
             position = run.end
         return (*out, *self._kernels().block(tuple(plain)))
 

@@ -74,6 +74,13 @@ class Runs:
         moved = tuple(s for s in block[start:end] if isinstance(s, Declare))
         return Run(moved, tuple(group), tuple(ways), end)
 
+    def end_at(self, block: tuple[Stmt, ...], position: int) -> bool:
+        """Whether no run goes on behind a position of a block, wherever it starts."""
+        for stmt in block[position:]:
+            if not (isinstance(stmt, Declare) and _moves(stmt, set())):
+                return not self._collect((stmt,), 0, 1)[0]
+        return True
+
     def _collect(
         self, block: tuple[Stmt, ...], start: int, stop: int
     ) -> tuple[list[Stmt], list[Shared], int]:
