@@ -29,7 +29,7 @@ from loma.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
-    from loma.backends.base import GeneratedSource
+    from loma.backends.cfamily.source import GeneratedSource
     from loma.backends.c import Options
 
 STAGES = ("parsed", "adjoint", "optimised", "kernels", "cpp", "c")
@@ -153,7 +153,7 @@ def derived(base: Optimised, function: str) -> Optimised:
 def generated(stage: Optimised, timed: bool = False, contract: bool = True) -> GeneratedSource:
     """The tensor functions in C++, with the scalar functions that they call; ``timed``: the code
     measures its statements; ``contract``: a product and a sum may be rounded as one."""
-    from loma.backends import libtorch
+    from loma.backends import torch as libtorch
 
     with _located_in(stage.module):
         return libtorch.generate(
@@ -172,9 +172,9 @@ def specialised(
     """One tensor function for sizes and ints that are known, by name: a kernel of its own, which
     registers itself for the function's operator in ``namespace``, for calls in that type."""
     from loma import passes
-    from loma.backends import libtorch
-    from loma.backends.libtorch import binding
-    from loma.backends.libtorch.names import cpp_name
+    from loma.backends import torch as libtorch
+    from loma.backends.torch import binding
+    from loma.backends.cfamily.names import cpp_name
 
     general = find(stage.module, function)
     names = binding.slot_names(general, stage.zeroed.get(function, ()))
@@ -217,7 +217,7 @@ def generated_c(module: Module, options: Options | None = None) -> GeneratedSour
 def function_records(stage: Optimised) -> list[dict[str, Any]]:
     """What Python callables are made from, as JSON values."""
     from loma.backends import scalar
-    from loma.backends.libtorch import binding
+    from loma.backends.torch import binding
 
     return [
         binding.record(function, stage.zeroed.get(function.name, ()), stage.module.packings)
@@ -268,7 +268,7 @@ def stage_text(
         return _kernels_text(final.module, function)
     if function is None:
         return generated(final).text
-    from loma.backends.libtorch import codegen
+    from loma.backends.torch import codegen
 
     return codegen.lower_function(find(final.module, function), final.module)
 
@@ -296,7 +296,7 @@ def _loma_text(module: Module, function: str | None) -> str:
 
 
 def _kernels_text(module: Module, function: str | None) -> str:
-    from loma.backends import libtorch
+    from loma.backends import torch as libtorch
 
     functions = module.functions if function is None else (find(module, function),)
     with _located_in(module):

@@ -10,7 +10,7 @@ from loma.backends.c.options import Options
 from loma.backends.c.types import CTypes
 from loma.backends.c.unused import unread
 from loma.backends.cfamily import expressions as c
-from loma.backends.identifiers import c_string
+from loma.backends.cfamily.identifiers import c_string
 from loma.backends.stack import Frame, Use
 from loma.core.effects import assigned
 from loma.core.ir import (

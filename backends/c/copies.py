@@ -6,7 +6,7 @@ from loma import errors
 from loma.backends.c.context import FunctionContext
 from loma.backends.c.expressions import Expressions
 from loma.backends.cfamily import expressions as c
-from loma.backends.writer import Writer
+from loma.backends.cfamily.writer import Writer
 from loma.core.ir import FLOAT, ArrayType, Expr, Index, Member, Place, StructType, Type, Var
 from loma.core.printer import print_expr
 from loma.core.walk import root

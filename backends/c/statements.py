@@ -9,7 +9,7 @@ from loma.backends.c.context import FunctionContext, Temporary, is_by_value
 from loma.backends.c.copies import Copies
 from loma.backends.c.ranges import bounds
 from loma.backends.cfamily import expressions as c
-from loma.backends.writer import Writer
+from loma.backends.cfamily.writer import Writer
 from loma.core.aliases import meetings
 from loma.core.effects import assigned
 from loma.core.ir import (

@@ -29,18 +29,18 @@ CIRCLES = {
     "loma.core.ops": "the printer writes operators as their table says, and shapes print sizes",
     "loma.frontend.expressions.expression": "the grammar of expressions is recursive",
     "loma.compiler": "loaded functions compile what they need later",
-    "loma.backends.libtorch.loops": "what a loop does is decided while it is written",
-    "loma.backends.libtorch.statements": "a kernel has statements, and a statement may be one",
+    "loma.backends.openmp.index_statements": "what a loop does is decided while it is written",
+    "loma.backends.torch.statements": "a kernel has statements, and a statement may be one",
 }
 
 MOST = 25  # files in a folder
-CROWDED = {"backends/libtorch": "loops are decided and written by the same modules"}
+CROWDED = {"backends/torch": "loops are decided and written by the same modules"}
 
 # Modules that use id(), and why. Copies of a statement are others to it, and what comes after a
 # statement that is gone may be the same: AD and fusion go by numbers (loma.core.walk.numbered).
 IDENTITIES = {
-    "loma.backends.libtorch.joined": "a kernel's block is walked twice, as it is",
-    "loma.backends.libtorch.statements": "see joined",
+    "loma.backends.openmp.joined": "a kernel's block is walked twice, as it is",
+    "loma.backends.torch.statements": "see joined",
     "loma.errors": "a property has this name",
 }
 

@@ -104,8 +104,8 @@ def checked(info: OpInfo, rule: Callable[..., Any]) -> Callable[..., Any]:
 TABLES = (
     "ad/rules.py", "backends/c/expressions.py", "loma/arithmetic/__init__.py",
     "backends/cfamily/expressions.py", "backends/interpreter/ops.py",
-    "backends/libtorch/expressions.py", "backends/libtorch/frames.py", "backends/libtorch/ops.py",
-    "backends/libtorch/sizes.py", "frontend/expressions/calls.py", "loma/core/printer.py",
+    "backends/cfamily/cpp.py", "backends/openmp/frames.py", "backends/torch/ops.py",
+    "backends/torch/sizes.py", "frontend/expressions/calls.py", "loma/core/printer.py",
 )  # fmt: skip
 NAMES = {*OPERATORS, *INFIX}
 MANY = 3  # two names may be two cases of one computation

@@ -13,7 +13,7 @@ from changed_programs import (
 from unfused import Order, Seen, unfused_module
 
 from loma.backends.kernels import lifetimes
-from loma.backends.libtorch import loops
+from loma.backends.openmp import index_statements as loops
 from loma.core.ir import IndexAssign, Module
 from loma.core.saving import SAVES, Save
 from loma.passes import optimise

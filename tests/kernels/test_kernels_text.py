@@ -11,9 +11,9 @@ import pytest
 from index_cases import CASES as INDEX_CASES
 
 from loma import pipeline
-from loma.backends import libtorch
+from loma.backends import torch as libtorch
 from loma.backends.kernels import tile
-from loma.backends.libtorch import codegen
+from loma.backends.torch import codegen
 from loma.core.ir import Stmt, is_tensor_function
 
 CAPSNET = Path(__file__).resolve().parents[2] / "capsnet_loma"

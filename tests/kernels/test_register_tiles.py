@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import loma
-from loma.backends.libtorch import codegen
+from loma.backends.torch import codegen
 from loma.frontend import parse
 
 VALUES = (0, 1, 3, 4, 5, 8, 9, 13)  # of the second axis

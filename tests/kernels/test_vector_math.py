@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from loma.backends import compilers, toolchain
-from loma.backends.libtorch import codegen
+from loma.backends.torch.files import runtime_file
+from loma.backends.torch import codegen
 from loma.frontend import parse
 
 Function = Callable[[str, Any], Any]
@@ -49,7 +50,7 @@ def call(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     made = folder / "functions.so"
     command = (
         *toolchain.detect().compiler, "-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math",
-        "-shared", "-fPIC", *FLAGS[request.param], "-I", str(toolchain.RUNTIME),
+        "-shared", "-fPIC", *FLAGS[request.param], "-I", str(runtime_file("vector_math.h").parent),
         str(folder / "functions.cpp"), "-o", str(made),
     )  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, text=True)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loma import errors
-from loma.backends.libtorch import codegen
-from loma.backends.libtorch.names import cpp_name, cpp_string
-from loma.backends.libtorch.ops import ROWS
+from loma.backends.torch import codegen
+from loma.backends.cfamily.names import cpp_name, cpp_string
+from loma.backends.torch.ops import ROWS
 from loma.core.ops import OPS
 from loma.frontend import parse
 

@@ -1,0 +1,136 @@
+"""Fused kernels as C++: one parallel loop, its private tensors in a workspace of the thread.
+
+The statements inside are written as anywhere else; their loops run on the thread that has the
+iteration. Only when there are fewer iterations than threads, the iterations run one after the other
+and the loops inside them are parallel: no result depends on which of both it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from loma.backends.schedule.context import FunctionContext, KernelScope
+from loma.backends.cfamily.cpp import (
+    ELEMENTS, element_type, scalar_type, strip,
+)  # fmt: skip
+from loma.backends.cfamily.names import cpp_name, local_name
+from loma.backends.schedule.host import Buffer, Bytes, Launch, Piece, Stream
+from loma.core import sizes
+from loma.core.ir import Stmt, TensorType
+from loma.core.walk import statements
+from loma.errors.spans import line_in_file
+
+if TYPE_CHECKING:
+    from loma.backends.torch.statements import Statements
+
+
+def write_launch(owner: Statements, launch: Launch) -> None:
+    """Writes a kernel where ``owner`` stands."""
+    context, writer, kernel = owner.context, owner.writer, launch.kernel
+    writer.comment(f"kernel over {kernel.axis.name}{_lines(kernel.source)}")
+    private = {buffer.var.name for buffer in launch.buffers}
+    context.kernel = KernelScope(None, private, private | {p.tensor.name for p in launch.pieces})
+    probes, context.probes = context.probes, None  # the kernel is timed as a whole
+    with writer.block():
+        count = strip(context.ints(kernel.axis.extent))
+        if kernel.count is not None:
+            size = cpp_name(kernel.count.name)
+            each = _bytes(context, launch.bytes)
+            writer.line(f"const int64_t {size} = loma::block_size({count}, {each});")
+            count = f"({count} + {size} - 1) / {size}"
+        _write_workspace(owner, launch.buffers)
+        work = strip(context.ints(launch.work))
+        lambda_ = "[&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_)"
+        with writer.block(f"loma::kernel({count}, {work}, workspace_, {lambda_}", ");"):
+            for slot, buffer in enumerate(launch.buffers):
+                assert isinstance(buffer.var.type, TensorType)
+                element, name = element_type(buffer.var.type), context.variable(buffer.var)
+                memory = f"reinterpret_cast<{element}*>(memory_ + workspace_.offset({slot}))"
+                writer.line(f"{element}* const {name} = {memory};")
+            for var in launch.scalars:
+                ctype = scalar_type(var.type, var.span)
+                writer.line(f"{ctype} {context.variable(var)} = 0;")
+            step = "block_" if kernel.count is not None else cpp_name(kernel.axis.name)
+            with writer.block(f"for (int64_t {step} = begin_; {step} < end_; ++{step})"):
+                if kernel.count is not None:
+                    _write_block(owner, launch, cpp_name(kernel.count.name))
+                old = {p.tensor.name: context.cut(p, kernel.axis.extent) for p in launch.pieces}
+                owner.nodes(launch.body)
+                context.restore(old)
+    context.kernel, context.probes = None, probes
+
+
+def _write_block(owner: Statements, launch: Launch, name: str) -> None:
+    """Declares the block's first value, the number of its values, and where tensors begin."""
+    context, writer = owner.context, owner.writer
+    extent = strip(context.ints(launch.kernel.axis.extent))
+    writer.line(f"const int64_t first_ = block_ * {name};")
+    writer.line(f"const int64_t rest_ = {extent} - first_;")
+    for piece in launch.pieces:
+        tensor = piece.tensor
+        assert isinstance(tensor.type, TensorType)
+        element, whole = element_type(tensor.type), context.variable(tensor)
+        const, access = ("", "mutable") if tensor.name in launch.writes else ("const ", "const")
+        data = f"{whole}.template {access}_data_ptr<{element}>()"
+        stride = strip(context.ints(piece.stride))
+        writer.line(
+            f"{const}{element}* const {local_name(piece.var.name)} = {data} + first_ * ({stride});"
+        )
+    writer.line(f"const int64_t whole_ = {name};")
+    writer.line(f"const int64_t {name} = std::min(whole_, rest_);")
+
+
+def write_stream(owner: Statements, stream: Stream) -> None:
+    """Writes tiles where ``owner`` stands."""
+    context, writer, tiled = owner.context, owner.writer, stream.tiled
+    count = cpp_name(tiled.count.name)
+    first, size = f"{count}_first_", f"{count}_tile_"
+    extent = strip(context.ints(tiled.axis.extent))
+    writer.comment(f"tiles of {tiled.axis.name}{_lines(tiled.source)}")
+    with writer.block():
+        each, operands = _bytes(context, stream.bytes), _bytes(context, stream.operands)
+        writer.line(f"const int64_t {size} = loma::tile({extent}, {each}, {operands});")
+        owner.nodes(stream.before)
+        steps = f"int64_t {first} = 0; {first} < {extent}; {first} += {size}"
+        with writer.block(f"for ({steps})"):
+            writer.line(f"const int64_t {count} = std::min<int64_t>({size}, {extent} - {first});")
+            for piece in stream.pieces:
+                _write_narrowed(owner, piece, first, count)
+            old = {p.tensor.name: context.cut(p, tiled.axis.extent) for p in stream.pieces}
+            owner.nodes(stream.body)
+            context.restore(old)
+
+
+def _write_narrowed(owner: Statements, piece: Piece, first: str, count: str) -> None:
+    view, whole = local_name(piece.var.name), owner.context.variable(piece.tensor)
+    owner.writer.line(f"const at::Tensor {view} = {whole}.narrow({piece.dim}, {first}, {count});")
+
+
+def _bytes(context: FunctionContext, parts: Sequence[Bytes]) -> str:
+    texts = [
+        f"({strip(context.ints(count))}) * int64_t(sizeof({ELEMENTS[dtype]}))"
+        for dtype, count in parts
+    ]
+    return " + ".join(texts) or "0"
+
+
+def _lines(source: tuple[Stmt, ...]) -> str:
+    lines = {line_in_file(stmt.span.line) for stmt in statements(source) if stmt.span.line}
+    if len(lines) < 2:
+        return "".join(f", line {line}" for line in lines)
+    return f", lines {min(lines)} to {max(lines)}"
+
+
+def _write_workspace(owner: Statements, buffers: Sequence[Buffer]) -> None:
+    """Declares the plan of the workspace."""
+    context, writer = owner.context, owner.writer
+    writer.line("loma::WorkspacePlan workspace_;")
+    for buffer in buffers:
+        assert isinstance(buffer.var.type, TensorType)
+        count = strip(context.ints(sizes.product(buffer.var.type.dims or ())))
+        bytes_ = f"({count}) * sizeof({element_type(buffer.var.type)})"
+        writer.line(
+            f"workspace_.add({buffer.first}, {buffer.last}, {bytes_});  // {buffer.var.name}"
+        )
+    writer.line("workspace_.place();")
