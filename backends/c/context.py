@@ -11,7 +11,7 @@ from loma.backends.c.types import CTypes
 from loma.backends.c.unused import unread
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.identifiers import c_string
-from loma.backends.stack import Frame, Use
+from loma.backends.cfamily.stack import Frame, Use
 from loma.core.effects import assigned
 from loma.core.ir import (
     ArrayType, Expr, For, Function, Index, Member, Module, Param, StructType, Type, Var,

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import assert_never
 
 from loma import config, errors
-from loma.backends.schedule import guards
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.schedule import ir as schedule
 from loma.core.builtins import BUILTINS
@@ -246,8 +245,6 @@ class Expressions(ABC):
     def _builtin(self, expr: Builtin) -> str:
         name = expr.name
         match name:
-            case guards.HELD | guards.CHECKED:
-                return self.value(expr.args[0], INT)
             case schedule.CEILING | schedule.QUOTIENT | schedule.REMAINDER:
                 a, b = (self.value(arg, INT) for arg in expr.args)
                 if name == schedule.CEILING:

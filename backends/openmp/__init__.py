@@ -1,1 +1,1 @@
-"""Loops for CPUs: statements and kernels to loop trees, and trees to C++ with vectors and threads."""
+"""Loops for CPUs: statements and kernels to trees, and trees to C++ with vectors and threads."""

@@ -17,7 +17,8 @@ from loma.backends.schedule.access import (
 )  # fmt: skip
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.guards import marked
-from loma.backends.openmp.nest import Bounds, Nest
+from loma.backends.openmp.nest import Bounds
+from loma.backends.openmp.reductions import StatementNest
 from loma.backends.openmp.packing import packed
 from loma.backends.openmp.plan import (
     Plan, make_plan, target_axes,
@@ -65,7 +66,7 @@ def index_statement(
         nodes += [copy for copy in copies if not context.before_tiles(copy)]
     if kind not in OF_NOTHING:
         nodes += _nonempty(stmt, kind, axes, line)
-    nest = Nest(context, axes)
+    nest = StatementNest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign)
     return [*nodes, _tree(context, nest, plan, source)]
 
@@ -83,7 +84,7 @@ def how_it_runs(context: FunctionContext, stmt: IndexAssign) -> str:
         return ""
     if isinstance(stmt.target, Index):
         _, body = packed(context, stmt.target, kind, body, axes)
-    plan = make_plan(Nest(context, axes), stmt, kind, body, axes, assign)
+    plan = make_plan(StatementNest(context, axes), stmt, kind, body, axes, assign)
     loops, chunked = _shared_loops(plan)
     shared = [plan.inner] if chunked and plan.inner is not None else loops
     names = dict.fromkeys(name for loop in shared for name in loop.parts)
@@ -130,7 +131,9 @@ def _nonempty(stmt: IndexAssign, kind: str, axes: tuple[Axis, ...], line: int) -
 # -------------------------------------------------------------------------------------- the tree
 
 
-def _tree(context: FunctionContext, nest: Nest, plan: Plan, source: Stmt) -> Parallel | InPlace:
+def _tree(
+    context: FunctionContext, nest: StatementNest, plan: Plan, source: Stmt
+) -> Parallel | InPlace:
     """The loops of a statement; in serial loops it runs where it stands."""
     target = plan.stmt.target
     total = target if isinstance(target, Var) else None
@@ -138,7 +141,7 @@ def _tree(context: FunctionContext, nest: Nest, plan: Plan, source: Stmt) -> Par
     around = [] if total else [loop.axis for loop in plan.around]
     if total:
         plan = replace(plan, summed=plan.summed[1:])
-    if context.serial is not None:
+    if context.serial:
         body = nest.loops(around, lambda: _inside(nest, plan, None, COUNTER))
         return InPlace(tuple(body), _written(target), tuple(nest.checks))
     counter, count = COUNTER, _product(loops)
@@ -196,7 +199,7 @@ def _written(target: Index | Var) -> tuple[Var, ...]:
     return (target.base,) if isinstance(target, Index) and isinstance(target.base, Var) else ()
 
 
-def _inside(nest: Nest, plan: Plan, bounds: Bounds | None, counter: Var) -> list[Node]:
+def _inside(nest: StatementNest, plan: Plan, bounds: Bounds | None, counter: Var) -> list[Node]:
     if isinstance(plan.stmt.target, Var):
         return partial_sum(nest, plan, bounds, counter)
     return rows(nest, plan, bounds) if plan.by_rows else elements(nest, plan)
@@ -221,7 +224,7 @@ def _needs(context: FunctionContext, stmt: IndexAssign) -> tuple[Expr, ...]:
     return tuple(dict.fromkeys(e for e in extents if not sizes.constant(e)))
 
 
-def _work(nest: Nest, plan: Plan, loops: list[Loop], chunked: bool) -> Expr:
+def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> Expr:
     """About how many steps of arithmetic an iteration of the parallel loop takes."""
     inner = [plan.inner] if plan.inner is not None else []
     extents = [loop.axis.extent for loop in [*plan.around, *plan.summed, *inner]]

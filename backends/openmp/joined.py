@@ -16,7 +16,7 @@ from loma.backends.schedule.access import steps, without_no_diff
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.elementwise import is_elementwise
 from loma.backends.openmp.index_statements import CHUNK, COUNTER, chunks
-from loma.backends.openmp.nest import Nest
+from loma.backends.openmp.reductions import StatementNest
 from loma.backends.schedule.ir import Kind, Node, Parallel, Store, Variable, dtype_of
 from loma.core.ir import FLOAT, INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, Var
 from loma.core.walk import blocks, substitute, walk
@@ -81,7 +81,7 @@ def _base(stmt: IndexAssign) -> Var:
     return stmt.target.base
 
 
-class _Loop(Nest):
+class _Loop(StatementNest):
     """The expressions of the statements; ``scalars``: variables that stand for private tensors."""
 
     def __init__(self, context: FunctionContext, axis: Axis, scalars: frozenset[str]) -> None:

@@ -8,9 +8,9 @@ and the loops inside them are parallel: no result depends on which of both it wa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from loma.backends.schedule.context import FunctionContext, KernelScope
+from loma.backends.cfamily.context import CppContext, HostWriter
+from loma.backends.schedule.context import KernelScope
 from loma.backends.cfamily.cpp import (
     ELEMENTS, element_type, scalar_type, strip,
 )  # fmt: skip
@@ -21,17 +21,13 @@ from loma.core.ir import Stmt, TensorType
 from loma.core.walk import statements
 from loma.errors.spans import line_in_file
 
-if TYPE_CHECKING:
-    from loma.backends.torch.statements import Statements
 
-
-def write_launch(owner: Statements, launch: Launch) -> None:
+def write_launch(owner: HostWriter, launch: Launch) -> None:
     """Writes a kernel where ``owner`` stands."""
     context, writer, kernel = owner.context, owner.writer, launch.kernel
     writer.comment(f"kernel over {kernel.axis.name}{_lines(kernel.source)}")
     private = {buffer.var.name for buffer in launch.buffers}
     context.kernel = KernelScope(None, private, private | {p.tensor.name for p in launch.pieces})
-    probes, context.probes = context.probes, None  # the kernel is timed as a whole
     with writer.block():
         count = strip(context.ints(kernel.axis.extent))
         if kernel.count is not None:
@@ -58,10 +54,10 @@ def write_launch(owner: Statements, launch: Launch) -> None:
                 old = {p.tensor.name: context.cut(p, kernel.axis.extent) for p in launch.pieces}
                 owner.nodes(launch.body)
                 context.restore(old)
-    context.kernel, context.probes = None, probes
+    context.kernel = None
 
 
-def _write_block(owner: Statements, launch: Launch, name: str) -> None:
+def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
     """Declares the block's first value, the number of its values, and where tensors begin."""
     context, writer = owner.context, owner.writer
     extent = strip(context.ints(launch.kernel.axis.extent))
@@ -81,7 +77,7 @@ def _write_block(owner: Statements, launch: Launch, name: str) -> None:
     writer.line(f"const int64_t {name} = std::min(whole_, rest_);")
 
 
-def write_stream(owner: Statements, stream: Stream) -> None:
+def write_stream(owner: HostWriter, stream: Stream) -> None:
     """Writes tiles where ``owner`` stands."""
     context, writer, tiled = owner.context, owner.writer, stream.tiled
     count = cpp_name(tiled.count.name)
@@ -102,12 +98,12 @@ def write_stream(owner: Statements, stream: Stream) -> None:
             context.restore(old)
 
 
-def _write_narrowed(owner: Statements, piece: Piece, first: str, count: str) -> None:
+def _write_narrowed(owner: HostWriter, piece: Piece, first: str, count: str) -> None:
     view, whole = local_name(piece.var.name), owner.context.variable(piece.tensor)
     owner.writer.line(f"const at::Tensor {view} = {whole}.narrow({piece.dim}, {first}, {count});")
 
 
-def _bytes(context: FunctionContext, parts: Sequence[Bytes]) -> str:
+def _bytes(context: CppContext, parts: Sequence[Bytes]) -> str:
     texts = [
         f"({strip(context.ints(count))}) * int64_t(sizeof({ELEMENTS[dtype]}))"
         for dtype, count in parts
@@ -122,7 +118,7 @@ def _lines(source: tuple[Stmt, ...]) -> str:
     return f", lines {min(lines)} to {max(lines)}"
 
 
-def _write_workspace(owner: Statements, buffers: Sequence[Buffer]) -> None:
+def _write_workspace(owner: HostWriter, buffers: Sequence[Buffer]) -> None:
     """Declares the plan of the workspace."""
     context, writer = owner.context, owner.writer
     writer.line("loma::WorkspacePlan workspace_;")

@@ -14,7 +14,7 @@ from loma.backends.openmp import joined
 from loma.backends.schedule import storage
 from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.access import without_no_diff
-from loma.backends.schedule.context import FunctionContext, KernelScope, SerialScope
+from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.openmp.index_statements import index_statement, is_library_call
 from loma.backends.openmp.once import once_checks
 from loma.backends.openmp.serial import is_serial, tensors_in
@@ -210,7 +210,7 @@ class Lowering:
                 )
             case If(_, then, other):
                 return self._nested(stmt, (then, other), outermost)
-            case For() | While() if self._context.serial is None and is_serial(
+            case For() | While() if not self._context.serial and is_serial(
                 stmt, self._context.module
             ):
                 return self._serial(stmt)
@@ -256,9 +256,9 @@ class Lowering:
             if name in self._lazy and name not in self._ready
         ]
         lazy, self._lazy = self._lazy, {}
-        self._context.serial = SerialScope()
+        self._context.serial = True
         body = self._nested(stmt, (stmt.body,), False)
-        self._context.serial = None
+        self._context.serial = False
         self._lazy = lazy
         return [*nodes, Serial(stmt, tuple(body), frozenset(assigned(stmt.body)))]
 

@@ -6,22 +6,22 @@ Where a value does not change along the innermost loop it is computed in front o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from loma.backends.openmp import tiles
-from loma.backends.schedule import guards
-from loma.backends.schedule.access import ZERO, Access, Subscript, analyse, reads, score
+from loma.backends.schedule import marks
+from loma.backends.schedule.access import ZERO, Access, Subscript, analyse
 from loma.backends.openmp.frames import Frame
-from loma.backends.schedule.guards import mark_of
+from loma.backends.schedule.marks import mark_of
 from loma.backends.schedule.ir import (
-    CLAMPED, IN_STRETCH, INSIDE, POSITION, READ_IF, TESTED, Accumulator, Check, If, Kind, Lazy, Let,
-    Loop, Narrow, Node, Note, Role, Store, Test, builtin, element,
+    CLAMPED, IN_STRETCH, INSIDE, READ_IF, TESTED, Check, If, Let,
+    Loop, Narrow, Node, Role, Test, builtin, element,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.ir import (
-    INT, OF_NOTHING, POSITIONS, Axis, Binary, Builtin, Element, Expr, Index, IntConst,
+    INT, Axis, Binary, Builtin, Expr, Index, IntConst,
     NoDiff, Reduce, Select, Type, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import children, free_variables, map_children
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Bounds = tuple[Expr, Expr]
 
 
-class Nest:
+class Nest(ABC):
     """The loops of one index statement, from the inside to the outside."""
 
     def __init__(self, context: FunctionContext, axes: tuple[Axis, ...]) -> None:
@@ -66,8 +66,8 @@ class Nest:
             case ZeroPad():
                 return self._zero_pad(expr)
             case Reduce():
-                return self._reduce(expr)
-            case NoDiff(operand) | Builtin(guards.HELD | guards.CHECKED, (operand,)):
+                return self.reduce(expr)
+            case NoDiff(operand) | Builtin(marks.HELD | marks.CHECKED, (operand,)):
                 return self.value(operand)
             case Select(cond, then, other):
                 with self._conditional():
@@ -126,7 +126,7 @@ class Nest:
         for subscript in access.loose:
             found = self._loose(access, subscript)
             moves = inner is None or in_place or access.padded
-            if not moves and not self._mentions(free_variables(subscript.expr), inner or ""):
+            if not moves and not self.mentions(free_variables(subscript.expr), inner or ""):
                 found = self._keep("at", found)
             parts.append(_times(subscript.stride, found, behind=True))
         return _total(parts)
@@ -144,9 +144,9 @@ class Nest:
         """The number of a subscript's check."""
         line = self.context.line(subscript.expr.span)
         shown, tensor = self.context.shown(subscript.expr), self.context.show(access.base)
-        return self._check(tensor, subscript.dim, subscript.size, shown, line)
+        return self.check(tensor, subscript.dim, subscript.size, shown, line)
 
-    def _check(self, tensor: str, dim: int, size: Expr | None, text: str, line: int) -> int:
+    def check(self, tensor: str, dim: int, size: Expr | None, text: str, line: int) -> int:
         for known in self.checks if size is not None else ():
             if (known.tensor, known.dim, known.size, known.text, known.line) == (
                 tensor, dim, size, text, line,
@@ -161,7 +161,7 @@ class Nest:
         tests = [
             builtin(TESTED, self.value(s.expr), s.size, IntConst(self._number_of(access, s)))
             for s in access.loose
-            if mark_of(s.expr) == guards.CHECKED
+            if mark_of(s.expr) == marks.CHECKED
         ]
         return _read_if(tests, found)
 
@@ -263,67 +263,14 @@ class Nest:
                 found.append(access)
         return [a for a in found if self.may_leave(a)]
 
-    # --------------------------------------------------------------------------- reductions
+    # ------------------------------------------------------------------------------- loops
 
-    def _reduce(self, reduce: Reduce) -> Expr:
-        for around in self.frames:
-            if reduce in around.reductions:
-                return around.reductions[reduce]
-        frame = self.frame
-        names = free_variables(reduce)
-        before = frame.inner is not None and not self._mentions(names, frame.inner)
-        accumulator = self.fresh("acc", reduce.body.type)
-        # What the reduction does not change along the loop around it is computed before that loop.
-        outer = Frame(None)
-        self.frames.append(outer)
-        inside, result = self.reduction(reduce.kind, reduce.body, reduce.axes, accumulator)
-        self.frames.pop()
-        nodes = [*outer.head, *inside]
-        if frame.guards:
-            lazy = self.fresh("lazy", reduce.type)
-            frame.body.append(Lazy(lazy, tuple(nodes), result))
-            return lazy
-        if before:
-            frame.loads = True
-            frame.head.extend(nodes)
-        else:
-            frame.body.extend(nodes)
-        frame.reductions[reduce] = result
-        return result
+    @abstractmethod
+    def reduce(self, reduce: Reduce) -> Expr:
+        """The value of a reduction inside an expression."""
 
-    def _mentions(self, names: set[str], inner: str) -> bool:
+    def mentions(self, names: set[str], inner: str) -> bool:
         return not names.isdisjoint(self.parts.get(inner, (inner,)))
-
-    def reduction(
-        self, kind: Kind, body: Expr, axes: Sequence[Axis], accumulator: Var
-    ) -> tuple[list[Node], Expr]:
-        """Loops that reduce ``body`` over the axes, and the result."""
-        self.scope.extend(axes)
-        inner = self.best(axes, body)
-        order = [axis for axis in axes if axis is not inner] + [inner]
-        dtype: Element = "int" if accumulator.type == INT else "float"
-        result: Expr = accumulator
-        nodes: list[Node] = []
-        if kind not in OF_NOTHING and self.frame.inner is None and len(self.frames) > 1:
-            nodes.append(self._has_elements(kind, axes, body))
-        if kind in POSITIONS and tiles.in_lanes(self, body, axes[-1].name):
-            result = Var(accumulator.name, INT)
-            nodes += tiles.position(self, kind, body, axes, result, dtype)
-        elif kind not in POSITIONS and tiles.in_lanes(self, body, inner.name):
-            nodes += tiles.reduction(self, kind, body, order, accumulator, dtype)
-        else:
-            nodes.append(Accumulator(accumulator, kind, dtype))
-            position = None
-            if kind in POSITIONS:
-                result = builtin(POSITION, accumulator)
-                inner, order, position = axes[-1], list(axes), self.position(axes)
-
-            def make() -> list[Node]:
-                return [Store(accumulator, kind, self.value(body), position)]
-
-            nodes += self.loops(order[:-1], lambda: self.innermost(inner, body, make))
-        del self.scope[-len(axes) :]
-        return nodes, result
 
     def position(self, axes: Sequence[Axis], last: Var | None = None) -> Expr:
         """Where an element is among those that a reduction visits, the last axis fastest, which
@@ -335,23 +282,6 @@ class Nest:
             scaled = Binary("*", position, self.value(axis.extent), INT)
             position = Binary("+", scaled, name, INT)
         return position
-
-    def _has_elements(self, kind: str, axes: Sequence[Axis], body: Expr) -> Node:
-        number = self._check("", 0, None, kind, self.context.line(body.span))
-        empty = [Binary("<=", self.value(axis.extent), ZERO, INT) for axis in axes]
-        some = empty[0]
-        for test in empty[1:]:
-            some = Binary("or", some, test, INT)
-        return If(some, (Note(number),))
-
-    def best(self, axes: Sequence[Axis], body: Expr) -> Axis:
-        """The axis whose loop reads the most elements in order; the last of equals."""
-        found = [
-            self.access(read, padded)
-            for read, _, padded in reads(body, ())
-            if isinstance(read.base, Var)
-        ]
-        return max(reversed(axes), key=lambda axis: score(axis.name, found))
 
     def loops(self, axes: Sequence[Axis], inside: Callable[[], list[Node]]) -> list[Node]:
         """Plain loops around what ``inside`` makes."""

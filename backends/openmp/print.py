@@ -9,16 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
-from loma.backends.torch.checks import write_element_check
 from loma.backends.cfamily.comments import statement_text
-from loma.backends.schedule.context import FunctionContext
+from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.cpp import (
     TYPES, Expressions, element_type, loaded, scalar_type, strip,
 )  # fmt: skip
-from loma.backends.cfamily.names import cpp_name, local_name
+from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
-    Accumulator, Blocks, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
+    Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
     Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, UpdateLanes,
     Variable, dtype_of,
 )  # fmt: skip
@@ -38,7 +37,7 @@ _INITIAL = {
 _UPDATE = {"sum": "{place} += {value};", "prod": "{place} *= {value};", "set": "{place} = {value};"}
 
 
-def write_tree(writer: Writer, context: FunctionContext, tree: Parallel | InPlace) -> None:
+def write_tree(writer: Writer, context: CppContext, tree: Parallel | InPlace) -> None:
     """Writes the tree's function to the context, and its call, or the nodes where they stand."""
     text = TreeText(context, tree.writes)
     inside = Writer(0 if isinstance(tree, InPlace) else 1)
@@ -51,17 +50,15 @@ def write_tree(writer: Writer, context: FunctionContext, tree: Parallel | InPlac
             text.nodes(inside, tree.body)
         _write_call(writer, context, text, inside, tree)
     for check in tree.checks:
-        write_element_check(writer, context, check)
+        _write_check(writer, context, check)
     if isinstance(tree, Parallel) and tree.total is not None:
         total = context.variable(tree.total)
         writer.line(f"for (const auto part_ : parts_) {total} += part_;")
 
 
-def _write_in_place(
-    writer: Writer, context: FunctionContext, text: TreeText, inside: Writer
-) -> None:
-    assert context.serial is not None
-    context.serial.pointers |= text.pointers
+def _write_in_place(writer: Writer, context: CppContext, text: TreeText, inside: Writer) -> None:
+    assert context.looked_up is not None
+    context.looked_up |= text.pointers
     for name, (ctype, argument) in text.params.items():
         if name != argument:
             writer.declare(f"const {ctype} {name} = {argument};")
@@ -71,9 +68,9 @@ def _write_in_place(
 
 
 def _write_call(
-    writer: Writer, context: FunctionContext, text: TreeText, inside: Writer, tree: Parallel
+    writer: Writer, context: CppContext, text: TreeText, inside: Writer, tree: Parallel
 ) -> None:
-    name = f"{cpp_name(context.function.name)}__loop{len(context.nests) + 1}"
+    name = f"{cpp_name(context.function.name)}__loop{len(context.loops) + 1}"
     writes = {var.name for var in tree.writes}
     params: list[str] = []
     args: list[str] = []
@@ -101,7 +98,7 @@ def _write_call(
     function.line("    " + ",\n    ".join(params) + ") {")
     function.extend(inside.lines)
     function.line("}")
-    context.nests.append(function.text())
+    context.loops.append(function.text())
     count = strip(context.ints(tree.count))
     if tree.needs:
         some = " && ".join(f"{context.ints(extent)} > 0" for extent in tree.needs)
@@ -116,7 +113,17 @@ def _write_call(
         writer.line(f"{name}<real>({', '.join(args)}, begin_, end_);")
 
 
-def data(context: FunctionContext, tensor: Var, accessor: str) -> str:
+def _write_check(writer: Writer, context: CppContext, check: Check) -> None:
+    """Says what elements have noted while the tree ran."""
+    place, text = cpp_string(context.place(check.line)), cpp_string(check.text)
+    if check.size is None:
+        writer.line(f"outside_.check_elements({check.number}, {place}, {text});")
+        return
+    tensor, size = cpp_string(context.named(check.tensor)), strip(context.ints(check.size))
+    writer.line(f"outside_.check({check.number}, {place}, {text}, {tensor}, {check.dim}, {size});")
+
+
+def data(context: CppContext, tensor: Var, accessor: str) -> str:
     """A tensor's elements; of a kernel's private tensors and of its blocks there is a pointer."""
     name = context.variable(tensor)
     if context.kernel is not None and tensor.name in context.kernel.pointers:
@@ -128,7 +135,7 @@ class TreeText(Expressions):
     """The nodes of one tree as lines; ``pointers`` and ``params`` are what they need from outside:
     the tensors' pointers, and for each scalar its type and the argument of the call."""
 
-    def __init__(self, context: FunctionContext, writes: Sequence[Var]) -> None:
+    def __init__(self, context: CppContext, writes: Sequence[Var]) -> None:
         super().__init__(context.module)
         self.context = context
         self.params: dict[str, tuple[str, str]] = {}
@@ -145,7 +152,7 @@ class TreeText(Expressions):
         return self.context.place(self.context.line(span))
 
     def in_vectors(self) -> bool:
-        alone = self.context.serial is not None and not self._innermost
+        alone = self.context.looked_up is not None and not self._innermost
         return super().in_vectors() and not alone
 
     def local(self, var: Var) -> str:

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from loma import config
 from loma.backends.schedule.access import Access, Loop
+from loma.backends.openmp.nest import Nest
 from loma.core import sizes
 from loma.core.ir import Axis
 
-if TYPE_CHECKING:
-    from loma.backends.openmp.nest import Nest
 
 LANES = 8  # numbers in a vector, for the choice only: float32 and 32 bytes
 VECTORS = 4  # in a tile along the row, without a second axis: kTile of runtime/tiles.h

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from loma.backends.openmp import tiles
 from loma.backends.schedule.access import ZERO, Loop
-from loma.backends.openmp.nest import Bounds, Nest
+from loma.backends.openmp.nest import Bounds
+from loma.backends.openmp.reductions import StatementNest
 from loma.backends.openmp.plan import Plan
 from loma.backends.openmp.registers import SHORT
 from loma.backends.schedule.ir import (
@@ -24,7 +25,7 @@ BLOCK = 64  # steps of a sum before the next tile, so that a long sum streams th
 FIRST, LAST = Var("@first_", INT), Var("@last_", INT)  # a block's first step, and that behind it
 
 
-def rows(nest: Nest, plan: Plan, bounds: Bounds | None) -> list[Node]:
+def rows(nest: StatementNest, plan: Plan, bounds: Bounds | None) -> list[Node]:
     """The innermost loop runs along a row of the target."""
     target = plan.stmt.target
     assert isinstance(target, Index)
@@ -67,7 +68,7 @@ def _steps(plan: Plan) -> Sequence[Axis]:
 
 
 def _tiles(
-    nest: Nest, plan: Plan, bounds: Bounds | None, steps: list[Axis], starts: bool
+    nest: StatementNest, plan: Plan, bounds: Bounds | None, steps: list[Axis], starts: bool
 ) -> list[Node]:
     """A reduction into a row of the target, a tile at a time in registers.
 
@@ -101,7 +102,9 @@ def _tiles(
     return tiles.groups(nest, plan.group, inside)
 
 
-def _sums(nest: Nest, plan: Plan, steps: list[Axis], starts: bool, blocks: bool) -> list[Node]:
+def _sums(
+    nest: StatementNest, plan: Plan, steps: list[Axis], starts: bool, blocks: bool
+) -> list[Node]:
     """The sums of one tile, from what the target holds or, in the first block of steps, from the
     initial value. ``blocks``: whether there are several of them."""
     target = plan.stmt.target
@@ -126,7 +129,9 @@ def _sums(nest: Nest, plan: Plan, steps: list[Axis], starts: bool, blocks: bool)
     return nodes + tiles.each(group, tiles.store(nest, row, sums, target))
 
 
-def _positions(nest: Nest, plan: Plan, bounds: Bounds | None, steps: list[Axis]) -> list[Node]:
+def _positions(
+    nest: StatementNest, plan: Plan, bounds: Bounds | None, steps: list[Axis]
+) -> list[Node]:
     """The positions of extreme elements into a row of the target, a tile at a time in registers."""
     target = plan.stmt.target
     assert isinstance(target, Index)
@@ -149,7 +154,7 @@ def _positions(nest: Nest, plan: Plan, bounds: Bounds | None, steps: list[Axis])
     return [Tiles(low, high, dtype, (best, *inside, *stored))]
 
 
-def elements(nest: Nest, plan: Plan) -> list[Node]:
+def elements(nest: StatementNest, plan: Plan) -> list[Node]:
     """One element of the target at a time; the summed axes run inside."""
     target = plan.stmt.target
     assert isinstance(target, Index)
@@ -185,7 +190,7 @@ def _inner_last(axes: Sequence[Axis], inner: Loop | None) -> list[Axis]:
     return [axis for axis in axes if axis != inner.axis] + [inner.axis]
 
 
-def partial_sum(nest: Nest, plan: Plan, bounds: Bounds | None, index: Var) -> list[Node]:
+def partial_sum(nest: StatementNest, plan: Plan, bounds: Bounds | None, index: Var) -> list[Node]:
     """A sum into a scalar: one partial sum for each piece of a parallel loop."""
     type_ = plan.stmt.target.type
     accumulator = nest.fresh("acc", type_)

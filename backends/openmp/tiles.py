@@ -8,9 +8,10 @@ tile at its border lane by lane, under a mask.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from loma.backends.schedule.access import ZERO
+from loma.backends.openmp.nest import Bounds, Nest, own_pads, some
+from loma.backends.openmp.registers import Group
 from loma.backends.openmp.frames import Frame, may_throw
 from loma.backends.schedule.ir import (
     WHOLE, Compare, Each, Form, Groups, If, Kind, Lanes, Node, StoreLanes, Stretch, Test, Tiles,
@@ -20,9 +21,6 @@ from loma.core import sizes
 from loma.core.ir import INT, POSITIONS, Axis, Binary, Element, Expr, Index, Reduce, Var
 from loma.core.walk import free_variables, walk
 
-if TYPE_CHECKING:
-    from loma.backends.openmp.nest import Bounds, Nest
-    from loma.backends.openmp.registers import Group
 
 TILE = Var("@tile_", INT)  # where a tile begins
 
@@ -31,8 +29,6 @@ def in_lanes(nest: Nest, body: Expr, axis: str = "") -> bool:
     """Whether lanes along an axis can take the values of an expression: none of them ends in an
     error, reads that may leave their tensor are affine, and what has loops of its own does not
     change along the axis, so that it is computed before."""
-    from loma.backends.openmp.nest import own_pads
-
     own = set(nest.parts.get(axis, (axis,)))
     for node in walk(body):
         if isinstance(node, Reduce) and (not axis or own & free_variables(node)):
@@ -102,8 +98,6 @@ def update(
         inside = [*declared, If(condition, tuple(inside), tuple(each(group, masked)))]
     if bounds is None:
         return [*head, *inside]
-    from loma.backends.openmp.nest import some
-
     return some(frame, *bounds, (*head, Tiles(*bounds, dtype, (*inside, *then()))))
 
 

@@ -1,4 +1,4 @@
-"""What the lowering of a function's statements shares: its variables, their types and its lines."""
+"""What the lowering of a function's statements shares: its sizes, scopes and lines."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from loma.backends.cfamily.cpp import Expressions, scalar_type
-from loma.backends.schedule.guards import unmarked
-from loma.backends.cfamily.names import cpp_name, local_name
+from loma.backends.schedule.marks import unmarked
 from loma.core import sizes
-from loma.core.effects import assigned, counters, effects
+from loma.core.effects import assigned, counters
 from loma.core.ir import (
-    INT, Assign, Axis, Expr, For, Function, Index, Module, Stmt, TensorType, Type, Unpack, Var,
+    INT, Axis, Expr, For, Function, Index, Module, Stmt, TensorType, Var,
 )  # fmt: skip
-from loma.core.printer import print_expr, print_function
+from loma.core.printer import print_expr
 from loma.core.sizes import size_variables
-from loma.core.walk import expressions, root, statements, variables, walk
+from loma.core.walk import variables, walk
 from loma.errors.excerpts import text_at
 from loma.errors.spans import NOWHERE, Span, line_in_file
 
 if TYPE_CHECKING:
-    from loma.backends.torch.timing import Probes
     from loma.backends.schedule.host import Permute, Piece
 
 
@@ -41,49 +38,33 @@ class KernelScope:
     registers: dict[tuple[Stmt, ...], frozenset[str]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class SerialScope:
-    """The serial loops that are being written: the pointers that they use, by tensor."""
-
-    pointers: dict[str, tuple[str, Var]] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class View:
-    """A part of a tensor: what it is called, and the whole sizes of the dimensions that are cut."""
+    """A part of a tensor, and the whole sizes of the dimensions that are cut."""
 
-    name: str
+    var: Var
     whole: dict[int, Expr]
 
 
 class FunctionContext:
-    """Names and facts about one function.
+    """Facts about one function, and where its lowering stands: the kernel, the serial loops, the
+    tiles around."""
 
-    ``mutated``: tensors that are written in place somewhere. ``dense``: tensors whose elements are
-    read or written one by one, and which are therefore contiguous from their definition on.
-    ``probes``: where the timers of statements are listed, None to write none.
-    """
-
-    def __init__(self, function: Function, module: Module, probes: Probes | None = None) -> None:
+    def __init__(self, function: Function, module: Module) -> None:
         self.function = function
         self.module = module
         self.kernel: KernelScope | None = None
-        self.serial: SerialScope | None = None
+        self.serial = False
         self.counters: dict[str, Expr] = {}  # of the loops around, with ranges that do not change
         self.views: dict[str, View] = {}  # inside tiles and blocks: by tensor, its part
         self.counts: set[str] = set()  # sizes of tiles
         self._same_in_tiles: set[str] = set()
         self._before_tiles: list[Permute] = []
-        self.probes = probes
-        self.host: Expressions | None = None  # lowers expressions outside nests; set by its owner
-        self.nests: list[str] = []
         self.current = NOWHERE  # the statement at hand
-        self.mutated = _mutated(function)
-        self.dense = _dense(function)
         self.assigned = {*assigned(function.body), *counters(function.body)}
         self.sizes = set(size_variables(function))
         self._temporaries = 0
-        self._size_slots: dict[str, str] = {}
+        self._slots: dict[str, tuple[str, int]] = {}  # sizes that tensors keep: tensor, dimension
 
     def temporary(self, stem: str) -> str:
         """A name of the generator's own, which no name of the program clashes with."""
@@ -97,7 +78,7 @@ class FunctionContext:
         """From now on a tensor means that part of it; what it meant before."""
         old = self.views.get(piece.tensor.name)
         cut = {**(old.whole if old else {}), piece.dim: whole}
-        self.views[piece.tensor.name] = View(local_name(piece.var.name), cut)
+        self.views[piece.tensor.name] = View(piece.var, cut)
         return old
 
     def restore(self, views: dict[str, View | None]) -> None:
@@ -122,19 +103,6 @@ class FunctionContext:
     def end_tiles(self) -> tuple[Permute, ...]:
         self._same_in_tiles = set()
         return tuple(self._before_tiles)
-
-    def variable(self, var: Var) -> str:
-        if var.name in self.views:
-            return self.views[var.name].name
-        return self._size_slots.get(var.name) or local_name(var.name)
-
-    def parameter(self, var: Var) -> tuple[str, str]:
-        """How a nest calls a scalar of the function around it: (name there, text here)."""
-        text = self.variable(var)
-        if var.name in self._size_slots:
-            base, dim = var.name.rsplit(" ", 1)
-            return f"{cpp_name(base)}_size{dim}_", text
-        return text, text
 
     def show(self, var: Var) -> str:
         """A tensor's name for messages: the one that the program has at that place."""
@@ -164,7 +132,7 @@ class FunctionContext:
                 # An argument that the function changes: its tensors keep the size that they have,
                 # and the tensor knows it, also where a kernel has a pointer into it.
                 slot = f"{base.name} {k}"
-                self._size_slots[slot] = f"{local_name(base.name)}.size({k})"
+                self._slots[slot] = (base.name, k)
                 out.append(Var(slot, INT))
             else:
                 out.append(dim)
@@ -172,11 +140,11 @@ class FunctionContext:
 
     def is_size(self, name: str) -> bool:
         """Whether the int variable of that name is a size, thus never negative."""
-        return name in self.sizes or name in self.counts or name in self._size_slots
+        return name in self.sizes or name in self.counts or name in self._slots
 
     def size_slots(self) -> frozenset[str]:
         """Names of the sizes that tensors keep, whatever happens to the variables of their type."""
-        return frozenset(self._size_slots)
+        return frozenset(self._slots)
 
     def extents(self, axes: Iterable[Axis]) -> dict[str, Expr]:
         """The ranges of axes and of the loop counters around."""
@@ -192,10 +160,6 @@ class FunctionContext:
             self.counters[loop.counter] = loop.extent
         yield
         self.counters = old
-
-    def ints(self, expr: Expr) -> str:
-        assert self.host is not None
-        return self.host.value(expr, INT)
 
     def line(self, span: Span) -> int:
         return span.line or self.current.line
@@ -225,35 +189,3 @@ class FunctionContext:
         own = self.function.span.line
         name = self.function.primal or self.function.name
         return name if start in (0, own) or not own else starts[start]
-
-    def ctype(self, type_: Type, span: Span) -> str:
-        return "at::Tensor" if isinstance(type_, TensorType) else scalar_type(type_, span)
-
-
-def signature(function: Function) -> str:
-    """The function's head in loma, as a comment."""
-    head = print_function(function).split("\n")
-    for k, line in enumerate(head):
-        if line.endswith(":"):
-            return "\n".join(f"// {text}" for text in head[: k + 1])
-    return f"// {head[0]}"
-
-
-def _mutated(function: Function) -> set[str]:
-    """What is written in place; a variable that takes a new value takes another tensor."""
-    found = {p.name for p in function.params if p.mode == "Out"}
-    for stmt in statements(function.body):
-        own = effects(stmt)
-        if own.adds or not isinstance(stmt, Assign | Unpack):
-            found.update(map(root, own.writes))
-    return found
-
-
-def _dense(function: Function) -> set[str]:
-    found: set[str] = set()
-    for stmt in statements(function.body):
-        for expr in expressions(stmt):
-            for node in walk(expr):
-                if isinstance(node, Index) and isinstance(node.base, Var):
-                    found.add(node.base.name)
-    return found | _mutated(function)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from loma.backends.schedule.marks import CHECKED, HELD
 from loma.core.bounds import facts, stays_inside
 from loma.core.ir import INT, Axis, Builtin, Expr, Index, Reduce, TensorType, Var, ZeroPad
 from loma.core.walk import map_children, map_guarded
 
 if TYPE_CHECKING:
     from loma.backends.schedule.context import FunctionContext
-
-HELD, CHECKED = "@held", "@checked"  # no function of a program has such a name
 
 
 def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr:
@@ -68,18 +67,3 @@ def _mark(
     known = tuple(fact for guard in guards for fact in facts(guard))
     name = HELD if stays_inside(subscript, dim, extents, context.is_size, known) else CHECKED
     return Builtin(name, (subscript,), INT, subscript.span)
-
-
-def mark_of(subscript: Expr) -> str | None:
-    """How a subscript is marked."""
-    if isinstance(subscript, Builtin) and subscript.name in (HELD, CHECKED):
-        return subscript.name
-    return None
-
-
-def unmarked(expr: Expr) -> Expr:
-    """As the program has it."""
-    if mark_of(expr) is not None:
-        assert isinstance(expr, Builtin)
-        return unmarked(expr.args[0])
-    return map_children(expr, unmarked)

@@ -1,22 +1,16 @@
-"""Checks of index statements before they run, and of their elements after."""
+"""Checks of index statements before they run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 
-from loma.backends.schedule.context import FunctionContext
+from loma.backends.cfamily.context import CppContext, HostWriter
 from loma.backends.cfamily.cpp import strip
 from loma.backends.cfamily.names import cpp_string
 from loma.backends.schedule.host import CheckOnce, CheckRange, CheckSome
-from loma.backends.schedule.ir import Check
-from loma.backends.cfamily.writer import Writer
 from loma.core.ir import Expr
 
-if TYPE_CHECKING:
-    from loma.backends.torch.statements import Statements
 
-
-def write_check(owner: Statements, check: CheckRange | CheckSome | CheckOnce) -> None:
+def write_check(owner: HostWriter, check: CheckRange | CheckSome | CheckOnce) -> None:
     """Writes a check where ``owner`` stands."""
     context, writer = owner.context, owner.writer
     place = cpp_string(context.place(check.line))
@@ -35,7 +29,7 @@ def write_check(owner: Statements, check: CheckRange | CheckSome | CheckOnce) ->
                 _write_once(owner, check, place)
 
 
-def _range(context: FunctionContext, check: CheckRange, place: str) -> str:
+def _range(context: CppContext, check: CheckRange, place: str) -> str:
     size = context.ints(check.size)
     text, tensor, dim = cpp_string(check.text), cpp_string(check.tensor), check.dim
     if check.extent is not None:
@@ -53,11 +47,11 @@ def _range(context: FunctionContext, check: CheckRange, place: str) -> str:
     return f"{test}) loma::range_error({place}, {text}, {tensor}, {dim}, {strip(size)}, {interval})"
 
 
-def _ints(context: FunctionContext, expr: Expr) -> str:
+def _ints(context: CppContext, expr: Expr) -> str:
     return strip(context.ints(expr))
 
 
-def _write_once(owner: Statements, check: CheckOnce, place: str) -> None:
+def _write_once(owner: HostWriter, check: CheckOnce, place: str) -> None:
     context, writer = owner.context, owner.writer
     name = context.variable(check.cells)
     shape = ", ".join(_ints(context, extent) for _, extent in check.axes)
@@ -72,13 +66,3 @@ def _write_once(owner: Statements, check: CheckOnce, place: str) -> None:
         f"loma::check_once({place}, {cpp_string(check.target)}, {cpp_string(check.tensor)}, "
         f"{name}, {{{', '.join(axes)}}}, {{{', '.join(places)}}});"
     )
-
-
-def write_element_check(writer: Writer, context: FunctionContext, check: Check) -> None:
-    """Says what elements have noted while a tree ran."""
-    place, text = cpp_string(context.place(check.line)), cpp_string(check.text)
-    if check.size is None:
-        writer.line(f"outside_.check_elements({check.number}, {place}, {text});")
-        return
-    tensor, size = cpp_string(context.named(check.tensor)), _ints(context, check.size)
-    writer.line(f"outside_.check({check.number}, {place}, {text}, {tensor}, {check.dim}, {size});")

@@ -18,7 +18,7 @@ from loma.backends.kernels.fuse import fuse
 from loma.backends.kernels.ir import Step, as_statement
 from loma.backends.openmp import index_statements as loops
 from loma.backends.torch import libraries, ops
-from loma.backends.schedule.context import FunctionContext, signature
+from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.cpp import scalar_type
 from loma.backends.openmp.lower import lower, reduction_statement
 from loma.backends.cfamily.names import cpp_name, cpp_string
@@ -74,7 +74,7 @@ def steps_of(function: Function, module: Module) -> tuple[Step, ...]:
 
 def remarks(function: Function, steps: tuple[Step, ...], module: Module) -> Callable[[Stmt], str]:
     """How the function's statements run that are no part of a kernel, in a few words."""
-    context = FunctionContext(replace(function, body=tuple(map(as_statement, steps))), module)
+    context = CppContext(replace(function, body=tuple(map(as_statement, steps))), module)
 
     def remark(stmt: Stmt) -> str:
         match stmt:
@@ -115,7 +115,7 @@ def lower_function(
         )
     steps = steps_of(function, module)
     function = replace(function, body=tuple(map(as_statement, steps)))
-    context = FunctionContext(function, module, probes)
+    context = CppContext(function, module)
     host = Host(context)
     writer = Writer(1)
     params = []
@@ -137,13 +137,13 @@ def lower_function(
         writer.line(f"[[maybe_unused]] const int64_t {cpp_name(size)} = {value};")
     if _is_called(function, module):
         _write_param_checks(writer, context, host)
-    Statements(context, host, writer).nodes(lower(context, steps))
+    Statements(context, host, writer, probes).nodes(lower(context, steps))
     return str(
         _template("function.cpp.j2").render(
             name=cpp_name(function.name),
             signature=signature(function),
             line=line_in_file(function.span.line),
-            loops=context.nests,
+            loops=context.loops,
             result=_result_type(function),
             params=params,
             body=writer.text(),
@@ -159,7 +159,7 @@ def _is_called(function: Function, module: Module) -> bool:
     )
 
 
-def _write_param_checks(writer: Writer, context: FunctionContext, host: Host) -> None:
+def _write_param_checks(writer: Writer, context: CppContext, host: Host) -> None:
     """Checks of the arguments' sizes, for calls from inside: the dispatcher does its own."""
     for param in context.function.params:
         if isinstance(param.type, TensorType) and param.type.dims is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loma.backends.schedule.context import FunctionContext
+from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.cpp import strip
 from loma.backends.schedule.host import Arranged, Contract, Convolve
 from loma.backends.cfamily.writer import Writer
@@ -18,7 +18,7 @@ def header(call: Contract | Convolve) -> str:
     return f"ATen/ops/{'mm' if _is_plain(call) else 'einsum'}.h"
 
 
-def write_call(writer: Writer, context: FunctionContext, call: Contract | Convolve) -> None:
+def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -> None:
     if isinstance(call, Convolve):
         _write_convolution(writer, context, call)
         return
@@ -49,7 +49,7 @@ def _matrix_product(equation: str, left: str, right: str) -> str:
     return f"at::mm({first}, {second})"
 
 
-def _write_convolution(writer: Writer, context: FunctionContext, call: Convolve) -> None:
+def _write_convolution(writer: Writer, context: CppContext, call: Convolve) -> None:
     def ints(values: Sequence[Expr], missing: int) -> str:
         texts = [strip(context.ints(value)) for value in values]
         return "{" + ", ".join([str(missing)] * (2 - len(texts)) + texts) + "}"

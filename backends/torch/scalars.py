@@ -2,8 +2,8 @@
 
 An array of known size is a ``std::array``, a struct an aggregate, a stack a ``std::vector``:
 copying one copies it deeply, as in loma. An array argument of any length is a ``loma::Span``.
-What does not fit on a thread's stack (:mod:`loma.backends.stack`) is on the heap: variables behind
-a reference, large structs as arguments by reference and as results in a ``std::unique_ptr``.
+What does not fit on a thread's stack (:mod:`loma.backends.cfamily.stack`) is on the heap: variables
+behind a reference, large structs as arguments by reference and as results in a ``std::unique_ptr``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, assert_never
 
 from loma import errors
 from loma.backends.cfamily.source import environment
-from loma.backends.schedule.context import FunctionContext, signature
+from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.cpp import scalar_function_name, scalar_type, strip
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.torch.statements import Statements
 from loma.backends.torch.tensors import Host
-from loma.backends.stack import BY_VALUE, LIMIT, Frame, Use
+from loma.backends.cfamily.stack import BY_VALUE, LIMIT, Frame, Use
 from loma.backends.cfamily.writer import Writer
 from loma.core.aliases import meetings
 from loma.core.effects import assigned
@@ -171,7 +171,7 @@ def _lower_function(function: Function, module: Module, memory: _Memory) -> str:
         raise errors.BackendLacksOperator(
             f"the libtorch backend cannot call the @simd function '{function.name}'", function.span
         )
-    context = FunctionContext(function, module)
+    context = CppContext(function, module)
     writer = Writer(1)
     statements_ = ScalarStatements(context, ScalarExpressions(context, memory), writer)
     statements_.frame = memory.frame(function)
@@ -206,7 +206,7 @@ def _result(function: Function, memory: _Memory) -> tuple[str, str]:
 class ScalarExpressions(Host):
     """Expressions of one scalar function; places are C++ lvalues."""
 
-    def __init__(self, context: FunctionContext, memory: _Memory) -> None:
+    def __init__(self, context: CppContext, memory: _Memory) -> None:
         super().__init__(context)
         self.memory = memory
 

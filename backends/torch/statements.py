@@ -8,14 +8,14 @@ from typing import assert_never
 from loma import errors
 from loma.backends.torch import checks, libraries
 from loma.backends.cfamily.comments import statement_text
-from loma.backends.schedule.context import FunctionContext, SerialScope
+from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.cpp import (
     body_name, element_type, scalar_function_name, scalar_type, strip,
 )  # fmt: skip
 from loma.backends.openmp.launches import write_launch, write_stream
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.torch.tensors import Host
-from loma.backends.torch.timing import timed, timed_kernel, timed_tiles
+from loma.backends.torch.timing import Probes, timed, timed_kernel, timed_tiles
 from loma.backends.openmp.print import data, write_tree
 from loma.backends.schedule.host import (
     Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Hold,
@@ -33,12 +33,16 @@ from loma.errors.spans import line_in_file
 
 
 class Statements:
-    """Writes the statements of one function."""
+    """Writes the statements of one function. ``probes``: where the timers of statements are listed,
+    None to write none."""
 
-    def __init__(self, context: FunctionContext, host: Host, writer: Writer) -> None:
+    def __init__(
+        self, context: CppContext, host: Host, writer: Writer, probes: Probes | None = None
+    ) -> None:
         self.context = context
         self.host = host
         self.writer = writer
+        self._probes = probes
         self.declared: set[str] = {param.name for param in context.function.params}
 
     def nodes(self, nodes: Sequence[HostNode]) -> None:
@@ -94,10 +98,10 @@ class Statements:
             case Serial():
                 self._serial(node)
             case Launch(kernel=kernel):
-                with timed_kernel(context, writer, kernel):
+                with timed_kernel(self._probes, context, writer, kernel):
                     write_launch(self, node)
             case Stream(tiled=tiled):
-                with timed_tiles(context, writer, tiled):
+                with timed_tiles(self._probes, context, writer, tiled):
                     write_stream(self, node)
             case _:
                 assert_never(node)
@@ -107,13 +111,13 @@ class Statements:
         self.comment(source)
         if not body:
             return
-        with timed(self.context, self.writer, [source]) as unit:
+        with timed(self._probes, self.context, self.writer, [source]) as unit:
             unit.fresh = fresh
             inner = Writer()
             before, self.writer = self.writer, inner
             self.nodes(body)
             self.writer = before
-            serial = self.context.serial is not None and len(inner.lines) > 1
+            serial = self.context.looked_up is not None and len(inner.lines) > 1
             if inner.declares or serial:
                 with self.writer.block():
                     self.writer.extend(inner.lines)
@@ -154,13 +158,13 @@ class Statements:
         assert isinstance(var.type, TensorType)
         name = context.variable(var)
         private = context.kernel is not None and var.name in context.kernel.private
-        if private or context.serial is not None:
+        if private or context.looked_up is not None:
             dims = (var.type.dims or ()) if private else context.dims(var)
             count = strip(context.ints(sizes.product(dims)))
             pointer = name
-            if context.serial is not None:
+            if context.looked_up is not None:
                 pointer = f"{name}_data_"
-                context.serial.pointers[var.name] = (pointer, var)
+                context.looked_up[var.name] = (pointer, var)
             self.writer.line(f"std::fill_n({pointer}, {count}, {element_type(var.type)}(0));")
         elif if_allocated:
             self.writer.line(f"if ({name}.defined()) {name}.zero_();")
@@ -209,14 +213,13 @@ class Statements:
 
     def _serial(self, node: Serial) -> None:
         context, writer = self.context, self.writer
-        used = SerialScope()
-        context.serial, self.writer = used, Writer()
-        probes, context.probes = context.probes, None
+        used: dict[str, tuple[str, Var]] = {}
+        context.looked_up, self.writer = used, Writer()
         self.nodes(node.body)
         inside, self.writer = self.writer, writer
-        context.serial, context.probes = None, probes
-        with timed(context, writer, [node.source]), writer.block():
-            for base, (pointer, tensor) in used.pointers.items():
+        context.looked_up = None
+        with timed(self._probes, context, writer, [node.source]), writer.block():
+            for base, (pointer, tensor) in used.items():
                 assert isinstance(tensor.type, TensorType)
                 element = element_type(tensor.type)
                 const, access = ("", "mutable") if base in node.writes else ("const ", "const")

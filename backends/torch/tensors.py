@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from loma import errors
 from loma.backends.torch import ops
-from loma.backends.schedule.context import FunctionContext
+from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.cpp import (
     Expressions, body_name, element_type, scalar_type, strip, value_type,
 )  # fmt: skip
@@ -27,7 +27,7 @@ _BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.work == "eleme
 class Host(Expressions):
     """Expressions of a function's own statements, evaluated one at a time."""
 
-    def __init__(self, context: FunctionContext) -> None:
+    def __init__(self, context: CppContext) -> None:
         super().__init__(context.module)
         self.context = context
         self.later: set[str] = set()  # variables whose values are computed where they are read

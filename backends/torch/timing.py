@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from loma.backends.kernels.cost import Cost, cost_of, is_work
 from loma.backends.kernels.ir import Kernel, Tiled
-from loma.backends.schedule.context import FunctionContext
+from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.cpp import strip
 from loma.backends.cfamily.names import cpp_string
 from loma.backends.cfamily.writer import Writer
@@ -62,7 +62,7 @@ class Probes:
     @contextmanager
     def timed(
         self,
-        context: FunctionContext,
+        context: CppContext,
         writer: Writer,
         block: Sequence[Stmt],
         private: frozenset[str] = frozenset(),
@@ -93,35 +93,40 @@ class Probes:
 
 @contextmanager
 def timed(
-    context: FunctionContext,
+    probes: Probes | None,
+    context: CppContext,
     writer: Writer,
     block: Sequence[Stmt],
     private: frozenset[str] = frozenset(),
     title: str = "",
 ) -> Iterator[Unit]:
-    """:meth:`Probes.timed` where the program is to measure itself, else nothing. Inside a kernel
-    neither: its threads are timed together, from outside."""
-    if context.probes is None or context.kernel is not None:
+    """:meth:`Probes.timed` where the program is to measure itself, else nothing. Inside kernels
+    and serial loops neither: they are timed as a whole."""
+    if probes is None or context.kernel is not None or context.looked_up is not None:
         yield Unit()
         return
-    with context.probes.timed(context, writer, block, private, title) as unit:
+    with probes.timed(context, writer, block, private, title) as unit:
         yield unit
 
 
-def timed_kernel(context: FunctionContext, writer: Writer, kernel: Kernel) -> Timing:
+def timed_kernel(
+    probes: Probes | None, context: CppContext, writer: Writer, kernel: Kernel
+) -> Timing:
     """Times a kernel as one unit; it moves nothing of its private tensors."""
     private = frozenset(var.name for var in kernel.private)
-    return timed(context, writer, kernel.source, private, f"kernel over {kernel.axis.name}")
+    return timed(probes, context, writer, kernel.source, private, f"kernel over {kernel.axis.name}")
 
 
-def timed_tiles(context: FunctionContext, writer: Writer, tiles: Tiled) -> Timing:
+def timed_tiles(probes: Probes | None, context: CppContext, writer: Writer, tiles: Tiled) -> Timing:
     """Times what tiles add to the steps inside them, which are timed one by one."""
-    return timed(context, writer, (), title=f"tiles of {tiles.axis.name}: what surrounds the steps")
+    return timed(
+        probes, context, writer, (), title=f"tiles of {tiles.axis.name}: what surrounds the steps"
+    )
 
 
 def _write_work(
     writer: Writer,
-    context: FunctionContext,
+    context: CppContext,
     name: str,
     block: Sequence[Stmt],
     unit: Unit,
@@ -142,7 +147,7 @@ def _write_work(
     writer.line(f"{name}.work({_bytes(context, cost)}, {strip(context.ints(cost.flops))});")
 
 
-def _bytes(context: FunctionContext, cost: Cost) -> str:
+def _bytes(context: CppContext, cost: Cost) -> str:
     terms = [f"{_WIDTHS[element]} * {context.ints(count)}" for element, count in cost.moved.items()]
     return " + ".join(terms) or "0"
 

@@ -181,7 +181,7 @@ def test_no_name_in_c_is_a_macro(tmp_path: Path) -> None:
 def test_no_name_in_cpp_is_a_macro(tmp_path: Path) -> None:
     chain = toolchain.detect()
     headers = "".join(
-        f'#include "{runtime_file(f"{name}.h")}"\n' for name in ("prelude", "timing", "specialise")
+        f'#include "{runtime_file(name + ".h")}"\n' for name in ("prelude", "timing", "specialise")
     )
     flags = [
         flag for flag in chain.flags if flag.startswith(("-std", "-D", "-I", "-isystem", "-m"))
