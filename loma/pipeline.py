@@ -153,11 +153,12 @@ def derived(base: Optimised, function: str) -> Optimised:
 def generated(stage: Optimised, timed: bool = False, contract: bool = True) -> GeneratedSource:
     """The tensor functions in C++, with the scalar functions that they call; ``timed``: the code
     measures its statements; ``contract``: a product and a sum may be rounded as one."""
+    from loma.backends import registry
     from loma.backends import torch as libtorch
 
     with _located_in(stage.module):
         return libtorch.generate(
-            stage.module, stage.pairs, stage.names, stage.zeroed, timed, contract
+            stage.module, registry.CPU, stage.pairs, stage.names, stage.zeroed, timed, contract
         )
 
 
@@ -172,6 +173,7 @@ def specialised(
     """One tensor function for sizes and ints that are known, by name: a kernel of its own, which
     registers itself for the function's operator in ``namespace``, for calls in that type."""
     from loma import passes
+    from loma.backends import registry
     from loma.backends import torch as libtorch
     from loma.backends.torch import binding
     from loma.backends.cfamily.names import cpp_name
@@ -183,7 +185,7 @@ def specialised(
         slots = {name: values[name] for name in names}
         operator = f"{namespace}::{cpp_name(function)}"
         return libtorch.generate_specialised(
-            _verified(module), function, operator, slots, dtype, contract
+            _verified(module), registry.CPU, function, operator, slots, dtype, contract
         )
 
 
@@ -268,9 +270,10 @@ def stage_text(
         return _kernels_text(final.module, function)
     if function is None:
         return generated(final).text
+    from loma.backends import registry
     from loma.backends.torch import codegen
 
-    return codegen.lower_function(find(final.module, function), final.module)
+    return codegen.lower_function(find(final.module, function), final.module, registry.CPU)
 
 
 def find(module: Module, name: str) -> Function:
@@ -296,11 +299,16 @@ def _loma_text(module: Module, function: str | None) -> str:
 
 
 def _kernels_text(module: Module, function: str | None) -> str:
+    from loma.backends import registry
     from loma.backends import torch as libtorch
 
     functions = module.functions if function is None else (find(module, function),)
     with _located_in(module):
-        texts = [libtorch.kernels_text(f, module) for f in functions if is_tensor_function(f)]
+        texts = [
+            libtorch.kernels_text(f, module, registry.CPU)
+            for f in functions
+            if is_tensor_function(f)
+        ]
     return "\n\n".join(texts)
 
 

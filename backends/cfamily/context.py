@@ -68,6 +68,14 @@ class CppContext(FunctionContext):
         return "at::Tensor" if isinstance(type_, TensorType) else scalar_type(type_, span)
 
 
+def data(context: CppContext, tensor: Var, accessor: str) -> str:
+    """A tensor's elements; of a kernel's private tensors and of its blocks there is a pointer."""
+    name = context.variable(tensor)
+    if context.kernel is not None and tensor.name in context.kernel.pointers:
+        return name
+    return f"{name}.template {accessor}()"
+
+
 def signature(function: Function) -> str:
     """The function's head in loma, as a comment."""
     head = print_function(function).split("\n")

@@ -71,26 +71,6 @@ def index_statement(
     return [*nodes, _tree(context, nest, plan, source)]
 
 
-def how_it_runs(context: FunctionContext, stmt: IndexAssign) -> str:
-    """What becomes of an index statement outside of kernels and serial loops, in a few words."""
-    match library_call(stmt):
-        case Contract():
-            return "a matrix product of the library"
-        case Convolve():
-            return "a convolution"
-    assign = stmt.op == "="
-    stmt, axes, kind, body = _prepared(context, stmt, assign)
-    if not axes:
-        return ""
-    if isinstance(stmt.target, Index):
-        _, body = packed(context, stmt.target, kind, body, axes)
-    plan = make_plan(StatementNest(context, axes), stmt, kind, body, axes, assign)
-    loops, chunked = _shared_loops(plan)
-    shared = [plan.inner] if chunked and plan.inner is not None else loops
-    names = dict.fromkeys(name for loop in shared for name in loop.parts)
-    return f"parallel over {', '.join(names)}" if names else "on one thread"
-
-
 def _prepared(
     context: FunctionContext, stmt: IndexAssign, assign: bool
 ) -> tuple[IndexAssign, tuple[Axis, ...], Kind, Expr]:
@@ -160,7 +140,8 @@ def _tree(
     body = [*before, *nest.loops(around, inside)]
     return Parallel(
         counter, count, _work(nest, plan, loops, chunked), tuple(body), _written(target),
-        (source,), _needs(context, plan.stmt), total, tuple(nest.checks),
+        (source,), _shared_axes(plan, loops, chunked), _needs(context, plan.stmt), total,
+        tuple(nest.checks),
     )  # fmt: skip
 
 
@@ -187,6 +168,11 @@ def _shared_loops(plan: Plan) -> tuple[list[Loop], bool]:
     loops = plan.summed[:1] if parts else plan.parallel
     inner = plan.inner
     return loops, not loops and inner is not None and (parts or (plan.by_rows and inner.alone))
+
+
+def _shared_axes(plan: Plan, loops: list[Loop], chunked: bool) -> tuple[str, ...]:
+    shared = [plan.inner] if chunked and plan.inner is not None else loops
+    return tuple(dict.fromkeys(name for loop in shared for name in loop.parts))
 
 
 def _chunk(plan: Plan) -> int:

@@ -134,4 +134,4 @@ def loop(
     inside = nest.innermost(axis, no_pads, make, bounds, independent=True)
     work = IntConst(CHUNK * sum(steps(stmt.value) for stmt in source))
     writes = tuple(base for name, base in bases.items() if name not in scalars)
-    return Parallel(COUNTER, count, work, (*before, *inside), writes, source)
+    return Parallel(COUNTER, count, work, (*before, *inside), writes, source, (axis.name,))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from loma.backends.cfamily.comments import statement_text
-from loma.backends.cfamily.context import CppContext
+from loma.backends.cfamily.context import CppContext, data
 from loma.backends.cfamily.cpp import (
     TYPES, Expressions, element_type, loaded, scalar_type, strip,
 )  # fmt: skip
@@ -121,14 +121,6 @@ def _write_check(writer: Writer, context: CppContext, check: Check) -> None:
         return
     tensor, size = cpp_string(context.named(check.tensor)), strip(context.ints(check.size))
     writer.line(f"outside_.check({check.number}, {place}, {text}, {tensor}, {check.dim}, {size});")
-
-
-def data(context: CppContext, tensor: Var, accessor: str) -> str:
-    """A tensor's elements; of a kernel's private tensors and of its blocks there is a pointer."""
-    name = context.variable(tensor)
-    if context.kernel is not None and tensor.name in context.kernel.pointers:
-        return name
-    return f"{name}.template {accessor}()"
 
 
 class TreeText(Expressions):

@@ -289,7 +289,7 @@ class Parallel:
     ``work``: about how many steps of arithmetic an iteration takes. ``needs``: extents without
     which, if one of them is 0, nothing runs. ``total``: the scalar to which the parts of all
     iterations are added, in order. ``writes``: the tensors that are written. ``source``: the
-    statements that it runs.
+    statements that it runs. ``over``: the axes of theirs whose values threads share.
     """
 
     counter: Var
@@ -298,6 +298,7 @@ class Parallel:
     body: tuple[Node, ...]
     writes: tuple[Var, ...]
     source: tuple[Stmt, ...]
+    over: tuple[str, ...] = ()
     needs: tuple[Expr, ...] = ()
     total: Var | None = None
     checks: tuple[Check, ...] = ()

@@ -14,6 +14,7 @@ from loma.core.ir import Function, Module, is_tensor_function
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
+    from loma.backends.cfamily.device import Device
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 _NOT_CONTRACTED = ("-ffp-contract=off",)
@@ -21,6 +22,7 @@ _NOT_CONTRACTED = ("-ffp-contract=off",)
 
 def generate(
     module: Module,
+    device: Device,
     pairs: Sequence[SplitPair] = (),
     names: Sequence[str] | None = None,
     zeroed: Mapping[str, tuple[int, ...]] | None = None,
@@ -29,9 +31,9 @@ def generate(
 ) -> GeneratedSource:
     """The module as C++.
 
-    ``names`` are the functions that a program may call, all by default; ``pairs`` describe what
-    autograd runs for them. ``zeroed`` gives, by function, the positions of parameters that callers
-    leave out because they start at zero. ``timed``: the code measures its statements. ``contract``:
+    ``device`` runs the loops. ``names`` are the functions that a program may call, all by default;
+    ``pairs`` describe what autograd runs for them. ``zeroed`` gives, by function, the positions of
+    parameters that callers leave out because they start at zero. ``timed``: the code measures its statements. ``contract``:
     a product and a sum may be rounded as one. Errors are those of the code generator: an operator
     that the backend lacks is named, with the program's line.
     """
@@ -45,14 +47,14 @@ def generate(
     stem = _stem(module.name)
     probes = Probes() if timed else None
     kernels = [  # first, because what cannot be lowered is found here
-        codegen.lower_function(function, module, probes)
+        codegen.lower_function(function, module, device, probes)
         for function in module.functions
         if is_tensor_function(function)
     ]
     context = {
         "path": Path(module.path).name,
         "header": f"{stem}.h",
-        "includes": codegen.includes(module),
+        "includes": codegen.includes(module, device),
         "helpers": codegen.lower_scalars(module),
         "kernels": kernels,
         "probes": [probe.row for probe in probes.probes] if probes else [],
@@ -75,6 +77,7 @@ def generate(
 
 def generate_specialised(
     module: Module,
+    device: Device,
     function: str,
     operator: str,
     slots: Mapping[str, int],
@@ -90,7 +93,7 @@ def generate_specialised(
 
     stem = file_stem(f"{_stem(module.name)}_{codegen.cpp_name(function)}")
     kernels = [
-        codegen.lower_function(f, module, kernel=False)
+        codegen.lower_function(f, module, device, kernel=False)
         for f in module.functions
         if is_tensor_function(f)
     ]
@@ -101,7 +104,7 @@ def generate_specialised(
             path=Path(module.path).name,
             function=function,
             slots=slots,
-            includes=codegen.includes(module),
+            includes=codegen.includes(module, device),
             helpers=codegen.lower_scalars(module),
             kernels=kernels,
             operator=operator,
@@ -117,13 +120,15 @@ def generate_specialised(
     )
 
 
-def kernels_text(function: Function, module: Module) -> str:
+def kernels_text(function: Function, module: Module, device: Device) -> str:
     """A tensor function with the loops that fusion makes of it, as text."""
     from loma.backends.kernels.printer import print_steps
+    from loma.backends.schedule.remarks import remarks
     from loma.backends.torch import codegen
 
-    steps = codegen.steps_of(function, module)
-    return print_steps(function, steps, codegen.remarks(function, steps, module))
+    steps = codegen.steps_of(function, module, device)
+    _, tree = codegen.tree_of(function, steps, module, device)
+    return print_steps(function, steps, remarks(tree))
 
 
 def _render(context: Mapping[str, object], namespace: str) -> tuple[str, str]:

@@ -7,7 +7,6 @@ has and picks the type. Scalar functions become templates of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,24 +15,22 @@ from loma import config, errors
 from loma.backends.cfamily.source import environment
 from loma.backends.kernels.fuse import fuse
 from loma.backends.kernels.ir import Step, as_statement
-from loma.backends.openmp import index_statements as loops
 from loma.backends.torch import libraries, ops
 from loma.backends.cfamily.context import CppContext, signature
+from loma.backends.cfamily.device import Device
+from loma.backends.schedule.host import HostNode
 from loma.backends.cfamily.cpp import scalar_type
-from loma.backends.openmp.lower import lower, reduction_statement
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.torch.scalars import lower_scalars
-from loma.backends.openmp.serial import is_serial
 from loma.backends.torch.statements import Statements
 from loma.backends.torch.tensors import Host
 from loma.backends.cfamily.writer import Writer
 from loma.core.ir import (
-    Assign, Declare, Expr, For, Function, IndexAssign, IntType, Module, Op, Param, Reduce, Return,
-    Stmt, TensorType, Type, While, is_tensor_function,
+    Function, IndexAssign, IntType, Module, Op, Param, TensorType, Type, is_tensor_function,
 )  # fmt: skip
 from loma.core.printer import print_expr, print_type
 from loma.core.sizes import bindings, dims_of
-from loma.core.walk import aggregates, calls, children, expressions, statements, walk
+from loma.core.walk import aggregates, calls, expressions, statements, walk
 from loma.errors.spans import line_in_file
 
 if TYPE_CHECKING:
@@ -50,14 +47,14 @@ def _template(name: str) -> Template:
     return environment(_TEMPLATES).get_template(name)
 
 
-def includes(module: Module) -> tuple[str, ...]:
+def includes(module: Module, device: Device) -> tuple[str, ...]:
     """The ATen headers that the module's operators need."""
     found: set[str] = set()
     for function in module.functions:
         if not is_tensor_function(function):
             continue
         for stmt in statements(function.body):
-            if isinstance(stmt, IndexAssign) and (call := loops.library_call(stmt)):
+            if isinstance(stmt, IndexAssign) and (call := device.library_call(stmt)):
                 found.add(libraries.header(call))
             found |= ops.headers(
                 [node for expr in expressions(stmt) for node in walk(expr) if isinstance(node, Op)]
@@ -65,44 +62,28 @@ def includes(module: Module) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def steps_of(function: Function, module: Module) -> tuple[Step, ...]:
+def steps_of(function: Function, module: Module, device: Device) -> tuple[Step, ...]:
     """The function's body, fused unless LOMA_OPT leaves that out."""
     if "fusion" not in config.optimisations():
         return function.body
-    return fuse(function, module, loops.is_library_call)
+    return fuse(function, module, lambda stmt: device.library_call(stmt) is not None)
 
 
-def remarks(function: Function, steps: tuple[Step, ...], module: Module) -> Callable[[Stmt], str]:
-    """How the function's statements run that are no part of a kernel, in a few words."""
-    context = CppContext(replace(function, body=tuple(map(as_statement, steps))), module)
-
-    def remark(stmt: Stmt) -> str:
-        match stmt:
-            case IndexAssign():
-                return loops.how_it_runs(context, stmt)
-            case For() | While() if is_serial(stmt, module):
-                return "on one thread, element by element"
-            case Declare() | Assign() | Return():
-                sums = [reduce for expr in expressions(stmt) for reduce in _reductions(expr)]
-                found = [loops.how_it_runs(context, reduction_statement(context, s)) for s in sums]
-                return "; ".join(dict.fromkeys(found))
-            case _:
-                return ""
-
-    return remark
-
-
-def _reductions(expr: Expr) -> Iterator[Reduce]:
-    """Reductions outside of others."""
-    if isinstance(expr, Reduce):
-        yield expr
-        return
-    for child in children(expr):
-        yield from _reductions(child)
+def tree_of(
+    function: Function, steps: tuple[Step, ...], module: Module, device: Device
+) -> tuple[CppContext, tuple[HostNode, ...]]:
+    """The tree of a function's steps, and the context that it is spelled in."""
+    function = replace(function, body=tuple(map(as_statement, steps)))
+    context = CppContext(function, module)
+    return context, device.lower(context, steps)
 
 
 def lower_function(
-    function: Function, module: Module, probes: Probes | None = None, kernel: bool = True
+    function: Function,
+    module: Module,
+    device: Device,
+    probes: Probes | None = None,
+    kernel: bool = True,
 ) -> str:
     """The C++ of a tensor function; see the module's docstring. With ``probes`` it times its
     statements; without ``kernel`` there is none that picks the floating type."""
@@ -113,9 +94,7 @@ def lower_function(
             span,
             hint="put what needs it into a scalar function, and call that in an index statement",
         )
-    steps = steps_of(function, module)
-    function = replace(function, body=tuple(map(as_statement, steps)))
-    context = CppContext(function, module)
+    context, tree = tree_of(function, steps_of(function, module, device), module, device)
     host = Host(context)
     writer = Writer(1)
     params = []
@@ -137,7 +116,7 @@ def lower_function(
         writer.line(f"[[maybe_unused]] const int64_t {cpp_name(size)} = {value};")
     if _is_called(function, module):
         _write_param_checks(writer, context, host)
-    Statements(context, host, writer, probes).nodes(lower(context, steps))
+    Statements(context, host, writer, device, probes).nodes(tree)
     return str(
         _template("function.cpp.j2").render(
             name=cpp_name(function.name),

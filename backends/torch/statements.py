@@ -8,15 +8,14 @@ from typing import assert_never
 from loma import errors
 from loma.backends.torch import checks, libraries
 from loma.backends.cfamily.comments import statement_text
-from loma.backends.cfamily.context import CppContext
+from loma.backends.cfamily.context import CppContext, data
+from loma.backends.cfamily.device import Device
 from loma.backends.cfamily.cpp import (
     body_name, element_type, scalar_function_name, scalar_type, strip,
 )  # fmt: skip
-from loma.backends.openmp.launches import write_launch, write_stream
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.torch.tensors import Host
 from loma.backends.torch.timing import Probes, timed, timed_kernel, timed_tiles
-from loma.backends.openmp.print import data, write_tree
 from loma.backends.schedule.host import (
     Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Hold,
     HostNode, Later, Launch, Permute, Repeat, Reserve, Run, Serial, Stream, Unit,
@@ -34,16 +33,27 @@ from loma.errors.spans import line_in_file
 
 class Statements:
     """Writes the statements of one function. ``probes``: where the timers of statements are listed,
-    None to write none."""
+    None to write none. ``device`` runs the loops; scalar functions have none."""
 
     def __init__(
-        self, context: CppContext, host: Host, writer: Writer, probes: Probes | None = None
+        self,
+        context: CppContext,
+        host: Host,
+        writer: Writer,
+        device: Device | None = None,
+        probes: Probes | None = None,
     ) -> None:
         self.context = context
         self.host = host
         self.writer = writer
+        self._device = device
         self._probes = probes
         self.declared: set[str] = {param.name for param in context.function.params}
+
+    @property
+    def device(self) -> Device:
+        assert self._device is not None
+        return self._device
 
     def nodes(self, nodes: Sequence[HostNode]) -> None:
         for node in nodes:
@@ -84,7 +94,7 @@ class Statements:
             case Contract() | Convolve():
                 libraries.write_call(writer, context, node)
             case Parallel() | InPlace():
-                write_tree(writer, context, node)
+                self.device.write_loops(writer, context, node)
             case Branch(source, condition, then, other):
                 self._stand_at(source)
                 rest = (lambda: self.nodes(other)) if other else None
@@ -99,10 +109,10 @@ class Statements:
                 self._serial(node)
             case Launch(kernel=kernel):
                 with timed_kernel(self._probes, context, writer, kernel):
-                    write_launch(self, node)
+                    self.device.write_launch(self, node)
             case Stream(tiled=tiled):
                 with timed_tiles(self._probes, context, writer, tiled):
-                    write_stream(self, node)
+                    self.device.write_stream(self, node)
             case _:
                 assert_never(node)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from index_cases import CASES as INDEX_CASES
 
+from loma.backends.registry import CPU
 from loma import pipeline
 from loma.backends import torch as libtorch
 from loma.backends.kernels import tile
@@ -85,8 +86,8 @@ def test_the_code_shares_among_threads_what_is_said_to_be_shared() -> None:
     for case in INDEX_CASES[::4]:
         module = pipeline.program(case.text).module
         for function in filter(is_tensor_function, module.functions):
-            shown = libtorch.kernels_text(function, module)
-            code = codegen.lower_function(function, module)
+            shown = libtorch.kernels_text(function, module, CPU)
+            code = codegen.lower_function(function, module, CPU)
             counts = re.findall(r"loma::parallel\((?:.* \? )?(.*?)(?: : 0)?, ", code)
             assert shown.count("# parallel over ") == len([c for c in counts if c != "1"]), shown
 
