@@ -33,9 +33,9 @@ def generate(
 
     ``device`` runs the loops. ``names`` are the functions that a program may call, all by default;
     ``pairs`` describe what autograd runs for them. ``zeroed`` gives, by function, the positions of
-    parameters that callers leave out because they start at zero. ``timed``: the code measures its statements. ``contract``:
-    a product and a sum may be rounded as one. Errors are those of the code generator: an operator
-    that the backend lacks is named, with the program's line.
+    parameters that callers leave out because they start at zero. ``timed``: the code measures its
+    statements. ``contract``: a product and a sum may be rounded as one. Errors are those of the
+    code generator: an operator that the backend lacks is named, with the program's line.
     """
     from loma.backends.torch import binding, codegen
     from loma.backends.schedule.elementwise import writes_in_place

@@ -10,15 +10,13 @@ static __attribute__((noinline)) void squash__loop1(
     const int64_t end_) {
   for (int64_t n = begin_; n < end_; ++n) {
     loma::Accumulators<real> acc1_in_(real(0));
-    {
-      const int64_t at2_ = D * n + (D * N) * b;
-      loma::tiles<real>(0, D, [&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE {
-        loma::update<real>(acc1_in_.lanes, vectors_, tile_, count_, [&](int lane_, int64_t d, real sum_) LOMA_INLINE {
-          sum_ += S_data_[at2_ + d] * S_data_[at2_ + d];
-          return sum_;
-        });
+    const int64_t at2_ = D * n + (D * N) * b;
+    loma::tiles<real>(0, D, [&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE {
+      loma::update<real>(acc1_in_.lanes, vectors_, tile_, count_, [&](int lane_, int64_t d, real sum_) LOMA_INLINE {
+        sum_ += S_data_[at2_ + d] * S_data_[at2_ + d];
+        return sum_;
       });
-    }
+    });
     const real acc1_ = loma::total<real>(acc1_in_.lanes, loma::Sum());
     Q_data_[n] += acc1_;
   }
@@ -28,8 +26,8 @@ static __attribute__((noinline)) void squash__loop1(
 template <typename real>
 static __attribute__((noinline)) void squash__loop2(
     real* __restrict V_data_,
-    const real* __restrict S_data_,
     const real* __restrict Q_data_,
+    const real* __restrict S_data_,
     const int64_t D,
     const int64_t N,
     const int64_t b,
@@ -71,7 +69,7 @@ static at::Tensor squash__body(const at::Tensor& S_in_) {
         });
         // line 8: V[b, n, d] = S[b, n, d] * (sqrt(Q[n]) / (1.0 + Q[n]))
         loma::inside(nested_, N, 8 * D, [&](int64_t begin_, int64_t end_) {
-          squash__loop2<real>(V.template mutable_data_ptr<real>(), S.template const_data_ptr<real>(), Q, D, N, b, begin_, end_);
+          squash__loop2<real>(V.template mutable_data_ptr<real>(), Q, S.template const_data_ptr<real>(), D, N, b, begin_, end_);
         });
       }
     });
