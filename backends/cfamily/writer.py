@@ -49,9 +49,11 @@ class Writer:
     @contextmanager
     def block(self, head: str = "", tail: str = "") -> Iterator[None]:
         self.line(f"{head} {{" if head else "{")
+        declares = self.declares
         self._depth += 1
         yield
         self._depth -= 1
+        self.declares = declares
         self.line("}" + tail)
 
     def text(self) -> str:
