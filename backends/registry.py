@@ -9,5 +9,3 @@ from loma.backends.openmp.lower import lower
 from loma.backends.openmp.print import write_tree
 
 CPU = Device("cpu", library_call, lower, write_tree, write_launch, write_stream)
-
-DEVICES = {device.name: device for device in (CPU,)}
