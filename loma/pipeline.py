@@ -5,6 +5,7 @@
 ``adjoint``           with the derivatives that the program asks for
 ``optimised``         with what autograd runs for each differentiable function, simplified
 ``kernels``           tensor functions with the loops that fusion made
+``schedule``          trees: memory, checks, library calls, and all loops as they run
 ``cpp``               C++ for libtorch
 ``c``                 the scalar layer of ``adjoint`` as C99
 ====================  ==============================================================================
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from loma.backends.cfamily.source import GeneratedSource
     from loma.backends.c import Options
 
-STAGES = ("parsed", "adjoint", "optimised", "kernels", "cpp", "c")
+STAGES = ("parsed", "adjoint", "optimised", "kernels", "schedule", "cpp", "c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +267,8 @@ def stage_text(
     final = program(source, path, save=save, every=True)
     if stage == "optimised":
         return _loma_text(final.module, function)
-    if stage == "kernels":
-        return _kernels_text(final.module, function)
+    if stage in ("kernels", "schedule"):
+        return _loops_text(final.module, stage, function)
     if function is None:
         return generated(final).text
     from loma.backends import registry
@@ -298,17 +299,15 @@ def _loma_text(module: Module, function: str | None) -> str:
     return print_function(find(module, function), module)
 
 
-def _kernels_text(module: Module, function: str | None) -> str:
+def _loops_text(module: Module, stage: str, function: str | None) -> str:
+    """The tensor functions with fused loops, or with all that runs."""
     from loma.backends import registry
     from loma.backends import torch as libtorch
 
+    text = libtorch.kernels_text if stage == "kernels" else libtorch.schedule_text
     functions = module.functions if function is None else (find(module, function),)
     with _located_in(module):
-        texts = [
-            libtorch.kernels_text(f, module, registry.CPU)
-            for f in functions
-            if is_tensor_function(f)
-        ]
+        texts = [text(f, module, registry.CPU) for f in functions if is_tensor_function(f)]
     return "\n\n".join(texts)
 
 

@@ -131,6 +131,15 @@ def kernels_text(function: Function, module: Module, device: Device) -> str:
     return print_steps(function, steps, remarks(tree))
 
 
+def schedule_text(function: Function, module: Module, device: Device) -> str:
+    """A tensor function's tree as text."""
+    from loma.backends.schedule.host_printer import print_lowered
+    from loma.backends.torch import codegen
+
+    steps = codegen.steps_of(function, module, device)
+    return print_lowered(function, codegen.tree_of(function, steps, module, device)[1])
+
+
 def _render(context: Mapping[str, object], namespace: str) -> tuple[str, str]:
     templates = environment(TEMPLATES)
     source, header = (
