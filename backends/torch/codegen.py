@@ -19,6 +19,7 @@ from loma.backends.torch import libraries, ops
 from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.device import Device
 from loma.backends.schedule.host import HostNode
+from loma.backends.schedule.verify_host import verify_lowered
 from loma.backends.cfamily.cpp import scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.torch.scalars import lower_scalars
@@ -75,7 +76,9 @@ def tree_of(
     """The tree of a function's steps, and the context that it is spelled in."""
     function = replace(function, body=tuple(map(as_statement, steps)))
     context = CppContext(function, module)
-    return context, device.lower(context, steps)
+    tree = device.lower(context, steps)
+    verify_lowered(function, tree)
+    return context, tree
 
 
 def lower_function(
