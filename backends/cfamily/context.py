@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.cpp import Expressions, scalar_type
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
@@ -60,9 +61,14 @@ class CppContext(FunctionContext):
             return f"{cpp_name(tensor)}_size{dim}_", text
         return text, text
 
-    def ints(self, expr: Expr) -> str:
+    def ints(self, expr: Expr) -> c.Expression:
+        """An int expression of the host."""
         assert self.host is not None
         return self.host.value(expr, INT)
+
+    def positive(self, extents: Iterable[Expr]) -> list[c.Expression]:
+        """For each of them, whether it is more than 0."""
+        return [c.Binary(">", self.ints(extent), c.number(0)) for extent in extents]
 
     def ctype(self, type_: Type, span: Span) -> str:
         return "at::Tensor" if isinstance(type_, TensorType) else scalar_type(type_, span)

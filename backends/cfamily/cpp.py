@@ -1,4 +1,4 @@
-"""Scalar expressions as C++ text.
+"""Scalar expressions as C++.
 
 :class:`Expressions` knows arithmetic, conversions, built-in and scalar functions. What an element
 read or a reduction looks like depends on where it stands, so subclasses answer :meth:`index`,
@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import assert_never
 
 from loma import config, errors
+from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.schedule import ir as schedule
 from loma.core.builtins import BUILTINS
@@ -71,11 +72,13 @@ def value_type(type_: TensorType) -> str:
     return TYPES[type_.element]
 
 
-def loaded(place: str, type_: Type) -> str:
+def loaded(place: c.Expression, type_: Type) -> c.Expression:
     """The value of an element in memory. One of a BoolTensor is read as a byte, since gcc makes no
     vectors of conditions on bools."""
     is_bool = isinstance(type_, TensorType) and type_.element == "bool"
-    return f"int64_t(reinterpret_cast<const uint8_t&>({place}))" if is_bool else place
+    return (
+        c.call("int64_t", c.call("reinterpret_cast<const uint8_t&>", place)) if is_bool else place
+    )
 
 
 def scalar_function_name(name: str) -> str:
@@ -101,34 +104,34 @@ class Expressions(ABC):
     # ------------------------------------------------------- what depends on where it stands
 
     @abstractmethod
-    def variable(self, var: Var) -> str:
+    def variable(self, var: Var) -> c.Expression:
         """A scalar variable, size, counter or axis."""
 
     @abstractmethod
-    def index(self, read: Index) -> str:
+    def index(self, read: Index) -> c.Expression:
         """One element of a tensor."""
 
     @abstractmethod
-    def zero_pad(self, pad: ZeroPad) -> str:
+    def zero_pad(self, pad: ZeroPad) -> c.Expression:
         """One element, or zero outside."""
 
     @abstractmethod
-    def reduce(self, reduce: Reduce) -> str:
+    def reduce(self, reduce: Reduce) -> c.Expression:
         """A reduction."""
 
     @abstractmethod
-    def tensor_call(self, call: Call) -> str:
+    def tensor_call(self, call: Call) -> c.Expression:
         """A call of a tensor function that has one scalar result."""
 
     @abstractmethod
     def place(self, span: Span) -> str:
         """The beginning of a message: function and line."""
 
-    def member(self, member: Member) -> str:
+    def member(self, member: Member) -> c.Expression:
         """A member of a struct."""
         raise _no_structs(member.span)
 
-    def make_struct(self, make: MakeStruct) -> str:
+    def make_struct(self, make: MakeStruct) -> c.Expression:
         """A struct of its members' values."""
         raise _no_structs(make.span)
 
@@ -138,52 +141,52 @@ class Expressions(ABC):
 
     # --------------------------------------------------------------------------- expressions
 
-    def value(self, expr: Expr, type_: Type | None = None) -> str:
+    def value(self, expr: Expr, type_: Type | None = None) -> c.Expression:
         """The value as C++, converted to ``type_`` where that is int or float."""
         if type_ not in (INT, FLOAT) or type_ == expr.type or isinstance(expr.type, TensorType):
             return self._value(expr)
         scalar_type(expr.type, expr.span)
         if type_ == FLOAT:
             if isinstance(expr, IntConst):
-                return f"real({expr.value})"
-            return f"static_cast<real>({strip(self._value(expr))})"
-        return f"static_cast<int64_t>({strip(self._value(expr))})"
+                return c.call("real", c.number(expr.value))
+            return c.call("static_cast<real>", self._value(expr))
+        return c.call("static_cast<int64_t>", self._value(expr))
 
-    def condition(self, expr: Expr) -> str:
+    def condition(self, expr: Expr) -> c.Expression:
         """The expression as a C++ ``bool``."""
         match expr:
             case Binary("and" | "or" as op, left, right):
                 first = self.condition(left)
                 with self.conditional():
-                    return f"({first} {_LOGICAL[op]} {self.condition(right)})"
+                    return c.Binary(_LOGICAL[op], first, self.condition(right))
             case Binary(op, left, right) if op in PREDICATES:
                 type_ = FLOAT if FLOAT in (left.type, right.type) else INT
-                return f"({self.value(left, type_)} {op} {self.value(right, type_)})"
+                return c.Binary(op, self.value(left, type_), self.value(right, type_))
             case Unary("not", operand):
-                return f"(!{self.condition(operand)})"
+                return c.Unary("!", self.condition(operand))
             case _:
-                return f"({self.value(expr)} != 0)"
+                return c.Binary("!=", self.value(expr), c.number(0))
 
-    def _value(self, expr: Expr) -> str:
+    def _value(self, expr: Expr) -> c.Expression:
         match expr:
             case IntConst(value):
-                return int_text(value)
+                return int_constant(value)
             case FloatConst(value):
-                return float_text(value)
+                return float_constant(value)
             case Var():
                 return self.variable(expr)
             case Index():
                 return self.index(expr)
             case Unary(op, operand):
                 if op == "not":
-                    return f"int64_t({strip(self.condition(expr))})"
-                return f"(-{self.value(operand)})"
+                    return c.call("int64_t", self.condition(expr))
+                return c.Unary("-", self.value(operand))
             case Binary():
                 return self._binary(expr)
             case Select(cond, then, other):
                 with self.conditional():
                     first, second = self.value(then, expr.type), self.value(other, expr.type)
-                return f"({self.condition(cond)} ? {first} : {second})"
+                return c.Conditional(self.condition(cond), first, second)
             case Builtin():
                 return self._builtin(expr)
             case Call():
@@ -204,61 +207,61 @@ class Expressions(ABC):
             case _:
                 assert_never(expr)
 
-    def _binary(self, expr: Binary) -> str:
+    def _binary(self, expr: Binary) -> c.Expression:
         op, left, right = expr.op, expr.left, expr.right
         if op in PREDICATES:
-            return f"int64_t({strip(self.condition(expr))})"
+            return c.call("int64_t", self.condition(expr))
         if op == "**":
             return self._power(expr)
         a, b = self.value(left, expr.type), self.value(right, expr.type)
         if op in ("+", "-", "*") or (op == "/" and expr.type == FLOAT):
             if isinstance(left, IntConst) and isinstance(right, IntConst):
-                a = f"int64_t({a})"
-            return f"({a} {op} {b})"
+                a = c.call("int64_t", a)
+            return c.plus(a, b) if op == "+" and expr.type == INT else c.Binary(op, a, b)
         name = {"/": "truncdiv", "//": "floordiv", "%": "mod"}[op]
         if expr.type == INT:
             if not _is_nonzero(right):
                 b = self._nonzero(b, expr.span)
         else:
             name = {"floordiv": "real_floordiv", "mod": "real_mod"}[name]
-        return f"loma::{name}({strip(a)}, {strip(b)})"
+        return c.call(f"loma::{name}", a, b)
 
-    def _nonzero(self, divisor: str, span: Span, *what: str) -> str:
+    def _nonzero(self, divisor: c.Expression, span: Span, *what: str) -> c.Expression:
         """A divisor that is checked."""
-        texts = [cpp_string(text) for text in (self.place(span), *what)]
-        return f"loma::nonzero({', '.join([strip(divisor), *texts])})"
+        texts = [c.Token(cpp_string(text)) for text in (self.place(span), *what)]
+        return c.call("loma::nonzero", divisor, *texts)
 
-    def _power(self, expr: Binary) -> str:
-        base = strip(self.value(expr.left, expr.type))
+    def _power(self, expr: Binary) -> c.Expression:
+        base = self.value(expr.left, expr.type)
         exponent = expr.right
         if isinstance(exponent, IntConst | FloatConst) and float(exponent.value).is_integer():
             count = int(exponent.value)
             number = "int64_t" if expr.type == INT else "real"
             if 0 <= count <= _LARGEST_PRODUCT:
-                return f"loma::power<{count}, {number}>({base})"
+                return c.call(f"loma::power<{count}, {number}>", base)
             if -_LARGEST_PRODUCT <= count < 0 and expr.type == FLOAT:
-                return f"(real(1) / loma::power<{-count}, real>({base}))"
-        if expr.type == INT:
-            return f"loma::ipow({base}, {strip(self.value(exponent, INT))})"
-        return f"{self._library('pow')}({base}, {strip(self.value(exponent, FLOAT))})"
+                one = c.call("real", c.number(1))
+                return c.Binary("/", one, c.call(f"loma::power<{-count}, real>", base))
+        function = "loma::ipow" if expr.type == INT else self._library("pow")
+        return c.call(function, base, self.value(exponent, expr.type))
 
-    def _builtin(self, expr: Builtin) -> str:
+    def _builtin(self, expr: Builtin) -> c.Expression:
         name = expr.name
         match name:
             case schedule.CEILING | schedule.QUOTIENT | schedule.REMAINDER:
                 a, b = (self.value(arg, INT) for arg in expr.args)
                 if name == schedule.CEILING:
                     assert isinstance(expr.args[1], IntConst)
-                    return f"(({strip(a)} + {expr.args[1].value - 1}) / {b})"
-                return f"({a} {'/' if name == schedule.QUOTIENT else '%'} {b})"
+                    a = c.Binary("+", a, c.number(expr.args[1].value - 1))
+                return c.Binary("%" if name == schedule.REMAINDER else "/", a, b)
             case schedule.STEPS_OF:
-                return f"loma::steps_of({', '.join(strip(self.value(a)) for a in expr.args)})"
+                return c.call("loma::steps_of", *map(self.value, expr.args))
             case "int2float":
                 return self.value(expr.args[0], FLOAT)
             case "float2int":
                 return self.value(expr.args[0], INT)
             case "abs":
-                return f"std::abs({strip(self.value(expr.args[0], expr.type))})"
+                return c.call("std::abs", self.value(expr.args[0], expr.type))
             case "thread_id" | "atomic_add":
                 raise errors.BackendLacksOperator(
                     f"the libtorch backend has no '{name}': it belongs to @simd functions",
@@ -271,22 +274,21 @@ class Expressions(ABC):
             )
         type_ = expr.type if info.result == "operands" else FLOAT
         listed = [
-            strip(self.value(arg, INT if of in info.ints else type_))
+            self.value(arg, INT if of in info.ints else type_)
             for of, arg in zip(info.args, expr.args, strict=True)
         ]
         if name == "len":
             if not _is_nonzero(expr.args[2]):
                 listed[2] = self._nonzero(listed[2], expr.span, "the step of a range is 0")
-            return f"loma::range_length({', '.join(listed)})"
-        args = ", ".join(listed)
+            return c.call("loma::range_length", *listed)
         if name == "round":
-            return f"std::nearbyint({args})"
+            return c.call("std::nearbyint", *listed)
         if name in _STD:
-            return f"{self._library(name)}({args})"
+            return c.call(self._library(name), *listed)
         types = "real" if type_ == FLOAT else "int64_t"
         if name in ("sigmoid", "softplus") and not self.in_vectors():
             types += ", false"
-        return f"loma::{name}<{types}>({args})"
+        return c.call(f"loma::{name}<{types}>", *listed)
 
     def _library(self, name: str) -> str:
         """The C++ function that computes a built-in function of reals."""
@@ -297,15 +299,14 @@ class Expressions(ABC):
         """Whether functions without branches are worth their time: where loops may be vectors."""
         return "vector_math" in config.optimisations()
 
-    def _call(self, call: Call) -> str:
-        function = self.callee(call)
-        if is_tensor_function(function):
+    def _call(self, call: Call) -> c.Expression:
+        if is_tensor_function(self.callee(call)):
             return self.tensor_call(call)
-        args = ", ".join(
-            strip(self.value(arg, param.type))
-            for arg, param in zip(call.args, function.params, strict=True)
-        )
-        return f"{scalar_function_name(call.function)}<real>({args})"
+        return c.call(f"{scalar_function_name(call.function)}<real>", *self.arguments(call))
+
+    def arguments(self, call: Call) -> list[c.Expression]:
+        pairs = zip(call.args, self.callee(call).params, strict=True)
+        return [self.value(arg, param.type) for arg, param in pairs]
 
 
 def _is_nonzero(divisor: Expr) -> bool:
@@ -324,29 +325,16 @@ def _no_structs(span: Span) -> errors.UserError:
     )
 
 
-def strip(text: str) -> str:
-    """The text without one pair of parentheses around all of it."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if depth == 0 and position < len(text) - 1:
-            return text
-    return text[1:-1]
+def int_constant(value: int) -> c.Expression:
+    if value == -(2**63):  # whose absolute value is no int
+        return c.Token("INT64_MIN")
+    return c.number(value, "" if abs(value) < 2**31 else "LL")
 
 
-def int_text(value: int) -> str:
-    if value == -(2**63):
-        return "INT64_MIN"
-    suffix = "" if abs(value) < 2**31 else "LL"
-    return f"{value}{suffix}" if value >= 0 else f"({value}{suffix})"
-
-
-def float_text(value: float) -> str:
+def float_constant(value: float) -> c.Expression:
     if math.isnan(value):
-        return "std::numeric_limits<real>::quiet_NaN()"
+        return c.call("std::numeric_limits<real>::quiet_NaN")
     if math.isinf(value):
-        sign = "-" if value < 0 else ""
-        return f"({sign}std::numeric_limits<real>::infinity())"
-    return f"real({value!r})"
+        size = c.call("std::numeric_limits<real>::infinity")
+        return c.Unary("-", size) if value < 0 else size
+    return c.call("real", c.number(value))

@@ -7,7 +7,8 @@ operations in a shift, in an operation on bits, and in the middle of a condition
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial, reduce
 from typing import assert_never
@@ -15,8 +16,8 @@ from typing import assert_never
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A name or a literal: what never needs parentheses. A number has no sign; see
-    :func:`number`."""
+    """A name, a literal, or C++ of a tensor, which is a name or a call: what never needs
+    parentheses. A number has no sign; see :func:`number`."""
 
     text: str
 
@@ -131,14 +132,27 @@ def call(function: str, *args: Expression) -> Call:
     return Call(Token(function), args)
 
 
-def number(value: int) -> Expression:
-    """A whole number, which the language's ints must hold without its sign."""
-    return Unary("-", Token(str(-value))) if value < 0 else Token(str(value))
+def number(value: float, suffix: str = "") -> Expression:
+    """A number, which the language's numbers must hold without its sign."""
+    token = Token(f"{abs(value)}{suffix}")
+    return Unary("-", token) if math.copysign(1.0, value) < 0 else token
+
+
+def chain(op: str, operands: Iterable[Expression]) -> Expression:
+    """One or more operands with the operator between them, the first two taken first."""
+    return reduce(partial(Binary, op), operands)
+
+
+def plus(left: Expression, right: Expression) -> Expression:
+    """The sum of two ints; ``x - y`` for ``x + -y``."""
+    if isinstance(right, Unary) and right.op == "-":
+        return Binary("-", left, right.operand)
+    return Binary("+", left, right)
 
 
 def sequence(first: Expression, *others: Expression) -> Expression:
     """One after the other; the value is that of the last."""
-    return reduce(partial(Binary, ","), others, first)
+    return chain(",", (first, *others))
 
 
 def dereference(pointer: Expression) -> Expression:
@@ -198,7 +212,7 @@ def text(node: Expression) -> str:
         case Call(function, args, template_args):
             # a comparison would end the list
             given = ", ".join(_at(arg, _SUM) for arg in template_args)
-            return f"{_at(function, _POSTFIX)}{f'<{given}>' if given else ''}({_listed(args)})"
+            return f"{_at(function, _POSTFIX)}{f'<{given}>' if given else ''}({list_text(args)})"
         case Member(Unary("*", pointer), name):
             return f"{_at(pointer, _POSTFIX)}->{name}"
         case Member(base, name):
@@ -206,7 +220,7 @@ def text(node: Expression) -> str:
         case Subscript(base, position):
             return f"{_at(base, _POSTFIX)}[{item_text(position)}]"
         case Braces(head, items):
-            return f"{head}{{{_listed(items)}}}"
+            return f"{head}{{{list_text(items)}}}"
         case _:
             assert_never(node)
 
@@ -216,7 +230,8 @@ def item_text(node: Expression) -> str:
     return _at(node, _ASSIGNMENT)
 
 
-def _listed(nodes: tuple[Expression, ...]) -> str:
+def list_text(nodes: Iterable[Expression]) -> str:
+    """Expressions as the items of a list."""
     return ", ".join(map(item_text, nodes))
 
 

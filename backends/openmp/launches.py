@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext, HostWriter
 from loma.backends.schedule.context import KernelScope
-from loma.backends.cfamily.cpp import (
-    ELEMENTS, element_type, scalar_type, strip,
-)  # fmt: skip
+from loma.backends.cfamily.cpp import ELEMENTS, element_type, scalar_type
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.schedule.host import Buffer, Bytes, Launch, Piece, Stream
 from loma.core import sizes
@@ -29,16 +28,17 @@ def write_launch(owner: HostWriter, launch: Launch) -> None:
     private = {buffer.var.name for buffer in launch.buffers}
     context.kernel = KernelScope(None, private, private | {p.tensor.name for p in launch.pieces})
     with writer.block():
-        count = strip(context.ints(kernel.axis.extent))
+        count = context.ints(kernel.axis.extent)
         if kernel.count is not None:
-            size = cpp_name(kernel.count.name)
-            each = _bytes(context, launch.bytes)
-            writer.line(f"const int64_t {size} = loma::block_size({count}, {each});")
-            count = f"({count} + {size} - 1) / {size}"
+            size, each = c.Token(cpp_name(kernel.count.name)), _bytes(context, launch.bytes)
+            given = c.list_text((count, each))
+            writer.line(f"const int64_t {size.text} = loma::block_size({given});")
+            rounded = c.Binary("-", c.Binary("+", count, size), c.number(1))
+            count = c.Binary("/", rounded, size)
         _write_workspace(owner, launch.buffers)
-        work = strip(context.ints(launch.work))
+        given = c.list_text((count, context.ints(launch.work)))
         lambda_ = "[&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_)"
-        with writer.block(f"loma::kernel({count}, {work}, workspace_, {lambda_}", ");"):
+        with writer.block(f"loma::kernel({given}, workspace_, {lambda_}", ");"):
             for slot, buffer in enumerate(launch.buffers):
                 assert isinstance(buffer.var.type, TensorType)
                 element, name = element_type(buffer.var.type), context.variable(buffer.var)
@@ -60,19 +60,19 @@ def write_launch(owner: HostWriter, launch: Launch) -> None:
 def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
     """Declares the block's first value, the number of its values, and where tensors begin."""
     context, writer = owner.context, owner.writer
-    extent = strip(context.ints(launch.kernel.axis.extent))
+    first = c.Token("first_")
+    rest = c.Binary("-", context.ints(launch.kernel.axis.extent), first)
     writer.line(f"const int64_t first_ = block_ * {name};")
-    writer.line(f"const int64_t rest_ = {extent} - first_;")
+    writer.line(f"const int64_t rest_ = {c.item_text(rest)};")
     for piece in launch.pieces:
         tensor = piece.tensor
         assert isinstance(tensor.type, TensorType)
         element, whole = element_type(tensor.type), context.variable(tensor)
         const, access = ("", "mutable") if tensor.name in launch.writes else ("const ", "const")
-        data = f"{whole}.template {access}_data_ptr<{element}>()"
-        stride = strip(context.ints(piece.stride))
-        writer.line(
-            f"{const}{element}* const {local_name(piece.var.name)} = {data} + first_ * ({stride});"
-        )
+        data = c.Token(f"{whole}.template {access}_data_ptr<{element}>()")
+        start = c.Binary("+", data, c.Binary("*", first, context.ints(piece.stride)))
+        view = local_name(piece.var.name)
+        writer.line(f"{const}{element}* const {view} = {c.item_text(start)};")
     writer.line(f"const int64_t whole_ = {name};")
     writer.line(f"const int64_t {name} = std::min(whole_, rest_);")
 
@@ -82,15 +82,17 @@ def write_stream(owner: HostWriter, stream: Stream) -> None:
     context, writer, tiled = owner.context, owner.writer, stream.tiled
     count = cpp_name(tiled.count.name)
     first, size = f"{count}_first_", f"{count}_tile_"
-    extent = strip(context.ints(tiled.axis.extent))
+    extent = context.ints(tiled.axis.extent)
     writer.comment(f"tiles of {tiled.axis.name}{_lines(tiled.source)}")
     with writer.block():
-        each, operands = _bytes(context, stream.bytes), _bytes(context, stream.operands)
-        writer.line(f"const int64_t {size} = loma::tile({extent}, {each}, {operands});")
+        parts = extent, _bytes(context, stream.bytes), _bytes(context, stream.operands)
+        writer.line(f"const int64_t {size} = loma::tile({c.list_text(parts)});")
         owner.nodes(stream.before)
-        steps = f"int64_t {first} = 0; {first} < {extent}; {first} += {size}"
-        with writer.block(f"for ({steps})"):
-            writer.line(f"const int64_t {count} = std::min<int64_t>({size}, {extent} - {first});")
+        test = c.Binary("<", c.Token(first), extent)
+        with writer.block(f"for (int64_t {first} = 0; {c.text(test)}; {first} += {size})"):
+            rest = c.Binary("-", extent, c.Token(first))
+            given = c.list_text((c.Token(size), rest))
+            writer.line(f"const int64_t {count} = std::min<int64_t>({given});")
             for piece in stream.pieces:
                 _write_narrowed(owner, piece, first, count)
             old = {p.tensor.name: context.cut(p, tiled.axis.extent) for p in stream.pieces}
@@ -103,12 +105,12 @@ def _write_narrowed(owner: HostWriter, piece: Piece, first: str, count: str) -> 
     owner.writer.line(f"const at::Tensor {view} = {whole}.narrow({piece.dim}, {first}, {count});")
 
 
-def _bytes(context: CppContext, parts: Sequence[Bytes]) -> str:
-    texts = [
-        f"({strip(context.ints(count))}) * int64_t(sizeof({ELEMENTS[dtype]}))"
+def _bytes(context: CppContext, parts: Sequence[Bytes]) -> c.Expression:
+    terms = [
+        c.Binary("*", context.ints(count), c.Token(f"int64_t(sizeof({ELEMENTS[dtype]}))"))
         for dtype, count in parts
     ]
-    return " + ".join(texts) or "0"
+    return c.chain("+", terms or [c.number(0)])
 
 
 def _lines(source: tuple[Stmt, ...]) -> str:
@@ -124,9 +126,8 @@ def _write_workspace(owner: HostWriter, buffers: Sequence[Buffer]) -> None:
     writer.line("loma::WorkspacePlan workspace_;")
     for buffer in buffers:
         assert isinstance(buffer.var.type, TensorType)
-        count = strip(context.ints(sizes.product(buffer.var.type.dims or ())))
-        bytes_ = f"({count}) * sizeof({element_type(buffer.var.type)})"
-        writer.line(
-            f"workspace_.add({buffer.first}, {buffer.last}, {bytes_});  // {buffer.var.name}"
-        )
+        count = context.ints(sizes.product(buffer.var.type.dims or ()))
+        size = c.Token(f"sizeof({element_type(buffer.var.type)})")
+        given = f"{buffer.first}, {buffer.last}, {c.item_text(c.Binary('*', count, size))}"
+        writer.line(f"workspace_.add({given});  // {buffer.var.name}")
     writer.line("workspace_.place();")

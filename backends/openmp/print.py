@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
+from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.comments import statement_text
 from loma.backends.cfamily.context import CppContext, data
 from loma.backends.cfamily.cpp import (
-    TYPES, Expressions, element_type, loaded, scalar_type, strip,
+    TYPES, Expressions, element_type, loaded, scalar_type,
 )  # fmt: skip
 from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
 from loma.backends.schedule import ir as schedule
@@ -23,8 +24,8 @@ from loma.backends.schedule.ir import (
 )  # fmt: skip
 from loma.backends.cfamily.writer import Writer
 from loma.core.ir import (
-    FLOAT, INT, POSITIONS, Binary, Builtin, Call, Element, Expr, Index, IntConst, Reduce,
-    TensorType, Type, Unary, Var, ZeroPad,
+    FLOAT, INT, POSITIONS, Builtin, Call, Element, Expr, Index, Reduce,
+    TensorType, Type, Var, ZeroPad,
 )  # fmt: skip
 from loma.errors.spans import Span
 
@@ -34,7 +35,7 @@ _INITIAL = {
     "max": "loma::lowest<{t}>()",
     "min": "loma::highest<{t}>()",
 }
-_UPDATE = {"sum": "{place} += {value};", "prod": "{place} *= {value};", "set": "{place} = {value};"}
+_ASSIGNMENTS = {"sum": "+=", "prod": "*=", "set": "="}
 
 
 def write_tree(writer: Writer, context: CppContext, tree: Parallel | InPlace) -> None:
@@ -99,17 +100,18 @@ def _write_call(
     function.extend(inside.lines)
     function.line("}")
     context.loops.append(function.text())
-    count = strip(context.ints(tree.count))
+    count = context.ints(tree.count)
     if tree.needs:
-        some = " && ".join(f"{context.ints(extent)} > 0" for extent in tree.needs)
-        count = f"{some} ? {count} : 0"
+        some = c.chain("&&", context.positive(tree.needs))
+        count = c.Conditional(some, count, c.number(0))
     if tree.checks:
         writer.declare("loma::Outside outside_;")
     if tree.total is not None:
-        writer.declare(f"std::vector<{number}> parts_(std::max<int64_t>({count}, 0));")
+        many = c.call("std::max<int64_t>", count, c.number(0))
+        writer.declare(f"std::vector<{number}> parts_({c.text(many)});")
     run = "parallel(" if context.kernel is None else "inside(nested_, "
-    work, body = strip(context.ints(tree.work)), "[&](int64_t begin_, int64_t end_)"
-    with writer.block(f"loma::{run}{count}, {work}, {body}", ");"):
+    given, body = c.list_text((count, context.ints(tree.work))), "[&](int64_t begin_, int64_t end_)"
+    with writer.block(f"loma::{run}{given}, {body}", ");"):
         writer.line(f"{name}<real>({', '.join(args)}, begin_, end_);")
 
 
@@ -119,7 +121,7 @@ def _write_check(writer: Writer, context: CppContext, check: Check) -> None:
     if check.size is None:
         writer.line(f"outside_.check_elements({check.number}, {place}, {text});")
         return
-    tensor, size = cpp_string(context.named(check.tensor)), strip(context.ints(check.size))
+    tensor, size = cpp_string(context.named(check.tensor)), c.item_text(context.ints(check.size))
     writer.line(f"outside_.check({check.number}, {place}, {text}, {tensor}, {check.dim}, {size});")
 
 
@@ -153,12 +155,12 @@ class TreeText(Expressions):
         self._locals[var.name] = name
         return name
 
-    def variable(self, var: Var) -> str:
+    def variable(self, var: Var) -> c.Expression:
         if var.name in self._locals:
-            return self._locals[var.name]
+            return c.Token(self._locals[var.name])
         name, argument = self.context.parameter(var)
         self.params.setdefault(name, (scalar_type(var.type, var.span), argument))
-        return name
+        return c.Token(name)
 
     def _pointer(self, tensor: Var) -> str:
         if tensor.name == schedule.PARTS:
@@ -167,73 +169,55 @@ class TreeText(Expressions):
         self.pointers.setdefault(tensor.name, (name, tensor))
         return name
 
-    def _ints(self, expr: Expr) -> str:
-        return strip(self.value(expr, INT))
+    def _int(self, expr: Expr) -> c.Expression:
+        return self.value(expr, INT)
 
-    def _offset(self, expr: Expr) -> str:
-        """A sum of products without parentheses around them."""
-        terms: list[Expr] = []
-        while isinstance(expr, Binary) and expr.op == "+" and expr.type == INT:
-            terms.insert(0, expr.right)
-            expr = expr.left
-        text = self._term(expr)
-        for term in terms:
-            match term:
-                case IntConst(value) if value < 0:
-                    text += f" - {self.value(IntConst(-value))}"
-                case Unary("-", operand):
-                    text += f" - {self.value(operand, INT)}"
-                case _:
-                    text += f" + {self._term(term)}"
-        return text
+    def _ints(self, *exprs: Expr) -> str:
+        return c.list_text(map(self._int, exprs))
 
-    def _term(self, expr: Expr) -> str:
-        if isinstance(expr, Binary) and expr.op == "*":
-            return f"{self.value(expr.left, INT)} * {self.value(expr.right, INT)}"
-        return self._ints(expr)
-
-    def index(self, read: Index) -> str:
+    def index(self, read: Index) -> c.Expression:
         assert isinstance(read.base, Var)
         return loaded(self._element(read), read.base.type)
 
-    def _element(self, place: Index) -> str:
+    def _element(self, place: Index) -> c.Expression:
         assert isinstance(place.base, Var)
-        return f"{self._pointer(place.base)}[{self._offset(place.subscripts[0])}]"
+        return c.Subscript(c.Token(self._pointer(place.base)), self._int(place.subscripts[0]))
 
-    def condition(self, expr: Expr) -> str:
+    def condition(self, expr: Expr) -> c.Expression:
         match expr:
             case Builtin(schedule.INSIDE, (subscript, size)):
-                return f"uint64_t({self._ints(subscript)}) < uint64_t({self._ints(size)})"
+                first, second = (c.call("uint64_t", self._int(arg)) for arg in (subscript, size))
+                return c.Binary("<", first, second)
             case Builtin(schedule.TESTED, args):
                 self.checks = True
-                return f"outside_.inside({', '.join(map(self._ints, args))})"
+                return c.call("outside_.inside", *map(self._int, args))
             case Builtin(schedule.WHOLE, (Var() as stretch,)):
-                return f"{self._locals[stretch.name]}.whole()"
+                return c.Call(c.Member(self.variable(stretch), "whole"))
             case Builtin(schedule.IN_STRETCH, (Var() as stretch,)):
-                return f"{self._locals[stretch.name]}.has(lane_)"
+                return c.Call(c.Member(self.variable(stretch), "has"), (c.Token("lane_"),))
             case _:
                 return super().condition(expr)
 
-    def _builtin(self, expr: Builtin) -> str:
+    def _builtin(self, expr: Builtin) -> c.Expression:
         match expr:
             case Builtin(schedule.CLAMPED, args):
                 self.checks = True
-                return f"outside_.clamp({', '.join(map(self._ints, args))})"
+                return c.call("outside_.clamp", *map(self._int, args))
             case Builtin(schedule.READ_IF, (condition, Index(Var() as base) as read)):
-                zero = f"{TYPES[dtype_of(base)]}(0)"
-                return f"({strip(self.condition(condition))} ? {self.index(read)} : {zero})"
+                zero = c.call(TYPES[dtype_of(base)], c.number(0))
+                return c.Conditional(self.condition(condition), self.index(read), zero)
             case Builtin(schedule.POSITION, (accumulator,)):
-                return f"{self.value(accumulator)}.position"
+                return c.Member(self.value(accumulator), "position")
             case _:
                 return super()._builtin(expr)
 
-    def zero_pad(self, pad: ZeroPad) -> str:
+    def zero_pad(self, pad: ZeroPad) -> c.Expression:
         raise AssertionError("lowering has made a condition of it")
 
-    def reduce(self, reduce: Reduce) -> str:
+    def reduce(self, reduce: Reduce) -> c.Expression:
         raise AssertionError("lowering has made loops of it")
 
-    def tensor_call(self, call: Call) -> str:
+    def tensor_call(self, call: Call) -> c.Expression:
         raise AssertionError("calls of tensor functions are evaluated before the tree")
 
     # --------------------------------------------------------------------------------- nodes
@@ -246,17 +230,17 @@ class TreeText(Expressions):
         match node:
             case Let(var, value):
                 type_ = _let_type(var, value)
-                text = self._offset(value) if var.type == INT else strip(self.value(value))
+                text = c.item_text(self.value(value, var.type))
                 writer.line(f"const {type_} {self.local(var)} = {text};")
             case Lazy(var, body, value):
                 type_ = _scalar(var.type)
                 name = self.local(var)
                 with writer.block(f"const auto {name} = [&]() -> {type_}", ";"):
                     self.nodes(writer, body)
-                    writer.line(f"return {strip(self.value(value, var.type))};")
+                    writer.line(f"return {c.text(self.value(value, var.type))};")
                 self._locals[var.name] = f"{name}()"
             case Variable(var, value, dtype):
-                text = strip(self.value(value, var.type))
+                text = c.item_text(self.value(value, var.type))
                 writer.line(f"{TYPES[dtype]} {self.local(var)} = {text};")
             case Accumulator(var, kind, dtype):
                 name, number = self.local(var), TYPES[dtype]
@@ -275,20 +259,14 @@ class TreeText(Expressions):
                 for test in tests:
                     writer.line(f"loma::narrow({since}, {until}, {self._test(test)});")
             case If(condition, then, other):
-                self._if(writer, strip(self.condition(condition)), then)
+                self._if(writer, c.text(self.condition(condition)), then)
                 if other:
                     with writer.block("else"):
                         self.nodes(writer, other)
             case Loop():
                 self._loop(writer, node)
-            case Blocks(first, last, count, size, body):
-                since, until, extent = self.local(first), self.local(last), self._ints(count)
-                step = self._ints(size)
-                head = f"int64_t {since} = 0; {since} == 0 || {since} < {extent}; {since} += {step}"
-                with writer.block(f"for ({head})"):
-                    text = f"std::min<int64_t>({extent}, {since} + {step})"
-                    writer.line(f"const int64_t {until} = {text};")
-                    self.nodes(writer, body)
+            case Blocks():
+                self._blocks(writer, node)
             case _:
                 self._vector_node(writer, node)
 
@@ -297,8 +275,7 @@ class TreeText(Expressions):
             case Groups(low, high, many, rest, body):
                 numbers = f"{many}" if rest is None else f"{many}, {rest}"
                 head = "[&](auto values_, const int64_t group_) LOMA_INLINE"
-                bounds = f"{self._ints(low)}, {self._ints(high)}"
-                with writer.block(f"loma::groups<{numbers}>({bounds}, {head}", ");"):
+                with writer.block(f"loma::groups<{numbers}>({self._ints(low, high)}, {head}", ");"):
                     writer.line("constexpr int many_ = values_;")
                     self.nodes(writer, body)
             case Each(counter, body):
@@ -313,8 +290,7 @@ class TreeText(Expressions):
                     start = f"loma::known_tiles<{TYPES[dtype]}, {rows}, {length}>({head}"
                 else:
                     types = f"{TYPES[dtype]}, many_" if grouped else TYPES[dtype]
-                    bounds = f"{self._ints(low)}, {self._ints(high)}"
-                    start = f"loma::tiles<{types}>({bounds}, {head}"
+                    start = f"loma::tiles<{types}>({self._ints(low, high)}, {head}"
                 with writer.block(start, ");"):
                     self.nodes(writer, body)
             case Lanes():
@@ -323,19 +299,19 @@ class TreeText(Expressions):
                 name, initial = self._locals[lanes.var.name], _initial(kind, dtype)
                 writer.line(f"loma::fill<{TYPES[dtype]}>({name}, vectors_, {initial});")
             case Fill(Index(Var() as base) as place, kind):
-                writer.line(f"{self._element(place)} = {_initial(kind, dtype_of(base))};")
+                writer.line(f"{c.text(self._element(place))} = {_initial(kind, dtype_of(base))};")
             case UpdateLanes(lanes, counter, value, load):
                 number, type_ = TYPES[lanes.dtype], INT if lanes.dtype == "int" else FLOAT
                 params = f"int lane_, int64_t {self.local(counter)}, {number} sum_"
                 where = f"{self._given(lanes)}, vectors_, tile_, count_"
                 head = f"loma::update<{number}>({where}, [&]({params}) LOMA_INLINE"
                 with writer.block(head, ");"), self._in_innermost():
-                    text = strip(self.value(value, type_))
-                    writer.line(_updated("set" if load else lanes.kind, "sum_", text, number))
+                    kind, total = "set" if load else lanes.kind, c.Token("sum_")
+                    writer.line(_updated(kind, total, self.value(value, type_), number))
                     writer.line("return sum_;")
             case Compare(lanes, position):
                 name, how = self._locals[lanes.var.name], _combine(lanes.kind)
-                where = "" if position is None else f"{self._offset(position)}, "
+                where = "" if position is None else f"{self._ints(position)}, "
                 if lanes.form == "row":
                     writer.line(f"{name}.take({where}{_better(lanes.kind)});")
                 elif lanes.form == "joint":
@@ -349,7 +325,7 @@ class TreeText(Expressions):
                 params = f"int64_t {self.local(counter)}, {stored} sum_"
                 head = f"loma::store<{TYPES[lanes.dtype]}>({found}, vectors_, tile_, count_, "
                 with writer.block(f"{head}[&]({params}) LOMA_INLINE", ");"):
-                    writer.line(f"{self._element(place)} = sum_;")
+                    writer.line(f"{c.text(self._element(place))} = sum_;")
             case Total(var, lanes):
                 number = "int64_t" if lanes.kind in POSITIONS else TYPES[lanes.dtype]
                 name, how = self._locals[lanes.var.name], _combine(lanes.kind)
@@ -368,9 +344,10 @@ class TreeText(Expressions):
                 raise AssertionError(node)
 
     def _store(self, store: Store) -> str:
-        place, value = store.place, strip(self.value(store.value, store.place.type))
+        place, value = store.place, self.value(store.value, store.place.type)
         if store.position is not None:
-            return f"{self.value(place)}.take({value}, {self._offset(store.position)});"
+            take = c.Member(self.value(place), "take")
+            return f"{c.text(c.Call(take, (value, self._int(store.position))))};"
         if isinstance(place, Var):
             return _updated(store.kind, self.value(place), value, _scalar(place.type))
         assert isinstance(place.base, Var)
@@ -385,14 +362,28 @@ class TreeText(Expressions):
         with writer.block(f"if ({condition})"):
             writer.extend(inside.lines)
 
+    def _blocks(self, writer: Writer, blocks: Blocks) -> None:
+        since, until = c.Token(self.local(blocks.first)), self.local(blocks.last)
+        extent, step = self._int(blocks.count), self._int(blocks.size)
+        is_first = c.Binary("==", since, c.number(0))
+        test = c.text(c.Binary("||", is_first, c.Binary("<", since, extent)))
+        rise = c.text(c.Binary("+=", since, step))
+        with writer.block(f"for (int64_t {since.text} = 0; {test}; {rise})"):
+            end = c.call("std::min<int64_t>", extent, c.Binary("+", since, step))
+            writer.line(f"const int64_t {until} = {c.item_text(end)};")
+            self.nodes(writer, blocks.body)
+
     def _loop(self, writer: Writer, loop: Loop) -> None:
-        name, low, high = self.local(loop.counter), self._ints(loop.low), self._ints(loop.high)
-        steps = f"int64_t {name} = {low}; {name} < {high}; ++{name}"
+        name, start = c.Token(self.local(loop.counter)), self._int(loop.low)
+        test = c.Binary("<", name, self._int(loop.high))
+        step: c.Expression = c.Unary("++", name)
         if loop.without is not None:
             begin, end = (self.value(var) for var in loop.without)
-            start = f"{begin} == {low} ? {end} : {low}"
-            step = f"{name} = {name} + 1 == {begin} ? {end} : {name} + 1"
-            steps = f"int64_t {name} = {start}; {name} < {high}; {step}"
+            following = c.Binary("+", name, c.number(1))
+            skip = c.Conditional(c.Binary("==", following, begin), end, following)
+            step = c.Binary("=", name, skip)
+            start = c.Conditional(c.Binary("==", begin, start), end, start)
+        steps = f"int64_t {name.text} = {c.item_text(start)}; {c.text(test)}; {c.text(step)}"
         if loop.role == "vector":
             writer.line("#pragma GCC ivdep")
         with writer.block(f"for ({steps})"), self._in_innermost(loop.role != "serial"):
@@ -405,7 +396,7 @@ class TreeText(Expressions):
         self._innermost = before
 
     def _test(self, test: Test) -> str:
-        return f"{self._ints(test.step)}, {self._offset(test.rest)}, {self._ints(test.size)}"
+        return self._ints(test.step, test.rest, test.size)
 
     def _lanes(self, lanes: Lanes) -> str:
         name, number, kind = self.local(lanes.var), TYPES[lanes.dtype], lanes.kind
@@ -448,11 +439,11 @@ def _scalar(type_: Type) -> str:
     return "int64_t" if type_ == INT else "real"
 
 
-def _updated(kind: Kind, place: str, value: str, number: str) -> str:
+def _updated(kind: Kind, place: c.Expression, value: c.Expression, number: str) -> str:
     """The statement that takes one more value into a running reduction."""
-    if kind in _UPDATE:
-        return _UPDATE[kind].format(place=place, value=value)
-    return f"{place} = loma::{kind}<{number}>({place}, {value});"
+    if kind not in _ASSIGNMENTS:
+        value = c.call(f"loma::{kind}<{number}>", place, value)
+    return f"{c.text(c.Binary(_ASSIGNMENTS.get(kind, '='), place, value))};"
 
 
 def _initial(kind: Kind, dtype: Element) -> str:

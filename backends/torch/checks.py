@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 
+from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext, HostWriter
-from loma.backends.cfamily.cpp import strip
 from loma.backends.cfamily.names import cpp_string
 from loma.backends.schedule.host import CheckOnce, CheckRange, CheckSome
 from loma.core.ir import Expr
@@ -16,39 +16,40 @@ def write_check(owner: HostWriter, check: CheckRange | CheckSome | CheckOnce) ->
     place = cpp_string(context.place(check.line))
     match check:
         case CheckRange():
-            some = "".join(f"{context.ints(extent)} > 0 && " for extent in check.needs)
-            writer.line(f"if ({some}{_range(context, check, place)};")
+            test, error = _range(context, check, place)
+            tests = [*context.positive(check.needs), test]
+            writer.line(f"if ({c.text(c.chain('&&', tests))}) {error};")
         case CheckSome(kind, own, reduced):
-            tests = "".join(f"{context.ints(extent)} > 0 && " for extent in own)
-            empty = " || ".join(f"{context.ints(extent)} == 0" for extent in reduced)
-            empty = f"({empty})" if tests and len(reduced) > 1 else empty
-            writer.line(f"if ({tests}{empty}) loma::empty_error({place}, {cpp_string(kind)});")
+            empty = c.chain("||", [c.Binary("==", context.ints(e), c.number(0)) for e in reduced])
+            test = c.chain("&&", [*context.positive(own), empty])
+            writer.line(f"if ({c.text(test)}) loma::empty_error({place}, {cpp_string(kind)});")
         case CheckOnce(needs=needs):
-            some = " && ".join(f"{context.ints(extent)} > 0" for extent in needs)
-            with writer.block(f"if ({some})" if some else ""):
+            some = context.positive(needs)
+            with writer.block(f"if ({c.text(c.chain('&&', some))})" if some else ""):
                 _write_once(owner, check, place)
 
 
-def _range(context: CppContext, check: CheckRange, place: str) -> str:
+def _range(context: CppContext, check: CheckRange, place: str) -> tuple[c.Expression, str]:
+    """When a subscript is outside, and the call that says so."""
     size = context.ints(check.size)
     text, tensor, dim = cpp_string(check.text), cpp_string(check.tensor), check.dim
     if check.extent is not None:
         extent = context.ints(check.extent)
-        return (
-            f"{extent} != {size}) loma::extent_error({place}, {text}, {strip(extent)}, {tensor}, "
-            f"{dim}, {strip(size)})"
-        )
-    interval, test = "loma::Interval(0)", f"{size} <= 0"
+        given = f"{place}, {text}, {c.item_text(extent)}, {tensor}, {dim}, {c.item_text(size)}"
+        return c.Binary("!=", extent, size), f"loma::extent_error({given})"
+    interval = c.call("loma::Interval", c.number(0))
+    test: c.Expression = c.Binary("<=", size, c.number(0))
     if check.rest is not None:
-        interval = f"loma::Interval({strip(context.ints(check.rest))})"
-        for coefficient, extent_ in check.terms or ():
-            interval += f".over({_ints(context, coefficient)}, {_ints(context, extent_)})"
-        test = f"!{interval}.inside({strip(size)})"
-    return f"{test}) loma::range_error({place}, {text}, {tensor}, {dim}, {strip(size)}, {interval})"
+        interval = c.call("loma::Interval", context.ints(check.rest))
+        for term in check.terms or ():
+            interval = c.Call(c.Member(interval, "over"), tuple(map(context.ints, term)))
+        test = c.Unary("!", c.Call(c.Member(interval, "inside"), (size,)))
+    given = c.list_text((size, interval))
+    return test, f"loma::range_error({place}, {text}, {tensor}, {dim}, {given})"
 
 
 def _ints(context: CppContext, expr: Expr) -> str:
-    return strip(context.ints(expr))
+    return c.item_text(context.ints(expr))
 
 
 def _write_once(owner: HostWriter, check: CheckOnce, place: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext
-from loma.backends.cfamily.cpp import strip
 from loma.backends.schedule.host import Arranged, Contract, Convolve
 from loma.backends.cfamily.writer import Writer
 from loma.core.ir import Expr, IntConst
@@ -51,8 +51,8 @@ def _matrix_product(equation: str, left: str, right: str) -> str:
 
 def _write_convolution(writer: Writer, context: CppContext, call: Convolve) -> None:
     def ints(values: Sequence[Expr], missing: int) -> str:
-        texts = [strip(context.ints(value)) for value in values]
-        return "{" + ", ".join([str(missing)] * (2 - len(texts)) + texts) + "}"
+        first = [c.number(missing)] * (2 - len(values))
+        return c.text(c.Braces("", (*first, *map(context.ints, values))))
 
     def arranged(part: Arranged) -> str:
         return f"{{{context.variable(part.tensor)}, {{{', '.join(map(str, part.order))}}}}}"
@@ -67,7 +67,7 @@ def _write_convolution(writer: Writer, context: CppContext, call: Convolve) -> N
         writer.line(f"loma::spread({image}, {first}, {second}, {geometry});")
         return
     operands = f"{first}, {second}" if call.spreads else f"{image}, {second}"
-    dims = ", ".join(strip(context.ints(dim)) for dim in call.dims)
+    dims = c.list_text(map(context.ints, call.dims))
     order = ", ".join(map(str, result.order))
     function = "spread_out" if call.spreads else "correlate"
     text = f"loma::{function}({operands}, {{{dims}}}, {{{order}}}, {geometry})"

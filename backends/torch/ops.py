@@ -1,6 +1,6 @@
 """The table of tensor operators as ATen calls: one row for every row of :data:`loma.core.ops.OPS`.
 
-A row's function gets the operator with its arguments already lowered, and gives a C++ expression.
+A row's function gets the operator with lowered arguments, and gives C++ that needs no parentheses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from loma.core.ir import FLOAT, Expr, Op, TensorType, Type
 class Lowered:
     """An operator whose arguments are C++ already.
 
-    ``args`` are the texts, ``ints`` turns an int expression to C++, ``place`` begins messages.
+    ``args`` are the texts as items of a list, of which those of tensors need no parentheses;
+    ``ints`` turns an int expression to an item, ``place`` begins messages.
     """
 
     op: Op
@@ -171,7 +172,7 @@ _EXTREMES = ("amax", "amin")
 def _reduction(name: str) -> Row:
     def emit(c: Lowered) -> str:
         dims = c.list("dims")
-        if dims == "{}":
+        if not _rank(c, "dims"):
             dims = "at::IntArrayRef()" if name in _EXTREMES else "at::OptionalIntArrayRef()"
         elif name not in _EXTREMES:
             dims = f"at::IntArrayRef({dims})"

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from loma import errors
+from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.source import environment
 from loma.backends.cfamily.context import CppContext, signature
-from loma.backends.cfamily.cpp import scalar_function_name, scalar_type, strip
+from loma.backends.cfamily.cpp import scalar_function_name, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.torch.statements import Statements
 from loma.backends.torch.tensors import Host
@@ -178,7 +179,7 @@ def _lower_function(function: Function, module: Module, memory: _Memory) -> str:
     changed = set(assigned(function.body, memory.functions))
     for param in function.params:
         if param.mode == "In" and memory.is_large(param.type) and param.name in changed:
-            given = f"{cpp_name(param.name)}_given_"
+            given = c.Token(f"{cpp_name(param.name)}_given_")
             statements_.declare(Var(param.name, param.type, param.span), given)
     statements_.block(function.body)
     memory.note(function, statements_.frame)
@@ -210,45 +211,48 @@ class ScalarExpressions(Host):
         super().__init__(context)
         self.memory = memory
 
-    def variable(self, var: Var) -> str:
-        return self.context.variable(var)
+    def variable(self, var: Var) -> c.Expression:
+        return c.Token(self.context.variable(var))
 
-    def index(self, read: Index) -> str:
+    def index(self, read: Index) -> c.Expression:
         base, (subscript,) = self.value(read.base), read.subscripts
-        return f"loma::at({base}, {strip(self.value(subscript, INT))}, {self.origin(read.span)})"
+        return c.call("loma::at", base, self.value(subscript, INT), *self.origin(read.span))
 
-    def member(self, member: Member) -> str:
-        return f"{self.value(member.base)}.{cpp_name(member.name)}"
+    def member(self, member: Member) -> c.Expression:
+        return c.Member(self.value(member.base), cpp_name(member.name))
 
-    def make_struct(self, make: MakeStruct) -> str:
+    def make_struct(self, make: MakeStruct) -> c.Expression:
         struct = next(s for s in self.module.structs if s.name == make.type.name)
-        values = [
-            strip(self.value(arg, type_))
+        values = tuple(
+            self.value(arg, type_)
             for arg, (_, type_) in zip(make.args, struct.members, strict=True)
-        ]
-        type_, given = f"{_struct_name(struct.name)}<real>", f"{{{', '.join(values)}}}"
+        )
+        type_ = f"{_struct_name(struct.name)}<real>"
         if self.memory.is_large(make.type):
-            return f"(*std::unique_ptr<{type_}>(new {type_}{given}))"
-        return f"{type_}{given}"
+            made = c.Unary("new", c.Braces(type_, values))
+            return c.Unary("*", c.call(f"std::unique_ptr<{type_}>", made))
+        return c.Braces(type_, values)
 
-    def _call(self, call: Call) -> str:
+    def _call(self, call: Call) -> c.Expression:
         function = self.callee(call)
         pairs = list(zip(call.args, function.params, strict=True))
         changed = {root(arg) for arg, param in pairs if param.mode == "Out"}
-        args: list[str] = []
+        args: list[c.Expression] = []
         for arg, param in pairs:
-            text = strip(self.value(arg, param.type))
+            value = self.value(arg, param.type)
             by_reference = param.mode == "In" and self.memory.is_large(param.type)
             if by_reference and changed & set(variables(arg)):
                 # the call changes what the struct may be a part of
-                text = f"*std::make_unique<{value_type(param.type, arg.span)}>({text})"
-            args.append(text)
-        text = f"{scalar_function_name(call.function)}<real>({', '.join(args)})"
-        return f"(*{text})" if self.memory.is_large(*function.results) else text
+                copy = f"std::make_unique<{value_type(param.type, arg.span)}>"
+                value = c.Unary("*", c.call(copy, value))
+            args.append(value)
+        found = c.call(f"{scalar_function_name(call.function)}<real>", *args)
+        return c.Unary("*", found) if self.memory.is_large(*function.results) else found
 
-    def origin(self, span: Span) -> str:
+    def origin(self, span: Span) -> tuple[c.Expression, ...]:
         """The last arguments of what can fail: the function and the line."""
-        return f"{cpp_string(self.context.function.name)}, {line_in_file(self.context.line(span))}"
+        name = c.Token(cpp_string(self.context.function.name))
+        return name, c.number(line_in_file(self.context.line(span)))
 
 
 class ScalarStatements(Statements):
@@ -256,19 +260,20 @@ class ScalarStatements(Statements):
 
     frame: Frame
 
-    def declare(self, target: Var, value: str) -> None:
-        """A variable, all zero where ``value`` is empty."""
+    def declare(self, target: Var, value: c.Expression | None = None) -> None:
+        """A variable, all zero without ``value``."""
         host, type_ = self.host, target.type
         assert isinstance(host, ScalarExpressions)
         self.declared.add(target.name)
-        name, spelled = host.variable(target), value_type(type_, target.span)
+        text = c.item_text(value) if value else ""
+        name, spelled = self.context.variable(target), value_type(type_, target.span)
         if isinstance(type_, ArrayType | StructType) and not self.frame.holds(
             host.memory.bytes(type_)
         ):
-            self.writer.line(f"const auto {name}_heap_ = std::make_unique<{spelled}>({value});")
+            self.writer.line(f"const auto {name}_heap_ = std::make_unique<{spelled}>({text});")
             self.writer.line(f"{spelled}& {name} = *{name}_heap_;")
         else:
-            self.writer.line(f"{spelled} {name}{f' = {value}' if value else '{}'};")
+            self.writer.line(f"{spelled} {name}{f' = {text}' if text else '{}'};")
 
     def block(self, block: tuple[Stmt, ...]) -> None:
         for stmt in block:
@@ -278,44 +283,45 @@ class ScalarStatements(Statements):
             self._statement(stmt)
 
     def _statement(self, stmt: Stmt) -> None:
-        host, line = self.host, self.writer.line
+        host = self.host
         assert isinstance(host, ScalarExpressions)
+        origin = host.origin(stmt.span)
         match stmt:
             case Declare(target, value):
-                self.declare(target, "" if value is None else strip(host.value(value, target.type)))
+                self.declare(target, None if value is None else host.value(value, target.type))
             case Assign(target, "=", value):
-                line(f"{host.value(target)} = {strip(host.value(value, target.type))};")
+                self._evaluate(c.Binary("=", host.value(target), host.value(value, target.type)))
             case Assign(target, _, value) | AtomicAdd(target, value):
                 self._add(target, value)
             case Zero(target):
                 place, type_ = host.value(target), target.type
                 if isinstance(type_, ArrayType | StructType):
                     unknown = isinstance(type_, ArrayType) and type_.size is None
-                    line(f"loma::{'clear' if unknown else 'zero'}({place});")
+                    self._evaluate(c.call(f"loma::{'clear' if unknown else 'zero'}", place))
                 else:
-                    line(f"{place} = {{}};")
+                    self._evaluate(c.Binary("=", place, c.Braces("", ())))
             case Push(stack, value):
                 assert isinstance(stack.type, StackType)
-                pushed = strip(host.value(value, stack.type.element))
-                capacity = "-1" if stack.type.capacity is None else str(stack.type.capacity)
-                line(f"loma::push({host.variable(stack)}, {pushed}, {capacity}, "
-                     f"{host.origin(stmt.span)});")  # fmt: skip
+                pushed = host.value(value, stack.type.element)
+                limit = c.number(-1 if stack.type.capacity is None else stack.type.capacity)
+                self._evaluate(c.call("loma::push", host.variable(stack), pushed, limit, *origin))
             case Pop(stack, target):
                 place = host.value(target)
-                line(f"loma::pop({place}, {host.variable(stack)}, {host.origin(stmt.span)});")
+                self._evaluate(c.call("loma::pop", place, host.variable(stack), *origin))
             case CallStmt(call):
                 self._check_apart(call, stmt.span)
-                line(f"{host.value(call)};")
+                self._evaluate(host.value(call))
             case Unpack(targets, call):
                 self._take_apart(targets, call)
             case Return(values):
                 results = self.context.function.results
-                texts = [strip(host.value(v, t)) for v, t in zip(values, results, strict=True)]
+                items = [host.value(v, t) for v, t in zip(values, results, strict=True)]
                 if host.memory.is_large(*results):
                     made = _result(self.context.function, host.memory)[0]
-                    line(f"return std::make_unique<{made}>({', '.join(texts)});")
+                    found: c.Expression = c.call(f"std::make_unique<{made}>", *items)
                 else:
-                    line(f"return {texts[0] if len(texts) == 1 else '{' + ', '.join(texts) + '}'};")
+                    found = items[0] if len(items) == 1 else c.Braces("", tuple(items))
+                self.writer.line(f"return {c.text(found)};")
             case If(condition, then, other):
                 rest = (lambda: self.block(other)) if other else None
                 self.branch(condition, lambda: self.block(then), rest)
@@ -333,20 +339,23 @@ class ScalarStatements(Statements):
         host = self.host
         assert isinstance(host, ScalarExpressions)
         for first, second, meet in meetings(call, host.callee(call), host.memory.structs):
-            numbers = f"{first + 1}, {second + 1}, {host.origin(span)}"
-            self.writer.line(f"loma::apart({host.condition(meet)}, {numbers});")
+            given = c.number(first + 1), c.number(second + 1), *host.origin(span)
+            self._evaluate(c.call("loma::apart", host.condition(meet), *given))
 
     def _add(self, target: Expr, value: Expr) -> None:
         place = self.host.value(target)
         if target.type == INT and value.type == FLOAT:
-            text = f"static_cast<int64_t>({place} + {self.host.value(value, FLOAT)})"
-            self.writer.line(f"{place} = {text};")
+            total = c.Binary("+", place, self.host.value(value, FLOAT))
+            self._evaluate(c.Binary("=", place, c.call("static_cast<int64_t>", total)))
         else:
-            self.writer.line(f"{place} += {strip(self.host.value(value, target.type))};")
+            self._evaluate(c.Binary("+=", place, self.host.value(value, target.type)))
 
     def _take_apart(self, targets: tuple[Var, ...], call: Call) -> None:
         for target in targets:
             if target.name not in self.declared:
-                self.declare(target, "")
-        names = ", ".join(self.host.variable(target) for target in targets)
-        self.writer.line(f"std::tie({names}) = {self.host.value(call)};")
+                self.declare(target)
+        places = c.call("std::tie", *map(self.host.variable, targets))
+        self._evaluate(c.Binary("=", places, self.host.value(call)))
+
+    def _evaluate(self, expr: c.Expression) -> None:
+        self.writer.line(f"{c.text(expr)};")

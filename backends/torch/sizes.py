@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma import errors
+from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.names import cpp_string
 from loma.core.ir import Binary, Builtin, Expr, IntConst, Select, Unary, Var
 from loma.core.printer import print_expr
@@ -15,6 +16,7 @@ from loma.errors.spans import line_in_file
 _FUNCTIONS = {"//": "loma::floor_div", "%": "loma::floor_mod", "/": "loma::trunc_div"}
 _BUILTINS = {"max": "loma::larger", "min": "loma::smaller"}
 _LOGIC = {"and": "&&", "or": "||"}
+_ZERO = c.number(0)
 
 
 def dim_row(expr: Expr, slots: Mapping[str, int], function: str) -> str:
@@ -26,7 +28,7 @@ def dim_row(expr: Expr, slots: Mapping[str, int], function: str) -> str:
     value = constant(expr)
     if value is not None:
         return f"{{loma::Dim::Rule::Constant, {value}, nullptr, nullptr, {text}}}"
-    return f"LOMA_SIZE(({_Size(slots, function).cpp(expr)}), {text})"
+    return f"LOMA_SIZE(({c.text(_Size(slots, function).cpp(expr))}), {text})"
 
 
 def bind_row(expr: Expr, binding: Binding, slot: int) -> str:
@@ -43,36 +45,38 @@ class _Size:
     slots: Mapping[str, int]
     function: str
 
-    def cpp(self, expr: Expr) -> str:
+    def cpp(self, expr: Expr) -> c.Expression:
         match expr:
             case IntConst(value):
-                return str(value)
+                return c.number(value)
             case Var(name):
-                return f"v[{self.slots[name]}]"
+                return c.Subscript(c.Token("v"), c.number(self.slots[name]))
             case Unary("-", operand):
-                return f"({self.cpp(IntConst(0))} - {self.cpp(operand)})"
+                return c.Binary("-", _ZERO, self.cpp(operand))
             case Unary("not", operand):
-                return f"({self.cpp(operand)} == 0)"
+                return c.Binary("==", self.cpp(operand), _ZERO)
             case Binary("//" | "%" | "/" as op, left, right):
-                return f"{_FUNCTIONS[op]}({self.slot(left)}, {self.slot(right)})"
+                return c.call(_FUNCTIONS[op], self.slot(left), self.slot(right))
             case Binary("and" | "or" as op, left, right):
-                return f"({self.cpp(left)} != 0 {_LOGIC[op]} {self.cpp(right)} != 0)"
+                return c.Binary(_LOGIC[op], self.condition(left), self.condition(right))
             case Binary(op, left, right):
-                return f"({self.cpp(left)} {op} {self.cpp(right)})"
+                return c.Binary(op, self.cpp(left), self.cpp(right))
             case Builtin("max" | "min" as name, (left, right)):
-                return f"{_BUILTINS[name]}({self.slot(left)}, {self.slot(right)})"
+                return c.call(_BUILTINS[name], self.slot(left), self.slot(right))
             case Builtin("len", args):
                 line = f"line {line_in_file(expr.span.line)}: " if expr.span.line else ""
                 what = cpp_string(f"{self.function}: {line}the step of a range is 0")
-                return f"loma::range_size({', '.join(map(self.slot, args))}, {what})"
+                return c.call("loma::range_size", *map(self.slot, args), c.Token(what))
             case Select(cond, then, other):
-                chosen = f"{self.slot(then)} : {self.slot(other)}"
-                return f"({self.cpp(cond)} != 0 ? {chosen})"
+                return c.Conditional(self.condition(cond), self.slot(then), self.slot(other))
             case _:
                 raise errors.BackendLacksOperator(
                     f"the libtorch backend cannot compute the size {print_expr(expr)}", expr.span
                 )
 
-    def slot(self, expr: Expr) -> str:
+    def condition(self, expr: Expr) -> c.Expression:
+        return c.Binary("!=", self.cpp(expr), _ZERO)
+
+    def slot(self, expr: Expr) -> c.Expression:
         """The expression in the type of a slot, so that overloads match."""
-        return f"std::decay_t<decltype(*v)>({self.cpp(expr)})"
+        return c.call("std::decay_t<decltype(*v)>", self.cpp(expr))

@@ -7,12 +7,11 @@ from typing import assert_never
 
 from loma import errors
 from loma.backends.torch import checks, libraries
+from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.comments import statement_text
 from loma.backends.cfamily.context import CppContext, data
+from loma.backends.cfamily.cpp import element_type, scalar_type
 from loma.backends.cfamily.device import Device
-from loma.backends.cfamily.cpp import (
-    body_name, element_type, scalar_function_name, scalar_type, strip,
-)  # fmt: skip
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.torch.tensors import Host
 from loma.backends.torch.timing import Probes, timed, timed_kernel, timed_tiles
@@ -25,7 +24,7 @@ from loma.backends.cfamily.writer import Writer
 from loma.core import sizes
 from loma.core.ir import (
     INT, Assign, CallStmt, Declare, Expr, For, If, Index, IntConst, Member, Return, Stmt,
-    TensorType, Type, Unpack, Var, While, Zero, is_tensor_function,
+    TensorType, Type, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.core.printer import print_type
 from loma.errors.spans import line_in_file
@@ -82,12 +81,13 @@ class Statements:
                 writer.declare(f"const at::Tensor {context.variable(var)} = {text};")
             case Hold(var, value):
                 ctype = scalar_type(var.type, value.span)
-                writer.declare(f"const {ctype} {context.variable(var)} = {self.host.value(value)};")
+                text = c.item_text(self.host.value(value))
+                writer.declare(f"const {ctype} {context.variable(var)} = {text};")
             case Later(var, body, value):
                 name, type_ = context.variable(var), scalar_type(var.type, value.span)
                 with writer.block(f"const auto {name} = [&]() -> {type_}", ";"):
                     self.nodes(body)
-                    writer.line(f"return {strip(self.host.value(value))};")
+                    writer.line(f"return {c.text(self.host.value(value))};")
                 self.host.later.add(var.name)
             case CheckRange() | CheckSome() | CheckOnce():
                 checks.write_check(self, node)
@@ -170,7 +170,7 @@ class Statements:
         private = context.kernel is not None and var.name in context.kernel.private
         if private or context.looked_up is not None:
             dims = (var.type.dims or ()) if private else context.dims(var)
-            count = strip(context.ints(sizes.product(dims)))
+            count = c.item_text(context.ints(sizes.product(dims)))
             pointer = name
             if context.looked_up is not None:
                 pointer = f"{name}_data_"
@@ -186,7 +186,7 @@ class Statements:
     def branch(
         self, condition: Expr, then: Callable[[], None], other: Callable[[], None] | None
     ) -> None:
-        with self.writer.block(f"if ({strip(self.host.condition(condition))})"):
+        with self.writer.block(f"if ({c.text(self.host.condition(condition))})"):
             then()
         if other is not None:
             with self.writer.block("else"):
@@ -194,18 +194,18 @@ class Statements:
 
     def count(self, stmt: For, extent: Expr, body: Callable[[], None]) -> None:
         name = cpp_name(stmt.counter)
-        text = strip(self.host.value(extent, INT))
+        value = self.host.value(extent, INT)
         is_size = isinstance(extent, Var) and extent.name in self.context.sizes
         if not is_size and not isinstance(extent, IntConst):
             count = self.context.temporary("count")
-            self.writer.line(f"const int64_t {count} = {text};")
-            text = count
-        head = (
-            f"for (int64_t {name} = {text} - 1; {name} >= 0; --{name})"
-            if stmt.backwards
-            else f"for (int64_t {name} = 0; {name} < {text}; ++{name})"
-        )
-        with self.writer.block(head):
+            self.writer.line(f"const int64_t {count} = {c.item_text(value)};")
+            value = c.Token(count)
+        if stmt.backwards:
+            last = c.text(c.Binary("-", value, c.number(1)))
+            head = f"int64_t {name} = {last}; {name} >= 0; --{name}"
+        else:
+            head = f"int64_t {name} = 0; {name} < {c.text(value)}; ++{name}"
+        with self.writer.block(f"for ({head})"):
             body()
 
     def repeat(self, stmt: While, condition: Expr, body: Callable[[], None]) -> None:
@@ -214,7 +214,7 @@ class Statements:
         function = self.context.function
         name = cpp_string(function.primal or function.name)
         self.writer.line(f"int64_t {count} = 0;")
-        with self.writer.block(f"while ({strip(self.host.condition(condition))})"):
+        with self.writer.block(f"while ({c.text(self.host.condition(condition))})"):
             self.writer.line(
                 f"if ({count}++ == {stmt.max_iter}) "
                 f"loma::while_error({name}, {line}, {stmt.max_iter});"
@@ -250,10 +250,7 @@ class Statements:
             case Zero(Var() as target):
                 self.writer.line(f"{self.context.variable(target)} = 0;")
             case CallStmt(call):
-                callee = self.host.callee(call)
-                is_tensor = is_tensor_function(callee)
-                name = (body_name if is_tensor else scalar_function_name)(callee.name)
-                self.writer.line(f"{name}<real>({self.host.arguments(call)});")
+                self.writer.line(f"{c.text(self.host.value(call))};")
             case Return(values):
                 self._return(values)
             case _:
@@ -268,7 +265,7 @@ class Statements:
             self.writer.line(f"at::Tensor {name} = {self._checked(target, value)};")
             return
         ctype = scalar_type(target.type, target.span)
-        text = "0" if value is None else strip(self.host.value(value, target.type))
+        text = "0" if value is None else c.item_text(self.host.value(value, target.type))
         self.writer.line(f"{ctype} {name} = {text};")
 
     def _checked(self, target: Var, value: Expr) -> str:
@@ -292,7 +289,7 @@ class Statements:
             )
         name = self.context.variable(target)
         if not isinstance(target.type, TensorType):
-            text = strip(self.host.value(value, target.type))
+            text = c.item_text(self.host.value(value, target.type))
             self.writer.line(f"{name} {stmt.op} {text};")
         elif stmt.op == "=":
             self.writer.line(f"{name} = {self._checked(target, value)};")
@@ -310,13 +307,8 @@ class Statements:
                 self.declared.add(target.name)
                 writer.line(f"{context.ctype(target.type, target.span)} "
                             f"{context.variable(target)}{{}};")  # fmt: skip
-        callee = self.host.callee(stmt.call)
-        if is_tensor_function(callee):
-            call = f"{body_name(callee.name)}<real>({self.host.arguments(stmt.call)})"
-        else:
-            call = self.host.value(stmt.call)
         with writer.block():
-            writer.line(f"auto results_ = {call};")
+            writer.line(f"auto results_ = {c.item_text(self.host.value(stmt.call))};")
             roots = {arg.name for arg in stmt.call.args if isinstance(arg, Var)} | {
                 target.name for target in stmt.targets
             }
@@ -340,7 +332,7 @@ class Statements:
         texts = []
         for k, (value, type_) in enumerate(zip(values, results, strict=True)):
             if not isinstance(type_, TensorType):
-                texts.append(strip(self.host.value(value, type_)))
+                texts.append(c.item_text(self.host.value(value, type_)))
                 continue
             text = self.host.tensor(value)
             if not _same_dims(type_, value.type):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from loma import errors
 from loma.backends.torch import ops
+from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.cpp import (
-    Expressions, body_name, element_type, scalar_type, strip, value_type,
+    Expressions, body_name, element_type, scalar_type, value_type,
 )  # fmt: skip
 from loma.backends.cfamily.names import cpp_string
 from loma.core import sizes
@@ -38,67 +39,56 @@ class Host(Expressions):
 
     # --------------------------------------------------------------------------------- scalars
 
-    def variable(self, var: Var) -> str:
-        if isinstance(var.type, TensorType):
-            return self.tensor(var)
+    def variable(self, var: Var) -> c.Expression:
         scalar_type(var.type, var.span)
-        name = self.context.variable(var)
-        return f"{name}()" if var.name in self.later else name
+        name = c.Token(self.context.variable(var))
+        return c.Call(name) if var.name in self.later else name
 
-    def index(self, read: Index) -> str:
+    def index(self, read: Index) -> c.Expression:
         if not isinstance(read.base.type, TensorType):
             scalar_type(read.base.type, read.span)
         assert isinstance(read.base.type, TensorType)
-        base = self.tensor(read.base)
+        base = c.Token(self.tensor(read.base))
         number, value = element_type(read.base.type), value_type(read.base.type)
         if read.subscripts:
-            subscripts = ", ".join(strip(self.value(s, INT)) for s in read.subscripts)
-            place = cpp_string(self.context.place(self.context.line(read.span)))
+            subscripts = c.Braces("", tuple(self.value(s, INT) for s in read.subscripts))
             name = self.context.show(read.base) if isinstance(read.base, Var) else "the value"
-            text = f"loma::element<{number}>({base}, {{{subscripts}}}, {place}, {cpp_string(name)})"
+            texts = (c.Token(cpp_string(text)) for text in (self.place(read.span), name))
+            found = c.call(f"loma::element<{number}>", base, subscripts, *texts)
         else:
-            text = f"loma::item<{number}>({base})"
+            found = c.call(f"loma::item<{number}>", base)
         # Sums of C++'s own bool would have 32 bits.
-        return text if value == number else f"{value}({text})"
+        return found if value == number else c.call(value, found)
 
-    def zero_pad(self, pad: ZeroPad) -> str:
-        base = self.tensor(pad.read.base)
-        tests = " && ".join(
-            f"{self.value(s, INT)} >= 0 && {self.value(s, INT)} < {base}.size({k})"
-            for k, s in enumerate(pad.read.subscripts)
-        )
+    def zero_pad(self, pad: ZeroPad) -> c.Expression:
+        base, tests = c.Token(self.tensor(pad.read.base)), []
+        for k, subscript in enumerate(pad.read.subscripts):
+            found, size = self.value(subscript, INT), c.Call(c.Member(base, "size"), (c.number(k),))
+            tests += [c.Binary(">=", found, c.number(0)), c.Binary("<", found, size)]
         zero = self.value(IntConst(0), pad.type)
-        return f"({tests} ? {self.index(pad.read)} : {zero})"
+        return c.Conditional(c.chain("&&", tests), self.index(pad.read), zero)
 
-    def reduce(self, reduce: Reduce) -> str:
+    def reduce(self, reduce: Reduce) -> c.Expression:
         raise AssertionError("lowering has made loops of it")
 
-    def tensor_call(self, call: Call) -> str:
-        return f"{body_name(call.function)}<real>({self.arguments(call)})"
+    def tensor_call(self, call: Call) -> c.Expression:
+        return c.call(f"{body_name(call.function)}<real>", *self.arguments(call))
 
     # --------------------------------------------------------------------------------- tensors
 
-    def arguments(self, call: Call) -> str:
-        params = self.callee(call).params
-        texts = []
-        for arg, param in zip(call.args, params, strict=True):
-            if isinstance(param.type, TensorType):
-                texts.append(self.tensor(arg))
-            elif param.mode == "Out" and isinstance(arg, Var):
-                texts.append(self.context.variable(arg))
-            else:
-                texts.append(strip(self.value(arg, param.type)))
-        return ", ".join(texts)
+    def _value(self, expr: Expr) -> c.Expression:
+        is_tensor = isinstance(expr.type, TensorType)
+        return c.Token(self.tensor(expr)) if is_tensor else super()._value(expr)
 
     def tensor(self, expr: Expr) -> str:
-        """A tensor expression as C++."""
+        """A tensor expression as C++ that needs no parentheses."""
         match expr:
             case Var():
                 return self.context.variable(expr)
             case NoDiff(operand):
                 return self.tensor(operand)
             case Call():
-                return self.tensor_call(expr)
+                return c.text(self.tensor_call(expr))
             case Op():
                 return self._operator(expr)
             case _:
@@ -129,11 +119,11 @@ class Host(Expressions):
     def _lowered(self, op: Op) -> ops.Lowered:
         args = tuple(
             self._operand(op, arg) if isinstance(arg.type, TensorType)
-            else strip(self.value(arg))
+            else c.item_text(self.value(arg))
             for arg in op.args
         )  # fmt: skip
         place = self.context.place(self.context.line(op.span))
-        return ops.Lowered(op, args, lambda e: strip(self.value(e, INT)), place)
+        return ops.Lowered(op, args, lambda e: c.item_text(self.value(e, INT)), place)
 
     def added(self, target: Var, value: Expr) -> str:
         """A call that adds a tensor to a variable of its sizes: only to a part of it where the rest
@@ -153,7 +143,7 @@ class Host(Expressions):
 
     def shape(self, type_: TensorType) -> str:
         dims = type_.dims or ()
-        return f"{{{', '.join(strip(self.value(dim, INT)) for dim in dims)}}}"
+        return c.text(c.Braces("", tuple(self.value(dim, INT) for dim in dims)))
 
     def allocate(self, type_: TensorType, function: str) -> str:
         """``loma::zeros`` or ``loma::empty`` of a type."""

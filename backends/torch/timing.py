@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from loma.backends.kernels.cost import Cost, cost_of, is_work
 from loma.backends.kernels.ir import Kernel, Tiled
+from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext
-from loma.backends.cfamily.cpp import strip
 from loma.backends.cfamily.names import cpp_string
 from loma.backends.cfamily.writer import Writer
 from loma.core.effects import declared
@@ -144,12 +144,13 @@ def _write_work(
                                                                       cost.flops)):  # fmt: skip
         writer.line(f"{name}.unknown_work();")
         return
-    writer.line(f"{name}.work({_bytes(context, cost)}, {strip(context.ints(cost.flops))});")
+    writer.line(f"{name}.work({_bytes(context, cost)}, {c.item_text(context.ints(cost.flops))});")
 
 
 def _bytes(context: CppContext, cost: Cost) -> str:
-    terms = [f"{_WIDTHS[element]} * {context.ints(count)}" for element, count in cost.moved.items()]
-    return " + ".join(terms) or "0"
+    moved = cost.moved.items()
+    terms = [c.Binary("*", c.Token(_WIDTHS[e]), context.ints(count)) for e, count in moved]
+    return c.item_text(c.chain("+", terms or [c.number(0)]))
 
 
 def _in_scope(function: Function) -> set[str]:

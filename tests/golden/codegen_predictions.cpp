@@ -23,22 +23,22 @@ static __attribute__((noinline)) void predictions__loop1(
             loma::Lanes<real> sums_[vectors_];
             if (first_ == 0) loma::fill<real>(sums_, vectors_, real(0));
             if (first_ > 0) {
-              const int64_t at1_ = ((I * O) * R) * b + (O * R) * i + O * r;
+              const int64_t at1_ = I * O * R * b + O * R * i + O * r;
               loma::update<real>(sums_, vectors_, tile_, count_, [&](int lane_, int64_t o, real sum_) LOMA_INLINE {
                 sum_ = U_data_[at1_ + o];
                 return sum_;
               });
             }
             for (int64_t k = first_; k < last_; ++k) {
-              const int64_t at2_ = ((K * O) * R) * i + (K * O) * r + O * k;
-              const int64_t at3_ = (K * R) * b + K * r + k;
+              const int64_t at2_ = K * O * R * i + K * O * r + O * k;
+              const int64_t at3_ = K * R * b + K * r + k;
               const real v4_ = X_data_[at3_];
               loma::update<real>(sums_, vectors_, tile_, count_, [&](int lane_, int64_t o, real sum_) LOMA_INLINE {
                 sum_ += packed1__data_[at2_ + o] * v4_;
                 return sum_;
               });
             }
-            const int64_t at5_ = ((I * O) * R) * b + (O * R) * i + O * r;
+            const int64_t at5_ = I * O * R * b + O * R * i + O * r;
             loma::store<real>(sums_, vectors_, tile_, count_, [&](int64_t o, real sum_) LOMA_INLINE {
               U_data_[at5_ + o] = sum_;
             });
@@ -66,7 +66,7 @@ static at::Tensor predictions__body(const at::Tensor& W_in_, const at::Tensor& X
   {
     U = loma::empty({B, I, R, O}, loma::options<real>());
     const at::Tensor packed1_ = W.permute({0, 1, 3, 2}).contiguous();
-    loma::parallel(B * loma::floordiv((R + loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O)))) - 1, loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O)))), ((I * K) * O) * R, [&](int64_t begin_, int64_t end_) {
+    loma::parallel(B * loma::floordiv(R + loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O))) - 1, loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O)))), I * K * O * R, [&](int64_t begin_, int64_t end_) {
       predictions__loop1<real>(U.template mutable_data_ptr<real>(), X.template const_data_ptr<real>(), packed1_.template const_data_ptr<real>(), B, I, R, O, K, begin_, end_);
     });
   }

@@ -21,7 +21,7 @@ static __attribute__((noinline)) void blur__loop1(
           loma::Lanes<real> sums_[vectors_];
           if (first_ == 0) loma::fill<real>(sums_, vectors_, real(0));
           if (first_ > 0) {
-            const int64_t at1_ = (H * W) * b + W * h;
+            const int64_t at1_ = H * W * b + W * h;
             loma::update<real>(sums_, vectors_, tile_, count_, [&](int lane_, int64_t w, real sum_) LOMA_INLINE {
               sum_ = Z_data_[at1_ + w];
               return sum_;
@@ -29,8 +29,8 @@ static __attribute__((noinline)) void blur__loop1(
           }
           for (int64_t p = first_; p < last_; ++p) {
             for (int64_t q = 0; q < 3; ++q) {
-              const int64_t at2_ = (H * W) * b + W * h + W * p + q + (-W) - 1;
-              const int64_t at3_ = ((3 * H) * W) * p + (H * W) * q + W * h;
+              const int64_t at2_ = H * W * b + W * h + W * p + q + (-W - 1);
+              const int64_t at3_ = 3 * H * W * p + H * W * q + W * h;
               loma::Stretch inside1_(tile_, count_);
               inside1_.narrow(0, h + p - 1, H);
               inside1_.narrow(1, q - 1, W);
@@ -48,7 +48,7 @@ static __attribute__((noinline)) void blur__loop1(
               }
             }
           }
-          const int64_t at4_ = (H * W) * b + W * h;
+          const int64_t at4_ = H * W * b + W * h;
           loma::store<real>(sums_, vectors_, tile_, count_, [&](int64_t w, real sum_) LOMA_INLINE {
             Z_data_[at4_ + w] = sum_;
           });
@@ -69,7 +69,7 @@ static at::Tensor blur__body(const at::Tensor& X_in_, const at::Tensor& K_in_) {
   at::Tensor Z;
   // line 4: Z[b, h, w] += zero_pad(X[b, h + p - 1, w + q - 1]) * K[p, q, h, w]
   Z = loma::empty({B, H, W}, loma::options<real>());
-  loma::parallel(B * loma::floordiv((H + loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W)))) - 1, loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W)))), (9 * H) * W, [&](int64_t begin_, int64_t end_) {
+  loma::parallel(B * loma::floordiv(H + loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W))) - 1, loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W)))), 9 * H * W, [&](int64_t begin_, int64_t end_) {
     blur__loop1<real>(Z.template mutable_data_ptr<real>(), X.template const_data_ptr<real>(), K.template const_data_ptr<real>(), B, H, W, begin_, end_);
   });
   return Z;

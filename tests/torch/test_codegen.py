@@ -293,5 +293,5 @@ def test_padded_reads_stay_behind_their_test() -> None:
         "    y[i] += zero_pad(x[i + p]) * w[p] + zero_pad(x[3 - i])\n"
         "    return y\n"
     )
-    assert "sum_ += (x_data_[i + p] * w_data_[p]) + x_data_[at" in text
+    assert "sum_ += x_data_[i + p] * w_data_[p] + x_data_[at" in text
     assert " = x_data_[" not in text
