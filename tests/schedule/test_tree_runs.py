@@ -63,6 +63,12 @@ def test_all_programs() -> None:
 
 
 @pytest.mark.full
+def test_known_sizes() -> None:
+    for name, text in [*SCHEDULE_CASES.items(), *tensor_programs()]:
+        run_program(text, name, _known(name, text), tries=2, specialised=True)
+
+
+@pytest.mark.full
 def test_short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops are cut into pieces that are longer than the sizes of these tests: not here."""
     monkeypatch.setattr(index_statements, "_chunk", lambda _: 3)

@@ -11,12 +11,12 @@ import numpy as np
 from oracle import plain
 from trees import tree_of
 
-from loma import pipeline
+from loma import passes, pipeline
 from loma.backends.interpreter import Interpreter
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.lowered import LoweredInterpreter
-from loma.core.ir import Function, IntType, Module, TensorType, is_tensor_function
+from loma.core.ir import Function, IntType, Module, TensorType, Var, is_tensor_function
 from loma.core.sizes import bindings
 from loma.core.walk import aggregates
 
@@ -55,6 +55,18 @@ def lowered(module: Module, seed: int = 0) -> LoweredInterpreter:
     return LoweredInterpreter(module, lambda function: tree_of(function, module), seed)
 
 
+def for_sizes(module: Module, function: Function, args: list[Any]) -> Module:
+    """The function, and what it calls, for the sizes and ints of a call."""
+    values: dict[str, int] = {}
+    for param, arg in zip(function.params, args, strict=True):
+        if isinstance(param.type, IntType):
+            values[param.name] = int(arg)
+        elif isinstance(param.type, TensorType) and param.type.dims is not None:
+            sizes = zip(param.type.dims, np.shape(arg), strict=False)
+            values |= {dim.name: size for dim, size in sizes if isinstance(dim, Var)}
+    return passes.optimise(pipeline.known_sizes(module, function.name, values))
+
+
 def compare(interpreter: Interpreter, trees: Interpreter, name: str, args: list[Any]) -> bool:
     """Whether the function takes the arguments; what it gives must be the same with trees."""
     try:
@@ -81,10 +93,15 @@ def _same(found: Any, expected: Any) -> bool:
 
 
 def run_program(
-    text: str, name: str, known: Mapping[str, Any] | None = None, tries: int = 4
+    text: str,
+    name: str,
+    known: Mapping[str, Any] | None = None,
+    tries: int = 4,
+    specialised: bool = False,
 ) -> dict[str, int]:
     """Runs all tensor functions of a program, and of its derivatives, with random arguments.
-    ``known`` are the arguments of one of them. How often each function has taken them."""
+    ``known`` are the arguments of one of them; ``specialised``: each call runs what is made for its
+    sizes. How often each function has taken its arguments."""
     module = pipeline.program(text, name).module
     rng = random.Random(zlib.crc32(text.encode()))
     interpreter, trees = Interpreter(module), lowered(module, rng.randrange(1 << 30))
@@ -98,5 +115,8 @@ def run_program(
                 args = arguments(function, given, rng)
             except ValueError:  # there are no such sizes
                 continue
+            if specialised:
+                own = for_sizes(module, function, args)
+                interpreter, trees = Interpreter(own), lowered(own)
             taken[function.name] += compare(interpreter, trees, function.name, args)
     return taken
