@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from loma.backends.cfamily.device import Device
 from loma.backends.openmp.index_statements import library_call
-from loma.backends.openmp.launches import write_launch, write_stream
+from loma.backends.openmp.launches import write
 from loma.backends.openmp.lower import lower
-from loma.backends.openmp.print import write_tree
 
-CPU = Device("cpu", library_call, lower, write_tree, write_launch, write_stream)
+CPU = Device("cpu", library_call, lower, write)

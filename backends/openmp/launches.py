@@ -1,28 +1,79 @@
-"""Fused kernels as C++: one parallel loop, its private tensors in a workspace of the thread.
+"""What the CPU runs as C++: loops, kernels, tiles, serial loops.
 
-The statements inside are written as anywhere else; their loops run on the thread that has the
-iteration. Only when there are fewer iterations than threads, the iterations run one after the other
-and the loops inside them are parallel: no result depends on which of both it was.
+A kernel is one parallel loop, its private tensors in a workspace of the thread. The statements
+inside are written as anywhere else; their loops run on the thread that has the iteration. Only when
+there are fewer iterations than threads, the iterations run one after the other and the loops inside
+them are parallel: no result depends on which of both it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from loma.backends.cfamily import expressions as c
-from loma.backends.cfamily.context import CppContext, HostWriter
+from loma.backends.cfamily.context import CppContext, HostWriter, data
 from loma.backends.schedule.context import KernelScope
 from loma.backends.cfamily.cpp import ELEMENTS, element_type, scalar_type
 from loma.backends.cfamily.names import cpp_name, local_name
-from loma.backends.schedule.host import Buffer, Bytes, Launch, Piece, Stream
+from loma.backends.cfamily.device import DeviceNode
+from loma.backends.cfamily.writer import Writer
+from loma.backends.openmp.print import write_tree
+from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Piece, Serial, Stream
+from loma.backends.schedule.ir import InPlace, Parallel
 from loma.core import sizes
-from loma.core.ir import Stmt, TensorType
+from loma.core.ir import Stmt, TensorType, Var
 from loma.core.walk import statements
 from loma.errors.spans import line_in_file
 
 
-def write_launch(owner: HostWriter, launch: Launch) -> None:
-    """Writes a kernel where ``owner`` stands."""
+def write(owner: HostWriter, node: DeviceNode) -> None:
+    """Writes a node where ``owner`` stands."""
+    match node:
+        case Parallel() | InPlace():
+            write_tree(owner.writer, owner.context, node)
+        case Launch():
+            _write_launch(owner, node)
+        case Stream():
+            _write_stream(owner, node)
+        case Serial():
+            _write_serial(owner, node)
+        case Clear(var):
+            _write_zeros(owner, var)
+        case _:
+            assert_never(node)
+
+
+def _write_serial(owner: HostWriter, node: Serial) -> None:
+    context, writer = owner.context, owner.writer
+    used: dict[str, tuple[str, Var]] = {}
+    context.looked_up, owner.writer = used, Writer()
+    owner.nodes(node.body)
+    inside, owner.writer = owner.writer, writer
+    context.looked_up = None
+    with writer.block():
+        for base, (pointer, tensor) in used.items():
+            assert isinstance(tensor.type, TensorType)
+            element = element_type(tensor.type)
+            const, access = ("", "mutable") if base in node.writes else ("const ", "const")
+            text = data(context, tensor, f"{access}_data_ptr<{element}>")
+            writer.line(f"{const}{element}* const {pointer} = {text};")
+        writer.extend(inside.lines)
+
+
+def _write_zeros(owner: HostWriter, var: Var) -> None:
+    """Fills a tensor by its pointer."""
+    context = owner.context
+    assert isinstance(var.type, TensorType)
+    pointer, dims = context.variable(var), var.type.dims or ()
+    if context.looked_up is not None:
+        pointer, dims = f"{pointer}_data_", context.dims(var)
+        context.looked_up[var.name] = (pointer, var)
+    count = c.item_text(context.ints(sizes.product(dims)))
+    owner.writer.line(f"std::fill_n({pointer}, {count}, {element_type(var.type)}(0));")
+
+
+def _write_launch(owner: HostWriter, launch: Launch) -> None:
     context, writer, kernel = owner.context, owner.writer, launch.kernel
     writer.comment(f"kernel over {kernel.axis.name}{_lines(kernel.source)}")
     private = {buffer.var.name for buffer in launch.buffers}
@@ -69,16 +120,15 @@ def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
         assert isinstance(tensor.type, TensorType)
         element, whole = element_type(tensor.type), context.variable(tensor)
         const, access = ("", "mutable") if tensor.name in launch.writes else ("const ", "const")
-        data = c.Token(f"{whole}.template {access}_data_ptr<{element}>()")
-        start = c.Binary("+", data, c.Binary("*", first, context.ints(piece.stride)))
+        memory = c.Token(f"{whole}.template {access}_data_ptr<{element}>()")
+        start = c.Binary("+", memory, c.Binary("*", first, context.ints(piece.stride)))
         view = local_name(piece.var.name)
         writer.line(f"{const}{element}* const {view} = {c.item_text(start)};")
     writer.line(f"const int64_t whole_ = {name};")
     writer.line(f"const int64_t {name} = std::min(whole_, rest_);")
 
 
-def write_stream(owner: HostWriter, stream: Stream) -> None:
-    """Writes tiles where ``owner`` stands."""
+def _write_stream(owner: HostWriter, stream: Stream) -> None:
     context, writer, tiled = owner.context, owner.writer, stream.tiled
     count = cpp_name(tiled.count.name)
     first, size = f"{count}_first_", f"{count}_tile_"

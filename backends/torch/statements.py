@@ -9,8 +9,8 @@ from loma import errors
 from loma.backends.torch import checks, libraries
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.comments import statement_text
-from loma.backends.cfamily.context import CppContext, data
-from loma.backends.cfamily.cpp import element_type, scalar_type
+from loma.backends.cfamily.context import CppContext
+from loma.backends.cfamily.cpp import scalar_type
 from loma.backends.cfamily.device import Device
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.torch.tensors import Host
@@ -70,8 +70,8 @@ class Statements:
                 writer.line(f"at::Tensor {context.variable(var)};")
             case Allocate():
                 self._allocate(node)
-            case Clear(var, if_allocated):
-                self._clear(var, if_allocated)
+            case Clear():
+                self._clear(node)
             case Permute(var, operand, order):
                 numbers = ", ".join(map(str, order))
                 copy = f"{context.variable(operand)}.permute({{{numbers}}}).contiguous()"
@@ -94,7 +94,7 @@ class Statements:
             case Contract() | Convolve():
                 libraries.write_call(writer, context, node)
             case Parallel() | InPlace():
-                self.device.write_loops(writer, context, node)
+                self.device.write(self, node)
             case Branch(source, condition, then, other):
                 self._stand_at(source)
                 rest = (lambda: self.nodes(other)) if other else None
@@ -105,14 +105,15 @@ class Statements:
             case Repeat(source, condition, body):
                 self._stand_at(source)
                 self.repeat(source, condition, lambda: self.nodes(body))
-            case Serial():
-                self._serial(node)
+            case Serial(source):
+                with timed(self._probes, context, writer, [source]):
+                    self.device.write(self, node)
             case Launch(kernel=kernel):
                 with timed_kernel(self._probes, context, writer, kernel):
-                    self.device.write_launch(self, node)
+                    self.device.write(self, node)
             case Stream(tiled=tiled):
                 with timed_tiles(self._probes, context, writer, tiled):
-                    self.device.write_stream(self, node)
+                    self.device.write(self, node)
             case _:
                 assert_never(node)
 
@@ -162,21 +163,12 @@ class Statements:
         guard = f"if ({' && '.join(tests)}) " if tests else ""
         writer.line(f"{guard}{name} = {made};")
 
-    def _clear(self, var: Var, if_allocated: bool) -> None:
-        """Fills a tensor with zeros: by its pointer in kernels and serial loops."""
-        context = self.context
-        assert isinstance(var.type, TensorType)
-        name = context.variable(var)
-        private = context.kernel is not None and var.name in context.kernel.private
+    def _clear(self, node: Clear) -> None:
+        context, name = self.context, self.context.variable(node.var)
+        private = context.kernel is not None and node.var.name in context.kernel.private
         if private or context.looked_up is not None:
-            dims = (var.type.dims or ()) if private else context.dims(var)
-            count = c.item_text(context.ints(sizes.product(dims)))
-            pointer = name
-            if context.looked_up is not None:
-                pointer = f"{name}_data_"
-                context.looked_up[var.name] = (pointer, var)
-            self.writer.line(f"std::fill_n({pointer}, {count}, {element_type(var.type)}(0));")
-        elif if_allocated:
+            self.device.write(self, node)
+        elif node.if_allocated:
             self.writer.line(f"if ({name}.defined()) {name}.zero_();")
         else:
             self.writer.line(f"{name}.zero_();")
@@ -220,22 +212,6 @@ class Statements:
                 f"loma::while_error({name}, {line}, {stmt.max_iter});"
             )
             body()
-
-    def _serial(self, node: Serial) -> None:
-        context, writer = self.context, self.writer
-        used: dict[str, tuple[str, Var]] = {}
-        context.looked_up, self.writer = used, Writer()
-        self.nodes(node.body)
-        inside, self.writer = self.writer, writer
-        context.looked_up = None
-        with timed(self._probes, context, writer, [node.source]), writer.block():
-            for base, (pointer, tensor) in used.items():
-                assert isinstance(tensor.type, TensorType)
-                element = element_type(tensor.type)
-                const, access = ("", "mutable") if base in node.writes else ("const ", "const")
-                text = data(context, tensor, f"{access}_data_ptr<{element}>")
-                writer.line(f"{const}{element}* const {pointer} = {text};")
-            writer.extend(inside.lines)
 
     # ---------------------------------------------------------------------------- statements
 
