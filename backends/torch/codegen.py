@@ -24,6 +24,7 @@ from loma.backends.openmp.lower import lower, reduction_statement
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.torch.scalars import lower_scalars
 from loma.backends.openmp.serial import is_serial
+from loma.backends.schedule.target import CPU
 from loma.backends.torch.statements import Statements
 from loma.backends.torch.tensors import Host
 from loma.backends.cfamily.writer import Writer
@@ -57,7 +58,7 @@ def includes(module: Module) -> tuple[str, ...]:
         if not is_tensor_function(function):
             continue
         for stmt in statements(function.body):
-            if isinstance(stmt, IndexAssign) and (call := loops.library_call(stmt)):
+            if isinstance(stmt, IndexAssign) and (call := loops.library_call(stmt, CPU)):
                 found.add(libraries.header(call))
             found |= ops.headers(
                 [node for expr in expressions(stmt) for node in walk(expr) if isinstance(node, Op)]
@@ -69,7 +70,7 @@ def steps_of(function: Function, module: Module) -> tuple[Step, ...]:
     """The function's body, fused unless LOMA_OPT leaves that out."""
     if "fusion" not in config.optimisations():
         return function.body
-    return fuse(function, module, loops.is_library_call)
+    return fuse(function, module, lambda stmt: loops.is_library_call(stmt, CPU))
 
 
 def remarks(function: Function, steps: tuple[Step, ...], module: Module) -> Callable[[Stmt], str]:
@@ -80,7 +81,7 @@ def remarks(function: Function, steps: tuple[Step, ...], module: Module) -> Call
         match stmt:
             case IndexAssign():
                 return loops.how_it_runs(context, stmt)
-            case For() | While() if is_serial(stmt, module):
+            case For() | While() if is_serial(stmt, module, CPU):
                 return "on one thread, element by element"
             case Declare() | Assign() | Return():
                 sums = [reduce for expr in expressions(stmt) for reduce in _reductions(expr)]
