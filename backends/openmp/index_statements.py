@@ -9,11 +9,12 @@ and what a thread computes does not depend on how many there are.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from loma.backends.schedule import contraction, convolution
 from loma.backends.schedule.access import (
-    Loop, analyse, reads, rename_axes, steps, without_no_diff,
+    ZERO, Loop, analyse, reads, rename_axes, steps, without_no_diff,
 )  # fmt: skip
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.guards import marked
@@ -27,7 +28,7 @@ from loma.backends.schedule.ranges import provably_inside, range_checks
 from loma.backends.openmp.rows import elements, partial_sum, rows
 from loma.backends.schedule.host import CheckSome, Contract, Convolve, HostNode
 from loma.backends.schedule.ir import (
-    CEILING, QUOTIENT, REMAINDER, InPlace, Kind, Let, Node, Parallel, builtin,
+    CEILING, QUOTIENT, REMAINDER, If, InPlace, Kind, Let, Node, Parallel, builtin,
 )  # fmt: skip
 from loma.backends.schedule.target import Target
 from loma.core import sizes
@@ -168,6 +169,10 @@ def _tree(
 def _in_place(context: FunctionContext, nest: StatementNest, plan: Plan) -> InPlace:
     loops = [] if isinstance(plan.stmt.target, Var) else [*plan.parallel, *plan.around]
     body = nest.loops([loop.axis for loop in loops], lambda: _inside(nest, plan, None, None))
+    some = [Binary(">", extent, ZERO, INT) for extent in _needs(context, plan.stmt)]
+    if some:
+        test = functools.reduce(lambda a, b: Binary("and", a, b, INT), some)
+        body = [If(test, tuple(body))]
     return InPlace(tuple(body), _written(plan.stmt.target), tuple(nest.checks))
 
 
