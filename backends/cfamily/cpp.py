@@ -34,7 +34,7 @@ _VECTOR = {  # those of runtime/vector_math.h
     "exp2", "log", "log1p", "log2", "pow", "erf", "erfc",
 }  # fmt: skip
 _STD = _VECTOR | {"sqrt", "floor", "ceil"}
-_OWN = {  # those of runtime/special.h and kernels.h
+_OWN = {  # those of runtime/special.h and arithmetic.h
     "max", "min", "clamp", "sign", "mul_no_nan", "isnan", "isfinite", "rsqrt", "relu", "sigmoid",
     "softplus", "lgamma", "digamma", "polygamma",
 }  # fmt: skip

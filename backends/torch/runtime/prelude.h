@@ -8,9 +8,14 @@
 
 #include "tables.h"
 
+#include "arithmetic.h"
 #include "kernels.h"
+#include "launch.h"
 #include "memory.h"
+#include "special.h"
+#include "tiles.h"
 #include "values.h"
+#include "vector_math.h"
 
 #ifdef LOMA_STANDALONE
 #include "binding.h"
