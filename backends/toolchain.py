@@ -22,6 +22,7 @@ from loma import cache, config
 from loma.backends import compilers, pool
 from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.compilers import MODULE_FILE
+from loma.backends.schedule.target import CPU
 from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file, runtime_files
 from loma.errors import ToolchainError
 
@@ -69,6 +70,11 @@ _SANITIZERS = {
     ),
     "thread": ("-fsanitize=thread", "-DLOMA_SANITIZE_THREAD"),
 }  # fmt: skip
+# What headers have of the machine (:mod:`loma.backends.schedule.target`), as macros: LOMA_TILE.
+_IN_HEADERS = (
+    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_least", "block_most",
+    "tile_bytes", "tile_least",
+)  # fmt: skip
 _SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
 
 
@@ -121,6 +127,7 @@ def _detect(
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         "-isystem", str(root / "include"),
         "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include"),
+        *(f"-DLOMA_{name.upper()}={getattr(CPU, name)}" for name in _IN_HEADERS),
         *sanitizing, *extra_flags,
     )  # fmt: skip
     link_flags = (

@@ -49,8 +49,8 @@ def generate(module: Module, options: Options = Options()) -> GeneratedSource:  
     constant subscript outside its array.
     """
     context = ModuleContext(module, options)
-    functions = [_function(function, context) for function in module.functions]
-    text = _file(module, context, functions)
+    functions = [lower_function(function, context) for function in module.functions]
+    text = file_text(module, context, functions)
     stem = file_stem(module.name)
     return GeneratedSource(
         name=f"loma_{stem}_{cache.digest([text])[:16]}",
@@ -71,8 +71,8 @@ def function_text(module: Module, name: str, options: Options = Options()) -> st
         if function is wanted:
             break
         if not is_tensor_function(function):
-            _function(function, context)
-    return _function(wanted, context)
+            lower_function(function, context)
+    return lower_function(wanted, context)
 
 
 def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------ file
 
 
-def _file(module: Module, context: ModuleContext, functions: list[str]) -> str:
+def file_text(module: Module, context: ModuleContext, functions: list[str]) -> str:
     for name in tuple(context.helpers):
         context.helpers.update(_NEEDS.get(name, ()))
     helpers = environment(TEMPLATES).get_template("helpers.c.j2").render(
@@ -153,7 +153,7 @@ def _structs(module: Module, context: ModuleContext) -> list[dict[str, Any]]:
 # -------------------------------------------------------------------------------------- functions
 
 
-def _function(function: Function, module: ModuleContext) -> str:
+def lower_function(function: Function, module: ModuleContext) -> str:
     if is_tensor_function(function):
         raise errors.BackendLacksOperator(
             f"the C backend has no tensors: '{function.name}' works on them", function.span,

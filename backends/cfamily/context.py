@@ -11,6 +11,7 @@ from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import HostNode
+from loma.backends.schedule.target import Target
 from loma.core.effects import effects
 from loma.core.ir import INT, Assign, Expr, Function, Index, Module, TensorType, Type, Unpack, Var
 from loma.core.printer import print_function
@@ -37,8 +38,8 @@ class CppContext(FunctionContext):
     tensors' data.
     """
 
-    def __init__(self, function: Function, module: Module) -> None:
-        super().__init__(function, module)
+    def __init__(self, function: Function, module: Module, machine: Target) -> None:
+        super().__init__(function, module, machine)
         self.host: Expressions | None = None  # writes the host's expressions; set by its owner
         self.loops: list[str] = []
         self.looked_up: dict[str, tuple[str, Var]] | None = None

@@ -13,6 +13,7 @@ from loma.backends.schedule.host import (
     Clear, Contract, Convolve, HostNode, Launch, Serial, Stream,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
+from loma.backends.schedule.target import Target
 from loma.core.ir import IndexAssign
 
 Library: TypeAlias = Contract | Convolve
@@ -23,13 +24,17 @@ DeviceNode: TypeAlias = Parallel | InPlace | Launch | Stream | Serial | Clear
 class Device:
     """What runs the loops of tensor functions: how they are lowered to trees, and spelled.
 
-    ``library_call``: what a statement becomes that a library computes as a whole. ``lower``: a
-    function's steps to its tree. ``write`` writes a node that the device runs; what the host does
-    besides is the same for all devices. Tensors are cleared by the device inside kernels and serial
-    loops.
+    ``machine``: what lowering knows of it. ``library_call``: what a statement becomes that a
+    library computes as a whole. ``lower``: a function's steps to its tree. ``write`` writes a node
+    that the device runs; what the host does besides is the same for all devices. Tensors are
+    cleared by the device inside kernels and serial loops.
     """
 
     name: str
-    library_call: Callable[[IndexAssign], Library | None]
+    machine: Target
+    library_call: Callable[[IndexAssign, Target], Library | None]
     lower: Callable[[FunctionContext, tuple[Step, ...]], tuple[HostNode, ...]]
     write: Callable[[HostWriter, DeviceNode], None]
+
+    def library_call_of(self, stmt: IndexAssign) -> Library | None:
+        return self.library_call(stmt, self.machine)

@@ -9,11 +9,12 @@ and what a thread computes does not depend on how many there are.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from loma.backends.schedule import contraction, convolution
 from loma.backends.schedule.access import (
-    Loop, analyse, reads, rename_axes, steps, without_no_diff,
+    ZERO, Loop, analyse, reads, rename_axes, steps, without_no_diff,
 )  # fmt: skip
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.guards import marked
@@ -27,8 +28,9 @@ from loma.backends.schedule.ranges import provably_inside, range_checks
 from loma.backends.openmp.rows import elements, partial_sum, rows
 from loma.backends.schedule.host import CheckSome, Contract, Convolve, HostNode
 from loma.backends.schedule.ir import (
-    CEILING, QUOTIENT, REMAINDER, InPlace, Kind, Let, Node, Parallel, builtin,
+    CEILING, QUOTIENT, REMAINDER, If, InPlace, Kind, Let, Node, Parallel, builtin,
 )  # fmt: skip
+from loma.backends.schedule.target import Target
 from loma.core import sizes
 from loma.core.ir import (
     INT, OF_NOTHING, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, Var,
@@ -36,7 +38,6 @@ from loma.core.ir import (
 from loma.core.walk import walk
 
 COUNTER = Var("@p_", INT)  # of a parallel loop over pieces, or over two axes as one
-CHUNK = 4096  # iterations of a loop that is cut into pieces of fixed length
 
 
 def index_statement(
@@ -56,7 +57,7 @@ def index_statement(
     nodes: list[HostNode] = [*range_checks(context, stmt, found, line)]
     # Inside of a kernel every iteration would call, or copy.
     if isinstance(stmt.target, Index) and context.kernel is None:
-        call = _library_call(stmt, kind, body, axes)
+        call = _library_call(context.machine, stmt, kind, body, axes)
         if isinstance(call, Contract):
             return [*nodes, replace(call, assign=assign)]
         if call is not None:
@@ -114,16 +115,15 @@ def _nonempty(stmt: IndexAssign, kind: str, axes: tuple[Axis, ...], line: int) -
 def _tree(
     context: FunctionContext, nest: StatementNest, plan: Plan, source: Stmt
 ) -> Parallel | InPlace:
-    """The loops of a statement; in serial loops it runs where it stands."""
+    """The loops of a statement; in serial loops, and without threads, it runs where it stands."""
     target = plan.stmt.target
+    if context.serial or not context.machine.threads:
+        return _in_place(context, nest, plan)
     total = target if isinstance(target, Var) else None
     loops, chunked = _shared_loops(plan)
     around = [] if total else [loop.axis for loop in plan.around]
     if total:
         plan = replace(plan, summed=plan.summed[1:])
-    if context.serial:
-        body = nest.loops(around, lambda: _inside(nest, plan, None, COUNTER))
-        return InPlace(tuple(body), _written(target), tuple(nest.checks))
     counter, count = COUNTER, _product(loops)
     before: list[Node] = []
     bounds: Bounds | None = None
@@ -135,7 +135,9 @@ def _tree(
                   Let(Var(loops[1].name, INT), builtin(REMAINDER, COUNTER, extent))]  # fmt: skip
     if chunked:
         assert plan.inner is not None
-        before, bounds, count = chunks(nest.value(plan.inner.axis.extent), _chunk(plan))
+        before, bounds, count = chunks(
+            nest.value(plan.inner.axis.extent), _chunk(context.machine, plan)
+        )
     inside = lambda: _inside(nest, plan, bounds, counter)  # noqa: E731
     body = [*before, *nest.loops(around, inside)]
     return Parallel(
@@ -143,6 +145,16 @@ def _tree(
         (source,), _shared_axes(plan, loops, chunked), _needs(context, plan.stmt), total,
         tuple(nest.checks),
     )  # fmt: skip
+
+
+def _in_place(context: FunctionContext, nest: StatementNest, plan: Plan) -> InPlace:
+    loops = [] if isinstance(plan.stmt.target, Var) else [*plan.parallel, *plan.around]
+    body = nest.loops([loop.axis for loop in loops], lambda: _inside(nest, plan, None, None))
+    some = [Binary(">", extent, ZERO, INT) for extent in _needs(context, plan.stmt)]
+    if some:
+        test = functools.reduce(lambda a, b: Binary("and", a, b, INT), some)
+        body = [If(test, tuple(body))]
+    return InPlace(tuple(body), _written(plan.stmt.target), tuple(nest.checks))
 
 
 def chunks(extent: Expr, size: int) -> tuple[list[Node], Bounds, Expr]:
@@ -175,17 +187,19 @@ def _shared_axes(plan: Plan, loops: list[Loop], chunked: bool) -> tuple[str, ...
     return tuple(dict.fromkeys(name for loop in shared for name in loop.parts))
 
 
-def _chunk(plan: Plan) -> int:
+def _chunk(machine: Target, plan: Plan) -> int:
     if any(isinstance(node, Reduce) for node in walk(plan.value)):
-        return CHUNK // 256
-    return CHUNK if not plan.summed else CHUNK // 16
+        return machine.chunk // 256
+    return machine.chunk if not plan.summed else machine.chunk // 16
 
 
 def _written(target: Index | Var) -> tuple[Var, ...]:
     return (target.base,) if isinstance(target, Index) and isinstance(target.base, Var) else ()
 
 
-def _inside(nest: StatementNest, plan: Plan, bounds: Bounds | None, counter: Var) -> list[Node]:
+def _inside(
+    nest: StatementNest, plan: Plan, bounds: Bounds | None, counter: Var | None
+) -> list[Node]:
     if isinstance(plan.stmt.target, Var):
         return partial_sum(nest, plan, bounds, counter)
     return rows(nest, plan, bounds) if plan.by_rows else elements(nest, plan)
@@ -225,26 +239,28 @@ def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> 
     factor = steps(plan.value)
     if chunked:
         summed = [loop.axis.extent for loop in plan.summed]
-        return sizes.product((IntConst(_chunk(plan) * factor), *summed, *below))
+        return sizes.product(
+            (IntConst(_chunk(nest.context.machine, plan) * factor), *summed, *below)
+        )
     return sizes.product((IntConst(factor), *extents, *below))
 
 
-def library_call(stmt: IndexAssign) -> Contract | Convolve | None:
+def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:
     """The library call that the statement becomes, or None for loops."""
     value = without_no_diff(stmt.value)
     axes, kind, body = _normalised(stmt, value, stmt.op == "=")
-    return _library_call(stmt, kind, body, axes)
+    return _library_call(machine, stmt, kind, body, axes)
 
 
 def _library_call(
-    stmt: IndexAssign, kind: str, body: Expr, axes: tuple[Axis, ...]
+    machine: Target, stmt: IndexAssign, kind: str, body: Expr, axes: tuple[Axis, ...]
 ) -> Contract | Convolve | None:
-    if not isinstance(stmt.target, Index):
+    if not isinstance(stmt.target, Index) or not machine.library:
         return None
     return contraction.match(stmt.target, kind, body, axes) or convolution.match(
         stmt.target, kind, body, axes, stmt.op == "+="
     )
 
 
-def is_library_call(stmt: IndexAssign) -> bool:
-    return library_call(stmt) is not None
+def is_library_call(stmt: IndexAssign, machine: Target) -> bool:
+    return library_call(stmt, machine) is not None

@@ -15,7 +15,7 @@ from loma.backends.kernels.sharing import mentions
 from loma.backends.schedule.access import steps, without_no_diff
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.elementwise import is_elementwise
-from loma.backends.openmp.index_statements import CHUNK, COUNTER, chunks
+from loma.backends.openmp.index_statements import COUNTER, chunks
 from loma.backends.openmp.reductions import StatementNest
 from loma.backends.schedule.ir import Kind, Node, Parallel, Store, Variable, dtype_of
 from loma.core.ir import FLOAT, INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, Var
@@ -128,10 +128,10 @@ def loop(
     nest = _Loop(context, axis, scalars)
     bases = {_base(stmt).name: _base(stmt) for stmt in source}
     nest.writable |= bases.keys()
-    before, bounds, count = chunks(nest.value(axis.extent), CHUNK)
+    before, bounds, count = chunks(nest.value(axis.extent), context.machine.chunk)
     make = lambda: [nest.statement(stmt) for stmt in source]  # noqa: E731
     no_pads = IntConst(0)
     inside = nest.innermost(axis, no_pads, make, bounds, independent=True)
-    work = IntConst(CHUNK * sum(steps(stmt.value) for stmt in source))
+    work = IntConst(context.machine.chunk * sum(steps(stmt.value) for stmt in source))
     writes = tuple(base for name, base in bases.items() if name not in scalars)
     return Parallel(COUNTER, count, work, (*before, *inside), writes, source, (axis.name,))

@@ -36,7 +36,7 @@ from loma.passes.liveness import Liveness
 
 
 def lower(context: FunctionContext, steps: tuple[Step, ...]) -> tuple[HostNode, ...]:
-    """The tree of the context's function, whose fused body the steps are."""
+    """The tree of the context's function, whose fused body the steps are, for its machine."""
     return Lowering(context, temporaries(steps)).block(steps, outermost=True)
 
 
@@ -141,7 +141,7 @@ class Lowering:
             made = (
                 isinstance(stmt, IndexAssign)
                 and name == root(stmt.target)
-                and is_library_call(stmt)
+                and is_library_call(stmt, self._context.machine)
             )
             whole = made or storage.overwrites(stmt, name)
             adds = isinstance(stmt, IndexAssign) and stmt.op == "+="
@@ -211,7 +211,7 @@ class Lowering:
             case If(_, then, other):
                 return self._nested(stmt, (then, other), outermost)
             case For() | While() if not self._context.serial and is_serial(
-                stmt, self._context.module
+                stmt, self._context.module, self._context.machine
             ):
                 return self._serial(stmt)
             case For(_, _, body) | While(_, _, body):

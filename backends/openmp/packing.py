@@ -1,7 +1,8 @@
 """Copies of operands in another order of dimensions, so that a loop over rows reads them in order.
 
 In ``U[b, i, r, o] += W[i, r, o, k] * X[b, r, k]`` the rows of U run along ``o``, where W has stride
-K. W lacks ``b``, so each of its elements is read many times, and one permuted copy pays.
+K. W lacks ``b``, so each of its elements is read many times, and one permuted copy pays where there
+are vectors.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ def packed(
     context: FunctionContext, target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]
 ) -> tuple[list[Permute], Expr]:
     """Permuted copies of operands, and the summed expression with these."""
+    if not context.machine.lanes:
+        return [], body
     own = [s.name if isinstance(s, Var) else None for s in target.subscripts]
     names = {axis.name for axis in axes}
     if kind != "sum" or not own or own[-1] not in names or None in own:

@@ -18,12 +18,6 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.walk import used_as_value, walk
 
-STRIP = 512  # elements of the target that are one after the other before another axis has its turn
-
-# Elements of a row before the next row, where a tensor is read across its own rows: as many lines
-# of memory are in use at a time, which may share one set of a first-level cache (8 to 12 lines).
-ACROSS = 8
-
 
 @dataclass(slots=True)
 class Plan:
@@ -110,7 +104,7 @@ def make_plan(
     by_rows = inner is not None and inner.target
     if by_rows and inner is not None:
         if not others and _is_across(parallel, inner, found):
-            parallel = [_cut(nest, inner, IntConst(ACROSS)), *parallel]
+            parallel = [_cut(nest, inner, IntConst(nest.context.machine.across)), *parallel]
         else:
             parallel = _in_strips(nest, parallel, inner, found)
     group = None
@@ -162,7 +156,7 @@ def _in_strips(nest: Nest, loops: list[Loop], row: Loop, found: list[Access]) ->
     inside = [loop for k, loop in enumerate(loops) if k not in shared[:-1]]
     row_length = [loop.axis.extent for loop in (*loops[last + 1 :], row)]
     row_size = _at_least_one(sizes.product(tuple(row_length)))
-    length = _at_least_one(Binary("//", IntConst(STRIP), row_size, INT))
+    length = _at_least_one(Binary("//", IntConst(nest.context.machine.strip), row_size, INT))
     strips = _cut(nest, loops[last], length)
     return [*(loops[k] for k in shared[:-1]), strips, *inside]
 

@@ -14,16 +14,9 @@ from dataclasses import dataclass
 from loma import config
 from loma.backends.schedule.access import Access, Loop
 from loma.backends.openmp.nest import Nest
+from loma.backends.schedule.target import Target
 from loma.core import sizes
 from loma.core.ir import Axis
-
-
-LANES = 8  # numbers in a vector, for the choice only: float32 and 32 bytes
-VECTORS = 4  # in a tile along the row, without a second axis: kTile of runtime/tiles.h
-ACCUMULATORS = 16  # vectors that a tile holds in registers: kAccumulators of runtime/tiles.h
-MOST = 8  # values of a second axis in one tile
-GAIN = 0.8  # loads per step of arithmetic, of those without a second axis, that make it worthwhile
-SHORT = 16  # a row of this length is one tile in any floating type
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +38,7 @@ def choose(nest: Nest, loops: Sequence[Loop], summed: Sequence[Loop], row: Axis)
     anew from the farthest.
     """
     operands = [a for a in nest.accesses.values() if a.base.name not in nest.writable]
+    machine = nest.context.machine
     extents = [loop.axis.extent for loop in (*loops, *summed)] + [row.extent]
     if "registers" not in config.optimisations():
         return None
@@ -53,8 +47,9 @@ def choose(nest: Nest, loops: Sequence[Loop], summed: Sequence[Loop], row: Axis)
     length = sizes.constant(row.extent)
     if length is None:
         return None
-    vectors = max(1, min(VECTORS, -(-length // LANES)))
-    best, least = None, (GAIN * _loads(operands, row.name, "", vectors, 1), False)
+    vectors = max(1, min(machine.tile, -(-length // machine.lanes)))
+    alone = _loads(machine, operands, row.name, "", vectors, 1)
+    best, least = None, (machine.gain * alone, False)
     for loop in loops:
         having = [access for access in operands if loop.name in access.coefficients]
         ragged = any(sizes.mentions(extent, {loop.name}) for extent in extents)
@@ -62,9 +57,10 @@ def choose(nest: Nest, loops: Sequence[Loop], summed: Sequence[Loop], row: Axis)
             continue
         if any(_may_leave(nest, access, loop) for access in operands):
             continue
-        group = _group(loop, vectors, loop.name in nest.bounds)
+        group = _group(machine, loop, vectors, loop.name in nest.bounds)
         in_order = any(sizes.constant(access.coefficient(loop.name)) == 1 for access in having)
-        cost = (_loads(operands, row.name, loop.name, vectors, group.many), not in_order)
+        loads = _loads(machine, operands, row.name, loop.name, vectors, group.many)
+        cost = (loads, not in_order)
         if group.many > 1 and cost < least:
             best, least = group, cost
     return best
@@ -77,22 +73,24 @@ def _may_leave(nest: Nest, access: Access, loop: Loop) -> bool:
     return any(sizes.mentions(s.expr, set(loop.parts)) for s in nest.may_leave(access))
 
 
-def _group(loop: Loop, vectors: int, is_cut: bool) -> Group:
+def _group(machine: Target, loop: Loop, vectors: int, is_cut: bool) -> Group:
     """Short rows leave accumulators for more values; a number that divides the size is best."""
     size = None if is_cut else sizes.constant(loop.axis.extent)
-    usual = min(MOST, ACCUMULATORS // vectors)
+    usual = min(machine.group, machine.accumulators // vectors)
     if size is None:
-        return Group(loop, MOST if vectors == 1 else MOST // 2, None)
+        return Group(loop, machine.group if vectors == 1 else machine.group // 2, None)
     for many in range(usual, 2, -1):
         if size % many == 0:
             return Group(loop, many, 0)
-    many = max(size, 1) if size <= MOST else usual
+    many = max(size, 1) if size <= machine.group else usual
     return Group(loop, many, size % many)
 
 
-def _loads(operands: Sequence[Access], row: str, other: str, vectors: int, many: int) -> float:
+def _loads(
+    machine: Target, operands: Sequence[Access], row: str, other: str, vectors: int, many: int
+) -> float:
     """Loads for each vector of arithmetic in a tile."""
-    width = max(1, min(vectors, ACCUMULATORS // many))
+    width = max(1, min(vectors, machine.accumulators // many))
     each = (
         (width if row in access.coefficients else 1) * (many if other in access.coefficients else 1)
         for access in operands

@@ -9,7 +9,6 @@ from loma.backends.schedule.access import ZERO, Loop
 from loma.backends.openmp.nest import Bounds
 from loma.backends.openmp.reductions import StatementNest
 from loma.backends.openmp.plan import Plan
-from loma.backends.openmp.registers import SHORT
 from loma.backends.schedule.ir import (
     PARTS, STEPS_OF, Accumulator, Blocks, Compare, Fill, If, Kind, Lanes, Let, Node, Store, Tiles,
     UpdateLanes, builtin, dtype_of,
@@ -21,7 +20,6 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.walk import walk
 
-BLOCK = 64  # steps of a sum before the next tile, so that a long sum streams through its operands
 FIRST, LAST = Var("@first_", INT), Var("@last_", INT)  # a block's first step, and that behind it
 
 
@@ -76,22 +74,22 @@ def _tiles(
     does not count.
     """
     assert plan.inner is not None
-    row, dtype = plan.inner.axis, _dtype(plan)
+    row, dtype, machine = plan.inner.axis, _dtype(plan), nest.context.machine
     low, high = bounds or (ZERO, nest.value(row.extent))
     length = None if bounds else sizes.constant(row.extent)
     grouped = plan.group is not None
 
     def inside() -> list[Node]:
-        if length is not None and length <= SHORT:
+        if length is not None and length <= machine.short:
             sums = tuple(_sums(nest, plan, steps, starts, False))
             return [Tiles(low, high, dtype, sums, length, grouped)]
         count = nest.value(steps[0].extent)
         rest = sizes.product(tuple(axis.extent for axis in steps[1:]))
         before: list[Node] = []
-        size: IntConst | Var = IntConst(BLOCK)
+        size: IntConst | Var = IntConst(machine.block)
         if rest != IntConst(1):
             size = Var("@block_", INT)
-            before = [Let(size, builtin(STEPS_OF, IntConst(BLOCK), nest.value(rest)))]
+            before = [Let(size, builtin(STEPS_OF, IntConst(machine.block), nest.value(rest)))]
         nest.bounds[steps[0].name] = (FIRST, LAST)
         sums = tuple(_sums(nest, plan, steps, starts, True))
         del nest.bounds[steps[0].name]
@@ -190,15 +188,20 @@ def _inner_last(axes: Sequence[Axis], inner: Loop | None) -> list[Axis]:
     return [axis for axis in axes if axis != inner.axis] + [inner.axis]
 
 
-def partial_sum(nest: StatementNest, plan: Plan, bounds: Bounds | None, index: Var) -> list[Node]:
-    """A sum into a scalar: one partial sum for each piece of a parallel loop."""
+def partial_sum(
+    nest: StatementNest, plan: Plan, bounds: Bounds | None, index: Var | None
+) -> list[Node]:
+    """A sum into a scalar: one partial sum for each piece of a parallel loop, or the sum itself
+    where there is no ``index`` of one."""
     type_ = plan.stmt.target.type
     accumulator = nest.fresh("acc", type_)
     own = [loop.axis for loop in plan.summed]
     inner = plan.inner.axis if plan.inner is not None else None
     dtype: Element = "int" if type_ == INT else "float"
-    parts = Var(PARTS, TensorType((IntConst(1),), dtype))
-    part = Store(Index(parts, (index,), type_), "set", accumulator)
+    part = Store(plan.stmt.target, "sum", accumulator)
+    if index is not None:
+        parts = Var(PARTS, TensorType((IntConst(1),), dtype))
+        part = Store(Index(parts, (index,), type_), "set", accumulator)
     if inner is not None and tiles.in_lanes(nest, plan.value, inner.name):
         axes = [*own, inner]
         found = tiles.reduction(nest, "sum", plan.value, axes, accumulator, dtype, bounds)

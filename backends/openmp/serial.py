@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from loma.backends.schedule.access import without_no_diff
 from loma.backends.openmp.index_statements import is_library_call
+from loma.backends.schedule.target import Target
 from loma.backends.openmp.plan import target_axes
 from loma.core.ir import (
     Assign, Call, Expr, For, If, Index, IndexAssign, Member, Module, Op, Reduce, Stmt, TensorType,
@@ -18,20 +19,20 @@ from loma.core.ir import (
 from loma.core.walk import expressions, statements, walk
 
 
-def is_serial(loop: For | While, module: Module) -> bool:
+def is_serial(loop: For | While, module: Module, machine: Target) -> bool:
     """Whether all that the loop does is to write single elements and scalars."""
     inside = list(statements(loop.body))
-    if isinstance(loop, While) and not _is_serial(loop, module):
+    if isinstance(loop, While) and not _is_serial(loop, module, machine):
         return False  # the condition is made of more
     return any(isinstance(stmt, IndexAssign) for stmt in inside) and all(
-        _is_serial(stmt, module) for stmt in inside
+        _is_serial(stmt, module, machine) for stmt in inside
     )
 
 
-def _is_serial(stmt: Stmt, module: Module) -> bool:
+def _is_serial(stmt: Stmt, module: Module, machine: Target) -> bool:
     match stmt:
         case IndexAssign(Index(Var())):
-            if target_axes(stmt) or is_library_call(stmt):
+            if target_axes(stmt) or is_library_call(stmt, machine):
                 return False
         case Assign(Var() as target) if not isinstance(target.type, TensorType):
             pass

@@ -28,7 +28,9 @@ TILE = Var("@tile_", INT)  # where a tile begins
 def in_lanes(nest: Nest, body: Expr, axis: str = "") -> bool:
     """Whether lanes along an axis can take the values of an expression: none of them ends in an
     error, reads that may leave their tensor are affine, and what has loops of its own does not
-    change along the axis, so that it is computed before."""
+    change along the axis, so that it is computed before. Not if the machine has no lanes."""
+    if not nest.context.machine.lanes:
+        return False
     own = set(nest.parts.get(axis, (axis,)))
     for node in walk(body):
         if isinstance(node, Reduce) and (not axis or own & free_variables(node)):

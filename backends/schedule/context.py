@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loma.backends.schedule.marks import unmarked
+from loma.backends.schedule.target import Target
 from loma.core import sizes
 from loma.core.effects import assigned, counters
 from loma.core.ir import (
@@ -47,12 +48,13 @@ class View:
 
 
 class FunctionContext:
-    """Facts about one function, and where its lowering stands: the kernel, the serial loops, the
-    tiles around."""
+    """Facts about one function and the machine it is for, and where its lowering stands: the
+    kernel, the serial loops, the tiles around."""
 
-    def __init__(self, function: Function, module: Module) -> None:
+    def __init__(self, function: Function, module: Module, machine: Target) -> None:
         self.function = function
         self.module = module
+        self.machine = machine
         self.kernel: KernelScope | None = None
         self.serial = False
         self.counters: dict[str, Expr] = {}  # of the loops around, with ranges that do not change

@@ -55,7 +55,7 @@ def includes(module: Module, device: Device) -> tuple[str, ...]:
         if not is_tensor_function(function):
             continue
         for stmt in statements(function.body):
-            if isinstance(stmt, IndexAssign) and (call := device.library_call(stmt)):
+            if isinstance(stmt, IndexAssign) and (call := device.library_call_of(stmt)):
                 found.add(libraries.header(call))
             found |= ops.headers(
                 [node for expr in expressions(stmt) for node in walk(expr) if isinstance(node, Op)]
@@ -67,7 +67,7 @@ def steps_of(function: Function, module: Module, device: Device) -> tuple[Step, 
     """The function's body, fused unless LOMA_OPT leaves that out."""
     if "fusion" not in config.optimisations():
         return function.body
-    return fuse(function, module, lambda stmt: device.library_call(stmt) is not None)
+    return fuse(function, module, lambda stmt: device.library_call_of(stmt) is not None)
 
 
 def tree_of(
@@ -75,7 +75,7 @@ def tree_of(
 ) -> tuple[CppContext, tuple[HostNode, ...]]:
     """The tree of a function's steps, and the context that it is spelled in."""
     function = replace(function, body=tuple(map(as_statement, steps)))
-    context = CppContext(function, module)
+    context = CppContext(function, module, device.machine)
     tree = device.lower(context, steps)
     verify_lowered(function, tree)
     return context, tree

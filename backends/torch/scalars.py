@@ -22,6 +22,7 @@ from loma.backends.torch.statements import Statements
 from loma.backends.torch.tensors import Host
 from loma.backends.cfamily.stack import BY_VALUE, LIMIT, Frame, Use
 from loma.backends.cfamily.writer import Writer
+from loma.backends.schedule.target import Target
 from loma.core.aliases import meetings
 from loma.core.effects import assigned
 from loma.core.ir import (
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
-def lower_scalars(module: Module) -> str:
+def lower_scalars(module: Module, machine: Target) -> str:
     """The scalar functions that tensor functions use, callees first, behind their structs."""
     needed: set[str] = set()
     for function in reversed(module.functions):
@@ -50,7 +51,7 @@ def lower_scalars(module: Module) -> str:
     known = {struct.name: struct for struct in module.structs}
     used = _closure({t.name for f in functions for t in _struct_types(f)}, known)
     texts = [_lower_struct(struct) for struct in module.structs if struct.name in used]
-    texts += [_lower_function(function, module, memory) for function in functions]
+    texts += [_lower_function(function, module, machine, memory) for function in functions]
     return "\n\n".join(texts)
 
 
@@ -167,12 +168,12 @@ def _template(name: str) -> Template:
     return environment(_TEMPLATES).get_template(name)
 
 
-def _lower_function(function: Function, module: Module, memory: _Memory) -> str:
+def _lower_function(function: Function, module: Module, machine: Target, memory: _Memory) -> str:
     if function.simd:
         raise errors.BackendLacksOperator(
             f"the libtorch backend cannot call the @simd function '{function.name}'", function.span
         )
-    context = CppContext(function, module)
+    context = CppContext(function, module, machine)
     writer = Writer(1)
     statements_ = ScalarStatements(context, ScalarExpressions(context, memory), writer)
     statements_.frame = memory.frame(function)

@@ -16,11 +16,11 @@
 
 namespace loma {
 
-// Half of AVX-512's vectors: short rows fill them, and twice as many sums are under way at a time.
+// The numbers are those of the machine, backends/schedule/target.py.
 #if defined(__AVX__)
-constexpr int kVectorBytes = 32;
+constexpr int kVectorBytes = LOMA_VECTOR_BYTES;
 #else
-constexpr int kVectorBytes = 16;
+constexpr int kVectorBytes = LOMA_VECTOR_BYTES / 2;
 #endif
 
 template <typename number, int bytes = kVectorBytes>
@@ -37,7 +37,7 @@ constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(number));
 template <int n>
 using Count = std::integral_constant<int, n>;
 
-constexpr int kTile = 4;  // vectors
+constexpr int kTile = LOMA_TILE;  // vectors
 
 template <typename Body, int... k>
 LOMA_INLINE inline void each(Body&& body, std::integer_sequence<int, k...>) {
@@ -57,9 +57,9 @@ inline int64_t steps_of(int64_t steps, int64_t rest) {
 
 // Vectors of sums that a tile holds, so that operands have registers, too.
 #if defined(__AVX512VL__)
-constexpr int kAccumulators = 16;
+constexpr int kAccumulators = LOMA_ACCUMULATORS;
 #else
-constexpr int kAccumulators = 8;
+constexpr int kAccumulators = LOMA_ACCUMULATORS / 2;
 #endif
 
 // How many vectors along the row a tile of ``many`` rows has.

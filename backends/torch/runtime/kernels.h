@@ -242,7 +242,7 @@ at::Tensor scan(const at::Tensor& a, const at::Tensor& b, int64_t dim, const cha
   const int64_t length = y.size(dim), inner = y.stride(dim), columns = y.numel() / length;
   const real* factor = factors.const_data_ptr<real>();
   real* value = y.mutable_data_ptr<real>();
-  parallel_for(0, columns, 4096 / length, [=](int64_t begin, int64_t end) {
+  parallel_for(0, columns, kGrain / (4 * length), [=](int64_t begin, int64_t end) {
     for (int64_t column = begin; column < end;) {  // those side by side at once
       const int64_t row = column / inner, first = column % inner;
       const int64_t count = std::min(inner - first, end - column);
@@ -600,8 +600,8 @@ class WorkspacePlan {
 // temporaries, of ``bytes`` for each value, inside the caches, but enough to be worth reading
 // ``operands`` bytes again for every tile. It depends on sizes alone, as results may depend on it.
 inline int64_t tile(int64_t extent, int64_t bytes, int64_t operands) {
-  constexpr int64_t kCache = int64_t(8) << 20;
-  constexpr int64_t kFewest = 16;
+  constexpr int64_t kCache = LOMA_TILE_BYTES;
+  constexpr int64_t kFewest = LOMA_TILE_LEAST;
   const int64_t wanted = std::max(kCache, 2 * operands);
   const int64_t most = std::max(kFewest, wanted / std::max<int64_t>(bytes, 1));
   return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));
@@ -610,8 +610,9 @@ inline int64_t tile(int64_t extent, int64_t bytes, int64_t operands) {
 // How many values of an axis make a block: so many that private tensors, of ``bytes`` for each value,
 // stay in the first-level cache, in whole vectors.
 inline int64_t block_size(int64_t extent, int64_t bytes) {
-  const int64_t values = int64_t(16384) / std::max<int64_t>(bytes, 4);
-  const int64_t most = std::clamp<int64_t>(values / 64 * 64, 64, 4096);
+  constexpr int64_t kLeast = LOMA_BLOCK_LEAST;
+  const int64_t values = int64_t(LOMA_BLOCK_BYTES) / std::max<int64_t>(bytes, 4);
+  const int64_t most = std::clamp<int64_t>(values / kLeast * kLeast, kLeast, LOMA_BLOCK_MOST);
   return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));
 }
 

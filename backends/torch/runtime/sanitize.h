@@ -20,7 +20,7 @@ constexpr bool kSanitized = false;
 
 // How many innermost steps are worth a thread: with sanitizers any number, so that programs of a few
 // elements show their races.
-constexpr int64_t kGrain = kSanitized ? 1 : 16384;
+constexpr int64_t kGrain = kSanitized ? 1 : LOMA_GRAIN;
 
 // With sanitizers no more values make a block or a tile, so that small tensors have several.
 constexpr int64_t kMostInPart = kSanitized ? 3 : INT64_MAX;
