@@ -33,7 +33,7 @@ class Frame:
     line: int = 0
     item: int = 0
     env: dict[str, Value] = field(default_factory=dict)
-    own: Mapping[str, Callable[[Builtin], Value]] = field(default_factory=dict)
+    own: Mapping[str, Callable[[Frame, Builtin], Value]] = field(default_factory=dict)
 
     def called(self, function: Function) -> Frame:
         """The frame of a function that this one calls."""

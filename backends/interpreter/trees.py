@@ -46,9 +46,10 @@ def run_tree(frame: Frame, tree: Parallel | InPlace, machine: Machine) -> None:
 
 class _Run:
     def __init__(self, frame: Frame, tree: Parallel | InPlace, machine: Machine) -> None:
-        self.outer, self.tree, self.machine = frame, tree, machine
+        self.tree, self.machine = tree, machine
         self.env = Variables(frame.env)
-        self.frame = replace(frame, env=self.env, own=self._functions())
+        self.host = replace(frame, own=self._functions())
+        self.frame = replace(self.host, env=self.env)
         self.declared: list[str] = []
         self.failed: tuple[int, int] | None = None  # the first check that has, and the subscript
         self.start = self.count = self.lane = 0  # of the tile at hand, and the lane
@@ -65,14 +66,14 @@ class _Run:
         tree = self.tree
         match tree:
             case Parallel(counter=counter, count=count, needs=needs, total=total):
-                some = all(self.whole(extent) > 0 for extent in needs)
-                number = max(self.whole(count), 0) if some else 0
+                some = all(self.host_int(extent) > 0 for extent in needs)
+                number = max(self.host_int(count), 0) if some else 0
                 parts = np.full(number, poison("int" if total and total.type == INT else "float"))
                 self.env[ir.PARTS] = Elements(ir.PARTS, parts, self.machine, True)
                 self.independent(counter, range(number), tree.body)
                 if total is not None:
                     sums = [part.item() if total.type == INT else part for part in parts]
-                    self.outer.env[total.name] = sum(sums, self.outer.env[total.name])
+                    self.host.env[total.name] = sum(sums, self.host.env[total.name])
             case InPlace():
                 self.block(tree.body)
             case _:
@@ -89,7 +90,7 @@ class _Run:
             raise ValueError(f"{place}: '{check.text}' of no elements")
         raise ValueError(
             f"{place}: subscript '{check.text}' of '{check.tensor}' is {found}, outside dimension "
-            f"{check.dim} of size {self.whole(check.size)}"
+            f"{check.dim} of size {self.host_int(check.size)}"
         )
 
     # ------------------------------------------------------------------------------- values
@@ -100,24 +101,30 @@ class _Run:
     def whole(self, expr: Expr) -> int:
         return int(self.value(expr))
 
-    def _functions(self) -> dict[str, Callable[[Builtin], Value]]:
-        def of_ints(function: Callable[..., int]) -> Callable[[Builtin], Value]:
-            return lambda expr: function(*map(self.whole, expr.args))
+    def host_int(self, expr: Expr) -> int:
+        """An int that the host computes, with tensors as the program has them."""
+        return int(evaluate(self.host, expr))
+
+    def _functions(self) -> dict[str, Callable[[Frame, Builtin], Value]]:
+        def of_values(function: Callable[..., Value]) -> Callable[[Frame, Builtin], Value]:
+            return lambda frame, expr: function(*(evaluate(frame, arg) for arg in expr.args))
 
         return {
-            ir.INSIDE: of_ints(lambda subscript, size: int(0 <= subscript < size)),
-            ir.TESTED: of_ints(lambda *args: int(self.inside(*args))),
-            ir.CLAMPED: of_ints(lambda *args: args[0] if self.inside(*args) else 0),
-            ir.CEILING: of_ints(lambda a, b: (_natural(a) + b - 1) // b),
-            ir.QUOTIENT: of_ints(lambda a, b: _natural(a) // b),
-            ir.REMAINDER: of_ints(lambda a, b: _natural(a) % b),
-            ir.STEPS_OF: of_ints(lambda steps, rest: max(steps // max(rest, 1), 1)),
+            ir.INSIDE: of_values(lambda subscript, size: int(0 <= subscript < size)),
+            ir.TESTED: of_values(lambda *args: int(self.inside(*args))),
+            ir.CLAMPED: of_values(lambda *args: args[0] if self.inside(*args) else 0),
+            ir.CEILING: of_values(lambda a, b: (_natural(a) + b - 1) // b),
+            ir.QUOTIENT: of_values(lambda a, b: _natural(a) // b),
+            ir.REMAINDER: of_values(lambda a, b: _natural(a) % b),
+            ir.STEPS_OF: of_values(lambda steps, rest: max(steps // max(rest, 1), 1)),
             ir.READ_IF: self.read_if,
-            ir.POSITION: lambda expr: self.value(expr.args[0]).position,
-            ir.WHOLE: lambda expr: int(
-                self.value(expr.args[0]) == (self.start, self.start + self.count)
+            ir.POSITION: of_values(lambda accumulator: accumulator.position),
+            ir.WHOLE: of_values(
+                lambda stretch: int(stretch == (self.start, self.start + self.count))
             ),
-            ir.IN_STRETCH: lambda expr: int(self.has_lane(*self.value(expr.args[0]))),
+            ir.IN_STRETCH: of_values(
+                lambda stretch: int(stretch[0] <= self.start + self.lane < stretch[1])
+            ),
         }
 
     def inside(self, subscript: int, size: int, check: int) -> bool:
@@ -126,14 +133,11 @@ class _Run:
         self.failed = self.failed or (check, subscript)
         return False
 
-    def read_if(self, expr: Builtin) -> Value:
+    def read_if(self, frame: Frame, expr: Builtin) -> Value:
         condition, read = expr.args
-        if arith.is_true(self.value(condition)):
-            return self.value(read)
+        if arith.is_true(evaluate(frame, condition)):
+            return evaluate(frame, read)
         return 0 if expr.type == INT else np.float64(0.0)
-
-    def has_lane(self, begin: int, end: int) -> bool:
-        return begin <= self.start + self.lane < end
 
     # ------------------------------------------------------------------------------- blocks
 

@@ -16,6 +16,7 @@ from loma.core.ir import (
     TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.core.verify_expressions import VerificationError
+from loma.core.walk import free_variables
 
 TILE = "@tile_"  # where a tile begins: every Tiles declares it
 
@@ -88,6 +89,14 @@ class Scope:
     def ints(self, *exprs: Expr) -> None:
         for expr in exprs:
             if self.number(expr) != INT:  # to print every expression takes longer than to check it
+                raise self.fail(f"`{text(expr)}` is no int")
+
+    def host_ints(self, *exprs: Expr) -> None:
+        """Ints that the host computes before the tree, with tensors as the program has them."""
+        for expr in exprs:
+            missing = sorted(name for name in free_variables(expr) if not self.outside(name))
+            self.require(not missing, f"'{', '.join(missing)}' is not declared")
+            if expr.type != INT:
                 raise self.fail(f"`{text(expr)}` is no int")
 
     def number(self, expr: Expr) -> Type:

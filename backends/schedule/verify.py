@@ -46,11 +46,11 @@ class _Verifier(Scope):
         self.require(numbers == list(range(1, len(numbers) + 1)), f"checks are numbered {numbers}")
         for check in tree.checks:
             if check.size is not None:
-                self.ints(check.size)
+                self.host_ints(check.size)
         for tensor in tree.writes:
             self.tensor(tensor)
         if isinstance(tree, Parallel):
-            self.ints(tree.count, tree.work, *tree.needs)
+            self.host_ints(tree.count, tree.work, *tree.needs)
             if tree.total is not None:
                 self.number(tree.total)
             self.independent = 1

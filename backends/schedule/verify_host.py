@@ -151,11 +151,11 @@ class _Verifier:
                 with self.inner():
                     self.block(body)
             case Serial(_, body, writes):
-                self.alone()
-                self.serial, self.writes = True, writes
+                self.require(not self.serial, "inside of a loop")
+                before, self.serial, self.writes = self.writes, True, writes
                 with self.inner():
                     self.block(body)
-                self.serial, self.writes = False, None
+                self.serial, self.writes = False, before
             case Launch():
                 self.launch(node)
             case Stream():

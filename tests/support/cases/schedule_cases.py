@@ -52,4 +52,14 @@ def sums(
     return y, z, s
 """
 
-CASES = {"registers": REGISTERS, "guarded": GUARDED, "sums": SUMS}
+# What the host computes before loops reads tensors as the program does.
+COUNTED = """
+def counted(x : In[Tensor[N, M]], c : In[Tensor[N]], n : In[IntTensor[2, 2]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = sum(x[i, j] for j in range(min(n[1, 0], M))) if c[i] > 0.0 else 0.5
+    for i in range(n[0, 1]):
+        y[0] += 1.0
+    return y
+"""
+
+CASES = {"registers": REGISTERS, "guarded": GUARDED, "sums": SUMS, "counted": COUNTED}
