@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import ROOT
+from pages import BLOCK, programs
 from serial_c_host import SerialC, arguments
 
 from loma import errors, pipeline
@@ -156,3 +158,15 @@ def test_what_serial_c_has_no_form_for_is_refused(what: str) -> None:
     module = pipeline.program(REFUSED[what]).module
     with pytest.raises(errors.BackendLacksOperator, match=what):
         SerialC(module)
+
+
+def test_the_page_on_backends_shows_what_comes_out() -> None:
+    (text,) = programs("docs/contributing.md")
+    page = (ROOT / "docs/contributing.md").read_text("utf-8")
+    (shown,) = (block[3] for block in BLOCK.finditer(page) if block[1] == "c")
+    made = SerialC(pipeline.program(text).module).text
+    assert _lines(shown) in _lines(made)
+
+
+def _lines(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines())
