@@ -17,7 +17,9 @@ from loma.backends.schedule.access import (
     ZERO, Loop, analyse, reads, rename_axes, steps, without_no_diff,
 )  # fmt: skip
 from loma.backends.schedule.context import FunctionContext
+from loma.backends.openmp.frames import may_throw
 from loma.backends.schedule.guards import marked
+from loma.backends.schedule.marks import mark_of
 from loma.backends.openmp.nest import Bounds
 from loma.backends.openmp.reductions import StatementNest
 from loma.backends.openmp.packing import packed
@@ -207,7 +209,8 @@ def _inside(
 
 def _needs(context: FunctionContext, stmt: IndexAssign) -> tuple[Expr, ...]:
     """When a sum has terms, if the element that it is added to may be missing otherwise: the range
-    check of a subscript that no axis moves says nothing where other axes are empty."""
+    check of a subscript that no axis moves says nothing where other axes are empty, nor can
+    ``t % N`` be computed for an N of 0."""
     if not isinstance(stmt.target, Index):
         return ()
     target = stmt.target
@@ -215,7 +218,8 @@ def _needs(context: FunctionContext, stmt: IndexAssign) -> tuple[Expr, ...]:
     summed = [axis for axis in stmt.axes if axis.name not in own]
     access = analyse(target, context.dims(target.base), stmt.axes, False)
     if all(
-        (isinstance(s.expr, Var) and s.expr.name in own) or provably_inside(s, stmt.axes, context)
+        (isinstance(s.expr, Var) and s.expr.name in own)
+        or (provably_inside(s, stmt.axes, context) and not may_throw(s.expr, context.module))
         for s in access.subscripts
     ):
         return ()
@@ -235,7 +239,11 @@ def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> 
     for node in walk(plan.value):
         if isinstance(node, Reduce):
             names = {axis.name for axis in nest.scope} | {axis.name for axis in node.axes}
-            below += [a.extent for a in node.axes if not sizes.mentions(a.extent, names)]
+            below += [
+                axis.extent
+                for axis in node.axes
+                if not sizes.mentions(axis.extent, names) and not _is_conditional(axis.extent)
+            ]
     factor = steps(plan.value)
     if chunked:
         summed = [loop.axis.extent for loop in plan.summed]
@@ -243,6 +251,11 @@ def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> 
             (IntConst(_chunk(nest.context.machine, plan) * factor), *summed, *below)
         )
     return sizes.product((IntConst(factor), *extents, *below))
+
+
+def _is_conditional(extent: Expr) -> bool:
+    """Whether elements say how long an axis is that need not exist."""
+    return any(mark_of(node) is not None for node in walk(extent))
 
 
 def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:

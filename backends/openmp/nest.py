@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from loma.backends.schedule import marks
 from loma.backends.schedule.access import ZERO, Access, Subscript, analyse
-from loma.backends.openmp.frames import Frame
+from loma.backends.openmp.frames import Frame, may_throw
 from loma.backends.schedule.marks import mark_of
 from loma.backends.schedule.ir import (
     CLAMPED, IN_STRETCH, INSIDE, READ_IF, TESTED, Check, If, Let,
@@ -101,6 +101,8 @@ class Nest(ABC):
     def _keep(self, stem: str, value: Expr) -> Expr:
         """The name of a constant computed in front of the innermost loop."""
         frame = self.frame
+        # What would end in an error belongs to the loop's iterations, if it has any.
+        frame.loads = frame.loads or may_throw(value, self.context.module)
         if value not in frame.known:
             frame.known[value] = self.fresh(stem, value.type)
             frame.head.append(Let(frame.known[value], value))
@@ -173,6 +175,10 @@ class Nest(ABC):
         varies = inner is None or access.is_loose_in(inner) or inner in access.coefficients
         # In front of the loop nothing has tested yet whether a padded read is inside.
         untested = access.padded and bool(self.may_leave(access))
+        # Nor whether the conditions hold that this one stands under.
+        marked = {mark_of(subscript.expr) for subscript in access.subscripts}
+        untested = untested or marks.CHECKED in marked
+        untested = untested or (frame.guards > 0 and marks.HELD in marked)
         if varies or untested or access.loose or read.base.name in self.writable:
             return found
         frame.loads = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from tree_runs import arguments, compare, run_program
 from trees import Change, changed, of, tree_of
 
 from loma import pipeline
+from loma.backends import registry
 from loma.backends.interpreter import Interpreter
 from loma.backends.interpreter.lowered import LoweredInterpreter
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.memory import Machine, TreeError
 from loma.backends.interpreter.trees import run_tree
-from loma.backends.openmp import index_statements, joined, plan, rows
+from loma.backends.openmp import index_statements
 from loma.backends.schedule import host, ir
 from loma.core import builder
 from loma.core.ir import FLOAT, INT, Binary, Expr, Function, Index, IntConst, TensorType, Var
@@ -71,11 +73,9 @@ def test_known_sizes() -> None:
 @pytest.mark.full
 def test_short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops are cut into pieces that are longer than the sizes of these tests: not here."""
-    monkeypatch.setattr(index_statements, "_chunk", lambda _: 3)
-    monkeypatch.setattr(joined, "CHUNK", 3)
-    monkeypatch.setattr(plan, "STRIP", 4)
-    monkeypatch.setattr(plan, "ACROSS", 2)
-    monkeypatch.setattr(rows, "BLOCK", 3)
+    monkeypatch.setattr(index_statements, "_chunk", lambda *_: 3)
+    machine = replace(registry.CPU.machine, chunk=3, strip=4, across=2, block=3)
+    monkeypatch.setattr(registry, "CPU", replace(registry.CPU, machine=machine))
     for name, text in [*SCHEDULE_CASES.items(), *tensor_programs()]:
         run_program(text, name, _known(name, text))
 

@@ -62,4 +62,23 @@ def counted(x : In[Tensor[N, M]], c : In[Tensor[N]], n : In[IntTensor[2, 2]]) ->
     return y
 """
 
-CASES = {"registers": REGISTERS, "guarded": GUARDED, "sums": SUMS, "counted": COUNTED}
+# Elements that exist only where a condition holds, and a target's place where there are no terms.
+MISSING = """
+def missing(w : In[Tensor[P]], x : In[Tensor[C, C]], n : In[int]) -> float:
+    s : float
+    s += w[p] * (x[C - 1, n] if 0 <= n and n < C else 0.3)
+    return s
+
+def around(x : In[Tensor[N]], a : In[Tensor[A]]) -> Tensor[A]:
+    y : Tensor[A]
+    y[t % A] += x[t] * a[i]
+    return y
+"""
+
+CASES = {
+    "registers": REGISTERS,
+    "guarded": GUARDED,
+    "sums": SUMS,
+    "counted": COUNTED,
+    "missing": MISSING,
+}
