@@ -20,13 +20,12 @@ from types import ModuleType
 
 from loma import cache, config
 from loma.backends import compilers, pool
-from loma.backends.base import GeneratedSource
+from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.compilers import MODULE_FILE
+from loma.backends.schedule.target import CPU
+from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file, runtime_files
 from loma.errors import ToolchainError
 
-RUNTIME = Path(__file__).resolve().parent / "libtorch" / "runtime"
-# Its headers name each other without folders: in the cache they lie side by side.
-RUNTIME_FOLDERS = (RUNTIME, RUNTIME / "convolution", RUNTIME / "memory")
 OBJECT_FILE = "module.o"
 SPECIALISATION_FILE = "specialisation.so"
 # Memory that is kept between calls is one for all modules of a process, so it is a library of its
@@ -40,21 +39,21 @@ _PARTS = {
         "dispatch.cpp",
         "autograd.cpp",
         "autocast.cpp",
-        "memory/memory.cpp",
+        "memory.cpp",
         "specialise.cpp",
         "each.cpp",
     ),
     "library": (
-        "convolution/cache_roots.cpp",
-        "convolution/tuning.cpp",
+        "cache_roots.cpp",
+        "tuning.cpp",
         "once.cpp",
-        "convolution/convolution.cpp",
-        "convolution/convolution_statements.cpp",
-        "convolution/convolution_gemm.cpp",
-        "convolution/convolution_fft.cpp",
+        "convolution.cpp",
+        "convolution_statements.cpp",
+        "convolution_gemm.cpp",
+        "convolution_fft.cpp",
     ),
-    "pool": ("memory/heap.cpp", "memory/pool.cpp"),
-    "python": ("python.cpp", "convolution/tuning_python.cpp", "specialise_python.cpp"),
+    "pool": ("heap.cpp", "pool.cpp"),
+    "python": ("python.cpp", "tuning_python.cpp", "specialise_python.cpp"),
 }
 
 
@@ -71,6 +70,11 @@ _SANITIZERS = {
     ),
     "thread": ("-fsanitize=thread", "-DLOMA_SANITIZE_THREAD"),
 }  # fmt: skip
+# What headers have of the machine (:mod:`loma.backends.schedule.target`), as macros: LOMA_TILE.
+_IN_HEADERS = (
+    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_least", "block_most",
+    "tile_bytes", "tile_least",
+)  # fmt: skip
 _SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
 
 
@@ -123,6 +127,7 @@ def _detect(
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         "-isystem", str(root / "include"),
         "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include"),
+        *(f"-DLOMA_{name.upper()}={getattr(CPU, name)}" for name in _IN_HEADERS),
         *sanitizing, *extra_flags,
     )  # fmt: skip
     link_flags = (
@@ -275,15 +280,6 @@ def _runtime_digest() -> str:
     return cache.digest([part for path in files for part in (path.name, path.read_bytes())])
 
 
-def runtime_files(pattern: str) -> list[Path]:
-    return [path for folder in RUNTIME_FOLDERS for path in sorted(folder.glob(pattern))]
-
-
-def quoted(folders: Iterable[Path]) -> list[str]:
-    """Flags for headers in quotes that are looked for in these folders."""
-    return [flag for folder in folders for flag in ("-iquote", str(folder))]
-
-
 def _headers(toolchain: Toolchain) -> Path:
     """A folder with the runtime's headers and the precompiled prelude. With sanitizers few files
     are compiled, so that nothing is gained by the latter."""
@@ -313,7 +309,8 @@ def _runtime_object(toolchain: Toolchain, part: str) -> Path:
 
     def compile_into(folder: Path) -> None:
         unit = folder / f"{part}.cpp"
-        unit.write_text("".join(f'#include "{RUNTIME / name}"\n' for name in _PARTS[part]), "utf-8")
+        files = map(runtime_file, _PARTS[part])
+        unit.write_text("".join(f'#include "{path}"\n' for path in files), "utf-8")
         flags = toolchain.python_flags if part == "python" else ()
         level = "-O3" if part == "library" and not toolchain.sanitized else "-O1"
         search = quoted(RUNTIME_FOLDERS)

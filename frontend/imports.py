@@ -341,7 +341,7 @@ def _renamed(node: Definition, name: str, uses: dict[str, str]) -> Definition:
     if isinstance(node, Derivative):
         return replace(node, name=name, of=uses.get(node.of, node.of))
     names = _Names(node)
-    for place in {id(found): found for found in (*names.calls, *names.types)}.values():
+    for place in dict.fromkeys((*names.calls, *names.types)):
         prefix, primal = _primal(place.id)
         if place.id in uses:
             place.id = uses[place.id]

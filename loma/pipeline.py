@@ -5,6 +5,7 @@
 ``adjoint``           with the derivatives that the program asks for
 ``optimised``         with what autograd runs for each differentiable function, simplified
 ``kernels``           tensor functions with the loops that fusion made
+``schedule``          trees: memory, checks, library calls, and all loops as they run
 ``cpp``               C++ for libtorch
 ``c``                 the scalar layer of ``adjoint`` as C99
 ====================  ==============================================================================
@@ -29,10 +30,10 @@ from loma.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
-    from loma.backends.base import GeneratedSource
+    from loma.backends.cfamily.source import GeneratedSource
     from loma.backends.c import Options
 
-STAGES = ("parsed", "adjoint", "optimised", "kernels", "cpp", "c")
+STAGES = ("parsed", "adjoint", "optimised", "kernels", "schedule", "cpp", "c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +154,12 @@ def derived(base: Optimised, function: str) -> Optimised:
 def generated(stage: Optimised, timed: bool = False, contract: bool = True) -> GeneratedSource:
     """The tensor functions in C++, with the scalar functions that they call; ``timed``: the code
     measures its statements; ``contract``: a product and a sum may be rounded as one."""
-    from loma.backends import libtorch
+    from loma.backends import registry
+    from loma.backends import torch as libtorch
 
     with _located_in(stage.module):
         return libtorch.generate(
-            stage.module, stage.pairs, stage.names, stage.zeroed, timed, contract
+            stage.module, registry.CPU, stage.pairs, stage.names, stage.zeroed, timed, contract
         )
 
 
@@ -172,9 +174,10 @@ def specialised(
     """One tensor function for sizes and ints that are known, by name: a kernel of its own, which
     registers itself for the function's operator in ``namespace``, for calls in that type."""
     from loma import passes
-    from loma.backends import libtorch
-    from loma.backends.libtorch import binding
-    from loma.backends.libtorch.names import cpp_name
+    from loma.backends import registry
+    from loma.backends import torch as libtorch
+    from loma.backends.torch import binding
+    from loma.backends.cfamily.names import cpp_name
 
     general = find(stage.module, function)
     names = binding.slot_names(general, stage.zeroed.get(function, ()))
@@ -183,7 +186,7 @@ def specialised(
         slots = {name: values[name] for name in names}
         operator = f"{namespace}::{cpp_name(function)}"
         return libtorch.generate_specialised(
-            _verified(module), function, operator, slots, dtype, contract
+            _verified(module), registry.CPU, function, operator, slots, dtype, contract
         )
 
 
@@ -217,7 +220,7 @@ def generated_c(module: Module, options: Options | None = None) -> GeneratedSour
 def function_records(stage: Optimised) -> list[dict[str, Any]]:
     """What Python callables are made from, as JSON values."""
     from loma.backends import scalar
-    from loma.backends.libtorch import binding
+    from loma.backends.torch import binding
 
     return [
         binding.record(function, stage.zeroed.get(function.name, ()), stage.module.packings)
@@ -264,13 +267,14 @@ def stage_text(
     final = program(source, path, save=save, every=True)
     if stage == "optimised":
         return _loma_text(final.module, function)
-    if stage == "kernels":
-        return _kernels_text(final.module, function)
+    if stage in ("kernels", "schedule"):
+        return _loops_text(final.module, stage, function)
     if function is None:
         return generated(final).text
-    from loma.backends.libtorch import codegen
+    from loma.backends import registry
+    from loma.backends.torch import codegen
 
-    return codegen.lower_function(find(final.module, function), final.module)
+    return codegen.lower_function(find(final.module, function), final.module, registry.CPU)
 
 
 def find(module: Module, name: str) -> Function:
@@ -295,12 +299,15 @@ def _loma_text(module: Module, function: str | None) -> str:
     return print_function(find(module, function), module)
 
 
-def _kernels_text(module: Module, function: str | None) -> str:
-    from loma.backends import libtorch
+def _loops_text(module: Module, stage: str, function: str | None) -> str:
+    """The tensor functions with fused loops, or with all that runs."""
+    from loma.backends import registry
+    from loma.backends import torch as libtorch
 
+    text = libtorch.kernels_text if stage == "kernels" else libtorch.schedule_text
     functions = module.functions if function is None else (find(module, function),)
     with _located_in(module):
-        texts = [libtorch.kernels_text(f, module) for f in functions if is_tensor_function(f)]
+        texts = [text(f, module, registry.CPU) for f in functions if is_tensor_function(f)]
     return "\n\n".join(texts)
 
 

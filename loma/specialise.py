@@ -197,7 +197,7 @@ def _load_known(request: _Request) -> bool:
 def _make(request: _Request, stage: Optimised) -> None:
     from loma import pipeline
     from loma.backends import toolchain
-    from loma.backends.libtorch import binding
+    from loma.backends.torch import binding
 
     module = request.module
     name = module.operators[request.operator]

@@ -15,7 +15,7 @@ from loma.packed_calls import packed, positional, shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-Record = dict[str, Any]  # of a function; see loma.backends.libtorch.binding.record
+Record = dict[str, Any]  # of a function; see loma.backends.torch.binding.record
 
 
 def tensor_function(

@@ -7,7 +7,8 @@ In normal form
 * the operands of nonlinear operations are small, so that derivatives grow with the program's
   length and not with the depth of its expressions;
 * a statement does not change the subscripts of the places that it writes to;
-* an ``In`` argument that the body changes is a local copy.
+* an ``In`` argument that the body changes is a local copy;
+* every statement has a number of its own.
 
 What was a part of a conditional expression stays under its condition.
 """
@@ -30,8 +31,8 @@ from loma.core.ir import (
 from loma.core.names import Names, names_of
 from loma.core.unbounded import is_unbounded
 from loma.core.walk import (
-    children, is_place, map_children, map_expressions, root, statements, subscripts, substitute,
-    walk,
+    children, is_place, map_children, map_expressions, numbered, root, statements, subscripts,
+    substitute, walk,
 )  # fmt: skip
 
 LARGEST_OPERAND = 8  # nodes of an operand that is repeated in a derivative
@@ -83,7 +84,7 @@ def normalise(
     if renamed:
         body = tuple(map_expressions(stmt, lambda e: substitute(e, renamed)) for stmt in body)
     worker = _Hoister(normal, functions)
-    normal.function = replace(function, body=(*start, *worker.outermost(body)))
+    normal.function = replace(function, body=numbered((*start, *worker.outermost(body))))
     return normal
 
 
@@ -223,8 +224,7 @@ class _Hoister:
         self._depth += 1  # the temporaries of the condition get values again and again
         cond = self._operand(stmt.cond)
         self._depth -= 1
-        again = tuple(map_expressions(s, lambda e: e) for s in self._out[before:])
-        self._out.append(replace(stmt, cond=cond, body=(*body, *again)))
+        self._out.append(replace(stmt, cond=cond, body=(*body, *self._out[before:])))
 
     def _target(self, target: Place, stmt: Stmt) -> Place:
         """A place whose subscripts are small and not changed by the statement itself."""

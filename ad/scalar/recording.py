@@ -44,8 +44,9 @@ class Recording:
         self._structs = structs
         self._uses = cache(self._used)
         self._inside = cache(self._effects_inside)
-        self.kept: dict[int, list[Place]] = {}  # by id of the statement; for a loop: before it
-        self.stepped: set[int] = set()  # ids of statements that are undone by a step back
+        # By numbers of statements:
+        self.kept: dict[int, list[Place]] = {}  # for a loop: before it
+        self.stepped: set[int] = set()  # those that are undone by a step back
         self.direct: dict[int, bool] = {}  # whether a condition or range can be read again
 
     def run(self, body: tuple[Stmt, ...], restored: frozenset[str]) -> None:
@@ -98,7 +99,7 @@ class Recording:
             ):
                 kept.append(place)
                 needed.remove_below(path)
-        self.kept[id(loop)] = kept
+        self.kept[loop.number] = kept
         return needed
 
     def _effects_inside(self, loop: Stmt) -> tuple[list[Path], list[Path]]:
@@ -132,7 +133,7 @@ class Recording:
         after the blocks' own reversal; its operands are then needed."""
         changed = [path_of(place) for place in written_places((stmt,), self._functions)]
         direct = not any(overlap(path, other) for path in cond_reads for other in changed)
-        self.direct[id(stmt)] = direct
+        self.direct[stmt.number] = direct
         if direct and self._has_adjoint((stmt,)):
             after.update(path for path in cond_reads if path[0] in self._types)
 
@@ -151,17 +152,17 @@ class Recording:
             path = path_of(place)
             if needed.touches(path):
                 if step_back(stmt) is not None:
-                    self.stepped.add(id(stmt))
+                    self.stepped.add(stmt.number)
                     continue  # the old value follows from the new one, which is needed in turn
                 kept += self._parts(place, path, needed)
                 needed.update(target_reads(place))
                 if is_definite(path):
                     needed.remove_below(path)
-        self.kept[id(stmt)] = kept
+        self.kept[stmt.number] = kept
         return needed
 
     def _is_undone(self, stmt: Stmt) -> bool:
-        return bool(self.kept.get(id(stmt))) or id(stmt) in self.stepped
+        return bool(self.kept.get(stmt.number)) or stmt.number in self.stepped
 
     def _used(self, stmt: Stmt) -> list[Path]:
         """The primal values that the statement's adjoint reads."""

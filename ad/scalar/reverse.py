@@ -267,20 +267,21 @@ class _Reversal:
 
     def _matters(self, body: tuple[Stmt, ...]) -> Callable[[Stmt], list[Expr]]:
         """What the derivative evaluates in the state before each statement of the primal."""
-        kept = {id(stmt) for stmt in statements(body)}
+        kept = {stmt.number: stmt for stmt in statements(body)}
 
         def matters(stmt: Stmt) -> list[Expr]:
             if isinstance(stmt, If | For | While):
                 return list(effects(stmt).reads)
             found: list[Expr] = []
-            if id(stmt) in kept and isinstance(stmt, CallStmt):
-                modes = self._modes.of(stmt.call.function)
-                pairs = zip(stmt.call.args, modes, strict=True)
+            now = kept.get(stmt.number)
+            if isinstance(now, CallStmt):
+                modes = self._modes.of(now.call.function)
+                pairs = zip(now.call.args, modes, strict=True)
                 found += [arg for arg, mode in pairs if mode in ("In", "Out")]
-            elif id(stmt) in kept:
-                found += effects(stmt).reads
-                if isinstance(stmt, Assign) and stmt.op == "+=":
-                    found.append(stmt.target)
+            elif now is not None:
+                found += effects(now).reads
+                if isinstance(now, Assign) and now.op == "+=":
+                    found.append(now.target)
             assert self._builder is not None
             for inner in statements(tuple(self._builder.adjoint(stmt))):
                 found += expressions(inner)

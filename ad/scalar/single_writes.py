@@ -215,9 +215,9 @@ class _Proof:
         self, block: tuple[Stmt, ...], group: list[_Access], subs: tuple[Expr, ...]
     ) -> bool:
         names = {name for sub in subs for name in free_variables(sub)}
-        at: dict[int, list[_Access]] = {}
+        at: dict[int, list[_Access]] = {}  # by number of the statement
         for access in group:
-            at.setdefault(id(access.stmt), []).append(access)
+            at.setdefault(access.stmt.number, []).append(access)
         ok = True
 
         def visit(body: tuple[Stmt, ...], before: frozenset[Path]) -> frozenset[Path]:
@@ -226,17 +226,18 @@ class _Proof:
             for position, stmt in enumerate(body):
                 own = effects(stmt, self._functions).writes
                 moves_on = before and not names.isdisjoint(map(root, own))
-                if moves_on and any(id(s) in at for s in statements(body[position + 1 :])):
+                if moves_on and any(s.number in at for s in statements(body[position + 1 :])):
                     ok = False  # what follows would be another element
-                for access in at.get(id(stmt), ()):
+                for access in at.get(stmt.number, ()):
                     if access.overwrites and any(overlap(access.path, p) for p in before):
                         ok = False
-                before |= {access.path for access in at.get(id(stmt), ())}
+                before |= {access.path for access in at.get(stmt.number, ())}
                 match stmt:
                     case If(_, then, other):
                         before = visit(then, before) | visit(other, before)
                     case For() | While():
-                        again = {a.path for s in statements(stmt.body) for a in at.get(id(s), ())}
+                        inside = statements(stmt.body)
+                        again = {a.path for s in inside for a in at.get(s.number, ())}
                         before = visit(stmt.body, before | again)
                     case _:
                         pass

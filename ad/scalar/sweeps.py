@@ -58,7 +58,7 @@ class SweepBuilder:
     def __init__(self, context: Context, leaves: Leaves) -> None:
         self._ctx = context
         self._leaves = leaves
-        self._adjoints: dict[int, list[Stmt]] = {}
+        self._adjoints: dict[int, list[Stmt]] = {}  # by number of the statement
         self._tapes: dict[tuple[str, Type], Tape] = {}
         self._bounds: list[int | None] = []  # iterations of the loops around
         self._extents: dict[str, int | None] = {}  # of the counters in scope
@@ -83,9 +83,9 @@ class SweepBuilder:
 
     def adjoint(self, stmt: Stmt) -> list[Stmt]:
         """The adjoint of a statement without nested blocks."""
-        if id(stmt) not in self._adjoints:
-            self._adjoints[id(stmt)] = self._leaves.adjoint(stmt)
-        return self._adjoints[id(stmt)]
+        if stmt.number not in self._adjoints:
+            self._adjoints[stmt.number] = self._leaves.adjoint(stmt)
+        return self._adjoints[stmt.number]
 
     # ------------------------------------------------------------------------------ statements
 
@@ -120,11 +120,11 @@ class SweepBuilder:
         """Code that keeps what the statement overwrites, and that puts it back."""
         keep: list[Stmt] = []
         restore: list[Stmt] = []
-        for place in self._recording.kept.get(id(stmt), ()):
+        for place in self._recording.kept.get(stmt.number, ()):
             save, load = self._saved(place, place, _name(place), stmt.span)
             keep.append(save)
             restore.insert(0, load)
-        if id(stmt) in self._recording.stepped:
+        if stmt.number in self._recording.stepped:
             back = step_back(stmt)
             assert back is not None
             restore.append(back)
@@ -161,7 +161,7 @@ class SweepBuilder:
         other, other_back = self._block(stmt.other)
         if not then_back and not other_back:
             return [replace(stmt, then=tuple(then), other=tuple(other))], []
-        if self._recording.direct[id(stmt)]:
+        if self._recording.direct[stmt.number]:
             return (
                 [replace(stmt, then=tuple(then), other=tuple(other))],
                 [_branch(stmt, stmt.cond, then_back, other_back)],
@@ -193,7 +193,7 @@ class SweepBuilder:
         if not back:
             return [replace(stmt, body=tuple(body))], []
         extent, ahead, keep, behind = stmt.extent, list[Stmt](), list[Stmt](), list[Stmt]()
-        if not self._recording.direct[id(stmt)]:
+        if not self._recording.direct[stmt.number]:
             count = self._ctx.declare("_count", INT)
             ahead.append(Assign(count, "=", extent))
             if self._bounds:

@@ -53,7 +53,7 @@ class AdjointSweep:
                     return []
                 moved = map_expressions(stmt, lambda e: self._ctx.rename(e, env))
                 assert isinstance(moved, IndexAssign)
-                first = id(stmt) in self._ctx.first
+                first = stmt.number in self._ctx.first
                 return adjoint_statements(moved, record.extreme, self._use(), record.kept, first)
             case Unpack(targets, call):
                 if not any(self._ctx.is_active(target.name) for target in targets):
@@ -64,9 +64,9 @@ class AdjointSweep:
             case If(cond, then, other):
                 return self._if(stmt, cond, (then, other), env)
             case For():
-                return self._loop(stmt, record) if id(stmt) in self._ctx.lengths else []
+                return self._loop(stmt, record) if stmt.number in self._ctx.lengths else []
             case While():
-                return self._while(stmt, record) if id(stmt) in self._ctx.repeats else []
+                return self._while(stmt, record) if stmt.number in self._ctx.repeats else []
             case _:
                 raise AssertionError(stmt)
 
@@ -256,7 +256,7 @@ class AdjointSweep:
 
     def _while(self, stmt: While, record: Record) -> list[Stmt]:
         """Runs the loop again as a counted one, which has a tape, then that one's adjoint."""
-        again = self._ctx.repeats[id(stmt)]
+        again = self._ctx.repeats[stmt.number]
         env = record.env | {self._ctx.base(var.name): var.name for var in record.result}
         self._ctx.depth += 1
         code, records = self._forward.block((again,), env)

@@ -42,8 +42,7 @@ class ForwardSweep:
             stmt = Zero(new, span) if value is None else Assign(new, "=", value, span)
         else:
             stmt = Declare(new, value, span)
-        self._ctx.sweeps.merges.append((old, new.name, stmt))
-        out.append(stmt)
+        out.append(self._ctx.starting(stmt, (old, new.name)))
         env[name] = new.name
         return new
 
@@ -87,7 +86,7 @@ class ForwardSweep:
                 return Record(stmt, before)
             case While():
                 return self._while(stmt, env, code)
-            case For() if id(stmt) in self._ctx.lengths:
+            case For() if stmt.number in self._ctx.lengths:
                 return self._loop(stmt, env, code)
             case For(_, extent):
                 self._copy_modified(stmt, env, code)
@@ -113,14 +112,16 @@ class ForwardSweep:
                 code.append(position)
                 extreme = Var(root(position.target), position.target.base.type)  # type: ignore[union-attr]
         if name in self._ctx.settled:
-            kept = id(stmt) in self._ctx.kept
+            kept = stmt.number in self._ctx.kept
             return Record(stmt, before, (self._ctx.version(name, env),), extreme=extreme, kept=kept)
         if stmt.op == "=" and covers(stmt):
             # Every element is written here, so the new version needs no copy of the old one.
             new = self._ctx.new(name, self._ctx.types[name])
             self._ctx.primal[new.name] = self._ctx.base(name)
-            done = replace(moved, target=on_version(moved.target, new))
-            self._ctx.sweeps.merges.append((env.get(name, name), new.name, done))
+            done = self._ctx.starting(
+                replace(moved, target=on_version(moved.target, new)),
+                (env.get(name, name), new.name),
+            )
             env[name] = new.name
             (code if self._ctx.depth == 0 else self._ctx.sweeps.declarations).append(
                 Declare(new, None)
@@ -171,11 +172,10 @@ class ForwardSweep:
         else:
             call = replace(call, type=TupleType(tuple(v.type for v in (*new, *saved))))
             made = Unpack((*new, *saved), call, stmt.span)
-        code.append(made)
-        for target, var in zip(targets, new, strict=True):
-            if target.name in env:
-                self._ctx.sweeps.merges.append((env[target.name], var.name, made))
-            env[target.name] = var.name
+        pairs = [(target.name, var.name) for target, var in zip(targets, new, strict=True)]
+        versions = [(env[name], version) for name, version in pairs if name in env]
+        code.append(self._ctx.starting(made, *versions))
+        env |= pairs
         return Record(stmt, before, tuple(new), saved)
 
     def _copy_modified(self, stmt: If | For | While, env: Env, code: list[Stmt]) -> list[str]:
@@ -217,7 +217,7 @@ class ForwardSweep:
         before = dict(env)
         self._copy_modified(stmt, env, code)
         code.append(self._in_place(stmt, env))
-        again = self._ctx.repeats.get(id(stmt))
+        again = self._ctx.repeats.get(stmt.number)
         names = () if again is None else sorted(free_variables(again.extent))
         return Record(stmt, before, tuple(self._ctx.version(name, env) for name in names))
 
@@ -312,17 +312,17 @@ class ForwardSweep:
             if isinstance(s, IndexAssign) and root(s.target) in tensors
             if states_result(s) and settling.is_kept(s)
         ]  # fmt: skip
-        kept = {id(s) for s in own}
+        kept = {s.number for s in own}
 
         def reads(inner: IndexAssign) -> tuple[Expr, ...]:
             if not context.is_active(root(inner.target)):
                 return ()
             return adjoint_reads(
-                inner, id(inner) in kept, context.is_active, context.partial_name
+                inner, inner.number in kept, context.is_active, context.partial_name
             )  # fmt: skip
 
         settled = settling.settled(tensors, reads, kept)
-        context.kept |= {id(s) for s in own if root(s.target) in settled}
+        context.kept |= {s.number for s in own if root(s.target) in settled}
         return settled
 
     # ------------------------------------------------------------------------------- tapes
@@ -345,7 +345,7 @@ class ForwardSweep:
         """A tape of one entry of these sizes for each iteration."""
         type_ = self._ctx.types[name]
         is_int = isinstance(type_, IntType) or not carries_derivative(type_)
-        trips = self._ctx.lengths[id(stmt)]
+        trips = self._ctx.lengths[stmt.number]
         tape = self._ctx.new(f"_tape_{name.lstrip('_')}",
                          TensorType((trips, *dims), "int" if is_int else "float"))  # fmt: skip
         self._ctx.sweeps.declarations.append(Declare(tape, None))

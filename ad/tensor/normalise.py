@@ -10,6 +10,7 @@ In normal form
 * conditions and trip counts are int variables or expressions that cannot change (that of ``while``
   is worked out before each pass);
 * what is returned is a variable; an ``In`` scalar that the body reassigns is a local copy;
+* every statement has a number of its own;
 * the function is pure: an ``Out`` argument has become an ``In`` argument (its initial value), a
   local variable, and a further result (forward mode leaves ``Out`` arguments as they are).
 """
@@ -35,7 +36,7 @@ from loma.core.names import Names, names_of, with_own_indices
 from loma.core.printer import print_expr
 from loma.core.sizes import affine, bound_sizes, constant, count, is_arithmetic, size_variables
 from loma.core.walk import (
-    children, free_variables, map_expressions, map_guarded, substitute, substitute_type,
+    children, free_variables, map_expressions, map_guarded, numbered, substitute, substitute_type,
 )  # fmt: skip
 from loma.errors.spans import NOWHERE
 
@@ -91,7 +92,7 @@ def normalise(function: Function, module: Module, pure: bool = True) -> Normal:
         function = replace(function, params=params, results=wanted)
     if pure or returned:
         out.append(Return(tuple(returned)))
-    return Normal(replace(function, body=tuple(out)), types, names)
+    return Normal(replace(function, body=numbered(tuple(out))), types, names)
 
 
 def call_types(callee: Function, args: tuple[Expr, ...], results: tuple[Type, ...]) -> list[Type]:

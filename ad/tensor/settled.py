@@ -94,8 +94,8 @@ class Accesses:
         self, names: Collection[str], reads: AdjointReads, kept: Collection[int]
     ) -> frozenset[str]:
         """Those of the tensors that are settled in the block, a loop; ``reads`` tells what the
-        adjoint of a statement needs if the statement itself is not run again, where those of
-        ``kept``, by identity, look at their targets for their results."""
+        adjoint of a statement needs if the statement itself is not run again, where those with
+        numbers in ``kept`` look at their targets for their results."""
         known = {n: self._found[n] for n in names if n in self._found}
         chosen = {
             n for n, found in known.items()
@@ -120,9 +120,9 @@ class Accesses:
         return all(self._precedes(write, use) for write in accesses.writes)
 
     def first_writes(self) -> frozenset[int]:
-        """The assignments, by identity, to elements that nothing in the block writes before."""
+        """The numbers of assignments to elements that nothing in the block writes before."""
         return frozenset(
-            id(write.stmt)
+            write.stmt.number
             for accesses in self._found.values()
             if not accesses.other and len(accesses.writes) <= _MANY
             for write in accesses.writes
@@ -134,17 +134,17 @@ class Accesses:
         self, name: str, chosen: set[str], reads: AdjointReads, kept: Collection[int]
     ) -> bool:
         accesses = self._found[name]
-        needed: dict[int, list[Read]] = {}
+        needed: dict[int, list[Read]] = {}  # by number of the statement
         for stmt, use in accesses.reads:
             if stmt is not None and root(stmt.target) in chosen:
-                if id(stmt) not in needed:
-                    needed[id(stmt)] = [r for e in reads(stmt) for r in reads_of(name, e)]
+                if stmt.number not in needed:
+                    needed[stmt.number] = [r for e in reads(stmt) for r in reads_of(name, e)]
                 continue
             if not all(self._precedes(write, use) for write in accesses.writes):
                 return False
         for stmt, use in accesses.reads:
-            for read in needed.pop(id(stmt), ()) if stmt is not None else ():
-                after = stmt is not None and id(stmt) in kept and read.place == stmt.target
+            for read in needed.pop(stmt.number, ()) if stmt is not None else ():
+                after = stmt is not None and stmt.number in kept and read.place == stmt.target
                 point = replace(use, read=read, after=after)
                 if not all(self._precedes(write, point) for write in accesses.writes):
                     return False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 from loma.ad.expressions import PartialName
 from loma.ad.tensor.calls import CallPlan
@@ -16,7 +17,7 @@ from loma.core.ir import (
     FLOAT, Assign, Declare, Expr, For, Function, IndexAssign, Stmt, TensorType, Type, Var,
 )  # fmt: skip
 from loma.core.sizes import size_variables
-from loma.core.walk import free_variables, substitute
+from loma.core.walk import free_variables, statements, substitute
 
 Env = dict[str, str]  # primal variable -> the version that holds its value
 
@@ -42,14 +43,14 @@ class Record:
 class Sweeps:
     """The two sweeps of one function, still with separate versions.
 
-    ``merges`` are (old version, new version, statement that starts the new one).
+    ``merges`` are (old version, new version, number of the statement that starts the new one).
     """
 
     declarations: list[Stmt] = field(default_factory=list)
     forward: list[Stmt] = field(default_factory=list)
     adjoint: list[Stmt] = field(default_factory=list)
     adjoint_declarations: list[Stmt] = field(default_factory=list)
-    merges: list[tuple[str, str, Stmt]] = field(default_factory=list)
+    merges: list[tuple[str, str, int]] = field(default_factory=list)
     results: tuple[Var, ...] = ()
 
 
@@ -94,10 +95,10 @@ class SweepContext:
         self.is_size = set(size_variables(normal.function)).__contains__
         self.loops: list[For] = []  # around
         # In the body of a loop that is run again: tensors that are read as they are after the loop
-        # (see settled.py), and the statements, by identity, whose results stay that long.
+        # (see settled.py), and the numbers of statements whose results stay that long.
         self.settled: frozenset[str] = frozenset()
         self.kept: set[int] = set()
-        # The statements, by identity, that write to elements to which nothing has been written.
+        # Numbers of statements that write to elements to which nothing has been written.
         self.first = Accesses(
             normal.function.body, (), self.assigned, self.is_size
         ).first_writes()  # fmt: skip
@@ -105,6 +106,7 @@ class SweepContext:
         self.env: Env = {}  # the versions at the end of the forward sweep
         self.blocks: list[Block] = []  # nested blocks whose adjoint is being made
         self._writes = Counter(assigned(normal.function.body))
+        self._numbers = count(1 + max(stmt.number for stmt in statements(normal.function.body)))
 
     def block(self, body: tuple[Stmt, ...], env: Env) -> Block:
         """A nested block of the function; ``env`` are the versions at its end."""
@@ -156,6 +158,12 @@ class SweepContext:
         declarations.append(Declare(adjoint, zeros if around is None else None))
         if around is not None:
             around.starts.append(Assign(adjoint, "=", zeros))
+
+    def starting(self, stmt: Stmt, *versions: tuple[str, str]) -> Stmt:
+        """The statement as the one that starts these versions: (old, new) of each."""
+        stmt = replace(stmt, number=next(self._numbers))
+        self.sweeps.merges += [(old, new, stmt.number) for old, new in versions]
+        return stmt
 
     def new(self, wish: str, type_: Type) -> Var:
         var = Var(self.names.fresh(wish), type_)

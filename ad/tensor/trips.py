@@ -21,9 +21,9 @@ from loma.core.walk import free_variables, map_blocks, substitute
 
 @dataclass(frozen=True, slots=True)
 class Trips:
-    """A function that counts what only running tells; by the identity of its loops the lengths of
-    their tapes, and what stands for each ``while`` in the adjoint sweep. Loops that write to no
-    active variable have no adjoint and are in neither."""
+    """A function that counts what only running tells; by the numbers of its loops the lengths of
+    their tapes, and what stands for each ``while`` in the adjoint sweep, under the same number.
+    Loops that write to no active variable have no adjoint and are in neither."""
 
     normal: Normal
     lengths: dict[int, Expr]
@@ -81,10 +81,10 @@ class _Counting:
         counters = {loop.counter for loop in loops}
         changing = counters | (self._changing if self._depth else set())
         if not free_variables(bound) & changing:
-            self.lengths[id(new)] = sizes.count(bound, self._is_size)
+            self.lengths[stmt.number] = sizes.count(bound, self._is_size)
             return [new]
         length, noted = self._longest(stmt.extent)
-        self.lengths[id(new)] = length
+        self.lengths[stmt.number] = length
         return [noted, new]
 
     def _while(self, stmt: While, loops: tuple[For, ...]) -> list[Stmt]:
@@ -104,9 +104,9 @@ class _Counting:
         else:
             extent = length = self._variable("_trips")
             self.behind.append(Declare(length, count))
-        repeat = For(counter.name, extent, inner, span=stmt.span)
-        self.lengths[id(repeat)] = length
-        self.repeats[id(new)] = repeat
+        repeat = For(counter.name, extent, inner, span=stmt.span, number=stmt.number)
+        self.lengths[stmt.number] = length
+        self.repeats[stmt.number] = repeat
         return [start, new, *noted]
 
     def _longest(self, count: Expr) -> tuple[Var, Stmt]:

@@ -23,36 +23,37 @@ def merged_names(
     forward: tuple[Stmt, ...],
     adjoint: tuple[Stmt, ...],
     live: frozenset[str],
-    merges: list[tuple[str, str, Stmt]],
+    merges: list[tuple[str, str, int]],
     fixed: frozenset[str],
     functions: tuple[Function, ...],
 ) -> dict[str, str]:
-    """For each version the name that it shares; ``live`` is what is read after both sweeps.
+    """For each version the name that it shares; ``live`` is what is read after both sweeps,
+    ``merges`` as in :class:`loma.ad.tensor.sweep.Sweeps`.
 
     Names in ``fixed`` (the arguments) are never written to, so nothing is merged into them. Nor
     does the adjoint sweep write to what the forward sweep made: in split mode that is an argument.
     """
     made_forward = fixed | written(forward)
-    wanted = {id(stmt) for _, _, stmt in merges}
+    wanted = {start for _, _, start in merges}
     after: dict[int, frozenset[str]] = {}
 
     def visit(stmt: Stmt, live_after: frozenset[str]) -> None:
-        if id(stmt) in wanted:
-            after[id(stmt)] = live_after
+        if stmt.number in wanted:
+            after[stmt.number] = live_after
 
     _, between = Liveness(functions, visit).block(adjoint, live)
     in_adjoint = set(after)
     Liveness(functions, visit).block(forward, between | live)
     group: dict[str, list[str]] = {}
     name_of: dict[str, str] = {}
-    for old, new, stmt in merges:
-        if id(stmt) not in after:
+    for old, new, start in merges:
+        if start not in after:
             continue  # dead code
         shared = name_of.get(old, old)
         members = group.setdefault(shared, [shared])
-        if shared in fixed or (id(stmt) in in_adjoint and made_forward & set(members)):
+        if shared in fixed or (start in in_adjoint and made_forward & set(members)):
             continue
-        if any(member in after[id(stmt)] for member in members):
+        if any(member in after[start] for member in members):
             continue
         members.append(new)
         name_of[new] = shared

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loma import cache, config
 from loma.backends import compilers
-from loma.backends.base import GeneratedSource
+from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.compilers import LIBRARY_FILE
 from loma.errors import CompilationFailed
 

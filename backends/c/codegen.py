@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from loma import cache, errors
-from loma.backends.base import GeneratedSource, environment
+from loma.backends.cfamily.source import GeneratedSource, environment
 from loma.backends.c import entries
 from loma.backends.c.context import FunctionContext, ModuleContext, returns_struct
 from loma.backends.c.options import Options
 from loma.backends.c.statements import Statements
-from loma.backends.identifiers import file_stem
+from loma.backends.cfamily.identifiers import file_stem
 from loma.backends.scalar.records import function_record, struct_records
-from loma.backends.writer import Writer
+from loma.backends.cfamily.writer import Writer
 from loma.core.ir import Declare, Function, Module, StackType, is_tensor_function
 from loma.core.printer import print_function, print_type
 from loma.core.walk import statements
@@ -49,8 +49,8 @@ def generate(module: Module, options: Options = Options()) -> GeneratedSource:  
     constant subscript outside its array.
     """
     context = ModuleContext(module, options)
-    functions = [_function(function, context) for function in module.functions]
-    text = _file(module, context, functions)
+    functions = [lower_function(function, context) for function in module.functions]
+    text = file_text(module, context, functions)
     stem = file_stem(module.name)
     return GeneratedSource(
         name=f"loma_{stem}_{cache.digest([text])[:16]}",
@@ -71,8 +71,8 @@ def function_text(module: Module, name: str, options: Options = Options()) -> st
         if function is wanted:
             break
         if not is_tensor_function(function):
-            _function(function, context)
-    return _function(wanted, context)
+            lower_function(function, context)
+    return lower_function(wanted, context)
 
 
 def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------ file
 
 
-def _file(module: Module, context: ModuleContext, functions: list[str]) -> str:
+def file_text(module: Module, context: ModuleContext, functions: list[str]) -> str:
     for name in tuple(context.helpers):
         context.helpers.update(_NEEDS.get(name, ()))
     helpers = environment(TEMPLATES).get_template("helpers.c.j2").render(
@@ -153,7 +153,7 @@ def _structs(module: Module, context: ModuleContext) -> list[dict[str, Any]]:
 # -------------------------------------------------------------------------------------- functions
 
 
-def _function(function: Function, module: ModuleContext) -> str:
+def lower_function(function: Function, module: ModuleContext) -> str:
     if is_tensor_function(function):
         raise errors.BackendLacksOperator(
             f"the C backend has no tensors: '{function.name}' works on them", function.span,
@@ -169,17 +169,17 @@ def _function(function: Function, module: ModuleContext) -> str:
     entry = entries.entry_symbol(function, symbol)
     params = entries.params(context, pointers)
     names = [context.passed(param.name) for param in function.params]
-    results = entries.targets(context, context.targets)
-    landing = "void" if context.targets else result
+    results = entries.result_params(context, context.result_pointers)
+    landing = "void" if context.result_pointers else result
     values: dict[str, Any] = {
         "comment": _comment(function, context),
         "symbol": entry if pointers else symbol,
         "result": landing,
-        "body_result": f"{result} *" if len(context.targets) == 1 else f"{landing} ",
+        "body_result": f"{result} *" if len(context.result_pointers) == 1 else f"{landing} ",
         "nothing": _nothing(function, landing),
         "params": [*params, *results],
-        "arguments": [*names, *context.targets],
-        "targets": context.targets,
+        "arguments": [*names, *context.result_pointers],
+        "result_pointers": context.result_pointers,
         "body": writer.text() or "",
         "simd": function.simd,
         "fallible": context.fails,

@@ -9,8 +9,9 @@ from loma.backends.c.names import ModuleNames, local_names
 from loma.backends.c.options import Options
 from loma.backends.c.types import CTypes
 from loma.backends.c.unused import unread
-from loma.backends.identifiers import c_string
-from loma.backends.stack import Frame, Use
+from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.identifiers import c_string
+from loma.backends.cfamily.stack import Frame, Use
 from loma.core.effects import assigned
 from loma.core.ir import (
     ArrayType, Expr, For, Function, Index, Member, Module, Param, StructType, Type, Var,
@@ -74,19 +75,20 @@ def returns_struct(results: tuple[Type, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Temporary:
-    """A variable for what a call returns by pointer; ``pointer`` and ``value`` are C text."""
+    """A variable for what a call returns by pointer."""
 
     name: str
     type: Type
     on_heap: bool
 
     @property
-    def pointer(self) -> str:
-        return self.name if self.on_heap else f"&{self.name}"
+    def pointer(self) -> c.Expression:
+        name = c.Token(self.name)
+        return name if self.on_heap else c.address_of(name)
 
     @property
-    def value(self) -> str:
-        return f"*{self.name}" if self.on_heap else self.name
+    def value(self) -> c.Expression:
+        return c.dereference(self.pointer)
 
 
 @dataclass(slots=True)
@@ -108,7 +110,7 @@ class FunctionContext:
     item: str = ""
     unread: frozenset[str] = frozenset()
     by_pointer: bool = False  # structs are passed and returned by pointer
-    targets: list[str] = field(default_factory=list)  # then: C names of pointers to results
+    result_pointers: list[str] = field(default_factory=list)  # then: their C names
     temporaries: list[Temporary] = field(default_factory=list)
     frame: Frame = field(default_factory=lambda: Frame(()))
     _passed: dict[str, str] = field(default_factory=dict)
@@ -146,7 +148,7 @@ class FunctionContext:
             else:
                 self.pointers.add(param.name)
         if returns_struct(function.results):
-            self.targets = [self.fresh("result") for _ in function.results]
+            self.result_pointers = [self.fresh("result") for _ in function.results]
 
     @property
     def types(self) -> CTypes:
@@ -203,10 +205,10 @@ class FunctionContext:
         self.fails = True
         return self.module.helper(name)
 
-    def place(self, span: Span) -> str:
+    def line_args(self, span: Span) -> tuple[c.Expression, c.Expression]:
         """The last arguments of a helper that can fail: the function and the line."""
         line = span.line or self.line or self.function.span.line
-        return f"{c_string(self.function.name)}, {line_in_file(line)}"
+        return c.Token(c_string(self.function.name)), c.number(line_in_file(line))
 
     def is_slice(self, expr: Expr) -> bool:
         """Whether an array value is a struct of pointer and size."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from loma import errors
 from loma.backends.c.context import FunctionContext
 from loma.backends.c.expressions import Expressions
-from loma.backends.writer import Writer
+from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.writer import Writer
 from loma.core.ir import FLOAT, ArrayType, Expr, Index, Member, Place, StructType, Type, Var
 from loma.core.printer import print_expr
 from loma.core.walk import root
@@ -20,6 +21,15 @@ class Copies(Expressions):
         self.writer = writer
         self.span: Span = NOWHERE
 
+    def evaluate(self, expression: c.Expression) -> None:
+        """An expression as a statement."""
+        self.writer.line(f"{c.text(expression)};")
+
+    def define(self, declared: str, value: c.Expression | None = None) -> None:
+        """A declaration, with a value if there is one."""
+        given = "" if value is None else f" = {c.item_text(value)}"
+        self.writer.line(f"{declared}{given};")
+
     def assign(self, target: Place, value: Expr) -> None:
         """``target = value``, also where the two overlap."""
         overlapping = (
@@ -29,7 +39,7 @@ class Copies(Expressions):
         )
         self.copy(self.destination(target), value, target.type, overlapping=overlapping)
 
-    def destination(self, target: Place) -> str:
+    def destination(self, target: Place) -> c.Expression:
         """A place as the target of a copy."""
         if isinstance(target.type, ArrayType):
             if target.type.size is None:
@@ -39,39 +49,48 @@ class Copies(Expressions):
                     self.span,
                     hint="assign its elements in a loop",
                 )
-            return self.pointer(target)
-        return self.render(target)[0]
+            return self.first(target)
+        return self.expression(target)
 
-    def copy(self, target: str, value: Expr, type_: Type, *, overlapping: bool) -> None:
-        if isinstance(type_, ArrayType):
-            self.copy_text(target, self.pointer(value), type_, overlapping=overlapping)
-        else:
-            self.copy_text(target, self.text(value, type_), type_, overlapping=False)
+    def copy(
+        self, target: c.Expression, value: Expr, type_: Type, *, overlapping: bool = False
+    ) -> None:
+        is_array = isinstance(type_, ArrayType)
+        found = self.first(value) if is_array else self.value(value, type_)
+        self.store(target, found, type_, overlapping=overlapping)
 
-    def copy_text(self, target: str, value: str, type_: Type, *, overlapping: bool) -> None:
-        """``target = value`` for C text; an array is given by its first element."""
+    def store(
+        self, target: c.Expression, value: c.Expression, type_: Type, *, overlapping: bool = False
+    ) -> None:
+        """``target = value`` in C; an array is given by its first element."""
         if isinstance(type_, ArrayType):
             function = "memmove" if overlapping else "memcpy"
-            size = f"sizeof({self.context.types.spelled(type_)})"
-            self.writer.line(f"{function}({target}, {value}, {size});")
+            self.evaluate(c.call(function, target, value, self._size(type_)))
         else:
-            self.writer.line(f"{target} = {value};")
+            self.evaluate(c.Binary("=", target, value))
+
+    def _size(self, type_: Type) -> c.Expression:
+        return c.call("sizeof", c.Token(self.context.types.spelled(type_)))
 
     def zero(self, target: Place) -> None:
         """``zero(target)``."""
         type_ = target.type
         if isinstance(type_, ArrayType) and type_.size is None and self.context.is_slice(target):
-            text = self.at(target, 0)
-            self.writer.line(f"memset({text}.data, 0, {text}.size * sizeof *{text}.data);")
+            array = self.expression(target)
+            data, count = c.Member(array, "data"), c.Member(array, "size")
+            element = c.Unary("sizeof", c.dereference(data))
+            self.evaluate(c.call("memset", data, c.number(0), c.Binary("*", count, element)))
         elif isinstance(type_, ArrayType):
-            size = f"sizeof({self.context.types.spelled(type_)})"
-            self.writer.line(f"memset({self.destination(target)}, 0, {size});")
-        elif isinstance(type_, StructType):
-            zero = f"({self.context.types.base(type_)}){{0}}"
-            self.writer.line(f"{self.destination(target)} = {zero};")
+            place = self.destination(target)
+            self.evaluate(c.call("memset", place, c.number(0), self._size(type_)))
         else:
-            self.writer.line(f"{self.destination(target)} = {self.zero_text(type_)};")
+            self.evaluate(c.Binary("=", self.destination(target), self._zero(type_)))
 
-    def zero_text(self, type_: Type) -> str:
-        """Zero as a number of that type."""
-        return self.float_text(0.0) if type_ == FLOAT else "0"
+    def _zero(self, type_: Type) -> c.Expression:
+        """Zero as a number or a struct of that type."""
+        if isinstance(type_, StructType):
+            return c.Braces(f"({self.context.types.base(type_)})", (c.number(0),))
+        return self.zero_number(type_)
+
+    def zero_number(self, type_: Type) -> c.Expression:
+        return self.float_constant(0.0) if type_ == FLOAT else c.number(0)

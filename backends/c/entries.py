@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from loma.backends.c.context import FunctionContext, is_by_value, returns_struct
+from loma.backends.cfamily import expressions as c
 from loma.core.ir import Function
 
 
@@ -24,27 +25,34 @@ def params(context: FunctionContext, pointers: bool) -> list[str]:
     results are not among them."""
     types = context.types
     return [
-        types.declare(param.type, f"*{context.passed(param.name)}")
+        types.declare_pointer(param.type, context.passed(param.name))
         if pointers and is_by_value(param)
         else types.param(param, context.name(param.name))
         for param in context.function.params
     ]
 
 
-def targets(context: FunctionContext, names: list[str]) -> list[str]:
+def result_params(context: FunctionContext, names: list[str]) -> list[str]:
     """The pointers to results of those names, as C declares them."""
     pairs = zip(names, context.function.results, strict=bool(names))
-    return [context.types.declare(type_, f"*{name}") for name, type_ in pairs]
+    return [context.types.declare_pointer(type_, name) for name, type_ in pairs]
 
 
-def _passed_on(context: FunctionContext, sign: str) -> tuple[list[str], list[str]]:
+def _passed_on(context: FunctionContext, pointers: bool) -> tuple[list[c.Expression], list[str]]:
     """The arguments of a call that passes everything on, and how its function declares them: with
-    ``*`` that has pointers to structs, and with ``&`` the function that is called has."""
+    pointers to structs, or else the function that is called has those."""
     function = context.function
-    arguments = [f"{sign * is_by_value(p)}{context.name(p.name)}" for p in function.params]
-    declared = params(context, pointers=sign == "*")
+    declared = params(context, pointers)
+    arguments: list[c.Expression] = []
+    for param in function.params:
+        name = c.Token(context.name(param.name))
+        if is_by_value(param):
+            arguments.append(c.dereference(name) if pointers else c.address_of(name))
+        else:
+            arguments.append(name)
     if function.simd:
-        arguments.append(items := context.fresh("items"))
+        items = context.fresh("items")
+        arguments.append(c.Token(items))
         declared.append(f"int {items}")
     return arguments, declared
 
@@ -54,22 +62,25 @@ def entry(context: FunctionContext, result: str) -> dict[str, Any]:
     the function returns."""
     function = context.function
     symbol = context.module.names.functions[function.name]
-    arguments, declared = _passed_on(context, "*")
+    arguments, declared = _passed_on(context, pointers=True)
     names = [context.fresh("result") for _ in function.results]
-    call = f"{symbol}({', '.join(arguments)})"
-    lines = [f"return {call};" if function.results else f"{call};"]
+    call = c.call(symbol, *arguments)
+    lines = [f"return {c.text(call)};" if function.results else f"{c.text(call)};"]
+    places = [c.dereference(c.Token(name)) for name in names]
     if not returns_struct(function.results):
         names = []
     elif len(names) == 1:
-        lines = [f"*{names[0]} = {call};"]
+        lines = [f"{c.text(c.Binary('=', places[0], call))};"]
     else:
         results = context.fresh("results")
-        lines = [f"{result} {results} = {call};"]
-        lines += [f"*{name} = {results}.value_{k};" for k, name in enumerate(names)]
+        lines = [f"{result} {results} = {c.text(call)};"]
+        for k, place in enumerate(places):
+            value = c.Member(c.Token(results), f"value_{k}")
+            lines.append(f"{c.text(c.Binary('=', place, value))};")
     return {
         "name": entry_symbol(function, symbol),
         "result": "void" if names else result,
-        "params": [*declared, *targets(context, names)],
+        "params": [*declared, *result_params(context, names)],
         "lines": lines,
     }
 
@@ -78,13 +89,17 @@ def by_value(context: FunctionContext, result: str) -> dict[str, Any]:
     """A function that calls its entry."""
     function = context.function
     symbol = context.module.names.functions[function.name]
-    arguments, declared = _passed_on(context, "&")
+    arguments, declared = _passed_on(context, pointers=False)
     name = context.fresh("result")
+    made = c.Token(name)
     if len(function.results) > 1:
-        arguments += [f"&{name}.value_{k}" for k in range(len(function.results))]
+        members = (c.Member(made, f"value_{k}") for k in range(len(function.results)))
+        arguments += map(c.address_of, members)
     elif returns_struct(function.results):
-        arguments.append(f"&{name}")
-    call = f"{entry_symbol(function, symbol)}({', '.join(arguments)})"
+        arguments.append(c.address_of(made))
+    called = entry_symbol(function, symbol)
+    assert called is not None
+    call = c.text(c.call(called, *arguments))
     lines = [f"return {call};" if function.results else f"{call};"]
     if returns_struct(function.results):
         lines = [f"{result} {name};", f"{call};", f"return {name};"]

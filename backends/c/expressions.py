@@ -1,23 +1,20 @@
-"""Scalar expressions as C text.
+"""Scalar expressions as C expressions.
 
-Every method gives text and how tightly it binds, so that parentheses stand only where C needs them
-and where gcc's warnings want them. C converts an int operand to float where loma does; a float
-becomes an int only through a helper, because C leaves large values undefined.
+C converts an int operand to float where loma does; a float becomes an int only through a helper,
+because C leaves large values undefined.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import struct
 from typing import assert_never
 
 from loma import errors
 from loma.backends.c.context import Temporary, is_by_value, returns_struct
-from loma.backends.c.places import (
-    AND, COMPARE, OR, POSTFIX, PRODUCT, SUM, TERNARY, UNARY, Places, Text,
-)  # fmt: skip
+from loma.backends.c.places import Places
 from loma.backends.c.ranges import constant
+from loma.backends.cfamily import expressions as c
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
@@ -50,41 +47,40 @@ _HELPERS = (
     "relu",
     "softplus",
 )
-_CALL = re.compile(r"\w\(")
+_ZERO = c.number(0)
 _LARGEST_PRODUCT = 16  # x ** n up to this n is computed by products
 
 
 class Expressions(Places):
     """Turns expressions of one function to C."""
 
-    def text(self, expr: Expr, type_: Type | None = None) -> str:
+    def value(self, expr: Expr, type_: Type | None = None) -> c.Expression:
         if type_ == INT and expr.type == FLOAT:
             return self._to_int(expr)
         if type_ == FLOAT and isinstance(expr, IntConst):
-            return self.float_text(float(expr.value))
-        return self.render(expr)[0]
+            return self.float_constant(float(expr.value))
+        return self.expression(expr)
 
-    def condition(self, expr: Expr, least: int = TERNARY) -> str:
+    def condition(self, expr: Expr) -> c.Expression:
         """The expression where C asks whether it is zero."""
         match expr:
             case Binary(op) if op in PREDICATES:
-                return self.at(expr, least)
+                return self.expression(expr)
             case Unary("not"):
-                return self.at(expr, least)
+                return self.expression(expr)
             case Var() | Index() | Member() | Call() | IntConst() if expr.type == INT:
-                return self.at(expr, least)
+                return self.expression(expr)
             case _:
-                text = f"{self.at(expr, SUM)} != 0"
-                return text if least <= COMPARE else f"({text})"
+                return c.Binary("!=", self.expression(expr), _ZERO)
 
-    def render(self, expr: Expr) -> Text:
-        if expr.type == INT and (value := constant(expr)) is not None:
-            return self._int_text(value, expr.span)
+    def expression(self, expr: Expr) -> c.Expression:
+        if expr.type == INT and (known := constant(expr)) is not None:
+            return self._int_constant(known, expr.span)
         match expr:
             case IntConst():
                 raise AssertionError("an int constant is one")
             case FloatConst(number):
-                return self.float_text(number), UNARY if math.copysign(1.0, number) < 0 else POSTFIX
+                return self.float_constant(number)
             case Var():
                 return self.variable(expr)
             case Index():
@@ -92,26 +88,23 @@ class Expressions(Places):
             case Member():
                 return self.member(expr)
             case Unary("-", operand):
-                text = self.at(operand, UNARY)
-                return (f"-({text})" if text.startswith("-") else f"-{text}"), UNARY
+                return c.Unary("-", self.expression(operand))
             case Unary(_, operand):
                 return self._negation(operand)
             case Binary():
                 return self._binary(expr)
             case Select(cond, then, other):
-                parts = self.condition(cond, OR), self._branch(then, expr.type, OR)
-                return "{} ? {} : {}".format(
-                    *parts, self._branch(other, expr.type, TERNARY)
-                ), TERNARY
+                first, second = self.value(then, expr.type), self.value(other, expr.type)
+                return c.Conditional(self.condition(cond), first, second)
             case Builtin():
                 return self._builtin(expr)
             case Call():
-                text, results = self.call(expr)
-                return (f"*{text}", UNARY) if results else (text, POSTFIX)
+                call, results = self.call(expr)
+                return c.dereference(call) if results else call
             case MakeStruct():
                 return self._make_struct(expr)
             case NoDiff(operand):
-                return self.render(operand)
+                return self.expression(operand)
             case Op() | Reduce() | ZeroPad():
                 raise errors.BackendLacksOperator(
                     f"the C backend has no tensors and no reductions: '{print_expr(expr)}'",
@@ -123,107 +116,94 @@ class Expressions(Places):
 
     # ---------------------------------------------------------------------------------- constants
 
-    def _int_text(self, value: int, span: Span) -> Text:
+    def _int_constant(self, value: int, span: Span) -> c.Expression:
         if not -(2**31) <= value < 2**31:
             raise errors.SyntaxNotSupported(
                 f"{value} is no int: ints have 32 bits", span, hint="write it as a float"
             )
-        if value == -(2**31):
-            return "(-2147483647 - 1)", POSTFIX
-        return str(value), UNARY if value < 0 else POSTFIX
+        if value == -(2**31):  # whose absolute value is no int
+            return c.Binary("-", c.number(value + 1), c.number(1))
+        return c.number(value)
 
-    def float_text(self, value: float) -> str:
+    def float_constant(self, value: float) -> c.Expression:
         """A constant of the C type of floats."""
         single = self.context.types.real == "float"
         if math.isnan(value):
-            return "NAN"
+            return c.Token("NAN")
         if single and math.isfinite(value):
             value = _nearest_single(value)
-        if math.isinf(value):
-            return "-INFINITY" if value < 0 else "INFINITY"
-        return f"{value!r}f" if single else repr(value)
+        size = abs(value)
+        token = c.Token("INFINITY" if math.isinf(size) else f"{size!r}{'f' if single else ''}")
+        return c.Unary("-", token) if math.copysign(1.0, value) < 0 else token
 
     # --------------------------------------------------------------------------------- operations
 
-    def _to_int(self, expr: Expr) -> str:
+    def _to_int(self, expr: Expr) -> c.Expression:
         if isinstance(expr, FloatConst) and 0 <= expr.value < 2**31:
-            return str(int(expr.value))
-        return f"{self.context.helper('to_int')}({self.text(expr)})"
+            return c.number(int(expr.value))
+        return c.call(self.context.helper("to_int"), self.value(expr))
 
-    def _branch(self, expr: Expr, type_: Type, least: int) -> str:
-        """One side of a conditional expression of that type."""
-        if isinstance(expr, IntConst) and type_ == FLOAT:
-            return self.float_text(float(expr.value))
-        return self.at(expr, least)
-
-    def _negation(self, operand: Expr) -> Text:
+    def _negation(self, operand: Expr) -> c.Expression:
+        found = self.expression(operand)
         plain = isinstance(operand, Binary) and operand.op not in PREDICATES
         if plain or isinstance(operand, Select):
-            return f"{self.at(operand, SUM)} == 0", COMPARE
-        return f"!{self.at(operand, UNARY)}", UNARY
+            return c.Binary("==", found, _ZERO)
+        return c.Unary("!", found)
 
-    def _binary(self, expr: Binary) -> Text:
+    def _binary(self, expr: Binary) -> c.Expression:
         op, left, right = expr.op, expr.left, expr.right
         match op:
-            case "and":
-                return f"{self.condition(left, AND)} && {self.condition(right, COMPARE)}", AND
-            case "or":
-                # an "and" inside gets parentheses, though C would not need them
-                first = OR if isinstance(left, Binary) and left.op == "or" else COMPARE
-                return f"{self.condition(left, first)} || {self.condition(right, COMPARE)}", OR
+            case "and" | "or":
+                spelled = "&&" if op == "and" else "||"
+                return c.Binary(spelled, self.condition(left), self.condition(right))
             case "<" | "<=" | ">" | ">=" | "==" | "!=":
-                return self._comparison(op, left, right), COMPARE
+                return self._comparison(op, left, right)
             case "**":
                 return self._power(expr)
-            case "+" | "-":
-                return f"{self.at(left, SUM)} {op} {self.at(right, PRODUCT)}", SUM
-            case "*":
-                return f"{self.at(left, PRODUCT)} * {self.at(right, UNARY)}", PRODUCT
-            case "/" if expr.type == FLOAT:
-                return f"{self.at(left, PRODUCT)} / {self.at(right, UNARY)}", PRODUCT
             case "/" | "//" | "%" if expr.type == INT:
                 return self._int_division(expr)
+            case "+" | "-" | "*" | "/":
+                return c.Binary(op, self.expression(left), self.expression(right))
             case "//" | "%":
                 name = "floor_div_real" if op == "//" else "mod_real"
-                helper = self.context.helper(name)
-                return f"{helper}({self.text(left)}, {self.text(right)})", POSTFIX
+                return c.call(self.context.helper(name), self.value(left), self.value(right))
             case _:
                 raise AssertionError(expr)
 
-    def _comparison(self, op: str, left: Expr, right: Expr) -> str:
+    def _comparison(self, op: str, left: Expr, right: Expr) -> c.Expression:
         """A comparison; those whose outcome gcc sees, and warns about, are written otherwise."""
-        first, second = self._compared(left, right), self._compared(right, left)
-        calls = _CALL.search(first) or _CALL.search(second)  # what is called may fail
+        found = c.Binary(op, self._compared(left, right), self._compared(right, left))
+        calls = any(isinstance(part, c.Call) for part in c.parts(found))  # what is called may fail
         if left.type == right.type == INT and sizes.equal(left, right) and not calls:
-            return "0 == 0" if op in ("==", "<=", ">=") else "0 != 0"
-        return f"{first} {op} {second}"
+            return c.Binary("==" if op in ("==", "<=", ">=") else "!=", _ZERO, _ZERO)
+        return found
 
-    def _compared(self, expr: Expr, other: Expr) -> str:
+    def _compared(self, expr: Expr, other: Expr) -> c.Expression:
+        found = self.expression(expr)
         if _is_truth(expr) and not free_variables(other):
-            return f"({self.at(expr, OR)} ? 1 : 0)"
-        text = self.at(expr, SUM)
-        return f"({text})" if text.startswith("!") else text
+            return c.Conditional(found, c.number(1), _ZERO)
+        return found
 
-    def _int_division(self, expr: Binary) -> Text:
-        divisor = constant(expr.right)
+    def _int_division(self, expr: Binary) -> c.Expression:
+        divisor, left = constant(expr.right), self.expression(expr.left)
+        by = self.expression(expr.right)
         if expr.op == "/" and divisor is not None and divisor not in (0, -1):
-            return f"{self.at(expr.left, PRODUCT)} / {self.at(expr.right, UNARY)}", PRODUCT
-        by = self.text(expr.right)
+            return c.Binary("/", left, by)
         if not divisor:
-            by = f"{self.context.failing('nonzero')}({by}, {self.context.place(expr.span)})"
+            by = c.call(self.context.failing("nonzero"), by, *self.context.line_args(expr.span))
         helper = self.context.helper({"/": "div", "//": "floor_div", "%": "mod"}[expr.op])
-        return f"{helper}({self.text(expr.left)}, {by})", POSTFIX
+        return c.call(helper, left, by)
 
-    def _power(self, expr: Binary) -> Text:
-        base, exponent = self.text(expr.left), self.text(expr.right)
+    def _power(self, expr: Binary) -> c.Expression:
+        base, exponent = self.value(expr.left), self.value(expr.right)
         if expr.type == INT:
-            return f"{self.context.helper('power_int')}({base}, {exponent})", POSTFIX
+            return c.call(self.context.helper("power_int"), base, exponent)
         count = _small_exponent(expr.right)
         if count is None:
-            return f"{self._function('pow')}({base}, {exponent})", POSTFIX
+            return c.call(self._function("pow"), base, exponent)
         if count == 2 and isinstance(expr.left, Var) and expr.left.type == FLOAT:
-            return f"{base} * {base}", PRODUCT
-        return f"{self.context.helper('power')}({base}, {count})", POSTFIX
+            return c.Binary("*", base, base)
+        return c.call(self.context.helper("power"), base, c.number(count))
 
     # -------------------------------------------------------------------------------------- calls
 
@@ -231,22 +211,19 @@ class Expressions(Places):
         """A function of the C library in the precision of the program's floats."""
         return f"{name}f" if self.context.types.real == "float" else name
 
-    def _builtin(self, expr: Builtin) -> Text:
+    def _builtin(self, expr: Builtin) -> c.Expression:
         name, args = expr.name, expr.args
         if name in _MATH and expr.type == FLOAT:
-            listed = ", ".join(self.text(arg, FLOAT) for arg in args)
-            return f"{self._function(_MATH[name])}({listed})", POSTFIX
+            return c.call(self._function(_MATH[name]), *(self.value(arg, FLOAT) for arg in args))
         match name:
             case "int2float":
                 if args[0].type == FLOAT or isinstance(args[0], IntConst):
-                    return self.text(args[0], FLOAT), UNARY
-                return f"({self.context.types.real}){self.at(args[0], UNARY)}", UNARY
+                    return self.value(args[0], FLOAT)
+                return c.Cast(self.context.types.real, self.expression(args[0]))
             case "float2int":
-                if args[0].type == INT:
-                    return self.render(args[0])
-                return self._to_int(args[0]), POSTFIX
+                return self.value(args[0], INT)
             case "thread_id":
-                return self.context.item, POSTFIX
+                return c.Token(self.context.item)
             case "len":
                 return self._length(expr)
             case _ if name in _HELPERS:
@@ -257,22 +234,22 @@ class Expressions(Places):
                     f"the C backend has no built-in function '{name}'", expr.span
                 )
         of_ints = BUILTINS[name].result == "operands" and expr.type == INT
-        texts = [
-            self.text(arg, INT if of_ints or label in BUILTINS[name].ints else FLOAT)
+        values = [
+            self.value(arg, INT if of_ints or label in BUILTINS[name].ints else FLOAT)
             for label, arg in zip(BUILTINS[name].args, args, strict=True)
         ]
-        return f"{helper}({', '.join(texts)})", POSTFIX
+        return c.call(helper, *values)
 
-    def _length(self, expr: Builtin) -> Text:
+    def _length(self, expr: Builtin) -> c.Expression:
         """``len(range(...))``; only one that may fail asks whether it does."""
-        listed = ", ".join(self.text(arg, INT) for arg in expr.args)
+        values = [self.value(arg, INT) for arg in expr.args]
         start, step = constant(expr.args[0]), constant(expr.args[2])
         if step and (abs(step) > 2 or (start is not None and (start if step > 0 else ~start) >= 0)):
-            return f"(int){self.context.helper('length')}({listed})", UNARY
-        place = self.context.place(expr.span)
-        return f"{self.context.failing('counted')}({listed}, {place})", POSTFIX
+            return c.Cast("int", c.call(self.context.helper("length"), *values))
+        line_args = self.context.line_args(expr.span)
+        return c.call(self.context.failing("counted"), *values, *line_args)
 
-    def call(self, call: Call) -> tuple[str, list[Temporary]]:
+    def call(self, call: Call) -> tuple[c.Call, list[Temporary]]:
         """The call, and where its results are if it returns them by pointer; its value is then a
         pointer to the only one."""
         context, module = self.context, self.context.module
@@ -292,36 +269,35 @@ class Expressions(Places):
         if by_pointer and returns_struct(callee.results):
             results = [context.temporary(type_) for type_ in callee.results]
             args += [result.pointer for result in results]
-        return f"{module.called[call.function]}({', '.join(args)})", results
+        return c.call(module.called[call.function], *args), results
 
-    def _by_pointer(self, expr: Expr, changed: set[str]) -> str:
+    def _by_pointer(self, expr: Expr, changed: set[str]) -> c.Expression:
         """A pointer to a struct that stays as it is during a call that changes those variables."""
-        text, level = self.render(expr)
+        found = self.expression(expr)
         start = expr
         while isinstance(start, Index | Member):
             start = start.base
         if isinstance(start, Var) and start.name in changed:
             copy = self.context.temporary(expr.type)
-            return f"({copy.value} = {text}, {copy.pointer})"
-        if level == UNARY and text.startswith("*"):
-            return text[1:]
+            return c.sequence(c.Binary("=", copy.value, found), copy.pointer)
         by_pointer = self.context.module.by_pointer
-        if isinstance(start, Var) or (isinstance(start, Call) and start.function in by_pointer):
-            return f"&{text}"
-        return f"({self.context.types.base(expr.type)}[1]){{{text}}}"
+        is_place = isinstance(start, Var) or isinstance(found, c.Unary)  # *p, of a struct
+        if is_place or (isinstance(start, Call) and start.function in by_pointer):
+            return c.address_of(found)
+        return c.Braces(f"({self.context.types.base(expr.type)}[1])", (found,))
 
-    def _make_struct(self, expr: MakeStruct) -> Text:
+    def _make_struct(self, expr: MakeStruct) -> c.Expression:
         context, type_ = self.context, expr.type
-        pairs = list(zip(context.members(type_), expr.args, strict=True))
-        texts = [self.text(arg, t) for (_, t), arg in pairs]
+        members = context.members(type_)
+        values = [self.value(arg, t) for (_, t), arg in zip(members, expr.args, strict=True)]
         if context.types.bytes(type_) <= context.module.options.by_value:
-            return f"({context.types.base(type_)}){{{', '.join(texts) or '0'}}}", POSTFIX
+            return c.Braces(f"({context.types.base(type_)})", tuple(values) or (_ZERO,))
         made = context.temporary(type_)
         sets = [
-            f"({made.value}).{context.member(type_, name)} = {text}"
-            for ((name, _), _), text in zip(pairs, texts, strict=True)
+            c.Binary("=", c.Member(made.value, context.member(type_, name)), value)
+            for (name, _), value in zip(members, values, strict=True)
         ]
-        return f"*({', '.join(sets)}, {made.pointer})", UNARY
+        return c.dereference(c.sequence(*sets, made.pointer))
 
 
 def _is_truth(expr: Expr) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from loma.backends.identifiers import C_KEYWORDS, CPP_KEYWORDS
+from loma.backends.cfamily.identifiers import C_KEYWORDS, CPP_KEYWORDS
 from loma.core.ir import Module
 from loma.core.names import Names
 

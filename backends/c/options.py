@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from loma.backends.stack import BY_VALUE, LIMIT
+from loma.backends.cfamily.stack import BY_VALUE, LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Options:
 
     ``by_value`` and ``stack`` are bytes: functions that take and return structs of more than
     ``by_value`` have pointers to them instead, and along a chain of calls arrays, structs and tapes
-    take no more than ``stack`` of the C stack; see :mod:`loma.backends.stack`.
+    take no more than ``stack`` of the C stack; see :mod:`loma.backends.cfamily.stack`.
     """
 
     real: Literal["float", "double"] = "float"

@@ -7,61 +7,50 @@ from abc import ABC, abstractmethod
 from loma import errors
 from loma.backends.c.context import FunctionContext
 from loma.backends.c.ranges import bounds, constant
+from loma.backends.cfamily import expressions as c
 from loma.core.ir import ArrayType, Expr, Index, Member, Param, Type, Var
 from loma.core.printer import print_expr
 
-# How tightly C text binds. gcc wants parentheses where C mixes the lower levels without.
-TERNARY, OR, AND, COMPARE, SUM, PRODUCT, UNARY, POSTFIX = range(1, 9)
-Text = tuple[str, int]
-
 
 class Places(ABC):
-    """The C text of places. Each method gives the text and how tightly it binds."""
+    """Places as C expressions."""
 
     def __init__(self, context: FunctionContext) -> None:
         self.context = context
 
     @abstractmethod
-    def render(self, expr: Expr) -> Text:
+    def expression(self, expr: Expr) -> c.Expression:
         """Any expression."""
 
     @abstractmethod
-    def text(self, expr: Expr, type_: Type | None = None) -> str:
-        """An expression that stands alone, converted to ``type_`` if that is given."""
-
-    def at(self, expr: Expr, least: int) -> str:
-        """The expression, in parentheses if it binds less tightly than ``least``."""
-        text, level = self.render(expr)
-        return text if level >= least else f"({text})"
+    def value(self, expr: Expr, type_: Type | None = None) -> c.Expression:
+        """An expression, converted to ``type_`` if that is given."""
 
     # ------------------------------------------------------------------------------------ places
 
-    def variable(self, var: Var) -> Text:
-        name = self.context.name(var.name)
-        return (f"*{name}", UNARY) if var.name in self.context.pointers else (name, POSTFIX)
+    def variable(self, var: Var) -> c.Expression:
+        name = c.Token(self.context.name(var.name))
+        return c.dereference(name) if var.name in self.context.pointers else name
 
-    def member(self, expr: Member) -> Text:
-        base = expr.base
-        struct = base.type
-        name = self.context.member(struct, expr.name)
-        if isinstance(base, Var) and base.name in self.context.pointers:
-            return f"{self.context.name(base.name)}->{name}", POSTFIX
-        return f"{self.at(base, POSTFIX)}.{name}", POSTFIX
+    def member(self, expr: Member) -> c.Expression:
+        name = self.context.member(expr.base.type, expr.name)
+        return c.Member(self.expression(expr.base), name)
 
-    def element(self, expr: Index) -> Text:
+    def element(self, expr: Index) -> c.Expression:
         """``a[i]``, the subscript checked where its array's size is known and it may be wrong."""
         base, (subscript,) = expr.base, expr.subscripts
         assert isinstance(base.type, ArrayType)
-        size = base.type.size
-        position = constant(subscript)
-        if position is not None:
-            self._check_constant(expr, position, size)
-        text = self.text(subscript)
-        if not self._is_inside(subscript, size) and (size is not None or self._is_slice(base)):
-            bound = str(size) if size is not None else f"{self.at(base, POSTFIX)}.size"
+        size, is_slice = base.type.size, self.context.is_slice(base)
+        known = constant(subscript)
+        if known is not None:
+            self._check_constant(expr, known, size)
+        position = self.value(subscript)
+        if not self._is_inside(subscript, size) and (size is not None or is_slice):
+            array = self.expression(base)
+            bound = c.Member(array, "size") if size is None else c.number(size)
             check = self.context.failing("at")
-            text = f"{check}({text}, {bound}, {self.context.place(expr.span)})"
-        return f"{self.pointer(base)}[{text}]", POSTFIX
+            position = c.call(check, position, bound, *self.context.line_args(expr.span))
+        return c.Subscript(self.first(base), position)
 
     def _is_inside(self, subscript: Expr, size: int | None) -> bool:
         found = bounds(subscript, self.context.ranges)
@@ -75,29 +64,23 @@ class Places(ABC):
                 expr.span,
             )
 
-    # ------------------------------------------------------------------------- arrays, addresses
+    # ------------------------------------------------------------------------------- arrays, calls
 
-    def _is_slice(self, expr: Expr) -> bool:
-        return self.context.is_slice(expr)
-
-    def pointer(self, array: Expr) -> str:
+    def first(self, array: Expr) -> c.Expression:
         """A pointer to the array's first element, or the array itself, which decays to one."""
-        text = self.at(array, POSTFIX)
-        return f"{text}.data" if self._is_slice(array) else text
+        found = self.expression(array)
+        return c.Member(found, "data") if self.context.is_slice(array) else found
 
-    def address(self, place: Expr) -> str:
-        text, _ = self.render(place)
-        return text[1:] if text.startswith("*") else f"&{text}"
-
-    def argument(self, expr: Expr, param: Param) -> str:
+    def argument(self, expr: Expr, param: Param) -> c.Expression:
         """What a call passes for a parameter."""
         if isinstance(param.type, ArrayType):
-            text = self.at(expr, POSTFIX)
-            if self.context.module.options.arrays == "pointers" or self._is_slice(expr):
-                return text
+            array = self.expression(expr)
+            if self.context.module.options.arrays == "pointers" or self.context.is_slice(expr):
+                return array
             assert isinstance(expr.type, ArrayType)
+            assert expr.type.size is not None
             slice_ = self.context.types.slice(expr.type.element)
-            return f"({slice_}){{{text}, {expr.type.size}}}"
+            return c.Braces(f"({slice_})", (array, c.number(expr.type.size)))
         if param.mode == "Out":
-            return self.address(expr)
-        return self.text(expr, param.type)
+            return c.address_of(self.expression(expr))
+        return self.value(expr, param.type)

@@ -7,9 +7,9 @@ from typing import assert_never
 from loma import errors
 from loma.backends.c.context import FunctionContext, Temporary, is_by_value
 from loma.backends.c.copies import Copies
-from loma.backends.c.places import PRODUCT
 from loma.backends.c.ranges import bounds
-from loma.backends.writer import Writer
+from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.writer import Writer
 from loma.core.aliases import meetings
 from loma.core.effects import assigned
 from loma.core.ir import (
@@ -38,19 +38,23 @@ class Statements(Copies):
         context = self.context
         for param in context.function.params:
             if param.name in context.unread:
-                self.writer.line(f"(void){context.passed(param.name)};")
+                self._use(context.passed(param.name))
             elif is_by_value(param) and context.passed(param.name) != context.name(param.name):
                 self._copy_given(param)
         if context.item and not _asks_for_item(context.function.body):
-            self.writer.line(f"(void){context.item};")
+            self._use(context.item)
         start = len(self.writer.lines)
         self.block(context.function.body)
         if not context.function.results:
             self._release()
-        first = Writer(self.writer.depth)
+        rest, self.writer.lines[start:] = self.writer.lines[start:], []
         for made in context.temporaries:
-            first.line(self._declared_temporary(made))
-        self.writer.lines[start:start] = first.lines
+            self._declare_temporary(made)
+        self.writer.lines += rest
+
+    def _use(self, name: str) -> None:
+        """Keeps gcc from warning of a variable that is not read."""
+        self.evaluate(c.Cast("void", c.Token(name)))
 
     def _copy_given(self, param: Param) -> None:
         """The function's own struct, from the one that is passed by pointer."""
@@ -58,17 +62,20 @@ class Statements(Copies):
         if self._is_large(param.type):
             self._declare_large(copy)
         else:
-            self.writer.line(
-                f"{self.context.types.declare(param.type, self.context.name(param.name))};"
-            )
-        self.writer.line(f"{self.destination(copy)} = *{given};")
+            self.define(self.context.types.declare(param.type, self.context.name(param.name)))
+        self.store(self.destination(copy), c.dereference(c.Token(given)), param.type)
 
-    def _declared_temporary(self, made: Temporary) -> str:
-        if not made.on_heap:
-            return f"{self.context.types.declare(made.type, made.name)};"
-        declared = self.context.types.declare(made.type, f"*{made.name}")
-        place = self.context.place(self.context.function.span)
-        return f"{declared} = {self.context.helper('allocate')}(1, sizeof *{made.name}, {place});"
+    def _declare_temporary(self, made: Temporary) -> None:
+        if made.on_heap:
+            self._allocate(made.type, made.name, 1, self.context.function.span)
+        else:
+            self.define(self.context.types.declare(made.type, made.name))
+
+    def _allocate(self, type_: Type, name: str, count: int, span: Span) -> None:
+        """A pointer to so many values of that type, all zero, on the heap."""
+        size, line_args = c.Unary("sizeof", c.dereference(c.Token(name))), self.context.line_args
+        memory = c.call(self.context.failing("allocate"), c.number(count), size, *line_args(span))
+        self.define(self.context.types.declare_pointer(type_, name), memory)
 
     def block(self, body: tuple[Stmt, ...]) -> None:
         for stmt in body:
@@ -76,14 +83,13 @@ class Statements(Copies):
 
     def statement(self, stmt: Stmt) -> None:
         self.span, self.context.line = stmt.span, stmt.span.line
-        line = self.writer.line
         match stmt:
             case Declare(target, value):
                 self._declare(target, value)
             case Assign(target, "=", value):
                 self.assign(target, value)
             case Assign(target, _, value):
-                line(self._increment(target, value))
+                self._increment(target, value)
             case AtomicAdd(target, value):
                 self._atomic_add(target, value)
             case Zero(target):
@@ -100,7 +106,7 @@ class Statements(Copies):
                 self._while(stmt)
             case CallStmt(call):
                 self._check_apart(call, stmt.span)
-                line(f"{self.call(call)[0]};")
+                self.evaluate(self.call(call)[0])
             case Unpack():
                 self._unpack(stmt)
             case Return(values):
@@ -115,9 +121,9 @@ class Statements(Copies):
     def _check_apart(self, call: Call, span: Span) -> None:
         """Checks arguments of which only subscripts tell whether they are one storage."""
         for first, second, meet in self._meetings(call):
-            numbers = f"{first + 1}, {second + 1}, {self.context.place(span)}"
-            apart = self.context.failing("apart")
-            self.writer.line(f"{apart}({self.condition(meet)}, {numbers});")
+            numbers = c.number(first + 1), c.number(second + 1)
+            apart, line_args = self.context.failing("apart"), self.context.line_args(span)
+            self.evaluate(c.call(apart, self.condition(meet), *numbers, *line_args))
 
     def _meetings(self, call: Call) -> list[tuple[int, int, Expr]]:
         module = self.context.module
@@ -135,16 +141,16 @@ class Statements(Copies):
             if value is not None:
                 self.assign(target, value)
         elif value is None:
-            zero = "{0}" if isinstance(type_, ArrayType | StructType) else self.zero_text(type_)
-            self.writer.line(f"{self.context.types.declare(type_, name)} = {zero};")
+            parts = isinstance(type_, ArrayType | StructType)
+            zero = c.Braces("", (c.number(0),)) if parts else self.zero_number(type_)
+            self.define(self.context.types.declare(type_, name), zero)
         elif isinstance(type_, ArrayType):
-            self.writer.line(f"{self.context.types.declare(type_, name)};")
+            self.define(self.context.types.declare(type_, name))
             self.assign(target, value)
         else:
-            declared = self.context.types.declare(type_, name)
-            self.writer.line(f"{declared} = {self.text(value, type_)};")
+            self.define(self.context.types.declare(type_, name), self.value(value, type_))
         if target.name in self.context.unread:
-            self.writer.line(f"(void){name};")
+            self._use(name)
 
     def _is_large(self, type_: Type) -> bool:
         """Whether a variable stands on the heap: the C stack has little room."""
@@ -160,92 +166,90 @@ class Statements(Copies):
             count, element = type_.size, type_.element
         else:
             self.context.pointers.add(target.name)
-        declared = self.context.types.declare(element, f"*{name}")
-        place = self.context.place(target.span)
-        allocate = self.context.failing("allocate")
-        self.writer.line(f"{declared} = {allocate}({count}, sizeof *{name}, {place});")
+        self._allocate(element, name, count, target.span)
         self._owned.append(name)
 
     def _release(self) -> None:
         made = [made.name for made in self.context.temporaries if made.on_heap]
         for name in [*self._owned, *made]:
-            self.writer.line(f"{self.context.helper('release')}({name});")
+            self.evaluate(c.call(self.context.helper("release"), c.Token(name)))
 
     def _unpack(self, stmt: Unpack) -> None:
         call, context = stmt.call, self.context
-        text, results = self.call(call)
+        called, results = self.call(call)
         types = context.module.functions[call.function].results
+        values: list[c.Expression]
         if results:
-            self.writer.line(f"{text};")
+            self.evaluate(called)
             values = [result.value for result in results]
         else:
-            result, name = context.fresh("results"), context.module.results[call.function]
-            self.writer.line(f"{name} {result} = {text};")
-            values = [f"{result}.value_{k}" for k in range(len(types))]
+            result, kind = context.fresh("results"), context.module.results[call.function]
+            self.define(f"{kind} {result}", called)
+            values = [c.Member(c.Token(result), f"value_{k}") for k in range(len(types))]
         for value, target, type_ in zip(values, stmt.targets, types, strict=True):
             if target.type == INT and type_ == FLOAT:
-                value = f"{context.helper('to_int')}({value})"
+                value = c.call(context.helper("to_int"), value)
             if target.name not in self._declared and not self._is_large(target.type):
                 self._declared.add(target.name)
-                declared = context.types.declare(target.type, context.name(target.name))
-                self.writer.line(f"{declared} = {value};")
+                self.define(context.types.declare(target.type, context.name(target.name)), value)
             else:
                 if target.name not in self._declared:
                     self._declared.add(target.name)
                     self._declare_large(target)
-                self.writer.line(f"{self.destination(target)} = {value};")
+                self.evaluate(c.Binary("=", self.destination(target), value))
             if target.name in context.unread:
-                self.writer.line(f"(void){context.name(target.name)};")
+                self._use(context.name(target.name))
 
     def _return(self, values: tuple[Expr, ...]) -> None:
-        results, targets = self.context.function.results, self.context.targets
-        texts = [self.text(value, type_) for value, type_ in zip(values, results, strict=True)]
-        if targets:
-            for target, text in zip(targets, texts, strict=True):
-                self.writer.line(f"*{target} = {text};")
+        results, pointers = self.context.function.results, self.context.result_pointers
+        found = [self.value(value, type_) for value, type_ in zip(values, results, strict=True)]
+        if pointers:
+            for pointer, value, type_ in zip(pointers, found, results, strict=True):
+                self.store(c.dereference(c.Token(pointer)), value, type_)
             self._release()
-            if len(targets) == 1:
-                self.writer.line(f"return {targets[0]};")
+            if len(pointers) == 1:
+                self.writer.line(f"return {pointers[0]};")
             return
-        if len(texts) > 1:
+        if len(found) > 1:
             kind = self.context.module.results[self.context.function.name]
-            text = f"({kind}){{{', '.join(texts)}}}"
+            result: c.Expression = c.Braces(f"({kind})", tuple(found))
         else:
-            kind, text = self.context.types.base(results[0]), texts[0]
+            kind, result = self.context.types.base(results[0]), found[0]
         if self._owned or any(made.on_heap for made in self.context.temporaries):
             # what is returned may stand in memory that is released
             name = self.context.fresh("result")
-            self.writer.line(f"{kind} {name} = {text};")
+            self.define(f"{kind} {name}", result)
             self._release()
-            text = name
-        self.writer.line(f"return {text};")
+            result = c.Token(name)
+        self.writer.line(f"return {c.text(result)};")
 
     # --------------------------------------------------------------------------------- assignments
 
-    def _increment(self, target: Place, value: Expr) -> str:
+    def _increment(self, target: Place, value: Expr) -> None:
         place = self.destination(target)
         if target.type == INT and value.type == FLOAT:
-            helper = self.context.helper("to_int")
-            return f"{place} = {helper}({place} + {self.at(value, PRODUCT)});"
-        return f"{place} += {self.text(value, target.type)};"
+            total = c.Binary("+", place, self.expression(value))
+            self.evaluate(c.Binary("=", place, c.call(self.context.helper("to_int"), total)))
+        else:
+            self.evaluate(c.Binary("+=", place, self.value(value, target.type)))
 
     def _atomic_add(self, target: Place, value: Expr) -> None:
-        text = f"{self.destination(target)} += {self.text(value, target.type)};"
+        added = c.Binary("+=", self.destination(target), self.value(value, target.type))
         context = self.context
         if context.function.name in context.module.concurrent and not context.is_local(target):
             context.module.helpers.add("openmp")
             self.writer.line("LOMA_OPENMP(atomic)")
-        self.writer.line(text)
+        self.evaluate(added)
 
     # ------------------------------------------------------------------------------ blocks, loops
 
     def _if(self, cond: Expr, then: tuple[Stmt, ...], other: tuple[Stmt, ...]) -> None:
-        with self.writer.block(f"if ({self.condition(cond)})"):
+        with self.writer.block(f"if ({c.text(self.condition(cond))})"):
             self.block(then)
         while len(other) == 1 and isinstance(other[0], If):
             inner = other[0]
             self.context.line = inner.span.line
-            with self.writer.otherwise(f"else if ({self.condition(inner.cond)})"):
+            with self.writer.otherwise(f"else if ({c.text(self.condition(inner.cond))})"):
                 self.block(inner.then)
             other = inner.other
         if other:
@@ -254,7 +258,7 @@ class Statements(Copies):
 
     def _for(self, stmt: For) -> None:
         context = self.context
-        counter, extent = context.name(stmt.counter), self.text(stmt.extent)
+        counter, extent = context.name(stmt.counter), c.item_text(self.value(stmt.extent))
         if stmt.backwards:
             head = f"for (int {counter} = {extent}; {counter}-- > 0;)"
         elif self._is_fixed(stmt):
@@ -279,11 +283,10 @@ class Statements(Copies):
     def _while(self, stmt: While) -> None:
         context = self.context
         count = context.fresh("count")
-        cond = self.condition(stmt.cond)
+        cond = c.text(self.condition(stmt.cond))
         with self.writer.block(f"for (int {count} = 0; {cond}; ++{count})"):
-            check = context.failing("within")
-            place = context.place(stmt.span)
-            self.writer.line(f"{check}({count}, {stmt.max_iter}, {place});")
+            numbers, line_args = (c.Token(count), c.number(stmt.max_iter)), context.line_args
+            self.evaluate(c.call(context.failing("within"), *numbers, *line_args(stmt.span)))
             self.block(stmt.body)
         context.line = stmt.span.line
 
@@ -295,40 +298,43 @@ class Statements(Copies):
         bytes_ = context.types.bytes(type_.element) * (type_.capacity or 0)
         if type_.capacity is not None and bytes_ <= _SMALL_TAPE and context.frame.holds(bytes_):
             array = ArrayType(type_.element, type_.capacity)
-            self.writer.line(f"{context.types.declare(array, name)};")
-            self.writer.line(f"int {size} = 0;")
+            self.define(context.types.declare(array, name))
+            self.define(f"int {size}", c.number(0))
         else:
             room = self._rooms[variable] = context.fresh(f"{name}_room")
-            self.writer.line(f"{context.types.declare(type_.element, f'*{name}')} = NULL;")
+            self.define(context.types.declare_pointer(type_.element, name), c.Token("NULL"))
             self.writer.line(f"int {size} = 0, {room} = 0;")
             self._owned.append(name)
         if variable in context.unread:
-            self.writer.line(f"(void){name};")
-            self.writer.line(f"(void){size};")
+            self._use(name)
+            self._use(size)
 
     def _push(self, stack: Var, value: Expr) -> None:
         context, type_ = self.context, stack.type
         assert isinstance(type_, StackType)
-        name, size = context.name(stack.name), self._sizes[stack.name]
-        place = context.place(self.span)
+        data, size = c.Token(context.name(stack.name)), c.Token(self._sizes[stack.name])
+        line_args = context.line_args(self.span)
         room = self._rooms.get(stack.name)
         if room is not None:
             known = type_.capacity is not None and type_.capacity < 2**31
-            limit = str(type_.capacity) if known else "INT_MAX"
-            grown = f"{context.failing('grown')}({name}, {size}, &{room}, {limit}"
-            self.writer.line(f"{name} = {grown}, sizeof *{name}, {place});")
-            slot = f"{name}[{size}++]"
+            limit = c.Token(str(type_.capacity) if known else "INT_MAX")
+            limits = c.address_of(c.Token(room)), limit, c.Unary("sizeof", c.dereference(data))
+            grown = c.call(context.failing("grown"), data, size, *limits, *line_args)
+            self.evaluate(c.Binary("=", data, grown))
+            slot: c.Expression = c.Postfix("++", size)
         else:
-            slot = f"{name}[{context.failing('push')}(&{size}, {type_.capacity}, {place})]"
-        self.copy(slot, value, type_.element, overlapping=False)
+            assert type_.capacity is not None
+            capacity = c.number(type_.capacity)
+            slot = c.call(context.failing("push"), c.address_of(size), capacity, *line_args)
+        self.copy(c.Subscript(data, slot), value, type_.element)
 
     def _pop(self, stack: Var, target: Place) -> None:
         type_ = stack.type
         assert isinstance(type_, StackType)
-        pop = self.context.failing("pop")
-        place = self.context.place(self.span)
-        top = f"{self.context.name(stack.name)}[{pop}(&{self._sizes[stack.name]}, {place})]"
-        self.copy_text(self.destination(target), top, type_.element, overlapping=False)
+        data, size = c.Token(self.context.name(stack.name)), c.Token(self._sizes[stack.name])
+        pop, line_args = self.context.failing("pop"), self.context.line_args(self.span)
+        top = c.Subscript(data, c.call(pop, c.address_of(size), *line_args))
+        self.store(self.destination(target), top, type_.element)
 
 
 def _asks_for_item(body: tuple[Stmt, ...]) -> bool:

@@ -14,6 +14,7 @@ from typing import assert_never
 from loma import errors
 from loma.backends.c.names import ModuleNames
 from loma.backends.c.options import Options
+from loma.backends.cfamily import expressions as c
 from loma.core.ir import (
     ArrayType, FloatType, IntType, Module, Param, StackType, StructType, TensorType, TupleType,
     Type,
@@ -40,18 +41,24 @@ class CTypes:
     # ------------------------------------------------------------------------------ declarations
 
     def declare(self, type_: Type, name: str) -> str:
-        """A variable, member or element of the type: ``float a[4][3]``."""
+        """A variable or a member of the type: ``float a[4][3]``."""
+        return self._declared(type_, c.Token(name))
+
+    def declare_pointer(self, type_: Type, name: str) -> str:
+        """A pointer to a value of the type: ``float (*a)[4]``."""
+        return self._declared(type_, c.dereference(c.Token(name)))
+
+    def _declared(self, type_: Type, use: c.Expression) -> str:
+        """C declares a name by an expression that has it in it: how a value of the type is had."""
         match type_:
             case ArrayType(element, None):
-                return self._pointed(element, name)
-            case ArrayType(element, size):
-                # what a name stands in binds tighter than a star before it
-                inner = f"({name})" if name.startswith("*") else name
-                return self.declare(element, f"{inner}[{size}]")
+                return self._pointed(element, use)
+            case ArrayType(element, int(size)):
+                return self._declared(element, c.Subscript(use, c.number(size)))
             case StackType():
                 raise AssertionError("a stack is several C variables")
             case _:
-                return f"{self.base(type_)} {name}".rstrip()
+                return f"{self.base(type_)} {c.text(use)}".rstrip()
 
     def base(self, type_: Type) -> str:
         """The C type of a number or a struct."""
@@ -82,9 +89,9 @@ class CTypes:
         """An argument of a function."""
         match param.type:
             case ArrayType(element, _):
-                return self._pointed(element, name)
+                return self._pointed(element, c.Token(name))
             case type_ if param.mode == "Out":
-                return self.declare(type_, f"*{name}")
+                return self.declare_pointer(type_, name)
             case type_:
                 return self.declare(type_, name)
 
@@ -92,11 +99,11 @@ class CTypes:
         """The C type of an argument alone: ``float *``."""
         return self.param(param, "").strip()
 
-    def _pointed(self, element: Type, name: str) -> str:
+    def _pointed(self, element: Type, use: c.Expression) -> str:
         """A pointer to elements of that type, or a slice."""
         if self.options.arrays == "slices":
-            return f"{self.slice(element)} {name}".rstrip()
-        return self.declare(element, f"*{name}")
+            return f"{self.slice(element)} {c.text(use)}".rstrip()
+        return self._declared(element, c.dereference(use))
 
     def slices_of(self, type_: Type) -> Iterator[str]:
         """Names of the slices that a value of that type has in it, inner ones first."""
@@ -113,7 +120,7 @@ class CTypes:
             leaf = leaf.element
         name = f"loma_array{dims}_{self.base(leaf)}"
         if name not in self.slices:
-            declared = self.declare(element, "*data")  # which may add those of inner arrays
+            declared = self.declare_pointer(element, "data")  # which may add those of inner arrays
             self.slices[name] = declared
         return name
 

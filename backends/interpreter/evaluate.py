@@ -146,6 +146,8 @@ def _select(frame: Frame, expr: Select, grid: Grid) -> Value:
 def _builtin(frame: Frame, expr: Builtin, grid: Grid) -> Value:
     if expr.name == "thread_id":
         return frame.item
+    if expr.name in frame.own:
+        return frame.own[expr.name](frame, expr)
     function = arith.BUILTIN_FUNCTIONS.get(expr.name)
     if function is None:
         raise errors.BackendLacksOperator(f"the interpreter has no '{expr.name}'", expr.span)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loma.core.ir import Function, Struct
+from loma.core.ir import Builtin, Function, Struct
 from loma.errors.spans import Span, line_in_file
 from loma.runtime_errors import Kind, exception
 
@@ -20,7 +20,8 @@ class Frame:
     ``invoke(frame, function, arguments)`` gives the results, then the final values of Out
     arguments. ``bits`` is the size of an int: 32, but 64 in functions that work on tensors and in
     those that they call. ``inner`` is whether another function called this one. ``line`` is that of
-    the statement being run, ``item`` the work item of a @simd function.
+    the statement being run, ``item`` the work item of a @simd function. ``own`` are functions that
+    loop trees have beside the language's.
     """
 
     function: Function
@@ -32,6 +33,7 @@ class Frame:
     line: int = 0
     item: int = 0
     env: dict[str, Value] = field(default_factory=dict)
+    own: Mapping[str, Callable[[Frame, Builtin], Value]] = field(default_factory=dict)
 
     def called(self, function: Function) -> Frame:
         """The frame of a function that this one calls."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Literal, cast
 
 from loma.core import sizes
@@ -21,7 +22,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.ops import OPS
-from loma.core.walk import statements
+from loma.core.walk import numbered
 
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
 
@@ -254,7 +255,7 @@ def _constant(value: object) -> int:
 class Expanded:
     """A body in which index statements stand for whole-tensor statements.
 
-    ``origins`` gives, by identity of an index statement, the statement that it comes from.
+    Those that stand for the same one have the same number; ``origins`` gives, by number, that one.
     """
 
     body: tuple[Stmt, ...]
@@ -262,15 +263,16 @@ class Expanded:
 
 
 def expanded(body: tuple[Stmt, ...], names: Names) -> Expanded:
-    """The body with every statement of its outermost block as index statements that can be."""
+    """The body, with numbers, with every statement of its outermost block as index statements that
+    can be."""
     out: list[Stmt] = []
     origins: dict[int, Stmt] = {}
-    for stmt in body:
+    for stmt in numbered(body):
         found = index_statements(stmt, names)
         if found is None:
             out.append(stmt)
             continue
         declarations, made = found
-        origins |= {id(new): stmt for new in statements((*declarations, *made))}
-        out += [*declarations, *made]
+        origins[stmt.number] = stmt
+        out += numbered((*declarations, *made), repeat(stmt.number))
     return Expanded(tuple(out), origins)

@@ -7,17 +7,18 @@ loop is not enough, the run goes through tiles of the index; see :mod:`loma.back
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
-from loma.backends.kernels.elementwise import expanded
+from loma.backends.kernels.elementwise import Expanded, expanded
 from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled
 from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Library, Shared, is_last, is_value
-from loma.backends.kernels.tile import tiled
+from loma.backends.kernels.tile import Tiling, tiled
 from loma.core.ir import For, Function, If, Module, Stmt, While
 from loma.core.names import Names, names_of
-from loma.core.walk import statements
+from loma.core.walk import numbered, statements
 
 
 def fuse(function: Function, module: Module, library: Library) -> tuple[Step, ...]:
@@ -26,28 +27,20 @@ def fuse(function: Function, module: Module, library: Library) -> tuple[Step, ..
     names = Names(names_of(function))
     wide = expanded(function.body, names)
     function = replace(function, body=wide.body)
-    return _restored(_Fusion(function, module, library, names, wide.origins).run(), wide.origins)
+    return _restored(_Fusion(function, module, library, names).run(), wide)
 
 
 class _Fusion:
     """Tiles first, in the outermost block; kernels in what is left and inside the tiles."""
 
-    def __init__(
-        self,
-        function: Function,
-        module: Module,
-        library: Library,
-        names: Names,
-        origins: dict[int, Stmt],
-    ) -> None:
+    def __init__(self, function: Function, module: Module, library: Library, names: Names) -> None:
         self._function = function
         self._module = module
         self._library = library
         self._names = names
-        self._origins = origins
 
     def run(self) -> tuple[Step, ...]:
-        runs = Runs(self._function, self._module, self._library, self._origins, tiles=True)
+        runs = Runs(self._function, self._module, self._library, tiles=True)
         body = self._function.body
         out: list[Step] = []
         plain: list[Stmt] = []
@@ -55,42 +48,44 @@ class _Fusion:
         while position < len(body):
             run = runs.longest(body, position)
             found = None if run is None else tiled(run, runs, self._names, self._inside)
-            if run is None or found is None:
-                plain.append(body[position])
-                position += 1
+            if run is None or not isinstance(found, Tiling):
+                end = position + 1
+                # What is left of a kernel is one, too, unless more statements could join that.
+                if run is not None and found is not None and runs.end_at(body, run.end):
+                    end = run.end
+                plain += body[position:end]
+                position = end
                 continue
-            early, tiles, late = found
-            out += [*self._kernels().block((*plain, *run.before, *early)), tiles]
-            plain = list(late)
+            out += [*self._kernels().block((*plain, *run.before, *found.early)), found.tiles]
+            plain = list(found.late)
             position = run.end
         return (*out, *self._kernels().block(tuple(plain)))
 
     def _kernels(self) -> _Kernels:
-        runs = Runs(self._function, self._module, self._library, self._origins)
+        runs = Runs(self._function, self._module, self._library)
         return _Kernels(runs, self._names)
 
     def _inside(self, body: tuple[Stmt, ...]) -> tuple[Step, ...]:
         """The steps of a tile."""
-        function = replace(self._function, body=body)
-        return _Kernels(Runs(function, self._module, self._library, {}), self._names).block(body)
+        function = replace(self._function, body=numbered(body))
+        runs = Runs(function, self._module, self._library)
+        return _Kernels(runs, self._names).block(function.body)
 
 
-def _restored(steps: tuple[Step, ...], origins: dict[int, Stmt]) -> tuple[Step, ...]:
-    """With the original of every statement of which no part has become part of a kernel."""
-    left = {id(s) for step in steps if isinstance(step, Stmt) for s in statements((step,))}
-    fused = {id(origin) for made, origin in origins.items() if made not in left}
+def _restored(steps: tuple[Step, ...], wide: Expanded) -> tuple[Step, ...]:
+    """With the original of every statement of which no part has become part of a kernel, at the
+    place of its last part."""
+    plain = [step for step in steps if isinstance(step, Stmt)]
+    left = Counter(stmt.number for stmt in statements(tuple(plain)))
+    made = Counter(stmt.number for stmt in statements(wide.body))
+    whole = {number for number in wide.origins if left[number] == made[number]}
+    last = {step.number: step for step in plain}
     out: list[Step] = []
-    last: dict[int, int] = {}
     for step in steps:
-        origin = origins.get(id(step))
-        if origin is None or id(origin) in fused:
+        if not isinstance(step, Stmt) or step.number not in whole:
             out.append(step)
-            continue
-        if id(origin) in last:
-            del out[last[id(origin)]]
-            last = {key: at - (at > last[id(origin)]) for key, at in last.items()}
-        last[id(origin)] = len(out)
-        out.append(origin)
+        elif step is last[step.number]:
+            out.append(wide.origins[step.number])
     return tuple(out)
 
 

@@ -34,7 +34,7 @@ class Run:
 class Runs:
     """Finds runs in the blocks of one function; ``tiles`` as for :class:`Sharing`.
 
-    ``origins``: by identity, what index statements stand for; those of one origin alone are no run.
+    Statements of the same number stand for one, and alone are no run.
     """
 
     def __init__(
@@ -42,10 +42,8 @@ class Runs:
         function: Function,
         module: Module,
         library: Library,
-        origins: dict[int, Stmt],
         tiles: bool = False,
     ) -> None:
-        self._origins = origins
         self._sharing = Sharing(function, module, library, _first_writes(function), tiles)
         self._mentions = mentions(function.body)
         self._inside = cache(mentions)
@@ -71,10 +69,17 @@ class Runs:
             end = next(k for k in range(start, end) if block[k] is group[connected])
             group, ways, end = self._collect(block, start, end)
         found = index_assigns(tuple(group))
-        if len({id(self._origins.get(id(s), s)) for s in found}) < 2:
+        if len({stmt.number for stmt in found}) < 2:
             return None
         moved = tuple(s for s in block[start:end] if isinstance(s, Declare))
         return Run(moved, tuple(group), tuple(ways), end)
+
+    def end_at(self, block: tuple[Stmt, ...], position: int) -> bool:
+        """Whether no run goes on behind a position of a block, wherever it starts."""
+        for stmt in block[position:]:
+            if not (isinstance(stmt, Declare) and _moves(stmt, set())):
+                return not self._collect((stmt,), 0, 1)[0]
+        return True
 
     def _collect(
         self, block: tuple[Stmt, ...], start: int, stop: int

@@ -9,9 +9,10 @@ some batch elements before the next ones start.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from loma.backends.kernels.cut import Cut
-from loma.backends.kernels.ir import Step, Tiled, private_tensors
+from loma.backends.kernels.ir import Kernel, Step, Tiled, private_tensors
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Shared, index_assigns, mentions
 from loma.core.ir import INT, Axis, Declare, Index, Stmt, TensorType, Var
@@ -21,11 +22,18 @@ from loma.core.walk import walk
 Fuse = Callable[[tuple[Stmt, ...]], tuple[Step, ...]]
 
 
-def tiled(
-    run: Run, runs: Runs, names: Names, fuse: Fuse
-) -> tuple[tuple[Stmt, ...], Tiled, tuple[Stmt, ...]] | None:
-    """A run as tiles, with the statements of it that stay in front of and behind them; None where
-    no temporary passes between the loops of a tile. ``fuse`` makes steps of what is in a tile."""
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A run as tiles, with the statements of it that stay in front of and behind them."""
+
+    early: tuple[Stmt, ...]
+    tiles: Tiled
+    late: tuple[Stmt, ...]
+
+
+def tiled(run: Run, runs: Runs, names: Names, fuse: Fuse) -> Tiling | Kernel | None:
+    """A run as tiles; None where no temporary passes between the loops of a tile, or the kernel
+    that all of a tile would be. ``fuse`` makes steps of what is in a tile."""
     group = run.statements
     shared = max(run.ways, key=lambda way: (len(way.dims), -sum(dim for _, dim in way.dims)))
     first, last = 0, len(group)
@@ -33,12 +41,12 @@ def tiled(
         inner = group[first:last]
         called = shared.names[len(index_assigns(group[:first])) :]
         found = _tiles(inner, shared, called, runs, names, fuse)
-        if found is None:
-            return None
+        if not isinstance(found, Tiled):
+            return found if len(inner) == len(group) else None
         crossing = {var.name for var in found.temporaries}
         using = [k for k, s in enumerate(inner) if crossing & mentions((s,)).keys()]
         if not using or (using[0] == 0 and using[-1] == len(inner) - 1):
-            return None if not using else (group[:first], found, group[last:])
+            return None if not using else Tiling(group[:first], found, group[last:])
         first, last = first + using[0], first + using[-1] + 1
 
 
@@ -49,7 +57,7 @@ def _tiles(
     runs: Runs,
     names: Names,
     fuse: Fuse,
-) -> Tiled | None:
+) -> Tiled | Kernel | None:
     assert shared.extent is not None
     own = [name for name in shared.names if not name.startswith("_")]
     wish = own[0] if own else "tile"
@@ -66,6 +74,8 @@ def _tiles(
     steps = fuse((*declared, *body))[len(declared) :]
     within = private_tensors(steps)
     crossing = tuple(s.target for s in declared if s.target.name not in within)
+    if len(steps) == 1 and isinstance(steps[0], Kernel):
+        return steps[0]
     if not crossing or len(steps) < 2:
         return None
     views = tuple((name, dim) for name, dim in sorted(dims.items()) if name not in temporaries)

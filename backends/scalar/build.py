@@ -13,7 +13,7 @@ from types import ModuleType
 
 from loma import cache, config
 from loma.backends import compilers
-from loma.backends.base import GeneratedSource
+from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.compilers import MODULE_FILE
 
 RUNTIME = Path(__file__).resolve().parent / "runtime"

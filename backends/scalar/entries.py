@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from loma import cache
-from loma.backends.base import GeneratedSource, environment
+from loma.backends.cfamily.source import GeneratedSource, environment
 from loma.core.ir import Module
 
 TAKE_FAILURE = "loma_error_take"  # of the generated file: tells this thread's failure, once

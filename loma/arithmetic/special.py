@@ -1,7 +1,7 @@
 """Built-in functions that NumPy has not: the error function, gamma's logarithm with derivatives.
 
 They take single values and arrays alike. What has a formula of its own here is written in the same
-steps in ``backends/c/templates/helpers.c.j2`` and ``backends/libtorch/runtime/special.h``.
+steps in ``backends/c/templates/helpers.c.j2`` and ``backends/torch/runtime/special.h``.
 """
 
 from __future__ import annotations

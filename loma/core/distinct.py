@@ -232,7 +232,7 @@ def unproved(stmt: IndexAssign) -> tuple[Part, ...]:
 
 def checked_elsewhere(stmt: Stmt) -> Stmt:
     """The statement without checks, its blocks included: its assignments are to the places of
-    others, which check them. A statement that checks nothing stays the one that it is."""
+    others, which check them."""
     if isinstance(stmt, IndexAssign):
         return replace(stmt, distinct=True) if unproved(stmt) else stmt
     return map_blocks(stmt, lambda body: tuple(map(checked_elsewhere, body)))

@@ -296,8 +296,16 @@ Place: TypeAlias = Var | Index | Member
 # ------------------------------------------------------------------------------------ statements
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbered:
+    """A statement; ``number`` tells it from equal ones, once :func:`loma.core.walk.numbered` has
+    given it one, and stays when a part of it is replaced."""
+
+    number: int = field(default=0, compare=False, repr=False)
+
+
 @dataclass(frozen=True, slots=True)
-class Declare:
+class Declare(Numbered):
     """``x : T`` (all zero) or ``x : T = value``; in the outermost block, once per name."""
 
     target: Var
@@ -306,7 +314,7 @@ class Declare:
 
 
 @dataclass(frozen=True, slots=True)
-class Assign:
+class Assign(Numbered):
     """Whole-value assignment to a variable, an array element or a struct member.
 
     Arrays and structs are copied; ``+=`` is for numbers (and tensors). For a tensor variable the
@@ -320,7 +328,7 @@ class Assign:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexAssign:
+class IndexAssign(Numbered):
     """An index statement: for every point of ``axes``, ``target op value``.
 
     ``target`` is a tensor element, or a float variable under ``+=``. Axes are the target's in
@@ -337,7 +345,7 @@ class IndexAssign:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpack:
+class Unpack(Numbered):
     """``a, b = f(x)``: takes a call with several results apart."""
 
     targets: tuple[Var, ...]
@@ -346,7 +354,7 @@ class Unpack:
 
 
 @dataclass(frozen=True, slots=True)
-class Zero:
+class Zero(Numbered):
     """``zero(x)``: sets a place of any type to all zero. Only a backend knows how."""
 
     target: Place
@@ -354,7 +362,7 @@ class Zero:
 
 
 @dataclass(frozen=True, slots=True)
-class If:
+class If(Numbered):
     cond: Expr
     then: tuple[Stmt, ...]
     other: tuple[Stmt, ...]
@@ -362,7 +370,7 @@ class If:
 
 
 @dataclass(frozen=True, slots=True)
-class For:
+class For(Numbered):
     """``for counter in range(extent)``, or ``in reversed(range(extent))``."""
 
     counter: str
@@ -373,7 +381,7 @@ class For:
 
 
 @dataclass(frozen=True, slots=True)
-class While:
+class While(Numbered):
     cond: Expr
     max_iter: int
     body: tuple[Stmt, ...]
@@ -381,7 +389,7 @@ class While:
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class Push(Numbered):
     """``stack.push(value)``."""
 
     stack: Var
@@ -390,7 +398,7 @@ class Push:
 
 
 @dataclass(frozen=True, slots=True)
-class Pop:
+class Pop(Numbered):
     """``target = stack.pop()``: takes the value that was pushed last."""
 
     stack: Var
@@ -399,7 +407,7 @@ class Pop:
 
 
 @dataclass(frozen=True, slots=True)
-class AtomicAdd:
+class AtomicAdd(Numbered):
     """``atomic_add(target, value)``: ``target += value`` on a number, safe between work items."""
 
     target: Place
@@ -408,7 +416,7 @@ class AtomicAdd:
 
 
 @dataclass(frozen=True, slots=True)
-class CallStmt:
+class CallStmt(Numbered):
     """A call of a function without results, for its ``Out`` arguments."""
 
     call: Call
@@ -416,7 +424,7 @@ class CallStmt:
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class Return(Numbered):
     values: tuple[Expr, ...]
     span: Span = field(default=NOWHERE, compare=False)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import count
 from typing import TypeGuard, assert_never
 
 from loma.core.ir import (
@@ -236,6 +237,17 @@ def at(stmt: Stmt, span: Span) -> Stmt:
     """The statement, and those inside it, at that place of the text where they have none."""
     located = stmt if stmt.span.line else replace(stmt, span=span)
     return map_blocks(located, lambda block: tuple(at(inner, span) for inner in block))
+
+
+def numbered(body: tuple[Stmt, ...], numbers: Iterable[int] | None = None) -> tuple[Stmt, ...]:
+    """The body with the next of ``numbers`` for every statement, nested ones included, parents
+    first; without them each has one of its own, from 1."""
+    following = count(1) if numbers is None else iter(numbers)
+
+    def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(map_blocks(replace(s, number=next(following)), block) for s in body)
+
+    return block(body)
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

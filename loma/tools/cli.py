@@ -30,7 +30,7 @@ from loma.errors.spans import line_in_file
 from loma.tools.cli_numbers import THREADS, Real, Whole
 from loma.tools.cli_point import FILE, named_size, point_arguments, point_options
 
-STAGES = ("parsed", "adjoint", "optimised", "kernels", "cpp", "c")
+STAGES = ("parsed", "adjoint", "optimised", "kernels", "schedule", "cpp", "c")
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -207,8 +207,9 @@ def _signatures(program: Module) -> dict[str, str]:
     type=click.Choice(STAGES),
     default="parsed",
     show_default=True,
-    help="What the compiler has after that stage: loma text, fused loops, C++, or C. Loops and C++ "
-    "are those for any sizes; kernels for known sizes, made while a program runs, differ.",
+    help="What the compiler has after that stage: loma text, fused loops, all loops, C++, or C. "
+    "Loops and C++ are those for any sizes; kernels for known sizes, made while a program runs, "
+    "differ.",
 )
 @click.option(
     "--save",

@@ -93,7 +93,7 @@ def m(request: pytest.FixtureRequest) -> Iterator[loma.LomaModule]:
         return
     with pytest.MonkeyPatch.context() as patch:
         for limit in ("BY_VALUE", "LIMIT"):
-            patch.setattr(f"loma.backends.libtorch.scalars.{limit}", 0)
+            patch.setattr(f"loma.backends.torch.scalars.{limit}", 0)
         yield loma.compile(f"{PROGRAM}# on the heap, in the cache, too\n")
 
 

@@ -90,8 +90,8 @@ def extremes(a : In[float], b : In[float]) -> tuple[float, float]:
 def int_extremes(a : In[int], b : In[int]) -> tuple[int, int, int]:
     return max(a, b), min(a, b), abs(a)
 
-def mixed(a : In[int], x : In[float]) -> tuple[float, int, float]:
-    return a / 2 * x, a < x, int2float(a) / 2
+def mixed(a : In[int], x : In[float]) -> tuple[float, int, float, float]:
+    return a / 2 * x, a < x, int2float(a) / 2, int2float(x + a) * 2
 
 def logic(a : In[int], x : In[float]) -> tuple[int, int, int, int]:
     return not x, a and x, (not a) < 1, (a < 3 and x) == 1 or not (a < x) == 1

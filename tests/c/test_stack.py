@@ -390,7 +390,7 @@ def test_calls_that_nest_too_deep_are_refused(monkeypatch: pytest.MonkeyPatch) -
     for k in range(1, 30):
         text += f"def f{k}(x : In[float]) -> float:\n    y : float = x\n    return f{k - 1}(y)\n"
     stage_text(text, "c")
-    monkeypatch.setattr("loma.backends.stack.MAX_CALL", 3000)
+    monkeypatch.setattr("loma.backends.cfamily.stack.MAX_CALL", 3000)
     with pytest.raises(
         errors.BackendLacksOperator, match=r"a call of 'f\d+' may take \d+ bytes of the stack"
     ) as caught:

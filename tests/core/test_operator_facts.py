@@ -103,9 +103,9 @@ def checked(info: OpInfo, rule: Callable[..., Any]) -> Callable[..., Any]:
 # The tables of rules, of what backends call operators, of precedence and of hints.
 TABLES = (
     "ad/rules.py", "backends/c/expressions.py", "loma/arithmetic/__init__.py",
-    "backends/interpreter/ops.py", "backends/libtorch/expressions.py",
-    "backends/libtorch/frames.py", "backends/libtorch/ops.py", "backends/libtorch/sizes.py",
-    "frontend/expressions/calls.py", "loma/core/printer.py",
+    "backends/cfamily/expressions.py", "backends/interpreter/ops.py",
+    "backends/cfamily/cpp.py", "backends/openmp/print.py", "backends/torch/ops.py",
+    "backends/torch/sizes.py", "frontend/expressions/calls.py", "loma/core/printer.py",
 )  # fmt: skip
 NAMES = {*OPERATORS, *INFIX}
 MANY = 3  # two names may be two cases of one computation

@@ -13,7 +13,7 @@ from oracle import Program, as_tuple, check, close, differentiable
 
 from loma.ad import rules
 from loma.backends.interpreter import ops as interpreter_ops
-from loma.backends.libtorch import ops as libtorch_ops
+from loma.backends.torch import ops as libtorch_ops
 from loma.core.ops import OPS
 
 BY_NAME = {case.name: case for case in CASES}
@@ -34,7 +34,7 @@ def program() -> Program:
 def test_every_operator_has_a_row_in_every_table() -> None:
     rows = {
         "backends/interpreter/ops.py": set(interpreter_ops.OPS),
-        "backends/libtorch/ops.py": set(libtorch_ops.ROWS),
+        "backends/torch/ops.py": set(libtorch_ops.ROWS),
     }
     missing = [
         f"{name} in {table}" for table, names in rows.items() for name in OPS if name not in names

@@ -25,12 +25,13 @@ from hostile_names import (
 import loma
 from loma import compat, errors, pipeline
 from loma.backends import toolchain
+from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file
 from loma.backends.c import build
 from loma.backends.c.codegen import generate
 from loma.backends.c.names import _WORDS, _wish
-from loma.backends.identifiers import c_string, comment
-from loma.backends.libtorch.names import cpp_name
-from loma.backends.writer import Writer
+from loma.backends.cfamily.identifiers import c_string, comment
+from loma.backends.cfamily.names import cpp_name
+from loma.backends.cfamily.writer import Writer
 from loma.core.builtins import BUILTINS
 from loma.errors.excerpts import one_line
 from loma.frontend import parse
@@ -180,13 +181,13 @@ def test_no_name_in_c_is_a_macro(tmp_path: Path) -> None:
 def test_no_name_in_cpp_is_a_macro(tmp_path: Path) -> None:
     chain = toolchain.detect()
     headers = "".join(
-        f'#include "{toolchain.RUNTIME / name}.h"\n' for name in ("prelude", "timing", "specialise")
+        f'#include "{runtime_file(name + ".h")}"\n' for name in ("prelude", "timing", "specialise")
     )
     flags = [
         flag for flag in chain.flags if flag.startswith(("-std", "-D", "-I", "-isystem", "-m"))
     ]
     folders = [flag for flag in chain.flags if flag.startswith("/")]
-    flags += [f"-I{folder}" for folder in folders] + toolchain.quoted(toolchain.RUNTIME_FOLDERS)
+    flags += [f"-I{folder}" for folder in folders] + quoted(RUNTIME_FOLDERS)
     command = [*chain.compiler, *flags, "-x", "c++"]
     found = _macros(command, headers, tmp_path)
     assert len(found) > 3000

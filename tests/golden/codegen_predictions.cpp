@@ -2,42 +2,43 @@
 template <typename real>
 static __attribute__((noinline)) void predictions__loop1(
     real* __restrict U_data_,
-    const real* __restrict packed1__data_,
     const real* __restrict X_data_,
-    const int64_t O,
-    const int64_t R,
+    const real* __restrict packed1__data_,
     const int64_t B,
     const int64_t I,
+    const int64_t R,
+    const int64_t O,
     const int64_t K,
     const int64_t begin_,
     const int64_t end_) {
   for (int64_t p_ = begin_; p_ < end_; ++p_) {
-    const int64_t r__in__strips__ = p_ / (B), b = p_ % (B);
+    const int64_t r__in__strips__ = p_ / B;
+    const int64_t b = p_ % B;
     for (int64_t i = 0; i < I; ++i) {
-      const int64_t rend_ = std::min<int64_t>(R, (r__in__strips__ + 1) * (loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O)))));
-      for (int64_t r = r__in__strips__ * (loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O)))); r < rend_; ++r) {
+      const int64_t rend_ = loma::min<int64_t>(R, (r__in__strips__ + 1) * loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O))));
+      for (int64_t r = r__in__strips__ * loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O))); r < rend_; ++r) {
         for (int64_t first_ = 0; first_ == 0 || first_ < K; first_ += 64) {
           const int64_t last_ = std::min<int64_t>(K, first_ + 64);
           loma::tiles<real>(0, O, [&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE {
             loma::Lanes<real> sums_[vectors_];
             if (first_ == 0) loma::fill<real>(sums_, vectors_, real(0));
             if (first_ > 0) {
-              const int64_t at1_ = ((I * O) * R) * b + (O * R) * i + O * r;
+              const int64_t at1_ = I * O * R * b + O * R * i + O * r;
               loma::update<real>(sums_, vectors_, tile_, count_, [&](int lane_, int64_t o, real sum_) LOMA_INLINE {
                 sum_ = U_data_[at1_ + o];
                 return sum_;
               });
             }
             for (int64_t k = first_; k < last_; ++k) {
-              const int64_t at2_ = ((K * O) * R) * i + (K * O) * r + O * k;
-              const int64_t at3_ = (K * R) * b + K * r + k;
+              const int64_t at2_ = K * O * R * i + K * O * r + O * k;
+              const int64_t at3_ = K * R * b + K * r + k;
               const real v4_ = X_data_[at3_];
               loma::update<real>(sums_, vectors_, tile_, count_, [&](int lane_, int64_t o, real sum_) LOMA_INLINE {
                 sum_ += packed1__data_[at2_ + o] * v4_;
                 return sum_;
               });
             }
-            const int64_t at5_ = ((I * O) * R) * b + (O * R) * i + O * r;
+            const int64_t at5_ = I * O * R * b + O * R * i + O * r;
             loma::store<real>(sums_, vectors_, tile_, count_, [&](int64_t o, real sum_) LOMA_INLINE {
               U_data_[at5_ + o] = sum_;
             });
@@ -62,11 +63,11 @@ static at::Tensor predictions__body(const at::Tensor& W_in_, const at::Tensor& X
   loma::check_shape(X, {B, R, K}, "predictions: argument 'X'");
   at::Tensor U;
   // line 10: U[b, i, r, o] += W[i, r, o, k] * X[b, r, k]
-  U = loma::empty({B, I, R, O}, loma::options<real>());
   {
+    U = loma::empty({B, I, R, O}, loma::options<real>());
     const at::Tensor packed1_ = W.permute({0, 1, 3, 2}).contiguous();
-    loma::parallel(B * loma::floordiv((R + loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O)))) - 1, loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O)))), ((I * K) * O) * R, [&](int64_t begin_, int64_t end_) {
-      predictions__loop1<real>(U.template mutable_data_ptr<real>(), packed1_.template const_data_ptr<real>(), X.template const_data_ptr<real>(), O, R, B, I, K, begin_, end_);
+    loma::parallel(B * loma::floordiv(R + loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O))) - 1, loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O)))), I * K * O * R, [&](int64_t begin_, int64_t end_) {
+      predictions__loop1<real>(U.template mutable_data_ptr<real>(), X.template const_data_ptr<real>(), packed1_.template const_data_ptr<real>(), B, I, R, O, K, begin_, end_);
     });
   }
   return U;

@@ -10,15 +10,13 @@ static __attribute__((noinline)) void squash__loop1(
     const int64_t end_) {
   for (int64_t n = begin_; n < end_; ++n) {
     loma::Accumulators<real> acc1_in_(real(0));
-    {
-      const int64_t at2_ = D * n + (D * N) * b;
-      loma::tiles<real>(0, D, [&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE {
-        loma::update<real>(acc1_in_.lanes, vectors_, tile_, count_, [&](int lane_, int64_t d, real sum_) LOMA_INLINE {
-          sum_ += S_data_[at2_ + d] * S_data_[at2_ + d];
-          return sum_;
-        });
+    const int64_t at2_ = D * n + D * N * b;
+    loma::tiles<real>(0, D, [&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE {
+      loma::update<real>(acc1_in_.lanes, vectors_, tile_, count_, [&](int lane_, int64_t d, real sum_) LOMA_INLINE {
+        sum_ += S_data_[at2_ + d] * S_data_[at2_ + d];
+        return sum_;
       });
-    }
+    });
     const real acc1_ = loma::total<real>(acc1_in_.lanes, loma::Sum());
     Q_data_[n] += acc1_;
   }
@@ -28,8 +26,8 @@ static __attribute__((noinline)) void squash__loop1(
 template <typename real>
 static __attribute__((noinline)) void squash__loop2(
     real* __restrict V_data_,
-    const real* __restrict S_data_,
     const real* __restrict Q_data_,
+    const real* __restrict S_data_,
     const int64_t D,
     const int64_t N,
     const int64_t b,
@@ -37,7 +35,7 @@ static __attribute__((noinline)) void squash__loop2(
     const int64_t end_) {
   for (int64_t n = begin_; n < end_; ++n) {
     if (0 < D) {
-      const int64_t at1_ = D * n + (D * N) * b;
+      const int64_t at1_ = D * n + D * N * b;
       const real v2_ = Q_data_[n];
       #pragma GCC ivdep
       for (int64_t d = 0; d < D; ++d) {
@@ -59,9 +57,9 @@ static at::Tensor squash__body(const at::Tensor& S_in_) {
   // kernel over b, lines 7 to 8
   {
     loma::WorkspacePlan workspace_;
-    workspace_.add(0, 2, (N) * sizeof(real));  // Q
+    workspace_.add(0, 2, N * sizeof(real));  // Q
     workspace_.place();
-    loma::kernel(B, (9 * D) * N, workspace_, [&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_) {
+    loma::kernel(B, 9 * D * N, workspace_, [&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_) {
       real* const Q = reinterpret_cast<real*>(memory_ + workspace_.offset(0));
       for (int64_t b = begin_; b < end_; ++b) {
         std::fill_n(Q, N, real(0));
@@ -71,7 +69,7 @@ static at::Tensor squash__body(const at::Tensor& S_in_) {
         });
         // line 8: V[b, n, d] = S[b, n, d] * (sqrt(Q[n]) / (1.0 + Q[n]))
         loma::inside(nested_, N, 8 * D, [&](int64_t begin_, int64_t end_) {
-          squash__loop2<real>(V.template mutable_data_ptr<real>(), S.template const_data_ptr<real>(), Q, D, N, b, begin_, end_);
+          squash__loop2<real>(V.template mutable_data_ptr<real>(), Q, S.template const_data_ptr<real>(), D, N, b, begin_, end_);
         });
       }
     });

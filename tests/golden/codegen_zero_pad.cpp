@@ -4,15 +4,16 @@ static __attribute__((noinline)) void blur__loop1(
     real* __restrict Z_data_,
     const real* __restrict X_data_,
     const real* __restrict K_data_,
-    const int64_t W,
-    const int64_t H,
     const int64_t B,
+    const int64_t H,
+    const int64_t W,
     const int64_t begin_,
     const int64_t end_) {
   for (int64_t p_ = begin_; p_ < end_; ++p_) {
-    const int64_t h__in__strips__ = p_ / (B), b = p_ % (B);
-    const int64_t hend_ = std::min<int64_t>(H, (h__in__strips__ + 1) * (loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W)))));
-    for (int64_t h = h__in__strips__ * (loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W)))); h < hend_; ++h) {
+    const int64_t h__in__strips__ = p_ / B;
+    const int64_t b = p_ % B;
+    const int64_t hend_ = loma::min<int64_t>(H, (h__in__strips__ + 1) * loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W))));
+    for (int64_t h = h__in__strips__ * loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W))); h < hend_; ++h) {
       const int64_t block_ = loma::steps_of(64, 3);
       for (int64_t first_ = 0; first_ == 0 || first_ < 3; first_ += block_) {
         const int64_t last_ = std::min<int64_t>(3, first_ + block_);
@@ -20,7 +21,7 @@ static __attribute__((noinline)) void blur__loop1(
           loma::Lanes<real> sums_[vectors_];
           if (first_ == 0) loma::fill<real>(sums_, vectors_, real(0));
           if (first_ > 0) {
-            const int64_t at1_ = (H * W) * b + W * h;
+            const int64_t at1_ = H * W * b + W * h;
             loma::update<real>(sums_, vectors_, tile_, count_, [&](int lane_, int64_t w, real sum_) LOMA_INLINE {
               sum_ = Z_data_[at1_ + w];
               return sum_;
@@ -28,8 +29,8 @@ static __attribute__((noinline)) void blur__loop1(
           }
           for (int64_t p = first_; p < last_; ++p) {
             for (int64_t q = 0; q < 3; ++q) {
-              const int64_t at2_ = (H * W) * b + W * h + W * p + q + (-W) - 1;
-              const int64_t at3_ = ((3 * H) * W) * p + (H * W) * q + W * h;
+              const int64_t at2_ = H * W * b + W * h + W * p + q + (-W - 1);
+              const int64_t at3_ = 3 * H * W * p + H * W * q + W * h;
               loma::Stretch inside1_(tile_, count_);
               inside1_.narrow(0, h + p - 1, H);
               inside1_.narrow(1, q - 1, W);
@@ -47,7 +48,7 @@ static __attribute__((noinline)) void blur__loop1(
               }
             }
           }
-          const int64_t at4_ = (H * W) * b + W * h;
+          const int64_t at4_ = H * W * b + W * h;
           loma::store<real>(sums_, vectors_, tile_, count_, [&](int64_t w, real sum_) LOMA_INLINE {
             Z_data_[at4_ + w] = sum_;
           });
@@ -68,8 +69,8 @@ static at::Tensor blur__body(const at::Tensor& X_in_, const at::Tensor& K_in_) {
   at::Tensor Z;
   // line 4: Z[b, h, w] += zero_pad(X[b, h + p - 1, w + q - 1]) * K[p, q, h, w]
   Z = loma::empty({B, H, W}, loma::options<real>());
-  loma::parallel(B * loma::floordiv((H + loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W)))) - 1, loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W)))), (9 * H) * W, [&](int64_t begin_, int64_t end_) {
-    blur__loop1<real>(Z.template mutable_data_ptr<real>(), X.template const_data_ptr<real>(), K.template const_data_ptr<real>(), W, H, B, begin_, end_);
+  loma::parallel(B * loma::floordiv(H + loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W))) - 1, loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W)))), 9 * H * W, [&](int64_t begin_, int64_t end_) {
+    blur__loop1<real>(Z.template mutable_data_ptr<real>(), X.template const_data_ptr<real>(), K.template const_data_ptr<real>(), B, H, W, begin_, end_);
   });
   return Z;
 }

@@ -13,7 +13,8 @@ from changed_programs import (
 from unfused import Order, Seen, unfused_module
 
 from loma.backends.kernels import lifetimes
-from loma.backends.libtorch import loops
+from loma.backends.openmp import index_statements as loops
+from loma.backends.schedule.target import CPU
 from loma.core.ir import IndexAssign, Module
 from loma.core.saving import SAVES, Save
 from loma.passes import optimise
@@ -31,10 +32,14 @@ def nothing(_: IndexAssign) -> bool:
     return False
 
 
+def is_product(stmt: IndexAssign) -> bool:
+    return loops.is_library_call(stmt, CPU)
+
+
 @functools.cache
 def fused(text: str, save: Save, order: Order, library: bool) -> tuple[Changed, Seen]:
     seen = Seen()
-    products = loops.is_library_call if library else nothing
+    products = is_product if library else nothing
 
     def change(module: Module) -> Module:
         return unfused_module(optimise(module), products, order, seen)
@@ -67,7 +72,7 @@ def test_a_lifetime_that_is_too_short_is_found(monkeypatch: pytest.MonkeyPatch) 
     point = next(p for p in LAYER_POINTS if p.function == "routing")
 
     def change(module: Module) -> Module:
-        return unfused_module(optimise(module), loops.is_library_call, FEW, Seen())
+        return unfused_module(optimise(module), is_product, FEW, Seen())
 
     with pytest.raises(AssertionError):
         compare(point, Changed(point.text, change))

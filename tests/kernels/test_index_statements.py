@@ -254,6 +254,10 @@ def counts_on(x : In[Tensor[N]]) -> Tensor[N]:
     y : Tensor[N]
     y[i] = endless(x[i])
     return y
+
+def summed(x : In[Tensor[N]], y : Out[Tensor[M]], count : In[int]):
+    for k in range(count):
+        y[k] += x[i]
 """
 D = torch.float64
 ERRORS: dict[str, tuple[list[Any], type[Exception], str]] = {
@@ -308,3 +312,13 @@ def test_guarded_reads(failing: Program) -> None:
     expected = torch.tensor([2.0, 7.0, 1.0])
     close(failing.value("guarded", args)[0], expected)
     close(failing.compiled("guarded")(*args), expected)
+
+
+def test_a_sum_of_no_terms_in_a_loop_touches_no_element(failing: Program) -> None:
+    # So far behind the tensor that there is no memory.
+    x, y = torch.zeros(0, dtype=D), torch.tensor([1.0, 2.0], dtype=D)
+    failing.compiled("summed")(x, y, 50_000_000)
+    assert y.tolist() == [1.0, 2.0]
+    close(failing.value("summed", [x, y, 4])[0], y)
+    with pytest.raises(ValueError, match="subscript 'k' of 'y'"):
+        failing.compiled("summed")(torch.ones(3, dtype=D), y, 3)

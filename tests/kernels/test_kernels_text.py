@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from index_cases import CASES as INDEX_CASES
 
+from loma.backends.registry import CPU
 from loma import pipeline
-from loma.backends import libtorch
-from loma.backends.libtorch import codegen
-from loma.core.ir import is_tensor_function
+from loma.backends import torch as libtorch
+from loma.backends.kernels import tile
+from loma.backends.torch import codegen
+from loma.core.ir import Stmt, is_tensor_function
 
 CAPSNET = Path(__file__).resolve().parents[2] / "capsnet_loma"
 # The shared index is the last dimension of every tensor, so iterations are blocks of its values.
@@ -83,7 +86,43 @@ def test_the_code_shares_among_threads_what_is_said_to_be_shared() -> None:
     for case in INDEX_CASES[::4]:
         module = pipeline.program(case.text).module
         for function in filter(is_tensor_function, module.functions):
-            shown = libtorch.kernels_text(function, module)
-            code = codegen.lower_function(function, module)
+            shown = libtorch.kernels_text(function, module, CPU)
+            code = codegen.lower_function(function, module, CPU)
             counts = re.findall(r"loma::parallel\((?:.* \? )?(.*?)(?: : 0)?, ", code)
             assert shown.count("# parallel over ") == len([c for c in counts if c != "1"]), shown
+
+
+def test_a_run_that_is_one_kernel_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it is; each look goes through all of it."""
+    looks: list[int] = []
+    tiles = tile._tiles
+
+    def counted(group: tuple[Stmt, ...], *rest: Any) -> object:
+        looks.append(len(group))
+        return tiles(group, *rest)
+
+    monkeypatch.setattr(tile, "_tiles", counted)
+    step = "    y = tanh(y) + x\n    y[n, i] += x[n, i]\n"
+    head = "def f(x : In[Tensor[N, I]]) -> Tensor[N, I]:\n    y : Tensor[N, I]\n"
+    pipeline.stage_text(f"{head}{step * 5}    return y\n", "kernels", "f")
+    assert looks == [10]
+
+
+# The sum reads a row that the first statement writes: the run of all before it is one kernel, but
+# without the first one it goes on.
+LATER = """
+def later(x : In[Tensor[B, I]]) -> tuple[Tensor[B, I], Tensor[I]]:
+    a : Tensor[B, I]
+    u : Tensor[B, I]
+    v : Tensor[B, I]
+    r : Tensor[I]
+    a[b, i] = 2.0 * x[b, i]
+    u[b, i] = sum(a[b, k] for k in I) + a[b, i]
+    v[b, i] = sum(u[b, k] for k in I) * u[b, i]
+    r[i] += v[b, i] * a[0, i]
+    return a, r
+"""
+
+
+def test_a_later_start_is_tried_where_a_run_could_go_on() -> None:
+    assert "tiles of b" in pipeline.stage_text(LATER, "kernels", "later")

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import loma
-from loma.backends.libtorch import codegen
+from loma.backends.registry import CPU
+from loma.backends.torch import codegen
 from loma.frontend import parse
 
 VALUES = (0, 1, 3, 4, 5, 8, 9, 13)  # of the second axis
@@ -162,7 +163,7 @@ def test_nan_stays_with_its_value(program: loma.LomaModule) -> None:
 
 def _text(source: str) -> str:
     module = parse(source)
-    return "\n".join(codegen.lower_function(f, module) for f in module.functions)
+    return "\n".join(codegen.lower_function(f, module, CPU) for f in module.functions)
 
 
 def test_what_shares_no_operand_has_no_second_axis(monkeypatch: pytest.MonkeyPatch) -> None:

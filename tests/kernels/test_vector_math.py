@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loma.backends.registry import CPU
 from loma.backends import compilers, toolchain
-from loma.backends.libtorch import codegen
+from loma.backends.torch.files import runtime_file
+from loma.backends.torch import codegen
 from loma.frontend import parse
 
 Function = Callable[[str, Any], Any]
@@ -49,7 +51,7 @@ def call(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     made = folder / "functions.so"
     command = (
         *toolchain.detect().compiler, "-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math",
-        "-shared", "-fPIC", *FLAGS[request.param], "-I", str(toolchain.RUNTIME),
+        "-shared", "-fPIC", *FLAGS[request.param], "-I", str(runtime_file("vector_math.h").parent),
         str(folder / "functions.cpp"), "-o", str(made),
     )  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, text=True)
@@ -130,9 +132,9 @@ def test_the_optimisation_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> No
         "def f(x : In[Tensor[N]]) -> Tensor[N]:\n"
         "    y : Tensor[N]\n    y[i] = exp(x[i]) * pow(x[i], 0.3) + sigmoid(x[i])\n    return y\n"
     )
-    assert "loma::vector::exp<real>" in codegen.lower_function(module.function("f"), module)
+    assert "loma::vector::exp<real>" in codegen.lower_function(module.function("f"), module, CPU)
     monkeypatch.setenv("LOMA_OPT", "-vector_math")
-    text = codegen.lower_function(module.function("f"), module)
+    text = codegen.lower_function(module.function("f"), module, CPU)
     assert "std::exp" in text
     assert "std::pow" in text
     assert "loma::sigmoid<real, false>" in text

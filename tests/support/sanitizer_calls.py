@@ -21,8 +21,8 @@ from fused_programs import TEXT
 import loma
 from loma import pipeline
 from loma.backends import toolchain
-from loma.backends.base import GeneratedSource
-from loma.backends.libtorch import binding
+from loma.backends.cfamily.source import GeneratedSource
+from loma.backends.torch import binding
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import loma
 from conftest import ROOT
 from loma import cache, config
 from loma.backends import toolchain
-from loma.backends.base import GeneratedSource
+from loma.backends.cfamily.source import GeneratedSource
 from loma.errors import CompilationFailed, CompilerNotFound
 
 SQUARE = "def square(x : In[Tensor[N]]) -> Tensor[N]:\n    return x * x\n"
@@ -195,7 +195,7 @@ def test_a_warm_module_is_not_parsed_again() -> None:
         import loma
         module = loma.compile({SQUARE!r})
         assert module.square(torch.ones(2)).tolist() == [1.0, 1.0]
-        heavy = {{"jinja2", "loma.frontend", "loma.ad", "loma.backends.libtorch.codegen"}}
+        heavy = {{"jinja2", "loma.frontend", "loma.ad", "loma.backends.torch.codegen"}}
         print(sorted(heavy & set(sys.modules)))
         """
     )

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loma.backends.registry import CPU
 from loma import errors
-from loma.backends.libtorch import codegen
-from loma.backends.libtorch.names import cpp_name, cpp_string
-from loma.backends.libtorch.ops import ROWS
+from loma.backends.torch import codegen
+from loma.backends.cfamily.names import cpp_name, cpp_string
+from loma.backends.torch.ops import ROWS
 from loma.core.ops import OPS
 from loma.frontend import parse
 
@@ -22,7 +23,7 @@ CAPSNET = Path(__file__).resolve().parents[2] / "capsnet_loma"
 
 def body(text: str, name: str = "f") -> str:
     module = parse(text)
-    return codegen.lower_function(module.function(name), module)
+    return codegen.lower_function(module.function(name), module, CPU)
 
 
 def code(text: str, name: str = "f") -> str:
@@ -69,7 +70,7 @@ def test_every_operator_has_a_row() -> None:
 
 def test_headers_are_those_of_the_operators_used() -> None:
     module = parse("def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return relu(x) + exp(x)\n")
-    assert codegen.includes(module) == ("ATen/ops/add.h", "ATen/ops/exp.h", "ATen/ops/relu.h")
+    assert codegen.includes(module, CPU) == ("ATen/ops/add.h", "ATen/ops/exp.h", "ATen/ops/relu.h")
 
 
 def test_an_operator_without_a_row_is_refused_with_its_line(
@@ -227,7 +228,7 @@ def f(A : In[Tensor[N, K]], B : In[Tensor[K, M]]) -> Tensor[N, M]:
     generated = code(text)
     assert "C = at::mm(A, B).contiguous();" in generated
     assert "loma::empty" not in generated
-    assert codegen.includes(parse(text)) == ("ATen/ops/mm.h",)
+    assert codegen.includes(parse(text), CPU) == ("ATen/ops/mm.h",)
 
 
 def test_an_operand_of_a_product_that_nothing_wrote_is_zeros() -> None:
@@ -292,5 +293,5 @@ def test_padded_reads_stay_behind_their_test() -> None:
         "    y[i] += zero_pad(x[i + p]) * w[p] + zero_pad(x[3 - i])\n"
         "    return y\n"
     )
-    assert "sum_ += (x_data_[i + p] * w_data_[p]) + x_data_[at" in text
+    assert "sum_ += x_data_[i + p] * w_data_[p] + x_data_[at" in text
     assert " = x_data_[" not in text

@@ -19,6 +19,7 @@ import loma
 from conftest import ROOT
 from loma import config
 from loma.backends import compilers, toolchain
+from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file
 
 PROGRAM = """
 def half(x : In[Tensor[N]]) -> Tensor[N]:
@@ -40,7 +41,6 @@ def pick(x : In[Tensor[N]], order : In[IntTensor[N]]) -> Tensor[N]:
     return z
 """
 SIZE = 100_000  # elements: 400 KB
-RUNTIME = toolchain.RUNTIME
 
 
 def wave(x: torch.Tensor) -> torch.Tensor:
@@ -375,7 +375,7 @@ def stress(folder: Path, sources: list[Path], flags: list[str], *args: str) -> t
     made = folder / "program"
     compiler = compilers.find_compiler(config.CXX)
     command = [*compiler, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    command += [*flags, *toolchain.quoted(toolchain.RUNTIME_FOLDERS), *map(str, sources)]
+    command += [*flags, *quoted(RUNTIME_FOLDERS), *map(str, sources)]
     command += ["-o", str(made)]
     # what another library preloads must not come before the sanitizer's own
     environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
@@ -399,6 +399,6 @@ def test_stress(tmp_path: Path, sanitizer: str) -> None:
     if status != 0:
         pytest.skip(f"no sanitizer {sanitizer} here: {said.splitlines()[:1]}")
     driver = Path(__file__).with_name("pool_stress.cpp")
-    sources = [driver, RUNTIME / "memory/heap.cpp", RUNTIME / "memory/pool.cpp"]
+    sources = [driver, runtime_file("heap.cpp"), runtime_file("pool.cpp")]
     forks = "0" if sanitizer else "20"
     assert stress(tmp_path, sources, flags, "1000", forks) == (0, "ok\n")

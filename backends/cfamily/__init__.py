@@ -1,0 +1,1 @@
+"""What C and C++ have in common, as data: the expressions that backends build and print."""

@@ -1,0 +1,112 @@
+"""What the C++ of a function's nodes shares: the text of its variables, what is being written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.cpp import Expressions, scalar_type
+from loma.backends.cfamily.names import cpp_name, local_name
+from loma.backends.cfamily.writer import Writer
+from loma.backends.schedule.context import FunctionContext
+from loma.backends.schedule.host import HostNode
+from loma.backends.schedule.target import Target
+from loma.core.effects import effects
+from loma.core.ir import INT, Assign, Expr, Function, Index, Module, TensorType, Type, Unpack, Var
+from loma.core.printer import print_function
+from loma.core.walk import expressions, root, statements, walk
+from loma.errors.spans import Span
+
+
+class HostWriter(Protocol):
+    """Writes the host's nodes; loops that have some inside call it."""
+
+    context: CppContext
+    writer: Writer
+
+    def nodes(self, nodes: Sequence[HostNode]) -> None:
+        """Writes the nodes where ``writer`` stands."""
+
+
+class CppContext(FunctionContext):
+    """A function whose tree is written as C++.
+
+    ``mutated``: tensors that are written in place somewhere. ``dense``: tensors whose elements are
+    read or written one by one, and which are therefore contiguous from their definition on.
+    ``loops``: the functions that loops have become. ``looked_up``: in serial loops, the pointers to
+    tensors' data.
+    """
+
+    def __init__(self, function: Function, module: Module, machine: Target) -> None:
+        super().__init__(function, module, machine)
+        self.host: Expressions | None = None  # writes the host's expressions; set by its owner
+        self.loops: list[str] = []
+        self.looked_up: dict[str, tuple[str, Var]] | None = None
+        self.mutated = _mutated(function)
+        self.dense = _dense(function)
+
+    def variable(self, var: Var) -> str:
+        if var.name in self.views:
+            return local_name(self.views[var.name].var.name)
+        if var.name in self._slots:
+            tensor, dim = self._slots[var.name]
+            return f"{local_name(tensor)}.size({dim})"
+        return local_name(var.name)
+
+    def parameter(self, var: Var) -> tuple[str, str]:
+        """How a loop's function calls a scalar of the one around it: (name there, text here)."""
+        text = self.variable(var)
+        if var.name in self._slots:
+            tensor, dim = self._slots[var.name]
+            return f"{cpp_name(tensor)}_size{dim}_", text
+        return text, text
+
+    def ints(self, expr: Expr) -> c.Expression:
+        """An int expression of the host."""
+        assert self.host is not None
+        return self.host.value(expr, INT)
+
+    def positive(self, extents: Iterable[Expr]) -> list[c.Expression]:
+        """For each of them, whether it is more than 0."""
+        return [c.Binary(">", self.ints(extent), c.number(0)) for extent in extents]
+
+    def ctype(self, type_: Type, span: Span) -> str:
+        return "at::Tensor" if isinstance(type_, TensorType) else scalar_type(type_, span)
+
+
+def data(context: CppContext, tensor: Var, accessor: str) -> str:
+    """A tensor's elements; of a kernel's private tensors and of its blocks there is a pointer."""
+    name = context.variable(tensor)
+    if context.kernel is not None and tensor.name in context.kernel.pointers:
+        return name
+    return f"{name}.template {accessor}()"
+
+
+def signature(function: Function) -> str:
+    """The function's head in loma, as a comment."""
+    head = print_function(function).split("\n")
+    for k, line in enumerate(head):
+        if line.endswith(":"):
+            return "\n".join(f"// {text}" for text in head[: k + 1])
+    return f"// {head[0]}"
+
+
+def _mutated(function: Function) -> set[str]:
+    """What is written in place; a variable that takes a new value takes another tensor."""
+    found = {p.name for p in function.params if p.mode == "Out"}
+    for stmt in statements(function.body):
+        own = effects(stmt)
+        if own.adds or not isinstance(stmt, Assign | Unpack):
+            found.update(map(root, own.writes))
+    return found
+
+
+def _dense(function: Function) -> set[str]:
+    found: set[str] = set()
+    for stmt in statements(function.body):
+        for expr in expressions(stmt):
+            for node in walk(expr):
+                if isinstance(node, Index) and isinstance(node.base, Var):
+                    found.add(node.base.name)
+    return found | _mutated(function)

@@ -1,0 +1,40 @@
+"""What a backend for tensor functions is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from loma.backends.cfamily.context import HostWriter
+from loma.backends.kernels.ir import Step
+from loma.backends.schedule.context import FunctionContext
+from loma.backends.schedule.host import (
+    Clear, Contract, Convolve, HostNode, Launch, Serial, Stream,
+)  # fmt: skip
+from loma.backends.schedule.ir import InPlace, Parallel
+from loma.backends.schedule.target import Target
+from loma.core.ir import IndexAssign
+
+Library: TypeAlias = Contract | Convolve
+DeviceNode: TypeAlias = Parallel | InPlace | Launch | Stream | Serial | Clear
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What runs the loops of tensor functions: how they are lowered to trees, and spelled.
+
+    ``machine``: what lowering knows of it. ``library_call``: what a statement becomes that a
+    library computes as a whole. ``lower``: a function's steps to its tree. ``write`` writes a node
+    that the device runs; what the host does besides is the same for all devices. Tensors are
+    cleared by the device inside kernels and serial loops.
+    """
+
+    name: str
+    machine: Target
+    library_call: Callable[[IndexAssign, Target], Library | None]
+    lower: Callable[[FunctionContext, tuple[Step, ...]], tuple[HostNode, ...]]
+    write: Callable[[HostWriter, DeviceNode], None]
+
+    def library_call_of(self, stmt: IndexAssign) -> Library | None:
+        return self.library_call(stmt, self.machine)

@@ -1,0 +1,341 @@
+"""Runs the trees of tensor functions on NumPy arrays: what backends make of a program, without one.
+
+Memory that nothing has written is NaN. Iterations of kernels run in any order, on memory that the
+lifetimes of their private tensors share, and may touch no element that another one writes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loma import arithmetic as arith
+from loma.backends.interpreter import values
+from loma.backends.interpreter.arguments import bind_arguments
+from loma.backends.interpreter.evaluate import evaluate
+from loma.backends.interpreter.frame import Frame
+from loma.backends.interpreter.interpreter import Interpreter
+from loma.backends.interpreter.memory import Machine, Variables
+from loma.backends.interpreter.reductions import poison
+from loma.backends.interpreter.routines import contract, convolve
+from loma.backends.interpreter.trees import run_tree
+from loma.backends.schedule.host import (
+    Allocate, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
+    Hold, HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+)  # fmt: skip
+from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
+from loma.core.effects import written
+from loma.core.ir import (
+    INT, Expr, Function, Module, Return, TensorType, Var, is_tensor_function,
+)  # fmt: skip
+from loma.errors.spans import Span
+from loma.runtime_errors import Kind
+
+Value = Any
+Array = NDArray[Any]
+
+MOST = 3  # values of a block or a tile
+
+
+class LoweredInterpreter(Interpreter):
+    """Runs tensor functions as the trees that ``lower`` makes of them, all others as they are."""
+
+    def __init__(
+        self, module: Module, lower: Callable[[Function], tuple[HostNode, ...]], seed: int = 0
+    ) -> None:
+        super().__init__(module)
+        self._lower = lower
+        self._rng = random.Random(seed)
+        self._machine = Machine(self._rng)
+        self._trees: dict[str, tuple[HostNode, ...]] = {}
+
+    def call(self, name: str, *args: Value) -> tuple[Value, ...]:
+        self._machine = Machine(self._rng)  # a call that fails leaves its loops behind
+        return super().call(name, *args)
+
+    def _invoke(self, frame: Frame, args: Sequence[Value]) -> tuple[Value, ...]:
+        function = frame.function
+        if not is_tensor_function(function):
+            return super()._invoke(frame, args)
+        if function.name not in self._trees:
+            self._trees[function.name] = self._lower(function)
+        bind_arguments(frame, args)
+        frame.env = Variables({name: _dense(value) for name, value in frame.env.items()})
+        host = _Host(self, frame, self._machine)
+        host.nodes(self._trees[function.name])
+        outs = tuple(frame.env[p.name] for p in function.params if p.mode == "Out")
+        return host.results + outs
+
+
+def _dense(value: Value) -> Value:
+    if not isinstance(value, np.ndarray):
+        return value
+    return np.ascontiguousarray(value).reshape(value.shape)
+
+
+def _offsets(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
+    """Where private tensors lie: each as low as it meets none that is alive at the same time."""
+    offsets: list[int] = []
+    for buffer, size in zip(buffers, sizes, strict=True):
+        taken = [
+            (at, at + length)
+            for other, at, length in zip(buffers, offsets, sizes, strict=False)
+            if buffer.first <= other.last and other.first <= buffer.last
+        ]
+        offset = 0
+        while behind := [end for at, end in taken if at < offset + size and offset < end]:
+            offset = behind[0]
+        offsets.append(offset)
+    return offsets
+
+
+class _Host:
+    """The nodes of one call."""
+
+    def __init__(self, owner: LoweredInterpreter, frame: Frame, machine: Machine) -> None:
+        self.owner, self.frame, self.machine = owner, frame, machine
+        assert isinstance(frame.env, Variables)
+        self.env = frame.env
+        self.results: tuple[Value, ...] = ()
+        self.kept: list[Array] = []  # memory of iterations, so that no address comes twice
+
+    def whole(self, expr: Expr) -> int:
+        return int(evaluate(self.frame, expr))
+
+    def true(self, expr: Expr) -> bool:
+        return bool(arith.is_true(evaluate(self.frame, expr)))
+
+    def shape(self, var: Var) -> tuple[int, ...]:
+        assert isinstance(var.type, TensorType)
+        return tuple(self.whole(dim) for dim in var.type.dims or ())
+
+    def nodes(self, nodes: Sequence[HostNode]) -> None:
+        for node in nodes:
+            self.node(node)
+
+    def node(self, node: HostNode) -> None:
+        env = self.env
+        match node:
+            case Unit(source, body):
+                self.frame.line = source.span.line or self.frame.line
+                self.nodes(body)
+            case Run(stmt):
+                self.run(stmt)
+            case Reserve(var):
+                env.pop(var.name, None)
+            case Allocate():
+                self.allocate(node)
+            case Clear(var, if_allocated):
+                if var.name in env or not if_allocated:
+                    env[var.name][...] = 0
+            case Permute(var, operand, order):
+                env[var.name] = env[operand.name].transpose(order).copy()
+            case Hold(var, value):
+                env[var.name] = values.copied(evaluate(self.frame, value))
+            case Later(var, body, value):
+                env.pop(var.name, None)
+                env.lazy[var.name] = lambda: self.later(body, value)
+            case CheckRange() | CheckSome() | CheckOnce():
+                self.check(node)
+            case Contract(target, left, right, equation, assign):
+                product = contract(equation, env[left.name], env[right.name])
+                self.take(target, product, assign)
+            case Convolve():
+                self.convolve(node)
+            case Branch(_, condition, then, other):
+                self.nodes(then if self.true(condition) else other)
+            case Count(source, extent, body):
+                span = range(self.whole(extent))
+                for position in reversed(span) if source.backwards else span:
+                    env[source.counter] = position
+                    self.nodes(body)
+            case Repeat(source, condition, body):
+                count = 0
+                while self.true(condition):
+                    if count == source.max_iter:
+                        raise self.frame.failure(Kind.LOOP, source.span, source.max_iter)
+                    self.nodes(body)
+                    count += 1
+            case Serial(_, body):
+                self.nodes(body)
+            case Launch():
+                self.launch(node)
+            case Stream():
+                self.stream(node)
+            case Parallel() | InPlace():
+                run_tree(self.frame, node, self.machine)
+            case _:
+                assert_never(node)
+
+    # ---------------------------------------------------------------------------- statements
+
+    def run(self, stmt: Any) -> None:
+        if isinstance(stmt, Return):
+            self.results = self.owner._results(self.frame, self.returned(stmt))
+        else:
+            self.owner._run(self.frame, stmt)
+            for name in written((stmt,)):
+                self.env[name] = _dense(self.env[name])
+
+    def returned(self, stmt: Return) -> Return:
+        """Results that nothing has given memory, because nobody wants them, are zero."""
+        for value in stmt.values:
+            if isinstance(value, Var) and isinstance(value.type, TensorType):
+                missing = value.name not in self.env and value.name not in self.env.lazy
+                if missing:
+                    self.env[value.name] = values.zero(value.type, self.shape(value), {})
+        return stmt
+
+    def later(self, body: Sequence[HostNode], value: Expr) -> Value:
+        self.nodes(body)
+        return evaluate(self.frame, value)
+
+    # -------------------------------------------------------------------------------- memory
+
+    def allocate(self, node: Allocate) -> None:
+        var = node.var
+        if node.wanted is not None and not self.true(node.wanted):
+            return
+        if node.unless and var.name in self.env:
+            return
+        array = self.memory(self.shape(var), var)
+        if node.zeros:
+            array[...] = 0
+        self.env[var.name] = array
+
+    def memory(self, shape: tuple[int, ...], var: Var) -> Array:
+        if any(size < 0 for size in shape):
+            raise ValueError(f"'{var.name}' would have the shape {list(shape)}")
+        array = np.full(shape, poison(dtype_of(var)))
+        if self.machine.loops:
+            self.kept.append(array)
+        return array
+
+    def take(self, target: Var, value: Array, assign: bool) -> None:
+        if assign:
+            self.env[target.name] = value.astype(np.float64)
+        else:
+            self.env[target.name] += value
+
+    def convolve(self, node: Convolve) -> None:
+        result = node.image if node.spreads else node.first
+        operands = [
+            self.env.get(part.tensor.name) for part in (node.image, node.first, node.second)
+        ]
+        operands[0 if node.spreads else 1] = np.zeros([self.whole(dim) for dim in node.dims])
+        shifts = [self.whole(meeting.shift) for meeting in node.spatial]
+        self.take(result.tensor, convolve(node, operands, shifts), node.assign)
+
+    # -------------------------------------------------------------------------------- checks
+
+    def check(self, node: CheckRange | CheckSome | CheckOnce) -> None:
+        place = self.frame.place(Span(node.line))
+        match node:
+            case CheckRange(tensor, dim, size, text):
+                if all(self.whole(extent) > 0 for extent in node.needs) and not self.inside(node):
+                    raise ValueError(
+                        f"{place}: '{text}' leaves dimension {dim} of '{tensor}', of size "
+                        f"{self.whole(size)}"
+                    )
+            case CheckSome(kind, own, reduced):
+                some = all(self.whole(extent) > 0 for extent in own)
+                if some and any(self.whole(extent) == 0 for extent in reduced):
+                    raise ValueError(f"{place}: '{kind}' of no elements")
+            case CheckOnce(cells, noted, axes, _, target, _, _, needs):
+                if any(self.whole(extent) <= 0 for extent in needs):
+                    return
+                shape = tuple(self.whole(extent) for _, extent in axes)
+                self.env[cells.name] = self.memory(shape, cells)
+                self.nodes(noted)
+                known = self.env[cells.name][self.env[cells.name] >= 0]
+                if len(np.unique(known)) < known.size:
+                    raise ValueError(f"{place}: '{target}' is assigned twice")
+            case _:
+                assert_never(node)
+
+    def inside(self, node: CheckRange) -> bool:
+        size = self.whole(node.size)
+        if node.extent is not None:
+            return self.whole(node.extent) == size
+        if node.rest is None:
+            return size > 0
+        low = high = self.whole(node.rest)
+        for coefficient, extent in node.terms or ():
+            count = self.whole(extent)
+            if count <= 0:
+                return True
+            end = self.whole(coefficient) * (count - 1)
+            low, high = low + min(end, 0), high + max(end, 0)
+        return low >= 0 and high < size
+
+    # ---------------------------------------------------------------------- kernels and tiles
+
+    def launch(self, node: Launch) -> None:
+        kernel, machine = node.kernel, self.machine
+        extent, before = self.whole(kernel.axis.extent), dict(self.env)
+        watched, machine.watched = machine.watched, machine.watched | node.writes
+        if kernel.count is None:
+            for value in machine.shuffled(range(extent)):
+                self.env[kernel.axis.name] = value
+                self.iteration(node)
+        else:
+            parts = list(machine.pieces(0, extent, MOST))
+            for number in machine.shuffled(range(len(parts))):
+                first, count = parts[number]
+                self.env[kernel.count.name] = count
+                with self.cut(node.pieces, first, count):
+                    self.iteration(node)
+        machine.watched = watched
+        for name in {v.name for v in node.scalars} | {b.var.name for b in node.buffers}:
+            self.env.pop(name, None)
+            if name in before:
+                self.env[name] = before[name]
+
+    def iteration(self, node: Launch) -> None:
+        """Private tensors lie where those lie that are not alive at the same time."""
+        sizes = [int(np.prod(self.shape(buffer.var))) for buffer in node.buffers]
+        offsets = _offsets(node.buffers, sizes)
+        ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
+        memory = np.full(max(ends, default=0), np.nan)
+        self.kept.append(memory)
+        for buffer, begin, end in zip(node.buffers, offsets, ends, strict=True):
+            own = memory[begin:end]
+            is_int = dtype_of(buffer.var) in ("int", "bool")
+            own = own.view(np.int64) if is_int else own
+            self.env[buffer.var.name] = own.reshape(self.shape(buffer.var))
+        for var in node.scalars:
+            self.env[var.name] = poison("int" if var.type == INT else "float")
+        self.nodes(node.body)
+
+    def stream(self, node: Stream) -> None:
+        tiled = node.tiled
+        self.nodes(node.before)
+        for first, count in list(self.machine.pieces(0, self.whole(tiled.axis.extent), MOST)):
+            self.env[tiled.count.name] = count
+            with self.cut(node.pieces, first, count):
+                self.nodes(node.body)
+
+    @contextmanager
+    def cut(self, pieces: Sequence[Piece], first: int, count: int) -> Iterator[None]:
+        """Tensors are parts of themselves."""
+        env, parts = self.env, self.machine.parts
+        whole = {piece.tensor.name: env[piece.tensor.name] for piece in pieces}
+        before = dict(parts)
+        for piece in pieces:
+            name, array = piece.tensor.name, whole[piece.tensor.name]
+            memory = parts.get(name)
+            memory = array.reshape(-1) if memory is None else memory
+            parts[name] = memory[first * self.whole(piece.stride) :]
+            env |= {f"{name} {k}": size for k, size in enumerate(array.shape)}
+            taken = [slice(None)] * array.ndim
+            taken[piece.dim] = slice(first, first + count)
+            env[name] = array[tuple(taken)]
+        yield
+        parts.clear()
+        parts.update(before)
+        env |= whole

@@ -1,0 +1,91 @@
+"""Running reductions of trees: accumulators, lanes. What nothing has set is NaN, or a wild int."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from loma import arithmetic as arith
+from loma.backends.schedule.ir import Kind, Lanes
+from loma.core.ir import POSITIONS, Element
+
+Value = Any
+
+WILD = -(1 << 40) - 12345  # an int that nothing has set
+
+UPDATE: dict[Kind, Callable[[Value, Value], Value]] = {
+    "set": lambda _, new: new,
+    "sum": lambda old, new: old + new,
+    "prod": lambda old, new: old * new,
+    "max": arith.larger,
+    "min": arith.smaller,
+}
+_INITIAL = {"sum": (0, 0.0), "prod": (1, 1.0)}
+_WORST = {"max": (-(2**63), -np.inf), "min": (2**63 - 1, np.inf)}
+
+
+@dataclass(slots=True)
+class Extreme:
+    """The best value so far, and where it was."""
+
+    kind: Kind
+    best: Value = None
+    position: int = -1
+
+    def take(self, value: Value, position: int) -> None:
+        if self.position < 0 or _replaces(self.kind, value, self.best):
+            self.best, self.position = value, position
+
+
+def _replaces(kind: Kind, value: Value, best: Value) -> bool:
+    """Whether a value is better than the best: the first of equal ones stays, and a NaN."""
+    better = value > best if kind in ("max", "argmax") else value < best
+    return bool(better or (value != value and best == best))
+
+
+@dataclass(slots=True)
+class Registers:
+    """Lanes by the value of the group and the lane; ``next`` are to be compared."""
+
+    node: Lanes
+    values: dict[tuple[int, int], Value] = field(default_factory=dict)
+    next: dict[tuple[int, int], Value] = field(default_factory=dict)
+    positions: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def value(self, at: tuple[int, int]) -> Value:
+        node = self.node
+        blank = poison if node.form == "row" and not node.compares else initial
+        return self.values.get(at, blank(node.dtype, node.kind))
+
+    def compare(self, at: tuple[int, int], position: int) -> None:
+        new = self.next.pop(at, poison(self.node.dtype))
+        if _replaces(self.node.kind, new, self.value(at)):
+            self.values[at], self.positions[at] = new, position
+
+    def total(self) -> Value:
+        node = self.node
+        if node.kind not in POSITIONS:
+            total = initial(node.dtype, node.kind)
+            for value in self.values.values():
+                total = UPDATE[node.kind](total, value)
+            return total
+        found = Extreme(node.kind, initial(node.dtype, node.kind), 0)
+        for at, position in sorted(self.positions.items(), key=lambda item: item[1]):
+            found.take(self.values[at], position)
+        return found.position
+
+
+def is_int(dtype: Element) -> bool:
+    return dtype in ("int", "bool")
+
+
+def initial(dtype: Element, kind: Kind) -> Value:
+    whole, real = {**_INITIAL, **_WORST}[kind.removeprefix("arg")]
+    return whole if is_int(dtype) else np.float64(real)
+
+
+def poison(dtype: Element, _: Kind = "set") -> Value:
+    return WILD if is_int(dtype) else np.float64(np.nan)

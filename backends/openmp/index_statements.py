@@ -1,0 +1,279 @@
+"""Index statements as loop nests over raw data.
+
+A statement becomes one C++ function that runs a stretch of its parallel loop, and a call of it. The
+innermost loop runs over an axis of the target (rows of the target are updated element by element,
+summed axes are loops around the row), or over a summed axis with a scalar accumulator: whichever
+reads more elements in order. Only axes whose values write elements of their own run in parallel,
+and what a thread computes does not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from loma.backends.schedule import contraction, convolution
+from loma.backends.schedule.access import (
+    ZERO, Loop, analyse, reads, rename_axes, steps, without_no_diff,
+)  # fmt: skip
+from loma.backends.schedule.context import FunctionContext
+from loma.backends.openmp.frames import may_throw
+from loma.backends.schedule.guards import marked
+from loma.backends.schedule.marks import mark_of
+from loma.backends.openmp.nest import Bounds
+from loma.backends.openmp.reductions import StatementNest
+from loma.backends.openmp.packing import packed
+from loma.backends.openmp.plan import (
+    Plan, make_plan, target_axes,
+)  # fmt: skip
+from loma.backends.schedule.ranges import provably_inside, range_checks
+from loma.backends.openmp.rows import elements, partial_sum, rows
+from loma.backends.schedule.host import CheckSome, Contract, Convolve, HostNode
+from loma.backends.schedule.ir import (
+    CEILING, QUOTIENT, REMAINDER, If, InPlace, Kind, Let, Node, Parallel, builtin,
+)  # fmt: skip
+from loma.backends.schedule.target import Target
+from loma.core import sizes
+from loma.core.ir import (
+    INT, OF_NOTHING, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, Var,
+)  # fmt: skip
+from loma.core.walk import walk
+
+COUNTER = Var("@p_", INT)  # of a parallel loop over pieces, or over two axes as one
+
+
+def index_statement(
+    context: FunctionContext, stmt: IndexAssign, fresh: bool, source: Stmt | None = None
+) -> list[HostNode]:
+    """The checks and the run of an index statement; ``fresh``: the target is all zero and
+    everything in it may be overwritten. ``source``: the statement that it serves, if another."""
+    assign = stmt.op == "=" or fresh
+    source = source or stmt
+    stmt, axes, kind, body = _prepared(context, stmt, assign)
+    line = context.line(stmt.span)
+    found = [
+        (analyse(read, context.dims(read.base), scope, padded), scope)
+        for root, own in ((stmt.target, stmt.axes), (body, axes))
+        for read, scope, padded in reads(root, own)
+    ]
+    nodes: list[HostNode] = [*range_checks(context, stmt, found, line)]
+    # Inside of a kernel every iteration would call, or copy.
+    if isinstance(stmt.target, Index) and context.kernel is None:
+        call = _library_call(context.machine, stmt, kind, body, axes)
+        if isinstance(call, Contract):
+            return [*nodes, replace(call, assign=assign)]
+        if call is not None:
+            result = call.image if call.spreads else call.first
+            return [*nodes, replace(call, dims=context.dims(result.tensor), assign=assign)]
+        copies, body = packed(context, stmt.target, kind, body, axes)
+        nodes += [copy for copy in copies if not context.before_tiles(copy)]
+    if kind not in OF_NOTHING:
+        nodes += _nonempty(stmt, kind, axes, line)
+    nest = StatementNest(context, axes)
+    plan = make_plan(nest, stmt, kind, body, axes, assign)
+    return [*nodes, _tree(context, nest, plan, source)]
+
+
+def _prepared(
+    context: FunctionContext, stmt: IndexAssign, assign: bool
+) -> tuple[IndexAssign, tuple[Axis, ...], Kind, Expr]:
+    """The statement with its subscripts marked, and what :func:`_normalised` makes of it."""
+    target = marked(stmt.target, stmt.axes, context)
+    assert isinstance(target, Index | Var)
+    stmt = replace(stmt, target=target)
+    value = marked(without_no_diff(stmt.value), stmt.axes, context)
+    return (stmt, *_normalised(stmt, value, assign))
+
+
+def _normalised(
+    stmt: IndexAssign, value: Expr, assign: bool
+) -> tuple[tuple[Axis, ...], Kind, Expr]:
+    """All axes, the reduction over those that the target lacks, and what is reduced.
+
+    A reduction that is the whole right side becomes that of the statement.
+    """
+    summed = len(target_axes(stmt)) < len(stmt.axes)
+    taken = {axis.name for axis in stmt.axes}
+    if isinstance(value, Reduce) and not any(
+        sizes.varies(axis.extent, taken | {a.name for a in value.axes}) for axis in value.axes
+    ):
+        inner = rename_axes(value, taken)
+        if inner.kind == "sum" or (assign and not summed and isinstance(stmt.target, Index)):
+            return stmt.axes + inner.axes, inner.kind, inner.body
+    return stmt.axes, "sum", value
+
+
+def _nonempty(stmt: IndexAssign, kind: str, axes: tuple[Axis, ...], line: int) -> list[CheckSome]:
+    own = tuple(axis.extent for axis in stmt.axes)
+    reduced = tuple(axis.extent for axis in axes[len(stmt.axes) :])
+    if all(isinstance(extent, IntConst) and extent.value > 0 for extent in reduced):
+        return []
+    return [CheckSome(kind, own, reduced, line)]
+
+
+# -------------------------------------------------------------------------------------- the tree
+
+
+def _tree(
+    context: FunctionContext, nest: StatementNest, plan: Plan, source: Stmt
+) -> Parallel | InPlace:
+    """The loops of a statement; in serial loops, and without threads, it runs where it stands."""
+    target = plan.stmt.target
+    if context.serial or not context.machine.threads:
+        return _in_place(context, nest, plan)
+    total = target if isinstance(target, Var) else None
+    loops, chunked = _shared_loops(plan)
+    around = [] if total else [loop.axis for loop in plan.around]
+    if total:
+        plan = replace(plan, summed=plan.summed[1:])
+    counter, count = COUNTER, _product(loops)
+    before: list[Node] = []
+    bounds: Bounds | None = None
+    if len(loops) == 1:
+        counter = Var(loops[0].name, INT)
+    elif len(loops) == 2:
+        extent = nest.value(loops[1].axis.extent)
+        before = [Let(Var(loops[0].name, INT), builtin(QUOTIENT, COUNTER, extent)),
+                  Let(Var(loops[1].name, INT), builtin(REMAINDER, COUNTER, extent))]  # fmt: skip
+    if chunked:
+        assert plan.inner is not None
+        before, bounds, count = chunks(
+            nest.value(plan.inner.axis.extent), _chunk(context.machine, plan)
+        )
+    inside = lambda: _inside(nest, plan, bounds, counter)  # noqa: E731
+    body = [*before, *nest.loops(around, inside)]
+    return Parallel(
+        counter, count, _work(nest, plan, loops, chunked), tuple(body), _written(target),
+        (source,), _shared_axes(plan, loops, chunked), _needs(context, plan.stmt), total,
+        tuple(nest.checks),
+    )  # fmt: skip
+
+
+def _in_place(context: FunctionContext, nest: StatementNest, plan: Plan) -> InPlace:
+    loops = [] if isinstance(plan.stmt.target, Var) else [*plan.parallel, *plan.around]
+    body = nest.loops([loop.axis for loop in loops], lambda: _inside(nest, plan, None, None))
+    some = [Binary(">", extent, ZERO, INT) for extent in _needs(context, plan.stmt)]
+    if some:
+        test = functools.reduce(lambda a, b: Binary("and", a, b, INT), some)
+        body = [If(test, tuple(body))]
+    return InPlace(tuple(body), _written(plan.stmt.target), tuple(nest.checks))
+
+
+def chunks(extent: Expr, size: int) -> tuple[list[Node], Bounds, Expr]:
+    """Pieces of fixed length as iterations of a parallel loop: what begins each of them, the
+    stretch that it goes through, and how many there are."""
+    low, high = Var("@low_", INT), Var("@high_", INT)
+    behind = Binary("+", low, IntConst(size), INT)
+    before: list[Node] = [
+        Let(low, Binary("*", COUNTER, IntConst(size), INT)),
+        Let(high, Builtin("min", (extent, behind), INT)),
+    ]
+    return before, (low, high), builtin(CEILING, extent, IntConst(size))
+
+
+def _product(loops: list[Loop]) -> Expr:
+    return sizes.product(tuple(loop.axis.extent for loop in loops))
+
+
+def _shared_loops(plan: Plan) -> tuple[list[Loop], bool]:
+    """The loops whose iterations threads share; where there are none, whether they share pieces of
+    the innermost loop."""
+    parts = isinstance(plan.stmt.target, Var)
+    loops = plan.summed[:1] if parts else plan.parallel
+    inner = plan.inner
+    return loops, not loops and inner is not None and (parts or (plan.by_rows and inner.alone))
+
+
+def _shared_axes(plan: Plan, loops: list[Loop], chunked: bool) -> tuple[str, ...]:
+    shared = [plan.inner] if chunked and plan.inner is not None else loops
+    return tuple(dict.fromkeys(name for loop in shared for name in loop.parts))
+
+
+def _chunk(machine: Target, plan: Plan) -> int:
+    if any(isinstance(node, Reduce) for node in walk(plan.value)):
+        return machine.chunk // 256
+    return machine.chunk if not plan.summed else machine.chunk // 16
+
+
+def _written(target: Index | Var) -> tuple[Var, ...]:
+    return (target.base,) if isinstance(target, Index) and isinstance(target.base, Var) else ()
+
+
+def _inside(
+    nest: StatementNest, plan: Plan, bounds: Bounds | None, counter: Var | None
+) -> list[Node]:
+    if isinstance(plan.stmt.target, Var):
+        return partial_sum(nest, plan, bounds, counter)
+    return rows(nest, plan, bounds) if plan.by_rows else elements(nest, plan)
+
+
+def _needs(context: FunctionContext, stmt: IndexAssign) -> tuple[Expr, ...]:
+    """When a sum has terms, if the element that it is added to may be missing otherwise: the range
+    check of a subscript that no axis moves says nothing where other axes are empty, nor can
+    ``t % N`` be computed for an N of 0."""
+    if not isinstance(stmt.target, Index):
+        return ()
+    target = stmt.target
+    own = target_axes(stmt)
+    summed = [axis for axis in stmt.axes if axis.name not in own]
+    access = analyse(target, context.dims(target.base), stmt.axes, False)
+    if all(
+        (isinstance(s.expr, Var) and s.expr.name in own)
+        or (provably_inside(s, stmt.axes, context) and not may_throw(s.expr, context.module))
+        for s in access.subscripts
+    ):
+        return ()
+    names = {axis.name for axis in stmt.axes}
+    extents = [axis.extent for axis in summed if not sizes.mentions(axis.extent, names)]
+    return tuple(dict.fromkeys(e for e in extents if not sizes.constant(e)))
+
+
+def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> Expr:
+    """About how many steps of arithmetic an iteration of the parallel loop takes."""
+    inner = [plan.inner] if plan.inner is not None else []
+    extents = [loop.axis.extent for loop in [*plan.around, *plan.summed, *inner]]
+    if plan.group is not None:
+        whole = any(loop.pieces_of == plan.group.loop.name for loop in loops)
+        extents.append(IntConst(plan.group.many) if whole else plan.group.loop.axis.extent)
+    below: list[Expr] = []
+    for node in walk(plan.value):
+        if isinstance(node, Reduce):
+            names = {axis.name for axis in nest.scope} | {axis.name for axis in node.axes}
+            below += [
+                axis.extent
+                for axis in node.axes
+                if not sizes.mentions(axis.extent, names) and not _is_conditional(axis.extent)
+            ]
+    factor = steps(plan.value)
+    if chunked:
+        summed = [loop.axis.extent for loop in plan.summed]
+        return sizes.product(
+            (IntConst(_chunk(nest.context.machine, plan) * factor), *summed, *below)
+        )
+    return sizes.product((IntConst(factor), *extents, *below))
+
+
+def _is_conditional(extent: Expr) -> bool:
+    """Whether elements say how long an axis is that need not exist."""
+    return any(mark_of(node) is not None for node in walk(extent))
+
+
+def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:
+    """The library call that the statement becomes, or None for loops."""
+    value = without_no_diff(stmt.value)
+    axes, kind, body = _normalised(stmt, value, stmt.op == "=")
+    return _library_call(machine, stmt, kind, body, axes)
+
+
+def _library_call(
+    machine: Target, stmt: IndexAssign, kind: str, body: Expr, axes: tuple[Axis, ...]
+) -> Contract | Convolve | None:
+    if not isinstance(stmt.target, Index) or not machine.library:
+        return None
+    return contraction.match(stmt.target, kind, body, axes) or convolution.match(
+        stmt.target, kind, body, axes, stmt.op == "+="
+    )
+
+
+def is_library_call(stmt: IndexAssign, machine: Target) -> bool:
+    return library_call(stmt, machine) is not None

@@ -1,0 +1,183 @@
+"""What the CPU runs as C++: loops, kernels, tiles, serial loops.
+
+A kernel is one parallel loop, its private tensors in a workspace of the thread. The statements
+inside are written as anywhere else; their loops run on the thread that has the iteration. Only when
+there are fewer iterations than threads, the iterations run one after the other and the loops inside
+them are parallel: no result depends on which of both it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.context import CppContext, HostWriter, data
+from loma.backends.schedule.context import KernelScope
+from loma.backends.cfamily.cpp import ELEMENTS, element_type, scalar_type
+from loma.backends.cfamily.names import cpp_name, local_name
+from loma.backends.cfamily.device import DeviceNode
+from loma.backends.cfamily.writer import Writer
+from loma.backends.openmp.print import write_tree
+from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Piece, Serial, Stream
+from loma.backends.schedule.ir import InPlace, Parallel
+from loma.core import sizes
+from loma.core.ir import Stmt, TensorType, Var
+from loma.core.walk import statements
+from loma.errors.spans import line_in_file
+
+
+def write(owner: HostWriter, node: DeviceNode) -> None:
+    """Writes a node where ``owner`` stands."""
+    match node:
+        case Parallel() | InPlace():
+            write_tree(owner.writer, owner.context, node)
+        case Launch():
+            _write_launch(owner, node)
+        case Stream():
+            _write_stream(owner, node)
+        case Serial():
+            _write_serial(owner, node)
+        case Clear(var):
+            _write_zeros(owner, var)
+        case _:
+            assert_never(node)
+
+
+def _write_serial(owner: HostWriter, node: Serial) -> None:
+    context, writer = owner.context, owner.writer
+    used: dict[str, tuple[str, Var]] = {}
+    context.looked_up, owner.writer = used, Writer()
+    owner.nodes(node.body)
+    inside, owner.writer = owner.writer, writer
+    context.looked_up = None
+    with writer.block():
+        for base, (pointer, tensor) in used.items():
+            assert isinstance(tensor.type, TensorType)
+            element = element_type(tensor.type)
+            const, access = ("", "mutable") if base in node.writes else ("const ", "const")
+            text = data(context, tensor, f"{access}_data_ptr<{element}>")
+            writer.line(f"{const}{element}* const {pointer} = {text};")
+        writer.extend(inside.lines)
+
+
+def _write_zeros(owner: HostWriter, var: Var) -> None:
+    """Fills a tensor by its pointer."""
+    context = owner.context
+    assert isinstance(var.type, TensorType)
+    pointer, dims = context.variable(var), var.type.dims or ()
+    if context.looked_up is not None:
+        pointer, dims = f"{pointer}_data_", context.dims(var)
+        context.looked_up[var.name] = (pointer, var)
+    count = c.item_text(context.ints(sizes.product(dims)))
+    owner.writer.line(f"std::fill_n({pointer}, {count}, {element_type(var.type)}(0));")
+
+
+def _write_launch(owner: HostWriter, launch: Launch) -> None:
+    context, writer, kernel = owner.context, owner.writer, launch.kernel
+    writer.comment(f"kernel over {kernel.axis.name}{_lines(kernel.source)}")
+    private = {buffer.var.name for buffer in launch.buffers}
+    context.kernel = KernelScope(None, private, private | {p.tensor.name for p in launch.pieces})
+    with writer.block():
+        count = context.ints(kernel.axis.extent)
+        if kernel.count is not None:
+            size, each = c.Token(cpp_name(kernel.count.name)), _bytes(context, launch.bytes)
+            given = c.list_text((count, each))
+            writer.line(f"const int64_t {size.text} = loma::block_size({given});")
+            rounded = c.Binary("-", c.Binary("+", count, size), c.number(1))
+            count = c.Binary("/", rounded, size)
+        _write_workspace(owner, launch.buffers)
+        given = c.list_text((count, context.ints(launch.work)))
+        lambda_ = "[&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_)"
+        with writer.block(f"loma::kernel({given}, workspace_, {lambda_}", ");"):
+            for slot, buffer in enumerate(launch.buffers):
+                assert isinstance(buffer.var.type, TensorType)
+                element, name = element_type(buffer.var.type), context.variable(buffer.var)
+                memory = f"reinterpret_cast<{element}*>(memory_ + workspace_.offset({slot}))"
+                writer.line(f"{element}* const {name} = {memory};")
+            for var in launch.scalars:
+                ctype = scalar_type(var.type, var.span)
+                writer.line(f"{ctype} {context.variable(var)} = 0;")
+            step = "block_" if kernel.count is not None else cpp_name(kernel.axis.name)
+            with writer.block(f"for (int64_t {step} = begin_; {step} < end_; ++{step})"):
+                if kernel.count is not None:
+                    _write_block(owner, launch, cpp_name(kernel.count.name))
+                old = {p.tensor.name: context.cut(p, kernel.axis.extent) for p in launch.pieces}
+                owner.nodes(launch.body)
+                context.restore(old)
+    context.kernel = None
+
+
+def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
+    """Declares the block's first value, the number of its values, and where tensors begin."""
+    context, writer = owner.context, owner.writer
+    first = c.Token("first_")
+    rest = c.Binary("-", context.ints(launch.kernel.axis.extent), first)
+    writer.line(f"const int64_t first_ = block_ * {name};")
+    writer.line(f"const int64_t rest_ = {c.item_text(rest)};")
+    for piece in launch.pieces:
+        tensor = piece.tensor
+        assert isinstance(tensor.type, TensorType)
+        element, whole = element_type(tensor.type), context.variable(tensor)
+        const, access = ("", "mutable") if tensor.name in launch.writes else ("const ", "const")
+        memory = c.Token(f"{whole}.template {access}_data_ptr<{element}>()")
+        start = c.Binary("+", memory, c.Binary("*", first, context.ints(piece.stride)))
+        view = local_name(piece.var.name)
+        writer.line(f"{const}{element}* const {view} = {c.item_text(start)};")
+    writer.line(f"const int64_t whole_ = {name};")
+    writer.line(f"const int64_t {name} = std::min(whole_, rest_);")
+
+
+def _write_stream(owner: HostWriter, stream: Stream) -> None:
+    context, writer, tiled = owner.context, owner.writer, stream.tiled
+    count = cpp_name(tiled.count.name)
+    first, size = f"{count}_first_", f"{count}_tile_"
+    extent = context.ints(tiled.axis.extent)
+    writer.comment(f"tiles of {tiled.axis.name}{_lines(tiled.source)}")
+    with writer.block():
+        parts = extent, _bytes(context, stream.bytes), _bytes(context, stream.operands)
+        writer.line(f"const int64_t {size} = loma::tile({c.list_text(parts)});")
+        owner.nodes(stream.before)
+        test = c.Binary("<", c.Token(first), extent)
+        with writer.block(f"for (int64_t {first} = 0; {c.text(test)}; {first} += {size})"):
+            rest = c.Binary("-", extent, c.Token(first))
+            given = c.list_text((c.Token(size), rest))
+            writer.line(f"const int64_t {count} = std::min<int64_t>({given});")
+            for piece in stream.pieces:
+                _write_narrowed(owner, piece, first, count)
+            old = {p.tensor.name: context.cut(p, tiled.axis.extent) for p in stream.pieces}
+            owner.nodes(stream.body)
+            context.restore(old)
+
+
+def _write_narrowed(owner: HostWriter, piece: Piece, first: str, count: str) -> None:
+    view, whole = local_name(piece.var.name), owner.context.variable(piece.tensor)
+    owner.writer.line(f"const at::Tensor {view} = {whole}.narrow({piece.dim}, {first}, {count});")
+
+
+def _bytes(context: CppContext, parts: Sequence[Bytes]) -> c.Expression:
+    terms = [
+        c.Binary("*", context.ints(count), c.Token(f"int64_t(sizeof({ELEMENTS[dtype]}))"))
+        for dtype, count in parts
+    ]
+    return c.chain("+", terms or [c.number(0)])
+
+
+def _lines(source: tuple[Stmt, ...]) -> str:
+    lines = {line_in_file(stmt.span.line) for stmt in statements(source) if stmt.span.line}
+    if len(lines) < 2:
+        return "".join(f", line {line}" for line in lines)
+    return f", lines {min(lines)} to {max(lines)}"
+
+
+def _write_workspace(owner: HostWriter, buffers: Sequence[Buffer]) -> None:
+    """Declares the plan of the workspace."""
+    context, writer = owner.context, owner.writer
+    writer.line("loma::WorkspacePlan workspace_;")
+    for buffer in buffers:
+        assert isinstance(buffer.var.type, TensorType)
+        count = context.ints(sizes.product(buffer.var.type.dims or ()))
+        size = c.Token(f"sizeof({element_type(buffer.var.type)})")
+        given = f"{buffer.first}, {buffer.last}, {c.item_text(c.Binary('*', count, size))}"
+        writer.line(f"workspace_.add({given});  // {buffer.var.name}")
+    writer.line("workspace_.place();")

@@ -1,0 +1,443 @@
+"""Functions to trees: where memory comes from, what runs in which loop, what a library computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loma import errors
+from loma.backends.kernels.ir import (
+    Kernel, Nested, Step, Tiled, as_statement, private_tensors, temporaries,
+)  # fmt: skip
+from loma.backends.kernels.lifetimes import lifetimes
+from loma.backends.openmp import joined
+from loma.backends.schedule import storage
+from loma.backends.schedule.access import steps as steps_of
+from loma.backends.schedule.access import without_no_diff
+from loma.backends.schedule.context import FunctionContext, KernelScope
+from loma.backends.openmp.index_statements import index_statement, is_library_call
+from loma.backends.openmp.once import once_checks
+from loma.backends.openmp.serial import is_serial, tensors_in
+from loma.backends.schedule.host import (
+    Allocate, Branch, Buffer, Bytes, Clear, Count, Hold, HostNode, Later, Launch, Piece, Repeat,
+    Reserve, Run, Serial, Stream, Unit,
+)  # fmt: skip
+from loma.core import sizes
+from loma.core.effects import assigned, written_places
+from loma.core.ir import (
+    INT, Assign, AtomicAdd, Call, Declare, Expr, For, If, Index, IndexAssign, IntConst, NoDiff, Pop,
+    Push, Reduce, Return, Stmt, TensorType, Var, While, Zero, is_tensor_function,
+)  # fmt: skip
+from loma.core.walk import (
+    blocks, free_variables, map_children, map_expressions, mentioned_names, own_names,
+    root, walk,
+)  # fmt: skip
+from loma.passes.liveness import Liveness
+
+
+def lower(context: FunctionContext, steps: tuple[Step, ...]) -> tuple[HostNode, ...]:
+    """The tree of the context's function, whose fused body the steps are, for its machine."""
+    return Lowering(context, temporaries(steps)).block(steps, outermost=True)
+
+
+class Lowering:
+    """Makes the nodes of one function.
+
+    ``private`` are tensors that live inside kernels and tiles alone. ``ready`` are the declared
+    tensors that surely have memory where the lowering stands, ``touched`` those that an earlier
+    statement may have given some.
+    """
+
+    def __init__(self, context: FunctionContext, private: set[str]) -> None:
+        self._context = context
+        self._private = private
+        self._lazy: dict[str, TensorType] = {}  # declared and not allocated then
+        self._ready: set[str] = set()
+        self._touched: set[str] = set()
+        self._current: Stmt | None = None
+        # In a backward function an adjoint that nobody wants stays undefined: its last parameters
+        # say which results are wanted.
+        function = context.function
+        is_backward = function.half == "backward"
+        self._needs = function.params[-len(function.results) :] if is_backward else ()
+
+    def block(self, steps: Sequence[Step], outermost: bool) -> tuple[HostNode, ...]:
+        out: list[HostNode] = []
+        fresh: set[int] = set()
+        block = tuple(map(as_statement, steps))
+        position = 0
+        while position < len(steps):
+            step, stmt = steps[position], block[position]
+            kernel = self._context.kernel
+            run = () if kernel is None else joined.run_at(block, position, kernel.count)
+            if kernel is not None and len(run) > 1:
+                blank = {k - position for k in fresh}
+                out.append(joined.loop(self._context, run, kernel.registers[run], blank))
+                position += len(run)
+            else:
+                out += self._step(step, stmt, block, position, fresh, outermost)
+                position += 1
+        return tuple(out)
+
+    def _step(
+        self,
+        step: Step,
+        stmt: Stmt,
+        block: tuple[Stmt, ...],
+        position: int,
+        fresh: set[int],
+        outermost: bool,
+    ) -> list[HostNode]:
+        """One step; ``fresh`` are the positions of statements whose target is all zero already."""
+        nodes: list[HostNode]
+        if isinstance(step, Kernel | Tiled):
+            lowered = self._kernel if isinstance(step, Kernel) else self._tiles
+            nodes = lowered(step, outermost)  # type: ignore[arg-type]
+            self._touched |= mentioned_names((stmt,))
+            return nodes
+        if stmt.span.line:
+            self._context.current = stmt.span
+        self._current = stmt
+        if isinstance(step, Nested):
+            nodes = self._nested(step.stmt, step.blocks, outermost)
+            self._touched |= mentioned_names((stmt,))
+            return nodes
+        target = _zeroed_tensor(stmt)
+        if target is not None:
+            later = storage.zeroed_before(block, position, target.name)
+            if later is not None:
+                fresh.add(later)
+                return [Unit(stmt, ())]
+            unallocated = target.name in self._lazy and target.name not in self._ready
+            return [Unit(stmt, (Clear(target, unallocated),))]
+        nodes, is_fresh = self._prepare(stmt, outermost)
+        if blocks(stmt):
+            nodes += self._statement(stmt, False, outermost)
+        else:
+            is_fresh = is_fresh or position in fresh
+            body = (*nodes, *self._statement(stmt, is_fresh, outermost))
+            nodes = [Unit(stmt, body, is_fresh)]
+        if not isinstance(stmt, Declare) or stmt.value is not None:
+            self._touched |= mentioned_names((stmt,))
+        return nodes
+
+    # ------------------------------------------------------------------------------- memory
+
+    def _prepare(self, stmt: Stmt, outermost: bool) -> tuple[list[HostNode], bool]:
+        """Memory for what the statement uses for the first time. Whether its target is all zero
+        still, so that an index statement may assign instead of adding."""
+        fresh = False
+        nodes: list[HostNode] = []
+        for name in sorted(own_names(stmt)):
+            if name not in self._lazy or name in self._ready:
+                continue
+            if isinstance(stmt, Return) and self._needs:
+                nodes += self._wanted(stmt, name)
+                continue
+            unknown = not outermost or name in self._touched
+            if storage.is_whole(stmt, name) and storage.overwrites(stmt, name):
+                self._ready.add(name)
+                continue
+            made = (
+                isinstance(stmt, IndexAssign)
+                and name == root(stmt.target)
+                and is_library_call(stmt, self._context.machine)
+            )
+            whole = made or storage.overwrites(stmt, name)
+            adds = isinstance(stmt, IndexAssign) and stmt.op == "+="
+            blank = whole and not (adds and unknown)
+            fresh = fresh or (blank and not unknown)
+            self._ready.add(name)
+            if blank and made:
+                continue  # the result is a new tensor
+            nodes.append(self._allocate(name, not blank, outermost))
+        return nodes, fresh
+
+    def _allocate(self, name: str, zeros: bool, outermost: bool) -> Allocate:
+        """Memory for a declared tensor, if no statement before has given it any."""
+        self._ready.add(name)
+        unknown = not outermost or name in self._touched
+        return Allocate(Var(name, self._lazy[name]), zeros, unknown)
+
+    def _wanted(self, stmt: Return, name: str) -> list[HostNode]:
+        """Memory for a result that no statement before has written to, if it is wanted."""
+        var = Var(name, self._lazy[name])
+        return [
+            Allocate(var, True, True, Var(need.name, need.type))
+            for value, need in zip(stmt.values, self._needs, strict=True)
+            if value == Var(name, value.type)
+        ]
+
+    def _allocate_for(
+        self, step: Kernel | Tiled, private: set[str], outermost: bool
+    ) -> list[HostNode]:
+        """Memory for what outlives a kernel and is used there for the first time."""
+        written = frozenset(self._lazy) - private
+        _, before = Liveness(()).block(step.source, written)
+        names = mentioned_names(step.source)
+        nodes: list[HostNode] = []
+        for name in sorted((names & written) - self._ready):
+            sums = step.sums if isinstance(step, Tiled) else ()
+            blank = (
+                name not in before and name not in sums and outermost and name not in self._touched
+            )
+            nodes.append(self._allocate(name, not blank, outermost))
+        return nodes
+
+    # --------------------------------------------------------------------------- statements
+
+    def _statement(self, stmt: Stmt, fresh: bool, outermost: bool) -> list[HostNode]:
+        match stmt:
+            case IndexAssign():
+                return self._index_assign(stmt, fresh)
+            case Declare(Var(name, TensorType() as type_) as target, None):
+                if name in self._private:
+                    return []
+                if type_.dims is None or self._context.dims(target) != type_.dims:
+                    return [Allocate(target, True, declares=True)]
+                self._lazy[name] = type_
+                return [Reserve(target)]
+            case Zero(Var(type=type_)) if not isinstance(type_, TensorType):
+                return [Run(stmt)]
+            case AtomicAdd(target, value):
+                return self._statement(Assign(target, "+=", value, stmt.span), fresh, outermost)
+            case Zero() | Push() | Pop():
+                raise errors.BackendLacksOperator(
+                    "the libtorch backend has no arrays, structs and stacks in functions that work "
+                    "on tensors",
+                    stmt.span,
+                    hint="put what needs them into a scalar function, and call it",
+                )
+            case If(_, then, other):
+                return self._nested(stmt, (then, other), outermost)
+            case For() | While() if not self._context.serial and is_serial(
+                stmt, self._context.module, self._context.machine
+            ):
+                return self._serial(stmt)
+            case For(_, _, body) | While(_, _, body):
+                return self._nested(stmt, (body,), outermost)
+            case _:
+                nodes: list[HostNode] = []
+                stmt = map_expressions(stmt, lambda expr: self._host(expr, nodes))
+                return [*nodes, Run(stmt)]
+
+    def _nested(
+        self, stmt: Stmt, inside: Sequence[Sequence[Step]], outermost: bool
+    ) -> list[HostNode]:
+        """A branch or a loop: a branch runs at most once where the ``if`` does, a loop's body any
+        number of times."""
+        later: list[HostNode] = []
+        match stmt:
+            case If(condition):
+                condition = self._host(condition, later)
+                then, other = (self._inner(block, outermost) for block in inside)
+                return [*later, Branch(stmt, condition, then, other)]
+            case For(_, extent):
+                extent = self._host(extent, later)
+                with self._context.counting(stmt):
+                    return [*later, Count(stmt, extent, self._inner(inside[0], False))]
+            case While(condition):
+                condition = self._host(condition, later)
+                return [*later, Repeat(stmt, condition, self._inner(inside[0], False))]
+            case _:
+                raise AssertionError(stmt)
+
+    def _inner(self, block: Sequence[Step], outermost: bool) -> tuple[HostNode, ...]:
+        ready = set(self._ready)
+        nodes = self.block(block, outermost)
+        self._ready = ready
+        return nodes
+
+    def _serial(self, stmt: For | While) -> list[HostNode]:
+        tensors = tensors_in((stmt,))
+        nodes: list[HostNode] = [
+            self._allocate(name, True, False)
+            for name in sorted(tensors)
+            if name in self._lazy and name not in self._ready
+        ]
+        lazy, self._lazy = self._lazy, {}
+        self._context.serial = True
+        body = self._nested(stmt, (stmt.body,), False)
+        self._context.serial = False
+        self._lazy = lazy
+        return [*nodes, Serial(stmt, tuple(body), frozenset(assigned(stmt.body)))]
+
+    def _host(self, expr: Expr, before: list[HostNode]) -> Expr:
+        """A value of tensors and scalars, with its reductions computed by loops ``before``."""
+        if not isinstance(expr, Reduce):
+            return map_children(expr, lambda child: self._host(child, before))
+        context = self._context
+        stmt = reduction_statement(context, expr)
+        target = stmt.target if isinstance(stmt.target, Var) else stmt.target.base
+        assert isinstance(target, Var)
+        made: HostNode = Allocate(target, False, declares=True)
+        if target is stmt.target:
+            made = Run(Declare(target, None))
+        var = Var(f"@{context.temporary('reduced')}", expr.type)
+        body = (made, *index_statement(context, stmt, False, self._current))
+        before.append(Later(var, body, stmt.target))
+        return var
+
+    def _index_assign(self, stmt: IndexAssign, fresh: bool) -> list[HostNode]:
+        checks = once_checks(self._context, stmt)
+        held: list[HostNode] = []
+        axes = frozenset(axis.name for axis in stmt.axes)
+        plain = replace(stmt, value=self._held(without_no_diff(stmt.value), axes, held))
+        return [*checks, *held, *index_statement(self._context, plain, fresh, stmt)]
+
+    def _held(self, expr: Expr, bound: frozenset[str], before: list[HostNode]) -> Expr:
+        """The value of an index statement with whole-tensor values and calls of tensor functions
+        computed before it."""
+        context = self._context
+        match expr:
+            case Index(base) if not isinstance(base, Var) and isinstance(base.type, TensorType):
+                while isinstance(base, NoDiff):
+                    base = base.operand
+                if isinstance(base, Var):
+                    return self._held(replace(expr, base=base), bound, before)
+                assert isinstance(base.type, TensorType)
+                tensor = context.temporary_tensor("value", base.type)
+                before.append(Hold(tensor, self._host(base, before)))
+                subscripts = tuple(self._held(s, bound, before) for s in expr.subscripts)
+                return replace(expr, base=tensor, subscripts=subscripts)
+            case Call(name) if is_tensor_function(context.module.function(name)):
+                if free_variables(expr) & bound:
+                    raise errors.BackendLacksOperator(
+                        f"'{name}' works on whole tensors; its value inside an index statement "
+                        "must not depend on the indices",
+                        expr.span,
+                    )
+                scalar = Var(f"@{context.temporary('value')}", expr.type)
+                before.append(Hold(scalar, self._host(expr, before)))
+                return scalar
+            case Reduce(_, _, own):
+                inner = bound | {axis.name for axis in own}
+                return map_children(expr, lambda child: self._held(child, inner, before))
+            case _:
+                return map_children(expr, lambda child: self._held(child, bound, before))
+
+    # ------------------------------------------------------------------------ kernels and tiles
+
+    def _kernel(self, kernel: Kernel, outermost: bool) -> list[HostNode]:
+        context, extent = self._context, kernel.axis.extent
+        private = {var.name: var for var in kernel.private}
+        nodes = self._allocate_for(kernel, set(private), outermost)
+        registers = joined.registers(kernel)
+        for name in frozenset[str]().union(*registers.values()):
+            del private[name]
+        tensors = tensors_in(kernel.source)
+        pieces = tuple(self._piece(tensors[name], dim) for name, dim in kernel.views)
+        context.kernel = KernelScope(
+            kernel.axis.name if kernel.count is None else None, set(private),
+            private.keys() | {name for name, _ in kernel.views}, dict(kernel.dropped), kernel.count,
+            registers,
+        )  # fmt: skip
+        count = "" if kernel.count is None else kernel.count.name
+        if count:
+            context.counts.add(count)
+        bytes_ = tuple(_bytes(var, count) for var in private.values())
+        alive = lifetimes(kernel)
+        buffers = tuple(
+            Buffer(var, alive[name].first, alive[name].last) for name, var in private.items()
+        )
+        old = {p.tensor.name: context.cut(p, extent) for p in pieces}
+        cleared: list[HostNode] = [Clear(private[name]) for name in sorted(kernel.zeroed)]
+        lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated
+        body = (*cleared, *self.block(kernel.body, outermost=False))
+        self._lazy = lazy
+        context.restore(old)
+        context.kernel = None
+        launch = Launch(
+            kernel, _work(kernel.body), buffers, _scalars(kernel), pieces, bytes_, body,
+            frozenset(assigned(kernel.body)),
+        )  # fmt: skip
+        return [*nodes, launch]
+
+    def _piece(self, tensor: Var, dim: int) -> Piece:
+        part = Var(f"@{self._context.temporary(f'{tensor.name}_')}", tensor.type)
+        return Piece(tensor, part, dim, sizes.product(self._context.dims(tensor)[dim + 1 :]))
+
+    def _tiles(self, tiled: Tiled, outermost: bool) -> list[HostNode]:
+        context = self._context
+        inside = {var.name for var in tiled.temporaries} | private_tensors(tiled.body)
+        nodes = self._allocate_for(tiled, inside, outermost)
+        tensors = tensors_in(tiled.source)
+        pieces = tuple(self._piece(tensors[name], dim) for name, dim in tiled.views)
+        old = {p.tensor.name: context.cut(p, tiled.axis.extent) for p in pieces}
+        context.counts.add(tiled.count.name)
+        context.start_tiles({var.name for var in tiled.streamed})
+        lazy, self._lazy = self._lazy, {}
+        reserved: list[HostNode] = []
+        for var in tiled.temporaries:  # new for each tile
+            assert isinstance(var.type, TensorType)
+            self._lazy[var.name] = var.type
+            reserved.append(Reserve(var))
+        body = (*reserved, *self.block(tiled.body, outermost=True))
+        self._lazy = lazy
+        context.restore(old)
+        stream = Stream(
+            tiled,
+            tuple(_bytes(var, tiled.count.name) for var in tiled.temporaries),
+            tuple(_bytes(var, "") for var in tiled.streamed),
+            pieces, context.end_tiles(), body,
+        )  # fmt: skip
+        return [*nodes, stream]
+
+
+def reduction_statement(context: FunctionContext, reduce: Reduce) -> IndexAssign:
+    """The index statement that a reduction outside of one becomes: into a new variable, or a new
+    tensor of one element."""
+    names = {axis.name for axis in reduce.axes}
+    ragged = any(sizes.varies(axis.extent, names) for axis in reduce.axes)
+    if reduce.kind == "sum" and not ragged:
+        result = Var(f"@{context.temporary('sum')}", reduce.type)
+        # The extents stay those of the reduction: they need not be whole dimensions.
+        return IndexAssign(result, "+=", reduce, (), reduce.span)
+    element = TensorType((), "int" if reduce.type == INT else "float")
+    target = Index(context.temporary_tensor("element", element), (), reduce.type)
+    return IndexAssign(target, "=", reduce, (), reduce.span)
+
+
+def _zeroed_tensor(stmt: Stmt) -> Var | None:
+    match stmt:
+        case Zero(Var() as target) if isinstance(target.type, TensorType):
+            return target
+        case _:
+            return None
+
+
+def _bytes(var: Var, count: str) -> Bytes:
+    """The elements of a tensor; those of one value of the axis where ``count`` names its extent."""
+    assert isinstance(var.type, TensorType)
+    dims = [dim for dim in var.type.dims or () if not (isinstance(dim, Var) and dim.name == count)]
+    return var.type.element, sizes.product(tuple(dims))
+
+
+def _scalars(kernel: Kernel) -> tuple[Var, ...]:
+    """Scalars that the kernel changes: every thread has its own."""
+    places = (place for place in written_places(kernel.body) if isinstance(place, Var))
+    return tuple({p.name: p for p in places if not isinstance(p.type, TensorType)}.values())
+
+
+def _work(body: tuple[Stmt, ...]) -> Expr:
+    """About how many steps of arithmetic one iteration takes."""
+    terms: list[Expr] = []
+    for stmt in body:
+        match stmt:
+            case IndexAssign(_, _, value, axes):
+                inner = [a for n in walk(value) if isinstance(n, Reduce) for a in n.axes]
+                own = [axis.extent for axis in (*axes, *inner)]
+                names = {axis.name for axis in (*axes, *inner)}
+                own = [extent for extent in own if not sizes.mentions(extent, names)]
+                terms.append(sizes.product((IntConst(steps_of(value)), *own)))
+            case For(counter, extent, inside):
+                work = _work(inside)
+                if not sizes.mentions(work, {counter}):
+                    terms.append(sizes.product((extent, work)))
+            case While(body=inside):
+                terms.append(_work(inside))
+            case If(_, then, other):
+                terms.append(_work(then) if then else _work(other))
+            case _:
+                continue
+    return sizes.total(tuple(terms))

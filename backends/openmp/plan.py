@@ -1,0 +1,259 @@
+"""How an index statement runs: which axes are parallel, and which one is the innermost loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loma.backends.openmp import registers, tiles
+from loma.backends.schedule.access import (
+    Access, Loop, analyse, joined_name, merge, reads, score,
+)  # fmt: skip
+from loma.backends.openmp.nest import Nest
+from loma.backends.openmp.registers import Group
+from loma.backends.schedule.ir import Kind
+from loma.core import sizes
+from loma.core.distinct import names_once, told_apart
+from loma.core.ir import (
+    INT, POSITIONS, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
+)  # fmt: skip
+from loma.core.walk import used_as_value, walk
+
+
+@dataclass(slots=True)
+class Plan:
+    """How a statement runs: parallel loops, other loops around the innermost, the innermost.
+
+    ``by_rows``: the innermost axis belongs to the target. ``kind``: the reduction over ``summed``.
+    ``group``: several values of one more axis of the target run together, inside ``around``.
+    """
+
+    stmt: IndexAssign
+    value: Expr
+    kind: Kind
+    assign: bool
+    parallel: list[Loop]
+    around: list[Loop]
+    summed: list[Loop]
+    inner: Loop | None
+    by_rows: bool
+    group: Group | None = None
+
+
+def target_axes(stmt: IndexAssign) -> set[str]:
+    if isinstance(stmt.target, Var):
+        return set()
+    return {
+        node.name
+        for subscript in stmt.target.subscripts
+        for node in walk(subscript)
+        if isinstance(node, Var)
+    } & {axis.name for axis in stmt.axes}
+
+
+def own_elements(stmt: IndexAssign) -> set[str]:
+    """Axes of the target of which different values write different elements, whatever the others
+    are: those that stand alone in a subscript, or like i and p in ``i*P + p``; all of them where
+    that has been checked."""
+    assert isinstance(stmt.target, Index)
+    own = target_axes(stmt)
+    if names_once(stmt):
+        return own
+    axes = tuple(axis for axis in stmt.axes if axis.name in own)
+    return told_apart(stmt.target.subscripts, axes)
+
+
+def reads_target(target: Index, body: Expr) -> bool:
+    return any(isinstance(n, Index) and n.base == target.base for n in walk(body))
+
+
+def make_plan(
+    nest: Nest, stmt: IndexAssign, kind: Kind, body: Expr, axes: tuple[Axis, ...], assign: bool
+) -> Plan:
+    for root in (stmt.target, body):
+        for read, scope, padded in reads(root, axes):
+            nest.accesses.setdefault(
+                (read, padded), analyse(read, nest.context.dims(read.base), scope, padded)
+            )
+    own = target_axes(stmt)
+    alone: set[str] = set()
+    target: Access | None = None
+    if isinstance(stmt.target, Index):
+        assert isinstance(stmt.target.base, Var)
+        alone = own_elements(stmt)
+        target = nest.access(stmt.target, False)
+        nest.writable.add(stmt.target.base.name)
+    found = list(nest.accesses.values())
+    keep = used_as_value(body) | {
+        name
+        for node in walk(body)
+        if isinstance(node, Reduce)
+        for axis in node.axes
+        for name in used_as_value(axis.extent)
+    }
+    if kind in POSITIONS:
+        keep |= {axis.name for axis in axes[len(stmt.axes) :]}
+    loops = [Loop(axis, axis.name in own, axis.name in alone, (axis.name,)) for axis in axes]
+    loops.sort(key=lambda loop: (not loop.target, not loop.alone))
+    loops = merge(loops, found, keep)
+    nest.parts = {loop.name: loop.parts for loop in loops}
+    nest.scope[:] = [loop.axis for loop in loops]
+    inner = _innermost(nest, loops, found, target, kind, stmt, body, assign)
+    rest = [loop for loop in loops if loop is not inner]
+    parallel = [loop for loop in rest if loop.alone]
+    others = [loop for loop in rest if not loop.alone]
+    by_rows = inner is not None and inner.target
+    if by_rows and inner is not None:
+        if not others and _is_across(parallel, inner, found):
+            parallel = [_cut(nest, inner, IntConst(nest.context.machine.across)), *parallel]
+        else:
+            parallel = _in_strips(nest, parallel, inner, found)
+    group = None
+    whole = not any(loop.target for loop in others) and target is not None and not target.loose
+    sums = kind not in POSITIONS
+    if by_rows and inner is not None and whole and sums and tiles.in_lanes(nest, body):
+        group = registers.choose(nest, parallel, others, inner.axis)
+    if group is not None:
+        parallel = _in_groups(nest, parallel, group)
+    return Plan(
+        stmt, body, kind, assign, parallel[:2], parallel[2:],
+        others, inner, by_rows, group,
+    )  # fmt: skip
+
+
+def _in_groups(nest: Nest, loops: list[Loop], group: Group) -> list[Loop]:
+    """The loops around a tile that holds several values of an axis; of one that would run in
+    parallel, the groups do."""
+    position, axis = loops.index(group.loop), group.loop.axis
+    rest = [loop for loop in loops if loop is not group.loop]
+    if position >= 2 or axis.name in nest.bounds:
+        return rest
+    groups = _cut(nest, group.loop, IntConst(group.many), "groups")
+    return [*rest[:position], groups, *rest[position:]]
+
+
+def _in_strips(nest: Nest, loops: list[Loop], row: Loop, found: list[Access]) -> list[Loop]:
+    """The order of the loops around the rows of the target.
+
+    An axis that only some of the tensors have goes inside those that all have, so that what does
+    not depend on it is read from memory once. In ``Z[b, c, h, w] += X[b, c, h+p, w+q] *
+    K[p, q, b, h, w]`` that is c. Of the last axis that all have, here h, a strip of a few rows
+    stays inside: short rows follow each other in memory.
+    """
+    names = {loop.name for loop in (*loops, row)}
+    if any(sizes.mentions(loop.axis.extent, names) for loop in (*loops, row)):
+        return loops
+
+    def users(loop: Loop) -> int:
+        depends = (a.is_loose_in(loop.name) or loop.name in a.coefficients for a in found)
+        return sum(depends)
+
+    counts = [users(loop) for loop in loops]
+    most = max(counts, default=0)
+    shared = [k for k, count in enumerate(counts) if count == most]
+    if not shared or shared == list(range(len(shared))):
+        return loops
+    last = shared[-1]
+    inside = [loop for k, loop in enumerate(loops) if k not in shared[:-1]]
+    row_length = [loop.axis.extent for loop in (*loops[last + 1 :], row)]
+    row_size = _at_least_one(sizes.product(tuple(row_length)))
+    length = _at_least_one(Binary("//", IntConst(nest.context.machine.strip), row_size, INT))
+    strips = _cut(nest, loops[last], length)
+    return [*(loops[k] for k in shared[:-1]), strips, *inside]
+
+
+def _is_across(loops: list[Loop], row: Loop, found: list[Access]) -> bool:
+    """Whether a tensor lies along another axis than the row, as in ``y[j, i] = x[i, j]``: a line of
+    memory that is read for one row is then needed again for the next ones."""
+    return any(
+        sizes.constant(access.coefficient(row.name)) not in (0, 1)
+        and any(sizes.constant(access.coefficient(loop.name)) == 1 for loop in loops)
+        for access in found
+    ) and not any(sizes.mentions(row.axis.extent, {loop.name}) for loop in loops)
+
+
+def _cut(nest: Nest, loop: Loop, length: Expr, pieces: str = "strips") -> Loop:
+    """A loop over strips of an axis, whose own loop will run through the strip only."""
+    axis = loop.axis
+    above = Binary("+", axis.extent, Binary("-", length, IntConst(1), INT), INT)
+    extent = sizes.simplify(Binary("//", above, length, INT))
+    strips = Axis(joined_name((*loop.parts, "in", pieces)), extent)
+    nest.parts[strips.name] = (*loop.parts, "in", pieces)
+    number = Var(strips.name, INT)
+    behind = Binary("*", Binary("+", number, IntConst(1), INT), length, INT)
+    end = Builtin("min", (axis.extent, behind), INT)
+    nest.bounds[axis.name] = (Binary("*", number, length, INT), end)
+    return Loop(strips, True, True, loop.parts, axis.name)
+
+
+def _at_least_one(expr: Expr) -> Expr:
+    known = sizes.constant(expr)
+    if known is not None:
+        return IntConst(max(1, known))
+    return Builtin("max", (IntConst(1), expr), INT)
+
+
+def _innermost(
+    nest: Nest,
+    loops: list[Loop],
+    found: list[Access],
+    target: Access | None,
+    kind: str,
+    stmt: IndexAssign,
+    body: Expr,
+    assign: bool,
+) -> Loop | None:
+    """The axis of the innermost loop; rows of the target are preferred where both are as good."""
+    if target is None:
+        return max(reversed(loops), key=lambda loop: score(loop.name, found)) if loops else None
+    summed = [loop for loop in loops if not loop.target]
+    rows = [
+        loop
+        for loop in loops
+        if loop.target
+        and not target.is_loose_in(loop.name)
+        and (loop.alone or (sizes.constant(target.coefficient(loop.name)) or 0) != 0)
+    ]
+    scattered = any(loop.target and not loop.alone for loop in loops)
+    if kind in POSITIONS:
+        refused = scattered or target.loose or not tiles.in_lanes(nest, body)
+    else:
+        refused = bool(summed) and (_target_in(stmt, body) or (scattered and assign))
+    # Where the target's place is computed for each element, a row that everything else is read
+    # across has nothing for it: elements in the order in which they are read are better.
+    computed = [loop for loop in loops if loop.target and loop not in rows]
+    best = max((score(loop.name, found) for loop in rows), default=0)
+    if refused or any(score(loop.name, found) > best for loop in computed):
+        rows = []
+    best_row = _best(rows, found)
+    best_sum = _best(summed, found)
+    if best_row is None or best_sum is None:
+        return best_row or best_sum
+    row, total = score(best_row.name, found), score(best_sum.name, found)
+    if row == total and _is_longer(best_sum.axis, best_row.axis):
+        return best_sum
+    return best_row if row >= total else best_sum
+
+
+def _best(loops: list[Loop], found: list[Access]) -> Loop | None:
+    """The axis that most accesses walk in order; of equals the longer one, or else the last."""
+    best: Loop | None = None
+    for loop in reversed(loops):
+        more = 0 if best is None else score(loop.name, found) - score(best.name, found)
+        if best is None or more > 0 or (more == 0 and _is_longer(loop.axis, best.axis)):
+            best = loop
+    return best
+
+
+def _target_in(stmt: IndexAssign, body: Expr) -> bool:
+    return isinstance(stmt.target, Index) and reads_target(stmt.target, body)
+
+
+def _is_longer(axis: Axis, other: Axis) -> bool:
+    """Whether the sizes tell that the axis is the longer one, as W - Q + 1 is beside a window Q."""
+    a, b = sizes.constant(axis.extent), sizes.constant(other.extent)
+    if a is not None and b is not None:
+        return a > b
+    atoms = {atom for monomial in sizes.polynomial(other.extent) for atom in monomial}
+    names = {atom.name for atom in atoms if isinstance(atom, Var)}
+    plain = isinstance(axis.extent, Var | IntConst)
+    return not plain and sizes.mentions(axis.extent, names)

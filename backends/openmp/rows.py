@@ -1,0 +1,228 @@
+"""The loops of one index statement, inside its parallel loop: along rows, or element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loma.backends.openmp import tiles
+from loma.backends.schedule.access import ZERO, Loop
+from loma.backends.openmp.nest import Bounds
+from loma.backends.openmp.reductions import StatementNest
+from loma.backends.openmp.plan import Plan
+from loma.backends.schedule.ir import (
+    PARTS, STEPS_OF, Accumulator, Blocks, Compare, Fill, If, Kind, Lanes, Let, Node, Store, Tiles,
+    UpdateLanes, builtin, dtype_of,
+)  # fmt: skip
+from loma.core import sizes
+from loma.core.ir import (
+    FLOAT, INT, POSITIONS, Axis, Binary, Element, Index, IntConst, Reduce, TensorType,
+    Var,
+)  # fmt: skip
+from loma.core.walk import walk
+
+FIRST, LAST = Var("@first_", INT), Var("@last_", INT)  # a block's first step, and that behind it
+
+
+def rows(nest: StatementNest, plan: Plan, bounds: Bounds | None) -> list[Node]:
+    """The innermost loop runs along a row of the target."""
+    target = plan.stmt.target
+    assert isinstance(target, Index)
+    assert plan.inner is not None
+    access = nest.access(target, False)
+    covers = all(loop.alone for loop in plan.summed if loop.target)
+    axis = plan.inner.axis
+    bounds = bounds or nest.bounds.get(axis.name)
+    simple = not any(isinstance(node, Reduce) for node in walk(plan.value)) and not access.loose
+    steps = list(_steps(plan))
+    tiled = bool(steps) and covers and not access.loose and tiles.in_lanes(nest, plan.value)
+    outside = [loop.axis for loop in plan.summed[: len(plan.summed) - tiled * len(steps)]]
+    if plan.kind in POSITIONS:
+        return _positions(nest, plan, bounds, steps)
+    before: list[Node] = []
+    if plan.summed and plan.assign and covers and not (tiled and not outside):
+
+        def start() -> list[Node]:
+            return [Fill(nest.place(target), plan.kind)]
+
+        before = nest.innermost(axis, ZERO, start, bounds)
+    if tiled:
+        starts = plan.assign and not outside
+        return before + nest.loops(outside, lambda: _tiles(nest, plan, bounds, steps, starts))
+
+    def step() -> list[Node]:
+        value = nest.value(plan.value)
+        kind: Kind = "set" if plan.assign or plan.stmt.op == "=" else "sum"
+        return [Store(nest.place(target), plan.kind if plan.summed and covers else kind, value)]
+
+    return before + nest.loops(
+        outside, lambda: nest.innermost(axis, plan.value, step, bounds, independent=simple)
+    )
+
+
+def _steps(plan: Plan) -> Sequence[Axis]:
+    """The summed axes that may run inside a tile: those behind the last one of the target's."""
+    own = [k for k, loop in enumerate(plan.summed) if loop.target]
+    return [loop.axis for loop in plan.summed[own[-1] + 1 if own else 0 :]]
+
+
+def _tiles(
+    nest: StatementNest, plan: Plan, bounds: Bounds | None, steps: list[Axis], starts: bool
+) -> list[Node]:
+    """A reduction into a row of the target, a tile at a time in registers.
+
+    The first summed axis is cut as well, unless a row is one tile. ``starts``: what the target held
+    does not count.
+    """
+    assert plan.inner is not None
+    row, dtype, machine = plan.inner.axis, _dtype(plan), nest.context.machine
+    low, high = bounds or (ZERO, nest.value(row.extent))
+    length = None if bounds else sizes.constant(row.extent)
+    grouped = plan.group is not None
+
+    def inside() -> list[Node]:
+        if length is not None and length <= machine.short:
+            sums = tuple(_sums(nest, plan, steps, starts, False))
+            return [Tiles(low, high, dtype, sums, length, grouped)]
+        count = nest.value(steps[0].extent)
+        rest = sizes.product(tuple(axis.extent for axis in steps[1:]))
+        before: list[Node] = []
+        size: IntConst | Var = IntConst(machine.block)
+        if rest != IntConst(1):
+            size = Var("@block_", INT)
+            before = [Let(size, builtin(STEPS_OF, IntConst(machine.block), nest.value(rest)))]
+        nest.bounds[steps[0].name] = (FIRST, LAST)
+        sums = tuple(_sums(nest, plan, steps, starts, True))
+        del nest.bounds[steps[0].name]
+        # At least one block, so that a sum of nothing writes its zeros.
+        whole = Tiles(low, high, dtype, sums, length, grouped)
+        return [*before, Blocks(FIRST, LAST, count, size, (whole,))]
+
+    return tiles.groups(nest, plan.group, inside)
+
+
+def _sums(
+    nest: StatementNest, plan: Plan, steps: list[Axis], starts: bool, blocks: bool
+) -> list[Node]:
+    """The sums of one tile, from what the target holds or, in the first block of steps, from the
+    initial value. ``blocks``: whether there are several of them."""
+    target = plan.stmt.target
+    assert isinstance(target, Index)
+    assert plan.inner is not None
+    row, group, dtype = plan.inner.axis, plan.group, _dtype(plan)
+    sums = Lanes(Var("@sums_", FLOAT), plan.kind, dtype, "row", group is not None)
+    nodes: list[Node] = [sums]
+    if starts:
+        fill = Fill(sums, plan.kind)
+        nodes.append(If(Binary("==", FIRST, ZERO, INT), (fill,)) if blocks else fill)
+    if blocks or not starts:
+        held = tiles.load(nest, row, sums, target, group)
+        nodes += [If(Binary(">", FIRST, ZERO, INT), tuple(held))] if starts else held
+
+    def step() -> list[Node]:
+        counter = Var(row.name, INT)
+        take = lambda: UpdateLanes(sums, counter, nest.value(plan.value))  # noqa: E731
+        return tiles.update(nest, row, plan.value, take, group=group)
+
+    nodes += nest.loops(steps, step)
+    return nodes + tiles.each(group, tiles.store(nest, row, sums, target))
+
+
+def _positions(
+    nest: StatementNest, plan: Plan, bounds: Bounds | None, steps: list[Axis]
+) -> list[Node]:
+    """The positions of extreme elements into a row of the target, a tile at a time in registers."""
+    target = plan.stmt.target
+    assert isinstance(target, Index)
+    assert plan.inner is not None
+    row = plan.inner.axis
+    dtype: Element = "int" if plan.value.type == INT else "float"
+    best = Lanes(Var("@best_", INT), plan.kind, dtype, "row")
+
+    def take() -> Node:
+        value = nest.value(plan.value)
+        return UpdateLanes(best, Var(row.name, INT), value, load=True)
+
+    def step() -> list[Node]:
+        found = tiles.update(nest, row, plan.value, take)
+        return [*found, Compare(best, nest.position(steps))]
+
+    low, high = bounds or (ZERO, nest.value(row.extent))
+    inside = nest.loops(steps, step)
+    stored = tiles.store(nest, row, best, target)
+    return [Tiles(low, high, dtype, (best, *inside, *stored))]
+
+
+def elements(nest: StatementNest, plan: Plan) -> list[Node]:
+    """One element of the target at a time; the summed axes run inside."""
+    target = plan.stmt.target
+    assert isinstance(target, Index)
+    inner = [plan.inner] if plan.inner is not None else []
+    own = [loop.axis for loop in plan.summed if loop.target]
+    summed = [loop.axis for loop in [*plan.summed, *inner] if not loop.target]
+
+    def write() -> list[Node]:
+        nest.frame.body.clear()
+        place = nest.place(target)
+        nodes, nest.frame.body = nest.frame.body, []  # reductions in subscripts
+        kind: Kind = "set" if plan.assign else "sum"
+        if not summed:
+            value = nest.value(plan.value)
+            nodes += nest.frame.body
+            nest.frame.body = []
+            return [*nodes, Store(place, kind, value)]
+        accumulator = nest.fresh("acc", plan.value.type)
+        del nest.scope[len(nest.scope) - len(summed) :]
+        order = _inner_last(summed, plan.inner)
+        inside, found = nest.reduction(plan.kind, plan.value, order, accumulator)
+        nest.scope.extend(summed)
+        return [*nodes, *inside, Store(place, kind, found)]
+
+    ordered = [axis for axis in nest.scope if all(axis != other for other in summed)]
+    nest.scope[:] = ordered + summed
+    return nest.loops(own, write)
+
+
+def _inner_last(axes: Sequence[Axis], inner: Loop | None) -> list[Axis]:
+    if inner is None or inner.target:
+        return list(axes)
+    return [axis for axis in axes if axis != inner.axis] + [inner.axis]
+
+
+def partial_sum(
+    nest: StatementNest, plan: Plan, bounds: Bounds | None, index: Var | None
+) -> list[Node]:
+    """A sum into a scalar: one partial sum for each piece of a parallel loop, or the sum itself
+    where there is no ``index`` of one."""
+    type_ = plan.stmt.target.type
+    accumulator = nest.fresh("acc", type_)
+    own = [loop.axis for loop in plan.summed]
+    inner = plan.inner.axis if plan.inner is not None else None
+    dtype: Element = "int" if type_ == INT else "float"
+    part = Store(plan.stmt.target, "sum", accumulator)
+    if index is not None:
+        parts = Var(PARTS, TensorType((IntConst(1),), dtype))
+        part = Store(Index(parts, (index,), type_), "set", accumulator)
+    if inner is not None and tiles.in_lanes(nest, plan.value, inner.name):
+        axes = [*own, inner]
+        found = tiles.reduction(nest, "sum", plan.value, axes, accumulator, dtype, bounds)
+        return [*found, part]
+
+    def step() -> list[Node]:
+        return [Store(accumulator, "sum", nest.value(plan.value))]
+
+    def inside() -> list[Node]:
+        if inner is not None:
+            return nest.innermost(inner, plan.value, step, bounds)
+        last = step()
+        nodes, nest.frame.body = [*nest.frame.body, *last], []
+        return nodes
+
+    return [Accumulator(accumulator, "sum", dtype), *nest.loops(own, inside), part]
+
+
+def _dtype(plan: Plan) -> Element:
+    """The type in which the target's elements are computed."""
+    assert isinstance(plan.stmt.target, Index)
+    assert isinstance(plan.stmt.target.base, Var)
+    dtype = dtype_of(plan.stmt.target.base)
+    return "int" if dtype == "bool" else dtype

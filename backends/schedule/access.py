@@ -1,0 +1,218 @@
+"""Element accesses of a loop nest as addresses: an affine function of the loop's axes.
+
+A tensor is dense and row-major, so ``X[b, 2*h + p]`` lies at ``b*H + 2*h + p``: a coefficient for
+each axis and a rest. Axes that every access walks through as one longer axis are merged, and the
+coefficients say which axis a vectorised loop should run over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from loma.core import sizes
+from loma.core.ir import (
+    INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, Var, ZeroPad,
+)  # fmt: skip
+from loma.core.walk import children, substitute, walk
+
+ZERO = IntConst(0)
+ONE = IntConst(1)
+_EXPENSIVE = 8  # steps of arithmetic that an expression with function calls counts
+
+
+@dataclass(frozen=True, slots=True)
+class Subscript:
+    """One subscript: affine in the axes (``parts`` is not None), or evaluated per element."""
+
+    expr: Expr
+    dim: int
+    size: Expr
+    stride: Expr
+    parts: tuple[dict[str, Expr], Expr] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One element read or written, at ``rest + sum(coefficients[axis] * axis) + loose``.
+
+    ``loose`` are the subscripts that are not affine. ``padded``: the read may leave the tensor.
+    """
+
+    base: Var
+    subscripts: tuple[Subscript, ...]
+    coefficients: dict[str, Expr] = field(compare=False)
+    rest: Expr
+    loose: tuple[Subscript, ...]
+    padded: bool
+
+    def coefficient(self, axis: str) -> Expr:
+        return self.coefficients.get(axis, ZERO)
+
+    def is_loose_in(self, axis: str) -> bool:
+        """Whether a subscript that is not affine depends on the axis."""
+        return any(sizes.mentions(s.expr, {axis}) for s in self.loose)
+
+
+def strides(dims: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Row-major strides, in elements."""
+    return tuple(sizes.product(tuple(dims[k + 1 :])) for k in range(len(dims)))
+
+
+def analyse(read: Index, dims: Sequence[Expr], axes: Sequence[Axis], padded: bool) -> Access:
+    """The address of an element of a tensor with these dims, in a loop over these axes.
+
+    A subscript with an axis whose extent depends on another axis is evaluated per element.
+    """
+    assert isinstance(read.base, Var)
+    names = {axis.name for axis in axes}
+    ragged = {axis.name for axis in axes if sizes.mentions(axis.extent, names)}
+    subscripts: list[Subscript] = []
+    coefficients: dict[str, sizes.Polynomial] = {}
+    rest: Expr = ZERO
+    for dim, (expr, stride) in enumerate(zip(read.subscripts, strides(dims), strict=True)):
+        parts = None if sizes.mentions(expr, ragged) else sizes.affine(expr, tuple(axes))
+        subscripts.append(Subscript(expr, dim, dims[dim], stride, parts))
+        if parts is None:
+            continue
+        for name, coefficient in parts[0].items():
+            term = sizes.polynomial(Binary("*", coefficient, stride, INT))
+            old = coefficients.get(name, {})
+            coefficients[name] = {
+                m: old.get(m, 0) + term.get(m, 0) for m in old.keys() | term.keys()
+            }
+        rest = sizes.simplify(Binary("+", rest, Binary("*", parts[1], stride, INT), INT))
+    nonzero = {
+        name: sizes.from_polynomial({m: c for m, c in poly.items() if c})
+        for name, poly in coefficients.items()
+        if any(poly.values())
+    }
+    loose = tuple(s for s in subscripts if s.parts is None)
+    return Access(read.base, tuple(subscripts), nonzero, rest, loose, padded)
+
+
+# ------------------------------------------------------------------------------- expressions
+
+
+def reads(expr: Expr, axes: tuple[Axis, ...]) -> Iterable[tuple[Index, tuple[Axis, ...], bool]]:
+    """Every element read below an expression, with the axes in scope and whether it is padded."""
+    match expr:
+        case Reduce(_, body, own):
+            for axis in own:
+                yield from reads(axis.extent, axes)
+            yield from reads(body, axes + own)
+        case ZeroPad(read):
+            yield read, axes, True
+            for subscript in read.subscripts:
+                yield from reads(subscript, axes)
+        case Index() if isinstance(expr.base, Var):
+            yield expr, axes, False
+            for subscript in expr.subscripts:
+                yield from reads(subscript, axes)
+        case _:
+            for child in children(expr):
+                yield from reads(child, axes)
+
+
+def without_no_diff(expr: Expr) -> Expr:
+    """The value without the marks that only derivatives look at."""
+    from loma.core.walk import map_children
+
+    while isinstance(expr, NoDiff):
+        expr = expr.operand
+    return map_children(expr, without_no_diff)
+
+
+def steps(expr: Expr) -> int:
+    """About how many steps of arithmetic an element counts: one, or more where the expression holds
+    anything but element reads and arithmetic."""
+    dear = any(isinstance(node, Builtin | Call | Op | Reduce) for node in walk(expr))
+    return _EXPENSIVE if dear else 1
+
+
+def rename_axes(reduce: Reduce, taken: set[str]) -> Reduce:
+    """The reduction with axes that are not among the taken names."""
+    values: dict[str, Expr] = {}
+    axes: list[Axis] = []
+    for axis in reduce.axes:
+        name = axis.name
+        while name in taken:
+            name += "_1"
+        if name != axis.name:
+            values[axis.name] = Var(name, INT)
+        axes.append(Axis(name, axis.extent))
+    if not values:
+        return reduce
+    return replace(reduce, body=substitute(reduce.body, values), axes=tuple(axes))
+
+
+# --------------------------------------------------------------------------------- choices
+
+
+@dataclass(slots=True)
+class Loop:
+    """An axis of the nest, with what decides how it may run. ``parts``: the statement's axes that
+    it goes through; ``pieces_of``: the axis of which each of its values is a piece."""
+
+    axis: Axis
+    target: bool  # in the target's subscripts
+    alone: bool  # different values write different elements, whatever the other axes are
+    parts: tuple[str, ...]
+    pieces_of: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.axis.name
+
+
+def merge(loops: list[Loop], accesses: list[Access], keep: set[str]) -> list[Loop]:
+    """Joins neighbouring axes that every access walks through as one; ``keep`` are left alone.
+
+    The accesses' coefficients are changed in place: the merged axis goes by a joined name.
+    """
+    done: list[Loop] = []
+    for loop in loops:
+        previous = done[-1] if done else None
+        if previous is not None and _mergeable(previous, loop, accesses, keep):
+            parts = (*previous.parts, *loop.parts)
+            name = joined_name(parts)
+            extent = sizes.product((previous.axis.extent, loop.axis.extent))
+            for access in accesses:
+                inner = access.coefficients.pop(loop.name, None)
+                access.coefficients.pop(previous.name, None)
+                if inner is not None:
+                    access.coefficients[name] = inner
+            done[-1] = Loop(Axis(name, extent), loop.target, loop.alone, parts)
+        else:
+            done.append(loop)
+    return done
+
+
+def joined_name(parts: Sequence[str]) -> str:
+    """The name of an axis that is made of others."""
+    return f"@{'__'.join(parts)}__"
+
+
+def _mergeable(outer: Loop, inner: Loop, accesses: list[Access], keep: set[str]) -> bool:
+    if outer.name in keep or inner.name in keep:
+        return False
+    if (outer.target, outer.alone) != (inner.target, inner.alone):
+        return False
+    for access in accesses:
+        if access.is_loose_in(outer.name) or access.is_loose_in(inner.name):
+            return False
+        names = {outer.name, inner.name}
+        if access.padded and any(sizes.mentions(s.expr, names) for s in access.subscripts):
+            return False
+        step = sizes.product((access.coefficient(inner.name), inner.axis.extent))
+        if sizes.equal(access.coefficient(outer.name), step) is not True:
+            return False
+    return True
+
+
+def score(axis: str, accesses: Sequence[Access]) -> int:
+    """How many accesses a loop over the axis reads in order or not at all."""
+    return sum(
+        not access.is_loose_in(axis) and sizes.constant(access.coefficient(axis)) in (0, 1)
+        for access in accesses
+    )

@@ -1,0 +1,193 @@
+"""What the lowering of a function's statements shares: its sizes, scopes and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from loma.backends.schedule.marks import unmarked
+from loma.backends.schedule.target import Target
+from loma.core import sizes
+from loma.core.effects import assigned, counters
+from loma.core.ir import (
+    INT, Axis, Expr, For, Function, Index, Module, Stmt, TensorType, Var,
+)  # fmt: skip
+from loma.core.printer import print_expr
+from loma.core.sizes import size_variables
+from loma.core.walk import variables, walk
+from loma.errors.excerpts import text_at
+from loma.errors.spans import NOWHERE, Span, line_in_file
+
+if TYPE_CHECKING:
+    from loma.backends.schedule.host import Permute, Piece
+
+
+@dataclass(frozen=True, slots=True)
+class KernelScope:
+    """The kernel at hand: its index, unless it has blocks, then their size; its private tensors,
+    all tensors that are pointers inside it, and the dimension that private ones lack; the
+    registers of runs of statements (:mod:`loma.backends.openmp.joined`)."""
+
+    index: str | None
+    private: AbstractSet[str]
+    pointers: AbstractSet[str]
+    dropped: dict[str, int] = field(default_factory=dict)
+    count: Var | None = None
+    registers: dict[tuple[Stmt, ...], frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A part of a tensor, and the whole sizes of the dimensions that are cut."""
+
+    var: Var
+    whole: dict[int, Expr]
+
+
+class FunctionContext:
+    """Facts about one function and the machine it is for, and where its lowering stands: the
+    kernel, the serial loops, the tiles around."""
+
+    def __init__(self, function: Function, module: Module, machine: Target) -> None:
+        self.function = function
+        self.module = module
+        self.machine = machine
+        self.kernel: KernelScope | None = None
+        self.serial = False
+        self.counters: dict[str, Expr] = {}  # of the loops around, with ranges that do not change
+        self.views: dict[str, View] = {}  # inside tiles and blocks: by tensor, its part
+        self.counts: set[str] = set()  # sizes of tiles
+        self._same_in_tiles: set[str] = set()
+        self._before_tiles: list[Permute] = []
+        self.current = NOWHERE  # the statement at hand
+        self.assigned = {*assigned(function.body), *counters(function.body)}
+        self.sizes = set(size_variables(function))
+        self._temporaries = 0
+        self._slots: dict[str, tuple[str, int]] = {}  # sizes that tensors keep: tensor, dimension
+
+    def temporary(self, stem: str) -> str:
+        """A name of the generator's own, which no name of the program clashes with."""
+        self._temporaries += 1
+        return f"{stem}{self._temporaries}_"
+
+    def temporary_tensor(self, stem: str, type_: TensorType) -> Var:
+        return Var(f"@{self.temporary(stem)}", type_)
+
+    def cut(self, piece: Piece, whole: Expr) -> View | None:
+        """From now on a tensor means that part of it; what it meant before."""
+        old = self.views.get(piece.tensor.name)
+        cut = {**(old.whole if old else {}), piece.dim: whole}
+        self.views[piece.tensor.name] = View(piece.var, cut)
+        return old
+
+    def restore(self, views: dict[str, View | None]) -> None:
+        """Undoes :meth:`cut`."""
+        for tensor, old in views.items():
+            if old is None:
+                del self.views[tensor]
+            else:
+                self.views[tensor] = old
+
+    def start_tiles(self, same: set[str]) -> None:
+        """From now on, copies of those tensors are made before the tiles."""
+        self._same_in_tiles, self._before_tiles = same, []
+
+    def before_tiles(self, copy: Permute) -> bool:
+        """Whether a copy is the same for every tile; it is kept then."""
+        if copy.operand.name not in self._same_in_tiles:
+            return False
+        self._before_tiles.append(copy)
+        return True
+
+    def end_tiles(self) -> tuple[Permute, ...]:
+        self._same_in_tiles = set()
+        return tuple(self._before_tiles)
+
+    def show(self, var: Var) -> str:
+        """A tensor's name for messages: the one that the program has at that place."""
+        if var.name.startswith("@"):
+            return "the value"
+        text = text_at(self.module.source, var.span)
+        return text if text.isidentifier() else self.named(var.name)
+
+    def shown(self, expr: Expr) -> str:
+        """An expression for messages, as the program has it; for one that the program has not, the
+        statement that it belongs to."""
+        source = self.module.source
+        made = "" if isinstance(expr, Var) else text_at(source, self.current)
+        return text_at(source, expr.span) or made or print_expr(unmarked(expr))
+
+    def dims(self, base: Expr) -> tuple[Expr, ...]:
+        """A tensor's dims as int expressions that are valid anywhere in the function."""
+        assert isinstance(base, Var)
+        assert isinstance(base.type, TensorType)
+        assert base.type.dims is not None
+        out: list[Expr] = []
+        for k, dim in enumerate(base.type.dims):
+            if base.name in self.views:
+                dim = self.views[base.name].whole.get(k, dim)
+            names = set(variables(dim))
+            if names & self.assigned or any(isinstance(node, Index) for node in walk(dim)):
+                # An argument that the function changes: its tensors keep the size that they have,
+                # and the tensor knows it, also where a kernel has a pointer into it.
+                slot = f"{base.name} {k}"
+                self._slots[slot] = (base.name, k)
+                out.append(Var(slot, INT))
+            else:
+                out.append(dim)
+        return tuple(out)
+
+    def is_size(self, name: str) -> bool:
+        """Whether the int variable of that name is a size, thus never negative."""
+        return name in self.sizes or name in self.counts or name in self._slots
+
+    def size_slots(self) -> frozenset[str]:
+        """Names of the sizes that tensors keep, whatever happens to the variables of their type."""
+        return frozenset(self._slots)
+
+    def extents(self, axes: Iterable[Axis]) -> dict[str, Expr]:
+        """The ranges of axes and of the loop counters around."""
+        return self.counters | {axis.name: axis.extent for axis in axes}
+
+    @contextmanager
+    def counting(self, loop: For) -> Iterator[None]:
+        """While the body of a loop is written."""
+        old = self.counters
+        changing = self.assigned - old.keys()
+        self.counters = {k: v for k, v in old.items() if k != loop.counter}
+        if sizes.keeps_value(loop.extent, changing):
+            self.counters[loop.counter] = loop.extent
+        yield
+        self.counters = old
+
+    def line(self, span: Span) -> int:
+        return span.line or self.current.line
+
+    def place(self, line: int) -> str:
+        """The beginning of a message: function and line."""
+        function = self.function
+        backward = ", backward" if function.primal and function.half != "forward" else ""
+        if not line:
+            return f"{function.primal or function.name}{backward}: "
+        return f"{self._function_at(line)}: line {line_in_file(line)}{backward}: "
+
+    def named(self, name: str) -> str:
+        """A variable's name for messages: that of a member, if it stands for one."""
+        packings = self.module.packings
+        return packings.shown.get(name, name) if packings else name
+
+    def dimension(self, tensor: str, dim: int) -> int:
+        """A dimension as the program counts it: private tensors may have one less."""
+        dropped = self.kernel.dropped.get(tensor) if self.kernel is not None else None
+        return dim if dropped is None or dim < dropped else dim + 1
+
+    def _function_at(self, line: int) -> str:
+        """The function whose text the line is in: another one where a call was inlined."""
+        starts = {f.span.line: f.primal or f.name for f in reversed(self.module.functions)}
+        start = max((own for own in starts if own <= line), default=0)
+        own = self.function.span.line
+        name = self.function.primal or self.function.name
+        return name if start in (0, own) or not own else starts[start]

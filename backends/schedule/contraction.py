@@ -1,0 +1,85 @@
+"""Index statements that are a matrix product, for a library.
+
+A statement that sums the product of two element reads over axes that both have is a (batched)
+matrix product when each read has an axis of its own. ``at::einsum`` permutes to ``bmm`` and calls
+the BLAS. Where axes that both reads and the target have (the batch) do not lead the target, the
+product would have to be permuted back, and a generated loop nest is as good.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import TypeAlias
+
+from loma import config
+from loma.backends.schedule.host import Contract
+from loma.core.axes import runs_over
+from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, TensorType, Var, ZeroPad
+
+
+def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contract | None:
+    """The statement as a matrix product, or None where it is not one."""
+    if "contraction" not in config.optimisations():
+        return None
+    found = factors(target, kind, body)
+    if found is None:
+        return None
+    left, right = found
+    if isinstance(left, ZeroPad) or isinstance(right, ZeroPad):
+        return None
+    names = {axis.name: axis for axis in axes}
+    subscripts = [bare(access, names) for access in (target, left, right)]
+    if any(own is None for own in subscripts):
+        return None
+    out, a, b = (list(own or ()) for own in subscripts)
+    summed = [name for name in names if name not in out]
+    if not summed or not all(name in a and name in b for name in summed):
+        return None
+    batch = [name for name in out if name in a and name in b]
+    free_a = [name for name in a if name not in b]
+    free_b = [name for name in b if name not in a]
+    if not (free_a and free_b and set(out) == {*batch, *free_a, *free_b}):
+        return None
+    if out[: len(batch)] != batch or len(names) > len(string.ascii_letters):
+        return None
+    letters = dict(zip(names, string.ascii_letters, strict=False))
+    text = ["".join(letters[name] for name in own) for own in (a, b, out)]
+    assert isinstance(target.base, Var)
+    assert isinstance(left.base, Var)
+    assert isinstance(right.base, Var)
+    equation = f"{text[0]},{text[1]}->{text[2]}"
+    return Contract(target.base, left.base, right.base, equation)
+
+
+Factor: TypeAlias = Index | ZeroPad
+
+
+def factors(target: Index, kind: str, body: Expr) -> tuple[Factor, Factor] | None:
+    """The two element reads whose product a statement sums; None where it does anything else."""
+    match body:
+        case Binary("*", left, right) if kind == "sum":
+            pass
+        case _:
+            return None
+    bases = [part.read.base if isinstance(part, ZeroPad) else part.base
+             for part in (left, right) if isinstance(part, Index | ZeroPad)]  # fmt: skip
+    if len(bases) < 2 or not all(isinstance(base, Var) and base != target.base for base in bases):
+        return None
+    assert isinstance(left, Index | ZeroPad)
+    assert isinstance(right, Index | ZeroPad)
+    return (left, right) if left.type == right.type == FLOAT else None
+
+
+def bare(access: Index, axes: dict[str, Axis]) -> dict[str, int] | None:
+    """The position of each subscript, by name, where all of them are distinct axes that run over
+    their whole dimension."""
+    assert isinstance(access.base.type, TensorType)
+    dims = access.base.type.dims or ()
+    found: dict[str, int] = {}
+    for position, subscript in enumerate(access.subscripts):
+        if not isinstance(subscript, Var) or subscript.name in found:
+            return None
+        if not runs_over(subscript, dims[position], axes):
+            return None
+        found[subscript.name] = position
+    return found

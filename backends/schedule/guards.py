@@ -1,0 +1,69 @@
+"""Reads under a condition: where it does not hold, the element need not exist.
+
+A subscript that stays inside its dimension only where the conditions around it hold is marked. The
+element is then read in place, where the condition has been tested, and is tested itself unless the
+conditions prove it inside.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loma.backends.schedule.marks import CHECKED, HELD
+from loma.core.bounds import facts, stays_inside
+from loma.core.ir import INT, Axis, Builtin, Expr, Index, Reduce, TensorType, Var, ZeroPad
+from loma.core.walk import map_children, map_guarded
+
+if TYPE_CHECKING:
+    from loma.backends.schedule.context import FunctionContext
+
+
+def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr:
+    """An index statement's value or target with its subscripts marked; ``axes`` are the
+    statement's."""
+
+    def visit(expr: Expr, guards: tuple[Expr, ...], scope: tuple[Axis, ...]) -> Expr:
+        match expr:
+            case Reduce(_, _, own):
+                return map_children(expr, lambda child: visit(child, guards, scope + own))
+            case ZeroPad(Index(base, subscripts) as read):
+                inner = tuple(visit(s, guards, scope) for s in subscripts)
+                return ZeroPad(Index(base, inner, read.type, read.span), expr.span)
+            case Index(base, subscripts) if isinstance(base.type, TensorType):
+                inner = tuple(visit(s, guards, scope) for s in subscripts)
+                if guards and isinstance(base, Var):
+                    dims = context.dims(base)
+                    inner = tuple(
+                        _mark(s, dim, axes, scope, guards, context)
+                        for s, dim in zip(inner, dims, strict=True)
+                    )
+                return Index(base, inner, expr.type, expr.span)
+            case _:
+                return map_guarded(
+                    expr,
+                    lambda child, guard: visit(
+                        child, guards if guard is None else (*guards, guard), scope
+                    ),
+                )
+
+    return visit(root, (), axes)
+
+
+def _mark(
+    subscript: Expr,
+    dim: Expr,
+    axes: tuple[Axis, ...],
+    scope: tuple[Axis, ...],
+    guards: tuple[Expr, ...],
+    context: FunctionContext,
+) -> Expr:
+    extents = context.extents(scope)
+    kernel = context.kernel.index if context.kernel is not None else None
+    runs_over = isinstance(subscript, Var) and (
+        subscript.name == kernel or any(subscript.name == axis.name for axis in axes)
+    )
+    if runs_over or stays_inside(subscript, dim, extents, context.is_size):
+        return subscript
+    known = tuple(fact for guard in guards for fact in facts(guard))
+    name = HELD if stays_inside(subscript, dim, extents, context.is_size, known) else CHECKED
+    return Builtin(name, (subscript,), INT, subscript.span)

@@ -1,0 +1,290 @@
+"""The nodes of a function's tree around its loops: what the host does, one after the other.
+
+Expressions are as the program has them, of whole tensors and scalars. Names that begin with ``@``
+are those of lowering.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from loma.backends.kernels.ir import Kernel, Tiled
+from loma.backends.schedule.ir import InPlace, Parallel
+from loma.core.ir import Element, Expr, For, If, Stmt, Var, While
+
+# ------------------------------------------------------------------------------------- memory
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """A tensor that the function declares; it has no memory before :class:`Allocate`."""
+
+    var: Var
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Memory for a tensor, ``zeros`` or with anything in it; ``unless``: it may have some already,
+    which it keeps. ``wanted``: only if that variable is not 0. ``declares``: nothing has reserved
+    it."""
+
+    var: Var
+    zeros: bool
+    unless: bool = False
+    wanted: Var | None = None
+    declares: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """All elements of a tensor become zero, ``if_allocated`` only if it has memory."""
+
+    var: Var
+    if_allocated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Permute:
+    """A dense copy of a tensor with its dimensions in another order."""
+
+    var: Var
+    operand: Var
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The constant ``var``: a whole tensor, or a scalar, that an index statement needs."""
+
+    var: Var
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A number that ``body`` computes each time that it is read."""
+
+    var: Var
+    body: tuple[HostNode, ...]
+    value: Expr
+
+
+# ------------------------------------------------------------------------------------- checks
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRange:
+    """A subscript stays inside a dimension of ``size``, if all of ``needs`` are positive.
+
+    Its values run from ``rest``, and by ``terms`` (coefficient, extent); where these are None, each
+    element is checked later, and the dimension must not be empty. ``extent`` instead: it is an
+    index that runs over so many values, which must be the whole dimension.
+    """
+
+    tensor: str
+    dim: int
+    size: Expr
+    text: str
+    line: int
+    rest: Expr | None = None
+    terms: tuple[tuple[Expr, Expr], ...] | None = None
+    extent: Expr | None = None
+    needs: tuple[Expr, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSome:
+    """A reduction over ``reduced`` extents has elements, if none of ``own`` is 0."""
+
+    kind: str
+    own: tuple[Expr, ...]
+    reduced: tuple[Expr, ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOnce:
+    """No two of ``cells``, which ``noted`` has filled, are the same: an assignment names each
+    element once. ``axes`` are those of the cells, ``places`` the target's subscripts, with the
+    dimension's size where the cells tell it. Nothing happens if one of ``needs`` is 0."""
+
+    cells: Var
+    noted: tuple[HostNode, ...]
+    axes: tuple[tuple[str, Expr], ...]
+    places: tuple[tuple[str, Expr | None], ...]
+    target: str
+    tensor: str
+    line: int
+    needs: tuple[Expr, ...]
+
+
+# ----------------------------------------------------------------------------- library routines
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """``target[out] = sum(left[a] * right[b])`` or ``+=``, as a matrix product; ``equation`` as for
+    einsum."""
+
+    target: Var
+    left: Var
+    right: Var
+    equation: str
+    assign: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A subscript ``step * u + tap * v + shift`` of the image; ``u`` is an axis of the first of
+    the other two tensors, ``v`` one of the second."""
+
+    u: str
+    v: str
+    step: int
+    tap: int
+    shift: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """A tensor, and its dimensions in the order batch, channels, and two of space; -1 for one that
+    it does not have."""
+
+    tensor: Var
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Convolve:
+    """``first[n, o, u] = sum of image[n, c, step * u + tap * v + shift] * second[o, c, v]`` or
+    ``+=``, or, where ``spreads``, the same with image and first exchanged. ``dims``: those of the
+    result."""
+
+    image: Arranged
+    first: Arranged
+    second: Arranged
+    spatial: tuple[Meeting, ...]
+    spreads: bool
+    dims: tuple[Expr, ...] = ()
+    assign: bool = False
+
+
+# ------------------------------------------------------------------------ statements and loops
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A statement of whole tensors and scalars."""
+
+    stmt: Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What becomes of one statement. ``fresh``: its target was all zero."""
+
+    source: Stmt
+    body: tuple[HostNode, ...]
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    source: If
+    condition: Expr
+    then: tuple[HostNode, ...]
+    other: tuple[HostNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A ``for`` loop."""
+
+    source: For
+    extent: Expr
+    body: tuple[HostNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A ``while`` loop."""
+
+    source: While
+    condition: Expr
+    body: tuple[HostNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Serial:
+    """Loops that write one element at a time, on one thread; tensors are looked up once, before.
+    ``writes``: those that are written."""
+
+    source: For | While
+    body: tuple[HostNode, ...]
+    writes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A private tensor of a kernel's iteration, in scratch memory of the thread; those whose
+    lifetimes, counted in statements, do not meet share memory."""
+
+    var: Var
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Inside a block or a tile, a tensor is the part ``var`` of it in one dimension."""
+
+    tensor: Var
+    var: Var
+    dim: int
+    stride: Expr
+
+
+Bytes: TypeAlias = tuple[Element, Expr]  # so many elements of a dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel: its iterations run in parallel, each on one thread; where there are fewer than
+    threads, one after the other, and the loops inside are parallel.
+
+    ``work``: about how many steps of arithmetic an iteration takes. ``scalars`` are private to an
+    iteration, too; buffers of ``cleared`` start at zero. With a ``count`` in the kernel, an
+    iteration is a block of values: so many that what they take, ``bytes`` each, stays in the
+    first-level cache. ``writes``: tensors that are written.
+    """
+
+    kernel: Kernel
+    work: Expr
+    buffers: tuple[Buffer, ...]
+    scalars: tuple[Var, ...]
+    pieces: tuple[Piece, ...]
+    bytes: tuple[Bytes, ...]
+    body: tuple[HostNode, ...]
+    writes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Tiles of an axis, one after the other: as many values as keep temporaries, of ``bytes`` for
+    each value, in the cache, but enough to be worth reading ``operands`` bytes for every tile.
+    ``before``: what is the same for all of them."""
+
+    tiled: Tiled
+    bytes: tuple[Bytes, ...]
+    operands: tuple[Bytes, ...]
+    pieces: tuple[Piece, ...]
+    before: tuple[HostNode, ...]
+    body: tuple[HostNode, ...]
+
+
+HostNode: TypeAlias = (
+    Reserve | Allocate | Clear | Permute | Hold | Later | CheckRange | CheckSome | CheckOnce
+    | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
+    | Parallel | InPlace
+)  # fmt: skip

@@ -1,0 +1,214 @@
+"""The tree of a whole function as text: what the host does, with the loops in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from loma.backends.schedule.host import (
+    Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
+    Count, Hold, HostNode, Later, Launch, Meeting, Permute, Piece, Repeat, Reserve, Run, Serial,
+    Stream, Unit,
+)  # fmt: skip
+from loma.backends.schedule.ir import InPlace, Parallel
+from loma.backends.schedule.printer import INDENT, name, named, print_tree, text
+from loma.core import sizes
+from loma.core.ir import INT, Declare, Expr, Function, IntConst, Stmt, Var
+from loma.core.printer import print_function, print_stmt, print_type
+from loma.core.walk import map_expressions
+from loma.errors.spans import line_in_file
+
+
+def print_lowered(function: Function, nodes: Sequence[HostNode]) -> str:
+    """A function with its tree."""
+    head = print_function(replace(function, body=())).split("\n")
+    while head and head[-1].strip() in ("", "pass"):
+        head.pop()
+    return "\n".join([*head, *_block(nodes)]) + "\n"
+
+
+def head(node: HostNode) -> str:
+    """The first line of a node."""
+    return next(iter(_node(node)), "")
+
+
+def _block(nodes: Sequence[HostNode]) -> list[str]:
+    lines = [line for node in nodes for line in _node(node)] or ["pass"]
+    return _indented(lines)
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [INDENT + line for line in lines]
+
+
+def _node(node: HostNode) -> list[str]:
+    match node:
+        case Reserve(var):
+            return [f"reserve {_declared(var)}"]
+        case Allocate():
+            return [_allocate(node)]
+        case Clear(var, if_allocated):
+            return [f"clear {name(var)}{', if it has memory' if if_allocated else ''}"]
+        case Permute(var, operand, order):
+            return [f"{name(var)} = permute({name(operand)}, {list(order)})"]
+        case Hold(var, value):
+            return [f"{name(var)} = {text(value)}"]
+        case Later(var, body, value):
+            return [f"lazy {name(var)}:", *_block(body), f"{INDENT}return {text(value)}"]
+        case CheckRange() | CheckSome() | CheckOnce():
+            return _check(node)
+        case Contract(target, left, right, equation, assign):
+            product = f'einsum("{equation}", {name(left)}, {name(right)})'
+            return [f"{name(target)} {'=' if assign else '+='} {product}"]
+        case Convolve():
+            return [_convolve(node)]
+        case Run(stmt):
+            return _statement(stmt)
+        case Unit(source, body):
+            if body == (Run(source),):
+                return _statement(source)
+            lines = [line for inner in body for line in _node(inner)]
+            return lines if not body or isinstance(source, Declare) else [_comment(source), *lines]
+        case Branch(_, condition, then, other):
+            lines = [f"if {text(condition)}:", *_block(then)]
+            return [*lines, "else:", *_block(other)] if other else lines
+        case Count(source, extent, body):
+            span = f"range({text(extent)})"
+            span = f"reversed({span})" if source.backwards else span
+            return [f"for {source.counter} in {span}:", *_block(body)]
+        case Repeat(source, condition, body):
+            head = f"while ({text(condition)}, max_iter := {source.max_iter}):"
+            return [head, *_block(body)]
+        case Serial(_, body, writes):
+            return [f"on one thread:  # writes {', '.join(sorted(writes))}", *_block(body)]
+        case Launch():
+            return _launch(node)
+        case Stream():
+            return _stream(node)
+        case Parallel() | InPlace():
+            return print_tree(node).split("\n")
+        case _:
+            assert_never(node)
+
+
+def _declared(var: Var) -> str:
+    return f"{name(var)} : {print_type(var.type)}"
+
+
+def _statement(stmt: Stmt) -> list[str]:
+    return print_stmt(map_expressions(stmt, named)).split("\n")
+
+
+def _comment(source: Stmt) -> str:
+    first, *rest = print_stmt(source).split("\n")
+    line = f"line {line_in_file(source.span.line)}: " if source.span.line else ""
+    return f"# {line}{first}{' ...' if rest else ''}"
+
+
+def _allocate(node: Allocate) -> str:
+    facts = ["zeros"] if node.zeros else []
+    facts += ["if it has no memory"] if node.unless else []
+    facts += [f"if {name(node.wanted)}"] if node.wanted is not None else []
+    what = _declared(node.var) if node.declares else name(node.var)
+    return f"allocate {', '.join([what, *facts])}"
+
+
+# ----------------------------------------------------------------------- checks and routines
+
+
+def _check(node: CheckRange | CheckSome | CheckOnce) -> list[str]:
+    match node:
+        case CheckRange(tensor, dim, _, subscript, line):
+            remark = f"subscript '{subscript}' of '{tensor}', dimension {dim}"
+            return [f"check {_range(node)}  # {_where(remark, line, node.needs)}"]
+        case CheckSome(kind, own, reduced, line):
+            some = " and ".join(f"{text(extent)} > 0" for extent in reduced)
+            remark = _where(f"'{kind}' has elements", line, own)
+            return [f"check {some}  # {remark}"]
+        case CheckOnce(cells, noted, axes, _, target, _, line, needs):
+            spans = " ".join(f"for {axis} in range({text(extent)})" for axis, extent in axes)
+            remark = _where(f"'{target}' names no element twice", line, needs)
+            return [f"check once {_declared(cells)} {spans}:  # {remark}", *_block(noted)]
+        case _:
+            assert_never(node)
+
+
+def _range(node: CheckRange) -> str:
+    if node.extent is not None:
+        return f"{text(node.extent)} == {text(node.size)}"
+    if node.rest is None:
+        return f"0 < {text(node.size)}"
+    terms = [f"{text(step)} * range({text(extent)})" for step, extent in node.terms or ()]
+    return f"0 <= {' + '.join([text(node.rest), *terms])} < {text(node.size)}"
+
+
+def _where(remark: str, line: int, needs: Sequence[Expr]) -> str:
+    place = f", line {line_in_file(line)}" if line else ""
+    some = f"; if {', '.join(map(text, needs))} > 0" if needs else ""
+    return remark + place + some
+
+
+def _convolve(node: Convolve) -> str:
+    def part(arranged: Arranged) -> str:
+        return f"{name(arranged.tensor)}{list(arranged.order)}"
+
+    def place(meeting: Meeting) -> str:
+        u, v = Var(meeting.u, INT), Var(meeting.v, INT)
+        moved = (
+            sizes.product((IntConst(meeting.step), u)),
+            sizes.product((IntConst(meeting.tap), v)),
+        )
+        return text(sizes.total((*moved, meeting.shift)))
+
+    image, first, second = map(part, (node.image, node.first, node.second))
+    call = f"spread({first}, {second}" if node.spreads else f"correlate({image}, {second}"
+    own = image if node.spreads else first
+    update = "=" if node.assign else "+="
+    return f"{own} {update} {call}, at {' and '.join(map(place, node.spatial))})"
+
+
+# ------------------------------------------------------------------------- kernels and tiles
+
+
+def _bytes(parts: Sequence[Bytes]) -> str:
+    return " + ".join(f"{text(count)} of {dtype}" for dtype, count in parts)
+
+
+def _pieces(pieces: Sequence[Piece]) -> list[str]:
+    if not pieces:
+        return []
+    parts = (f"{name(piece.tensor)} in dimension {piece.dim}" for piece in pieces)
+    return [f"# parts of {', '.join(parts)}"]
+
+
+def _launch(node: Launch) -> list[str]:
+    kernel = node.kernel
+    span = f"range({text(kernel.axis.extent)})"
+    head = f"kernel for {kernel.axis.name} in {span}:"
+    facts = [f"{text(node.work)} steps each"]
+    if kernel.count is not None:
+        head = f"kernel for blocks of {kernel.count.name} values of {kernel.axis.name} in {span}:"
+        if node.bytes:
+            facts.append(f"a value takes {_bytes(node.bytes)}")
+    shared = node.writes - {buffer.var.name for buffer in node.buffers}
+    if shared:
+        facts.append(f"writes {', '.join(sorted(shared))}")
+    private = [
+        f"private {_declared(buffer.var)}  # statements {buffer.first} to {buffer.last}"
+        for buffer in node.buffers
+    ]
+    private += [f"private {_declared(var)}" for var in node.scalars]
+    inside = _indented([*_pieces(node.pieces), *private])
+    return [f"{head}  # {'; '.join(facts)}", *inside, *_block(node.body)]
+
+
+def _stream(node: Stream) -> list[str]:
+    tiled = node.tiled
+    span = f"range({text(tiled.axis.extent)})"
+    facts = [f"a value takes {_bytes(node.bytes)}"] if node.bytes else []
+    facts += [f"{_bytes(node.operands)} are read for each tile"] if node.operands else []
+    head = f"tiles of {tiled.count.name} values of {tiled.axis.name} in {span}:"
+    head += f"  # {'; '.join(facts)}" if facts else ""
+    before = [line for inner in node.before for line in _node(inner)]
+    return [*before, head, *_indented(_pieces(node.pieces)), *_block(node.body)]

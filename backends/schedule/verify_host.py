@@ -1,0 +1,271 @@
+"""What holds of the tree of every function, its loops included; see :mod:`.verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from loma.backends.schedule.host import (
+    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Hold,
+    HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+)  # fmt: skip
+from loma.backends.schedule.host_printer import head
+from loma.backends.schedule.ir import InPlace, Parallel
+from loma.backends.schedule.verify import VerificationError, verify_tree
+from loma.core.effects import declared, written
+from loma.core.ir import (
+    INT, Expr, For, Function, If, IndexAssign, Reduce, Stmt, TensorType, Type, Var, While,
+)  # fmt: skip
+from loma.core.sizes import size_variables
+from loma.core.walk import expressions, free_variables, walk
+
+__all__ = ["VerificationError", "verify_lowered"]
+
+
+def verify_lowered(function: Function, nodes: Sequence[HostNode]) -> None:
+    """Raises VerificationError unless the function's tree is well formed."""
+    verifier = _Verifier(function)
+    verifier.names = {p.name for p in function.params} | set(size_variables(function))
+    verifier.block(nodes)
+
+
+@dataclass(slots=True)
+class _Verifier:
+    """``names`` are those in scope. ``reserved``: tensors that get their memory later. ``writes``:
+    what may be written inside of a kernel or of serial loops, None elsewhere."""
+
+    function: Function
+    names: set[str] = field(default_factory=set)
+    reserved: set[str] = field(default_factory=set)
+    writes: frozenset[str] | None = None
+    serial: bool = False
+    launched: bool = False
+    node: HostNode | None = None
+
+    def fail(self, what: str) -> VerificationError:
+        where = "" if self.node is None else f", `{head(self.node)}`"
+        return VerificationError(f"in the tree of '{self.function.name}'{where}: {what}")
+
+    def require(self, condition: bool, what: str) -> None:
+        if not condition:
+            raise self.fail(what)
+
+    # ----------------------------------------------------------------------------- names
+
+    def knows(self, name: str) -> bool:
+        """Whether the name is in scope; a size of a tensor is where the tensor is."""
+        return name in self.names or name.rpartition(" ")[0] in self.names
+
+    def known(self, *exprs: Expr) -> None:
+        for expr in exprs:
+            missing = sorted(name for name in free_variables(expr) if not self.knows(name))
+            self.require(not missing, f"{', '.join(missing)} not declared")
+
+    def ints(self, *exprs: Expr) -> None:
+        self.known(*exprs)
+        self.require(all(expr.type == INT for expr in exprs), "a number that is no int")
+
+    def declare(self, var: Var) -> None:
+        self.require(var.name not in self.names, f"'{var.name}' is declared already")
+        self.shape(var.type)
+        self.names.add(var.name)
+
+    def shape(self, type_: Type) -> None:
+        if isinstance(type_, TensorType):
+            self.ints(*(type_.dims or ()))
+
+    def tensor(self, var: Var) -> None:
+        self.known(var)
+        self.require(isinstance(var.type, TensorType), f"'{var.name}' is no tensor")
+
+    def written(self, name: str) -> None:
+        allowed = self.writes is None or name in self.writes
+        self.require(allowed, f"'{name}' is not among what may be written here")
+
+    @contextmanager
+    def inner(self, *counters: str) -> Iterator[None]:
+        """A scope of its own, with ints."""
+        before = set(self.names)
+        hidden = sorted(before & set(counters))
+        self.require(not hidden, f"{', '.join(hidden)} hides a variable")
+        self.names |= set(counters)
+        yield
+        self.names = before
+
+    # ----------------------------------------------------------------------------- nodes
+
+    def block(self, nodes: Sequence[HostNode]) -> None:
+        for node in nodes:
+            self.node = node
+            self.visit(node)
+
+    def visit(self, node: HostNode) -> None:
+        match node:
+            case Unit(_, body):
+                self.block(body)
+            case Run(stmt):
+                self.run(stmt)
+            case Reserve(var):
+                self.declare(var)
+                self.reserved.add(var.name)
+            case Allocate():
+                self.allocate(node)
+            case Clear(var):
+                self.tensor(var)
+                self.written(var.name)
+            case Permute(var, operand, order):
+                self.tensor(operand)
+                self.alone()
+                self.require(sorted(order) == list(range(_rank(operand))), "no order of dimensions")
+                self.declare(var)
+            case Hold(var, value):
+                self.known(value)
+                self.declare(var)
+            case Later(var, body, value):
+                with self.inner():
+                    self.block(body)
+                    self.known(value)
+                self.declare(var)
+            case CheckRange() | CheckSome() | CheckOnce():
+                self.check(node)
+            case Contract(target, left, right, equation):
+                self.alone()
+                for var, part in zip((left, right, target), _parts(equation), strict=True):
+                    self.tensor(var)
+                    self.require(len(part) == _rank(var), f"'{var.name}' has another rank")
+            case Convolve():
+                self.convolve(node)
+            case Branch(_, condition, then, other):
+                self.known(condition)
+                for body in (then, other):
+                    with self.inner():
+                        self.block(body)
+            case Count(source, extent, body):
+                self.ints(extent)
+                with self.inner(source.counter):
+                    self.block(body)
+            case Repeat(_, condition, body):
+                self.known(condition)
+                with self.inner():
+                    self.block(body)
+            case Serial(_, body, writes):
+                self.require(not self.serial, "inside of a loop")
+                before, self.serial, self.writes = self.writes, True, writes
+                with self.inner():
+                    self.block(body)
+                self.serial, self.writes = False, before
+            case Launch():
+                self.launch(node)
+            case Stream():
+                self.stream(node)
+            case Parallel() | InPlace():
+                self.require(isinstance(node, InPlace) == self.serial, "loops on other threads")
+                verify_tree(node, self.knows)
+                for var in node.writes:
+                    self.written(var.name)
+            case _:
+                assert_never(node)
+
+    def alone(self) -> None:
+        """What iterations of kernels and serial loops may not do."""
+        self.require(not (self.serial or self.launched), "inside of a loop")
+
+    def run(self, stmt: Stmt) -> None:
+        is_loop = isinstance(stmt, If | For | While | IndexAssign)
+        self.require(not is_loop, "a statement that has a node of its own")
+        own = declared((stmt,))
+        for expr in expressions(stmt):
+            reduces = any(isinstance(node, Reduce) for node in walk(expr))
+            self.require(not reduces, "a reduction has a node of its own")
+            missing = sorted(n for n in free_variables(expr) - own if not self.knows(n))
+            self.require(not missing, f"{', '.join(missing)} not declared")
+        self.names |= own | written((stmt,))
+
+    def allocate(self, node: Allocate) -> None:
+        self.alone()
+        if node.declares:
+            self.declare(node.var)
+        self.tensor(node.var)
+        own = node.declares or node.var.name in self.reserved
+        self.require(own, f"nothing has reserved '{node.var.name}'")
+        if node.wanted is not None:
+            self.known(node.wanted)
+
+    def check(self, node: CheckRange | CheckSome | CheckOnce) -> None:
+        match node:
+            case CheckRange(size=size, rest=rest, terms=terms, extent=extent, needs=needs):
+                given = [expr for expr in (rest, extent) if expr is not None]
+                self.ints(size, *given, *needs, *(e for term in terms or () for e in term))
+                self.require(len(given) < 2, "an index and a subscript at once")
+                self.require((rest is None) == (terms is None), "half an interval")
+            case CheckSome(_, own, reduced):
+                self.ints(*own, *reduced)
+            case CheckOnce(cells, noted, axes, places, needs=needs):
+                sizes = [size for _, size in places if size is not None]
+                self.ints(*(extent for _, extent in axes), *sizes, *needs)
+                self.require(len(axes) == _rank(cells), "not one cell for each point")
+                with self.inner():
+                    self.declare(cells)
+                    self.block(noted)
+            case _:
+                assert_never(node)
+
+    def convolve(self, node: Convolve) -> None:
+        self.alone()
+        self.ints(*node.dims, *(meeting.shift for meeting in node.spatial))
+        self.require(0 < len(node.spatial) <= 2, "other than one or two dimensions of space")
+        for part in (node.image, node.first, node.second):
+            self.tensor(part.tensor)
+            own = sorted(dim for dim in part.order if dim >= 0)
+            complete = own == list(range(_rank(part.tensor))) and len(own) == 2 + len(node.spatial)
+            self.require(complete, f"not all dimensions of '{part.tensor.name}'")
+
+    # ------------------------------------------------------------------ kernels and tiles
+
+    def launch(self, node: Launch) -> None:
+        self.alone()
+        kernel = node.kernel
+        self.ints(kernel.axis.extent)
+        counter = kernel.axis.name if kernel.count is None else kernel.count.name
+        with self.inner(*([] if kernel.count is None else [counter])):
+            self.ints(node.work)
+        self.pieces(node.pieces, kernel.count is not None)
+        before, self.launched = self.writes, True
+        self.writes = node.writes
+        with self.inner():
+            for var in node.scalars:  # the variables of the function, private here
+                self.known(var)
+            with self.inner(counter):
+                for buffer in node.buffers:
+                    self.require(0 <= buffer.first <= buffer.last, "a life that ends before it")
+                    self.declare(buffer.var)
+                self.block(node.body)
+        self.writes, self.launched = before, False
+
+    def stream(self, node: Stream) -> None:
+        self.alone()
+        self.ints(node.tiled.axis.extent)
+        with self.inner():
+            self.block(node.before)
+            self.pieces(node.pieces, True)
+            with self.inner(node.tiled.count.name):
+                self.block(node.body)
+
+    def pieces(self, pieces: Sequence[Piece], allowed: bool) -> None:
+        self.require(allowed or not pieces, "pieces without blocks")
+        for piece in pieces:
+            self.tensor(piece.tensor)
+            self.require(0 <= piece.dim < _rank(piece.tensor), "there is no such dimension")
+            self.ints(piece.stride)
+
+
+def _rank(var: Var) -> int:
+    assert isinstance(var.type, TensorType)
+    return len(var.type.dims or ())
+
+
+def _parts(equation: str) -> list[str]:
+    operands, _, result = equation.partition("->")
+    return [*operands.split(","), result]

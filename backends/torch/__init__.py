@@ -1,0 +1,157 @@
+"""The libtorch backend: tensor functions become operators of PyTorch's dispatcher, in C++."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from loma import cache
+from loma.backends.cfamily.source import GeneratedSource, environment
+from loma.backends.cfamily.identifiers import file_stem
+from loma.backends.torch.files import runtime_files
+from loma.core.ir import Function, Module, is_tensor_function
+
+if TYPE_CHECKING:
+    from loma.ad.tensor.pairs import SplitPair
+    from loma.backends.cfamily.device import Device
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+_NOT_CONTRACTED = ("-ffp-contract=off",)
+
+
+def generate(
+    module: Module,
+    device: Device,
+    pairs: Sequence[SplitPair] = (),
+    names: Sequence[str] | None = None,
+    zeroed: Mapping[str, tuple[int, ...]] | None = None,
+    timed: bool = False,
+    contract: bool = True,
+) -> GeneratedSource:
+    """The module as C++.
+
+    ``device`` runs the loops. ``names`` are the functions that a program may call, all by default;
+    ``pairs`` describe what autograd runs for them. ``zeroed`` gives, by function, the positions of
+    parameters that callers leave out because they start at zero. ``timed``: the code measures its
+    statements. ``contract``: a product and a sum may be rounded as one. Errors are those of the
+    code generator: an operator that the backend lacks is named, with the program's line.
+    """
+    from loma.backends.torch import binding, codegen
+    from loma.backends.schedule.elementwise import writes_in_place
+    from loma.backends.torch.timing import Probes
+
+    names = [function.name for function in module.functions] if names is None else names
+    zeroed = zeroed or {}
+    rows = binding.function_rows(module, pairs, names, zeroed)
+    stem = _stem(module.name)
+    probes = Probes() if timed else None
+    kernels = [  # first, because what cannot be lowered is found here
+        codegen.lower_function(function, module, device, probes)
+        for function in module.functions
+        if is_tensor_function(function)
+    ]
+    context = {
+        "path": Path(module.path).name,
+        "header": f"{stem}.h",
+        "includes": codegen.includes(module, device),
+        "helpers": codegen.lower_scalars(module, device.machine),
+        "kernels": kernels,
+        "probes": [probe.row for probe in probes.probes] if probes else [],
+        "functions": rows,
+        "in_place": {function.name for function in module.functions if writes_in_place(function)},
+        "alias": f"loma_{stem}",
+        "contract": contract,
+    }
+    # The name is a hash of the text: operators of different programs never meet in one process.
+    draft = _render(context, "draft")
+    namespace = f"loma_{stem}_{cache.digest(draft)[:16]}"
+    source, header = _render(context, namespace)
+    return GeneratedSource(
+        name=namespace,
+        files=((f"{stem}.cpp", source), (f"{stem}.h", header)),
+        metadata={"operators": {row.operator: row.function for row in rows}},
+        flags=() if contract else _NOT_CONTRACTED,
+    )
+
+
+def generate_specialised(
+    module: Module,
+    device: Device,
+    function: str,
+    operator: str,
+    slots: Mapping[str, int],
+    dtype: Literal["float", "double"],
+    contract: bool = True,
+) -> GeneratedSource:
+    """A function for the sizes that it has been specialised for: C++ that registers its kernel.
+
+    ``operator`` is the full name of the operator, ``slots`` what calls have in theirs, in order.
+    ``module`` has nothing but the function and what it calls.
+    """
+    from loma.backends.torch import codegen
+
+    stem = file_stem(f"{_stem(module.name)}_{codegen.cpp_name(function)}")
+    kernels = [
+        codegen.lower_function(f, module, device, kernel=False)
+        for f in module.functions
+        if is_tensor_function(f)
+    ]
+    text = (
+        environment(TEMPLATES)
+        .get_template("specialised.cpp.j2")
+        .render(
+            path=Path(module.path).name,
+            function=function,
+            slots=slots,
+            includes=codegen.includes(module, device),
+            helpers=codegen.lower_scalars(module, device.machine),
+            kernels=kernels,
+            operator=operator,
+            name=codegen.cpp_name(function),
+            dtype=dtype,
+        )
+    )
+    return GeneratedSource(
+        name=f"{stem}_{cache.digest([text])[:16]}",
+        files=((f"{stem}.cpp", text),),
+        metadata={},
+        flags=() if contract else _NOT_CONTRACTED,
+    )
+
+
+def kernels_text(function: Function, module: Module, device: Device) -> str:
+    """A tensor function with the loops that fusion makes of it, as text."""
+    from loma.backends.kernels.printer import print_steps
+    from loma.backends.schedule.remarks import remarks
+    from loma.backends.torch import codegen
+
+    steps = codegen.steps_of(function, module, device)
+    _, tree = codegen.tree_of(function, steps, module, device)
+    return print_steps(function, steps, remarks(tree))
+
+
+def schedule_text(function: Function, module: Module, device: Device) -> str:
+    """A tensor function's tree as text."""
+    from loma.backends.schedule.host_printer import print_lowered
+    from loma.backends.torch import codegen
+
+    steps = codegen.steps_of(function, module, device)
+    return print_lowered(function, codegen.tree_of(function, steps, module, device)[1])
+
+
+def _render(context: Mapping[str, object], namespace: str) -> tuple[str, str]:
+    templates = environment(TEMPLATES)
+    source, header = (
+        templates.get_template(name).render(**context, namespace=namespace)
+        for name in ("module.cpp.j2", "module.h.j2")
+    )
+    return source, header
+
+
+def _stem(name: str) -> str:
+    """The module's name as part of a C identifier and of a file name: no header of the runtime has
+    that name, and none is too long for a folder."""
+    stem = file_stem(name)
+    taken = (path.stem for path in runtime_files("*.h"))
+    return f"{stem}_1" if stem in taken else stem

@@ -1,0 +1,69 @@
+"""Checks of index statements before they run."""
+
+from __future__ import annotations
+
+
+from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.context import CppContext, HostWriter
+from loma.backends.cfamily.names import cpp_string
+from loma.backends.schedule.host import CheckOnce, CheckRange, CheckSome
+from loma.core.ir import Expr
+
+
+def write_check(owner: HostWriter, check: CheckRange | CheckSome | CheckOnce) -> None:
+    """Writes a check where ``owner`` stands."""
+    context, writer = owner.context, owner.writer
+    place = cpp_string(context.place(check.line))
+    match check:
+        case CheckRange():
+            test, error = _range(context, check, place)
+            tests = [*context.positive(check.needs), test]
+            writer.line(f"if ({c.text(c.chain('&&', tests))}) {error};")
+        case CheckSome(kind, own, reduced):
+            empty = c.chain("||", [c.Binary("==", context.ints(e), c.number(0)) for e in reduced])
+            test = c.chain("&&", [*context.positive(own), empty])
+            writer.line(f"if ({c.text(test)}) loma::empty_error({place}, {cpp_string(kind)});")
+        case CheckOnce(needs=needs):
+            some = context.positive(needs)
+            with writer.block(f"if ({c.text(c.chain('&&', some))})" if some else ""):
+                _write_once(owner, check, place)
+
+
+def _range(context: CppContext, check: CheckRange, place: str) -> tuple[c.Expression, str]:
+    """When a subscript is outside, and the call that says so."""
+    size = context.ints(check.size)
+    text, tensor, dim = cpp_string(check.text), cpp_string(check.tensor), check.dim
+    if check.extent is not None:
+        extent = context.ints(check.extent)
+        given = f"{place}, {text}, {c.item_text(extent)}, {tensor}, {dim}, {c.item_text(size)}"
+        return c.Binary("!=", extent, size), f"loma::extent_error({given})"
+    interval = c.call("loma::Interval", c.number(0))
+    test: c.Expression = c.Binary("<=", size, c.number(0))
+    if check.rest is not None:
+        interval = c.call("loma::Interval", context.ints(check.rest))
+        for term in check.terms or ():
+            interval = c.Call(c.Member(interval, "over"), tuple(map(context.ints, term)))
+        test = c.Unary("!", c.Call(c.Member(interval, "inside"), (size,)))
+    given = c.list_text((size, interval))
+    return test, f"loma::range_error({place}, {text}, {tensor}, {dim}, {given})"
+
+
+def _ints(context: CppContext, expr: Expr) -> str:
+    return c.item_text(context.ints(expr))
+
+
+def _write_once(owner: HostWriter, check: CheckOnce, place: str) -> None:
+    context, writer = owner.context, owner.writer
+    name = context.variable(check.cells)
+    shape = ", ".join(_ints(context, extent) for _, extent in check.axes)
+    writer.declare(f"const at::Tensor {name} = loma::cells({{{shape}}});")
+    owner.nodes(check.noted)
+    axes = [f"{{{cpp_string(axis)}, {_ints(context, extent)}}}" for axis, extent in check.axes]
+    places = [
+        f"{{{cpp_string(text)}, 0}}" if size is None else f"{{nullptr, {_ints(context, size)}}}"
+        for text, size in check.places
+    ]
+    writer.line(
+        f"loma::check_once({place}, {cpp_string(check.target)}, {cpp_string(check.tensor)}, "
+        f"{name}, {{{', '.join(axes)}}}, {{{', '.join(places)}}});"
+    )

@@ -1,0 +1,75 @@
+"""Calls of library routines: matrix products of ATen, convolutions of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.context import CppContext
+from loma.backends.schedule.host import Arranged, Contract, Convolve
+from loma.backends.cfamily.writer import Writer
+from loma.core.ir import Expr, IntConst
+
+
+def header(call: Contract | Convolve) -> str:
+    """The header that declares the routine."""
+    if isinstance(call, Convolve):
+        return "convolution_statements.h"
+    return f"ATen/ops/{'mm' if _is_plain(call) else 'einsum'}.h"
+
+
+def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -> None:
+    if isinstance(call, Convolve):
+        _write_convolution(writer, context, call)
+        return
+    left, right = context.variable(call.left), context.variable(call.right)
+    target = context.variable(call.target)
+    if _is_plain(call):
+        product = _matrix_product(call.equation, left, right)
+    else:
+        product = f'at::einsum("{call.equation}", {{{left}, {right}}})'
+    if call.assign:
+        writer.line(f"{target} = {product}.contiguous();")
+    else:
+        writer.line(f"{target}.add_({product});")
+
+
+def _is_plain(call: Contract) -> bool:
+    """Whether all three are matrices: ``mm`` takes less time than ``einsum`` then."""
+    return len(call.equation) == len("ab,bc->ac")
+
+
+def _matrix_product(equation: str, left: str, right: str) -> str:
+    operands, out = equation.split("->")
+    a, b = operands.split(",")
+    if out[0] in b:  # the transposed product
+        a, b, left, right = b, a, right, left
+    first = left if a[0] == out[0] else f"{left}.t()"
+    second = right if b[1] == out[1] else f"{right}.t()"
+    return f"at::mm({first}, {second})"
+
+
+def _write_convolution(writer: Writer, context: CppContext, call: Convolve) -> None:
+    def ints(values: Sequence[Expr], missing: int) -> str:
+        first = [c.number(missing)] * (2 - len(values))
+        return c.text(c.Braces("", (*first, *map(context.ints, values))))
+
+    def arranged(part: Arranged) -> str:
+        return f"{{{context.variable(part.tensor)}, {{{', '.join(map(str, part.order))}}}}}"
+
+    steps = ints([IntConst(m.step) for m in call.spatial], 1)
+    taps = ints([IntConst(m.tap) for m in call.spatial], 1)
+    shifts = ints([m.shift for m in call.spatial], 0)
+    geometry = f"{{{steps}, {taps}, {shifts}}}"
+    image, first, second = map(arranged, (call.image, call.first, call.second))
+    result = call.image if call.spreads else call.first
+    if call.spreads and not call.assign:
+        writer.line(f"loma::spread({image}, {first}, {second}, {geometry});")
+        return
+    operands = f"{first}, {second}" if call.spreads else f"{image}, {second}"
+    dims = c.list_text(map(context.ints, call.dims))
+    order = ", ".join(map(str, result.order))
+    function = "spread_out" if call.spreads else "correlate"
+    text = f"loma::{function}({operands}, {{{dims}}}, {{{order}}}, {geometry})"
+    target = context.variable(result.tensor)
+    writer.line(f"{target} = {text};" if call.assign else f"{target}.add_({text});")

@@ -1,0 +1,362 @@
+"""Scalar functions as C++ templates, with their arrays and structs as C++ values.
+
+An array of known size is a ``std::array``, a struct an aggregate, a stack a ``std::vector``:
+copying one copies it deeply, as in loma. An array argument of any length is a ``loma::Span``.
+What does not fit on a thread's stack (:mod:`loma.backends.cfamily.stack`) is on the heap: variables
+behind a reference, large structs as arguments by reference and as results in a ``std::unique_ptr``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from loma import errors
+from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.source import environment
+from loma.backends.cfamily.context import CppContext, signature
+from loma.backends.cfamily.cpp import scalar_function_name, scalar_type
+from loma.backends.cfamily.names import cpp_name, cpp_string
+from loma.backends.torch.statements import Statements
+from loma.backends.torch.tensors import Host
+from loma.backends.cfamily.stack import BY_VALUE, LIMIT, Frame, Use
+from loma.backends.cfamily.writer import Writer
+from loma.backends.schedule.target import Target
+from loma.core.aliases import meetings
+from loma.core.effects import assigned
+from loma.core.ir import (
+    FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If,
+    Index, IndexAssign, MakeStruct, Member, Module, Param, Pop, Push, Return, StackType, Stmt,
+    Struct, StructType, Type, Unpack, Var, While, Zero, is_tensor_function,
+)  # fmt: skip
+from loma.core.layout import Layout
+from loma.core.walk import calls, expressions, root, statements, variables, walk
+from loma.errors.spans import Span, line_in_file
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+_TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+def lower_scalars(module: Module, machine: Target) -> str:
+    """The scalar functions that tensor functions use, callees first, behind their structs."""
+    needed: set[str] = set()
+    for function in reversed(module.functions):
+        if is_tensor_function(function) or function.name in needed:
+            needed.update(call.function for call in calls(function.body))
+    functions = [f for f in module.functions if f.name in needed and not is_tensor_function(f)]
+    memory = _Memory(module)
+    known = {struct.name: struct for struct in module.structs}
+    used = _closure({t.name for f in functions for t in _struct_types(f)}, known)
+    texts = [_lower_struct(struct) for struct in module.structs if struct.name in used]
+    texts += [_lower_function(function, module, machine, memory) for function in functions]
+    return "\n\n".join(texts)
+
+
+class _Memory:
+    """Sizes of values in bytes, reals as doubles, and what functions take of the stack."""
+
+    def __init__(self, module: Module) -> None:
+        self.functions = {function.name: function for function in module.functions}
+        self.uses: dict[str, Use] = {}  # by function, when it has been lowered
+        self.structs = {struct.name: struct for struct in module.structs}
+        self._layout = Layout(integer=8, real=8, array=8)
+
+    def bytes(self, type_: Type) -> int:
+        return self._layout.bytes(type_, self.structs)
+
+    def is_large(self, *types: Type) -> bool:
+        """Whether structs of those types, together, are passed and returned by reference."""
+        return sum(self.bytes(t) for t in types if isinstance(t, StructType)) > BY_VALUE
+
+    def frame(self, function: Function) -> Frame:
+        names = {call.function for call in calls(function.body)}
+        return Frame((self.uses[name] for name in sorted(names & self.uses.keys())), LIMIT)
+
+    def note(self, function: Function, frame: Frame) -> None:
+        """Keeps what a call takes of the stack, after lowering."""
+        names = {name for stmt in statements(function.body) for e in expressions(stmt)
+                 for name in variables(e)}  # fmt: skip
+        called = (self.functions[call.function] for call in calls(function.body))
+        passed = sum(
+            BY_VALUE for f in called if any(isinstance(p.type, StructType) for p in f.params)
+        )
+        self.uses[function.name] = frame.use(function, len(names), passed)
+
+
+# ---------------------------------------------------------------------------------------- types
+
+
+def value_type(type_: Type, span: Span) -> str:
+    """The C++ type of a variable, a member or a result of a scalar function."""
+    match type_:
+        case ArrayType(element, int(size)):
+            return f"std::array<{value_type(element, span)}, {size}>"
+        case ArrayType():
+            raise errors.BackendLacksOperator(
+                "the libtorch backend has no arrays of arrays of unknown length in functions that "
+                "tensor functions call",
+                span,
+            )
+        case StackType(element, _):
+            return f"std::vector<{value_type(element, span)}>"
+        case StructType(name):
+            return f"{_struct_name(name)}<real>"
+        case _:
+            return scalar_type(type_, span)
+
+
+def _param(param: Param, memory: _Memory, copied: bool) -> str:
+    name, written = cpp_name(param.name), param.mode == "Out"
+    match param.type:
+        case StructType() if not written and memory.is_large(param.type):
+            name = f"{name}_given_" if copied else name
+            return f"const {value_type(param.type, param.span)}& {name}"
+        case ArrayType(element, None):
+            const = "" if written else "const "
+            return f"loma::Span<{const}{value_type(element, param.span)}> {name}"
+        case ArrayType() if not written:
+            return f"const {value_type(param.type, param.span)}& {name}"
+        case _:
+            return f"{value_type(param.type, param.span)}{'&' if written else ''} {name}"
+
+
+def _struct_name(name: str) -> str:
+    return f"{cpp_name(name)}__struct"
+
+
+def _struct_types(function: Function) -> Iterable[StructType]:
+    types = [param.type for param in function.params] + list(function.results)
+    for stmt in statements(function.body):
+        types += [node.type for expr in expressions(stmt) for node in walk(expr)]
+    for type_ in types:
+        yield from _structs_in(type_)
+
+
+def _structs_in(type_: Type) -> Iterable[StructType]:
+    while isinstance(type_, ArrayType | StackType):
+        type_ = type_.element
+    if isinstance(type_, StructType):
+        yield type_
+
+
+def _closure(names: set[str], known: dict[str, Struct]) -> set[str]:
+    """The structs and those inside them."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [t.name for _, type_ in known[name].members for t in _structs_in(type_)]
+    return found
+
+
+def _lower_struct(struct: Struct) -> str:
+    members = [f"{value_type(type_, struct.span)} {cpp_name(m)}" for m, type_ in struct.members]
+    return str(
+        _template("struct.cpp.j2").render(name=_struct_name(struct.name), members=members)
+    ).rstrip("\n")
+
+
+# ------------------------------------------------------------------------------------- functions
+
+
+def _template(name: str) -> Template:
+    return environment(_TEMPLATES).get_template(name)
+
+
+def _lower_function(function: Function, module: Module, machine: Target, memory: _Memory) -> str:
+    if function.simd:
+        raise errors.BackendLacksOperator(
+            f"the libtorch backend cannot call the @simd function '{function.name}'", function.span
+        )
+    context = CppContext(function, module, machine)
+    writer = Writer(1)
+    statements_ = ScalarStatements(context, ScalarExpressions(context, memory), writer)
+    statements_.frame = memory.frame(function)
+    changed = set(assigned(function.body, memory.functions))
+    for param in function.params:
+        if param.mode == "In" and memory.is_large(param.type) and param.name in changed:
+            given = c.Token(f"{cpp_name(param.name)}_given_")
+            statements_.declare(Var(param.name, param.type, param.span), given)
+    statements_.block(function.body)
+    memory.note(function, statements_.frame)
+    return str(
+        _template("scalar.cpp.j2").render(
+            name=scalar_function_name(function.name),
+            signature=signature(function),
+            result=_result(function, memory)[1],
+            params=[_param(param, memory, param.name in changed) for param in function.params],
+            body=writer.text(),
+        )
+    ).rstrip("\n")
+
+
+def _result(function: Function, memory: _Memory) -> tuple[str, str]:
+    """The C++ type of the result, several as a tuple, and that in which it is returned."""
+    types = [value_type(type_, function.span) for type_ in function.results]
+    if not types:
+        return "void", "void"
+    result = types[0] if len(types) == 1 else f"std::tuple<{', '.join(types)}>"
+    is_large = memory.is_large(*function.results)
+    return result, f"std::unique_ptr<{result}>" if is_large else result
+
+
+class ScalarExpressions(Host):
+    """Expressions of one scalar function; places are C++ lvalues."""
+
+    def __init__(self, context: CppContext, memory: _Memory) -> None:
+        super().__init__(context)
+        self.memory = memory
+
+    def variable(self, var: Var) -> c.Expression:
+        return c.Token(self.context.variable(var))
+
+    def index(self, read: Index) -> c.Expression:
+        base, (subscript,) = self.value(read.base), read.subscripts
+        return c.call("loma::at", base, self.value(subscript, INT), *self.origin(read.span))
+
+    def member(self, member: Member) -> c.Expression:
+        return c.Member(self.value(member.base), cpp_name(member.name))
+
+    def make_struct(self, make: MakeStruct) -> c.Expression:
+        struct = next(s for s in self.module.structs if s.name == make.type.name)
+        values = tuple(
+            self.value(arg, type_)
+            for arg, (_, type_) in zip(make.args, struct.members, strict=True)
+        )
+        type_ = f"{_struct_name(struct.name)}<real>"
+        if self.memory.is_large(make.type):
+            made = c.Unary("new", c.Braces(type_, values))
+            return c.Unary("*", c.call(f"std::unique_ptr<{type_}>", made))
+        return c.Braces(type_, values)
+
+    def _call(self, call: Call) -> c.Expression:
+        function = self.callee(call)
+        pairs = list(zip(call.args, function.params, strict=True))
+        changed = {root(arg) for arg, param in pairs if param.mode == "Out"}
+        args: list[c.Expression] = []
+        for arg, param in pairs:
+            value = self.value(arg, param.type)
+            by_reference = param.mode == "In" and self.memory.is_large(param.type)
+            if by_reference and changed & set(variables(arg)):
+                # the call changes what the struct may be a part of
+                copy = f"std::make_unique<{value_type(param.type, arg.span)}>"
+                value = c.Unary("*", c.call(copy, value))
+            args.append(value)
+        found = c.call(f"{scalar_function_name(call.function)}<real>", *args)
+        return c.Unary("*", found) if self.memory.is_large(*function.results) else found
+
+    def origin(self, span: Span) -> tuple[c.Expression, ...]:
+        """The last arguments of what can fail: the function and the line."""
+        name = c.Token(cpp_string(self.context.function.name))
+        return name, c.number(line_in_file(self.context.line(span)))
+
+
+class ScalarStatements(Statements):
+    """Writes the statements of one scalar function."""
+
+    frame: Frame
+
+    def declare(self, target: Var, value: c.Expression | None = None) -> None:
+        """A variable, all zero without ``value``."""
+        host, type_ = self.host, target.type
+        assert isinstance(host, ScalarExpressions)
+        self.declared.add(target.name)
+        text = c.item_text(value) if value else ""
+        name, spelled = self.context.variable(target), value_type(type_, target.span)
+        if isinstance(type_, ArrayType | StructType) and not self.frame.holds(
+            host.memory.bytes(type_)
+        ):
+            self.writer.line(f"const auto {name}_heap_ = std::make_unique<{spelled}>({text});")
+            self.writer.line(f"{spelled}& {name} = *{name}_heap_;")
+        else:
+            self.writer.line(f"{spelled} {name}{f' = {text}' if text else '{}'};")
+
+    def block(self, block: tuple[Stmt, ...]) -> None:
+        for stmt in block:
+            if stmt.span.line:
+                self.context.current = stmt.span
+            self.comment(stmt)
+            self._statement(stmt)
+
+    def _statement(self, stmt: Stmt) -> None:
+        host = self.host
+        assert isinstance(host, ScalarExpressions)
+        origin = host.origin(stmt.span)
+        match stmt:
+            case Declare(target, value):
+                self.declare(target, None if value is None else host.value(value, target.type))
+            case Assign(target, "=", value):
+                self._evaluate(c.Binary("=", host.value(target), host.value(value, target.type)))
+            case Assign(target, _, value) | AtomicAdd(target, value):
+                self._add(target, value)
+            case Zero(target):
+                place, type_ = host.value(target), target.type
+                if isinstance(type_, ArrayType | StructType):
+                    unknown = isinstance(type_, ArrayType) and type_.size is None
+                    self._evaluate(c.call(f"loma::{'clear' if unknown else 'zero'}", place))
+                else:
+                    self._evaluate(c.Binary("=", place, c.Braces("", ())))
+            case Push(stack, value):
+                assert isinstance(stack.type, StackType)
+                pushed = host.value(value, stack.type.element)
+                limit = c.number(-1 if stack.type.capacity is None else stack.type.capacity)
+                self._evaluate(c.call("loma::push", host.variable(stack), pushed, limit, *origin))
+            case Pop(stack, target):
+                place = host.value(target)
+                self._evaluate(c.call("loma::pop", place, host.variable(stack), *origin))
+            case CallStmt(call):
+                self._check_apart(call, stmt.span)
+                self._evaluate(host.value(call))
+            case Unpack(targets, call):
+                self._take_apart(targets, call)
+            case Return(values):
+                results = self.context.function.results
+                items = [host.value(v, t) for v, t in zip(values, results, strict=True)]
+                if host.memory.is_large(*results):
+                    made = _result(self.context.function, host.memory)[0]
+                    found: c.Expression = c.call(f"std::make_unique<{made}>", *items)
+                else:
+                    found = items[0] if len(items) == 1 else c.Braces("", tuple(items))
+                self.writer.line(f"return {c.text(found)};")
+            case If(condition, then, other):
+                rest = (lambda: self.block(other)) if other else None
+                self.branch(condition, lambda: self.block(then), rest)
+            case For(_, extent, body):
+                self.count(stmt, extent, lambda: self.block(body))
+            case While(condition, _, body):
+                self.repeat(stmt, condition, lambda: self.block(body))
+            case IndexAssign():
+                raise AssertionError(stmt)
+            case _:
+                assert_never(stmt)
+
+    def _check_apart(self, call: Call, span: Span) -> None:
+        """Checks arguments of which only subscripts tell whether they are one storage."""
+        host = self.host
+        assert isinstance(host, ScalarExpressions)
+        for first, second, meet in meetings(call, host.callee(call), host.memory.structs):
+            given = c.number(first + 1), c.number(second + 1), *host.origin(span)
+            self._evaluate(c.call("loma::apart", host.condition(meet), *given))
+
+    def _add(self, target: Expr, value: Expr) -> None:
+        place = self.host.value(target)
+        if target.type == INT and value.type == FLOAT:
+            total = c.Binary("+", place, self.host.value(value, FLOAT))
+            self._evaluate(c.Binary("=", place, c.call("static_cast<int64_t>", total)))
+        else:
+            self._evaluate(c.Binary("+=", place, self.host.value(value, target.type)))
+
+    def _take_apart(self, targets: tuple[Var, ...], call: Call) -> None:
+        for target in targets:
+            if target.name not in self.declared:
+                self.declare(target)
+        places = c.call("std::tie", *map(self.host.variable, targets))
+        self._evaluate(c.Binary("=", places, self.host.value(call)))
+
+    def _evaluate(self, expr: c.Expression) -> None:
+        self.writer.line(f"{c.text(expr)};")

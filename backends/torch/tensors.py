@@ -1,0 +1,223 @@
+"""Expressions outside loop nests: scalars, tensors, operators, calls.
+
+Also where a value may share storage with a variable, so that writing in place never shows through
+another name.
+"""
+
+from __future__ import annotations
+
+from loma import errors
+from loma.backends.torch import ops
+from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.context import CppContext
+from loma.backends.cfamily.cpp import (
+    Expressions, body_name, element_type, scalar_type, value_type,
+)  # fmt: skip
+from loma.backends.cfamily.names import cpp_string
+from loma.core import sizes
+from loma.core.ir import (
+    INT, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, TensorType, Var, ZeroPad,
+)  # fmt: skip
+from loma.core.ops import OPS
+from loma.core.walk import free_variables
+from loma.errors.spans import Span
+
+_BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.work == "elementwise")}
+
+
+class Host(Expressions):
+    """Expressions of a function's own statements, evaluated one at a time."""
+
+    def __init__(self, context: CppContext) -> None:
+        super().__init__(context.module)
+        self.context = context
+        self.later: set[str] = set()  # variables whose values are computed where they are read
+        context.host = self
+
+    def place(self, span: Span) -> str:
+        return self.context.place(self.context.line(span))
+
+    # --------------------------------------------------------------------------------- scalars
+
+    def variable(self, var: Var) -> c.Expression:
+        scalar_type(var.type, var.span)
+        name = c.Token(self.context.variable(var))
+        return c.Call(name) if var.name in self.later else name
+
+    def index(self, read: Index) -> c.Expression:
+        if not isinstance(read.base.type, TensorType):
+            scalar_type(read.base.type, read.span)
+        assert isinstance(read.base.type, TensorType)
+        base = c.Token(self.tensor(read.base))
+        number, value = element_type(read.base.type), value_type(read.base.type)
+        if read.subscripts:
+            subscripts = c.Braces("", tuple(self.value(s, INT) for s in read.subscripts))
+            name = self.context.show(read.base) if isinstance(read.base, Var) else "the value"
+            texts = (c.Token(cpp_string(text)) for text in (self.place(read.span), name))
+            found = c.call(f"loma::element<{number}>", base, subscripts, *texts)
+        else:
+            found = c.call(f"loma::item<{number}>", base)
+        # Sums of C++'s own bool would have 32 bits.
+        return found if value == number else c.call(value, found)
+
+    def zero_pad(self, pad: ZeroPad) -> c.Expression:
+        base, tests = c.Token(self.tensor(pad.read.base)), []
+        for k, subscript in enumerate(pad.read.subscripts):
+            found, size = self.value(subscript, INT), c.Call(c.Member(base, "size"), (c.number(k),))
+            tests += [c.Binary(">=", found, c.number(0)), c.Binary("<", found, size)]
+        zero = self.value(IntConst(0), pad.type)
+        return c.Conditional(c.chain("&&", tests), self.index(pad.read), zero)
+
+    def reduce(self, reduce: Reduce) -> c.Expression:
+        raise AssertionError("lowering has made loops of it")
+
+    def tensor_call(self, call: Call) -> c.Expression:
+        return c.call(f"{body_name(call.function)}<real>", *self.arguments(call))
+
+    # --------------------------------------------------------------------------------- tensors
+
+    def _value(self, expr: Expr) -> c.Expression:
+        is_tensor = isinstance(expr.type, TensorType)
+        return c.Token(self.tensor(expr)) if is_tensor else super()._value(expr)
+
+    def tensor(self, expr: Expr) -> str:
+        """A tensor expression as C++ that needs no parentheses."""
+        match expr:
+            case Var():
+                return self.context.variable(expr)
+            case NoDiff(operand):
+                return self.tensor(operand)
+            case Call():
+                return c.text(self.tensor_call(expr))
+            case Op():
+                return self._operator(expr)
+            case _:
+                raise errors.BackendLacksOperator(
+                    "the libtorch backend cannot compile this tensor expression", expr.span
+                )
+
+    def _operand(self, op: Op, arg: Expr) -> str:
+        """A BoolTensor is widened where ints are wanted of it, and not only its elements."""
+        text = self.tensor(arg)
+        keeps = isinstance(op.type, TensorType) and op.type.element == "bool"
+        keeps = keeps or (op.name == "where" and arg is op.args[0])
+        is_bool = isinstance(arg.type, TensorType) and arg.type.element == "bool"
+        return f"{text}.to(at::kLong)" if is_bool and not keeps else text
+
+    def _operator(self, op: Op) -> str:
+        row = ops.row(op)
+        lowered = self._lowered(op)
+        text, place = row.emit(lowered), lowered.place
+        if _may_refuse(op):
+            where = cpp_string(f"{place}in '{self.context.shown(op)}': ")
+            text = f"loma::located({where}, [&] {{ return {text}; }})"
+        if op.name in _BROADCASTING and not _provable(op):
+            where = f"{place}the result of '{op.name}'"
+            return self.shaped(text, op.type, where)
+        return text
+
+    def _lowered(self, op: Op) -> ops.Lowered:
+        args = tuple(
+            self._operand(op, arg) if isinstance(arg.type, TensorType)
+            else c.item_text(self.value(arg))
+            for arg in op.args
+        )  # fmt: skip
+        place = self.context.place(self.context.line(op.span))
+        return ops.Lowered(op, args, lambda e: c.item_text(self.value(e, INT)), place)
+
+    def added(self, target: Var, value: Expr) -> str:
+        """A call that adds a tensor to a variable of its sizes: only to a part of it where the rest
+        of the value is zero, so that a loop over slices does not take quadratic time."""
+        name = self.context.variable(target)
+        match value:
+            case Op("slice_into") if target.name not in free_variables(value):
+                return ops.add_slice(name, self._lowered(value))
+            case _:
+                return f"{name}.add_({self.tensor(value)})"
+
+    def shaped(self, text: str, type_: object, place: str) -> str:
+        """The tensor, with a check of its sizes where the type knows them."""
+        if not isinstance(type_, TensorType) or type_.dims is None:
+            return text
+        return f"loma::shaped({text}, {self.shape(type_)}, {cpp_string(place)})"
+
+    def shape(self, type_: TensorType) -> str:
+        dims = type_.dims or ()
+        return c.text(c.Braces("", tuple(self.value(dim, INT) for dim in dims)))
+
+    def allocate(self, type_: TensorType, function: str) -> str:
+        """``loma::zeros`` or ``loma::empty`` of a type."""
+        return f"loma::{function}({self.shape(type_)}, loma::options<{element_type(type_)}>())"
+
+    def stored(self, target: str, expr: Expr) -> str:
+        """A tensor value as variable ``target`` may hold it: unshared where one of the names is
+        written in place, contiguous where its elements are used one by one."""
+        text, context = self.tensor(expr), self.context
+        roots = alias_roots(expr)
+        if roots and (target in context.mutated or roots & context.mutated):
+            if _may_be_own(expr):
+                return f"loma::own({text})"
+            return f"{text}.clone(at::MemoryFormat::Contiguous)"
+        return f"loma::dense({text})" if target in context.dense else text
+
+
+def alias_roots(expr: Expr) -> set[str]:
+    """The variables that a tensor value may share its storage with."""
+    match expr:
+        case Var(name):
+            return {name}
+        case NoDiff(operand):
+            return alias_roots(operand)
+        case Op(name) if OPS[name].shares:
+            return alias_roots(expr.args[0])
+        case Call(_, args):
+            tensors = [arg for arg in args if isinstance(arg.type, TensorType)]
+            return {name for arg in tensors for name in alias_roots(arg)}
+        case _:
+            return set()
+
+
+def _may_be_own(expr: Expr) -> bool:
+    """Whether the value can turn out to be nobody else's, so that a copy would be wasted."""
+    return isinstance(expr, Call)
+
+
+def _may_refuse(op: Op) -> bool:
+    """Whether ATen may find that sizes disagree; what it says then knows nothing of the program."""
+    tensors = [arg.type.dims for arg in op.args if isinstance(arg.type, TensorType)]
+    match op.name, tensors:
+        case "reshape", [None]:
+            return True
+        case "reshape", [dims]:
+            assert isinstance(op.type, TensorType)
+            return not sizes.equal(sizes.product(dims or ()), sizes.product(op.type.dims or ()))
+        case "matmul", [left, right]:
+            if not (left and right and _provable(op)):
+                return True
+            return not sizes.equal(left[-1], right[-2])
+        case "linear", [left, right, *_]:
+            return not (left and right and sizes.equal(left[-1], right[-1]))
+        case name, _ if OPS[name].divides and isinstance(op.type, TensorType) and op.type.integer:
+            return True  # division by zero
+        case name, [_, _, *_] if not OPS[name].internal:
+            return name not in _BROADCASTING or not _provable(op)
+        case _:
+            return op.name == "expand_like"
+
+
+def _provable(op: Op) -> bool:
+    """Whether broadcasting gives the operator's type for all sizes."""
+    assert isinstance(op.type, TensorType)
+    if op.type.dims is None:
+        return True
+    out = op.type.dims
+    if op.name == "matmul":
+        out = out[:-2]
+    for arg in op.args:
+        if not isinstance(arg.type, TensorType) or arg.type.dims is None:
+            continue
+        dims = arg.type.dims[:-2] if op.name == "matmul" else arg.type.dims
+        for have, want in zip(reversed(dims), reversed(out), strict=False):
+            if have != IntConst(1) and sizes.equal(have, want) is not True:
+                return False
+    return True

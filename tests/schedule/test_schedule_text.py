@@ -1,0 +1,62 @@
+"""``loma show --stage schedule``: the trees of functions as text, pinned by a golden file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+from corpus import tensor_programs
+from schedule_cases import CASES
+from trees import nodes_of, tree_of
+
+from loma import pipeline
+from loma.backends.schedule import host, ir
+from loma.backends.schedule.host import Hold
+from loma.backends.schedule.host_printer import print_lowered
+from loma.backends.schedule.printer import name as shown_name
+from loma.core.ir import FLOAT, Module, Var
+
+# Functions that together have every node, by the programs that they are of.
+FUNCTIONS = [
+    ("squash.loma", "squash"), ("digit_capsules.loma", "predictions"), ("matmul", "matmul_"),
+    ("dilated_convolution", "dilated_convolution"), ("two_axes", "two_axes__forward"),
+    ("argmax", "argmax_"), ("reversed_and_shifted", "reversed_and_shifted"),
+    ("reversed_loop", "reversed_loop"), ("scalar_accumulator", "scalar_accumulator"),
+    ("running_sums", "running_sums"), ("overwritten", "overwritten"),
+    ("docs/tensors.md", "arrange"), ("docs/language.md", "square_roots"), ("registers", "known"),
+    ("registers", "windows"), ("guarded", "guarded"), ("sums", "sums"),
+    ("sum_all", "op_sum_all__forward"),
+]  # fmt: skip
+
+
+def _module(programs: list[tuple[str, str]], program: str, function: str) -> Module:
+    texts = [text for name, text in programs if name == program]
+    text = next(t for t in texts if f"def {function.removesuffix('__forward')}(" in t)
+    return pipeline.program(text, program).module
+
+
+def test_trees(golden: Callable[[str, str], None]) -> None:
+    found: set[type[Any]] = {Hold}  # no program needs it
+    programs = [*CASES.items(), *tensor_programs()]
+    texts = []
+    for program, name in FUNCTIONS:
+        module = _module(programs, program, name)
+        function = module.function(name)
+        tree = tree_of(function, module)
+        found |= {type(node) for node in nodes_of(tree)}
+        texts.append(print_lowered(function, tree))
+    assert found >= {*get_args(ir.Node), *get_args(host.HostNode)}
+    golden("schedule.txt", "\n\n".join(texts))
+
+
+def test_names_are_told_apart() -> None:
+    names = [Var(name, FLOAT) for name in ("acc1", "@acc1_", "@b__i__", "@b__i_", "x 0", "acc1_")]
+    shown = [shown_name(var) for var in names]
+    assert shown == ["acc1", "$acc1", "$b.i", "$b__i", "$x.size(0)", "acc1_"]
+
+
+def test_stage() -> None:
+    text = "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return x + 1.0\n"
+    shown = pipeline.stage_text(text, "schedule", "f")
+    assert shown.startswith("def f(x : In[Tensor[N]]) -> Tensor[N]:\n")
+    assert shown in pipeline.stage_text(text, "schedule")

@@ -1,0 +1,84 @@
+"""Programs whose trees have what those of other tests lack."""
+
+REGISTERS = """
+def products(
+    w : In[Tensor[R, K, 16]], x : In[Tensor[B, R, K]], c : In[Tensor[16]]
+) -> Tensor[B, R, 16]:
+    u : Tensor[B, R, 16]
+    u[b, r, o] = sum(w[r, k, o] * x[b, r, k] * c[o] for k in K)
+    return u
+
+def known(d : In[Tensor[B, 5, 13]], x : In[Tensor[B, 5, 7]], c : In[Tensor[B]]) -> Tensor[5, 13, 7]:
+    g : Tensor[5, 13, 7]
+    g[r, o, k] = sum(d[b, r, o] * x[b, r, k] * c[b] for b in B)
+    return g
+
+def extremes(
+    w : In[Tensor[K, 9]], x : In[Tensor[B, K]], y0 : In[Tensor[B, 9]]
+) -> tuple[Tensor[B, 9], Tensor[B, 9], Tensor[B, 9]]:
+    a : Tensor[B, 9]
+    b : Tensor[B, 9]
+    y : Tensor[B, 9] = y0
+    a[i, o] = no_diff(max(w[k, o] * x[i, k] for k in K))
+    b[i, o] = no_diff(prod(w[k, o] * x[i, k] for k in K))
+    y[i, o] += no_diff(w[k, o] * x[i, k] * x[i, k])
+    return a, b, y
+
+def windows(x : In[Tensor[C, H, 11]], f : In[Tensor[3, 3, H, 11]]) -> Tensor[C, H, 11]:
+    z : Tensor[C, H, 11]
+    z[c, h, w] += no_diff(zero_pad(x[c, h + p - 1, w + q - 1]) * f[p, q, h, w])
+    return z
+"""
+
+GUARDED = """
+def guarded(x : In[Tensor[N, M]], c : In[Tensor[N]], n : In[IntTensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = sum(x[i, j] for j in range(min(n[i], M))) if c[i] > 0.0 else max(x[i, j] for j in M)
+    return y
+"""
+
+# Sums into elements that several iterations may name, into a number, and one that is not
+# made of lanes.
+SUMS = """
+def sums(
+    x : In[Tensor[N, M]], p : In[IntTensor[N]], w : In[Tensor[M]]
+) -> tuple[Tensor[N, M], Tensor[N], float]:
+    y : Tensor[N, M]
+    z : Tensor[N]
+    s : float
+    y[p[n], m] += x[n, m] * w[m]
+    z[n] = sum(tanh(sum(x[n, k] for k in range(m + 1))) for m in M)
+    s += x[n, m] * w[m]
+    return y, z, s
+"""
+
+# What the host computes before loops reads tensors as the program does.
+COUNTED = """
+def counted(x : In[Tensor[N, M]], c : In[Tensor[N]], n : In[IntTensor[2, 2]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = sum(x[i, j] for j in range(min(n[1, 0], M))) if c[i] > 0.0 else 0.5
+    for i in range(n[0, 1]):
+        y[0] += 1.0
+    return y
+"""
+
+# Elements that exist only where a condition holds, and a target's place where there are no terms.
+MISSING = """
+def missing(w : In[Tensor[P]], x : In[Tensor[C, C]], n : In[int]) -> float:
+    s : float
+    s += w[p] * (x[C - 1, n] if 0 <= n and n < C else 0.3)
+    return s
+
+def around(x : In[Tensor[N]], a : In[Tensor[A]]) -> Tensor[A]:
+    y : Tensor[A]
+    y[t % A] += x[t] * a[i]
+    return y
+"""
+
+CASES = {
+    "registers": REGISTERS,
+    "guarded": GUARDED,
+    "sums": SUMS,
+    "counted": COUNTED,
+    "missing": MISSING,
+}
