@@ -39,15 +39,13 @@ SHARED = "alignas(64) std::byte shared_[1 << 16];\n"
 DEFECTS = {
     "address": {
         "loop_runs_too_far": Defect(6, r"j < 13;", "j <= 13;"),
-        "private_tensor_is_short": Defect(
-            7, r"\(13 \* (\w+)\) \* sizeof", r"(13 * \1 - 1) * sizeof"
-        ),
+        "private_tensor_is_short": Defect(7, r"13 \* (\w+) \* sizeof", r"(13 * \1 - 1) * sizeof"),
         "tile_runs_too_far": Defect(8, r"tiles<real>\(0, 13,", "tiles<real>(0, 14,"),
         "int_overflows": Defect(9, r"\b975 \*", "9223372036854775807 *"),
     },
     "thread": {
         "private_tensor_is_shared": Defect(7, r"memory_ \+", "shared_ +"),
-        "parts_overlap": Defect(8, r"first_ \* \(13\)", "first_ * (12)"),
+        "parts_overlap": Defect(8, r"first_ \* 13\b", "first_ * 12"),
     },
 }
 # Kernels for known sizes, by function: the values of its sizes and ints.

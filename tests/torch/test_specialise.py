@@ -42,6 +42,11 @@ def pick(x : In[Tensor[N]], order : In[IntTensor[M]]) -> Tensor[M]:
     y[i] = x[order[i]]
     return y
 
+def put(x : In[Tensor[N]], order : In[IntTensor[N]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[order[i]] = x[i]
+    return y
+
 def add(x : In[Tensor[N]], y : Out[Tensor[N]]) -> Tensor[2 * N]:
     z : Tensor[2 * N]
     y[i] += 2.0 * x[i]
@@ -201,6 +206,16 @@ reach(1, lambda: m.pick(x, order))
 assert [k.sizes for k in specialise.made()] == [{"N": 5, "M": 3}]
 assert torch.equal(m.pick(x, order), x[order])
 assert [message(*call) for call in calls] == before
+# a check of the runtime's, from a library of its own
+places = torch.tensor([3, 0, 4, 1, 2])
+reach(2, lambda: m.put(x, places))
+assert torch.equal(m.put(x, places)[places], x)
+try:
+    m.put(x, torch.tensor([3, 0, 3, 1, 2]))
+except ValueError as error:
+    assert "line 29" in str(error), error
+else:
+    raise AssertionError("an element is named twice")
 """
     )
 

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <initializer_list>
 
+// Kernels for known sizes are libraries of their own, which call the module's.
+#pragma GCC visibility push(default)
+
 namespace loma {
 
 // An axis with its extent; a dimension with its size, or with the subscript where that is the same
@@ -21,3 +24,5 @@ void check_once(const char* place, const char* target, const char* tensor, const
                 std::initializer_list<Sized> axes, std::initializer_list<Sized> dims);
 
 }  // namespace loma
+
+#pragma GCC visibility pop
