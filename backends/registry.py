@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from loma.backends.cfamily.device import Device
-from loma.backends.schedule import target
 from loma.backends.openmp.index_statements import library_call
 from loma.backends.openmp.launches import write
 from loma.backends.openmp.lower import lower
+from loma.backends.schedule import target
 
 CPU = Device("cpu", target.CPU, library_call, lower, write)

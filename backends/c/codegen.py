@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from loma import cache, errors
-from loma.backends.cfamily.source import GeneratedSource, environment
 from loma.backends.c import entries
 from loma.backends.c.context import FunctionContext, ModuleContext, returns_struct
 from loma.backends.c.options import Options
 from loma.backends.c.statements import Statements
 from loma.backends.cfamily.identifiers import file_stem
-from loma.backends.scalar.records import function_record, struct_records
+from loma.backends.cfamily.source import GeneratedSource, environment
 from loma.backends.cfamily.writer import Writer
+from loma.backends.scalar.records import function_record, struct_records
 from loma.core.ir import Declare, Function, Module, StackType, is_tensor_function
 from loma.core.printer import print_function, print_type
 from loma.core.walk import statements

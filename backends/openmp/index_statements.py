@@ -12,26 +12,26 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+from loma.backends.openmp.frames import may_throw
+from loma.backends.openmp.nest import Bounds
+from loma.backends.openmp.packing import packed
+from loma.backends.openmp.plan import (
+    Plan, make_plan, target_axes,
+)  # fmt: skip
+from loma.backends.openmp.reductions import StatementNest
+from loma.backends.openmp.rows import elements, partial_sum, rows
 from loma.backends.schedule import contraction, convolution
 from loma.backends.schedule.access import (
     ZERO, Loop, analyse, reads, rename_axes, steps, without_no_diff,
 )  # fmt: skip
 from loma.backends.schedule.context import FunctionContext
-from loma.backends.openmp.frames import may_throw
 from loma.backends.schedule.guards import marked
-from loma.backends.schedule.marks import mark_of
-from loma.backends.openmp.nest import Bounds
-from loma.backends.openmp.reductions import StatementNest
-from loma.backends.openmp.packing import packed
-from loma.backends.openmp.plan import (
-    Plan, make_plan, target_axes,
-)  # fmt: skip
-from loma.backends.schedule.ranges import provably_inside, range_checks
-from loma.backends.openmp.rows import elements, partial_sum, rows
 from loma.backends.schedule.host import CheckSome, Contract, Convolve, HostNode
 from loma.backends.schedule.ir import (
     CEILING, QUOTIENT, REMAINDER, If, InPlace, Kind, Let, Node, Parallel, builtin,
 )  # fmt: skip
+from loma.backends.schedule.marks import mark_of
+from loma.backends.schedule.ranges import provably_inside, range_checks
 from loma.backends.schedule.target import Target
 from loma.core import sizes
 from loma.core.ir import (

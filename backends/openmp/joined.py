@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from loma.backends.kernels.ir import Kernel
 from loma.backends.kernels.sharing import mentions
+from loma.backends.openmp.index_statements import COUNTER, chunks
+from loma.backends.openmp.reductions import StatementNest
 from loma.backends.schedule.access import steps, without_no_diff
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.elementwise import is_elementwise
-from loma.backends.openmp.index_statements import COUNTER, chunks
-from loma.backends.openmp.reductions import StatementNest
 from loma.backends.schedule.ir import Kind, Node, Parallel, Store, Variable, dtype_of
 from loma.core.ir import FLOAT, INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, Var
 from loma.core.walk import blocks, substitute, walk

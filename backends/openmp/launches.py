@@ -13,12 +13,12 @@ from typing import assert_never
 
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext, HostWriter, data
-from loma.backends.schedule.context import KernelScope
 from loma.backends.cfamily.cpp import ELEMENTS, element_type, scalar_type
-from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.device import DeviceNode
+from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.openmp.print import write_tree
+from loma.backends.schedule.context import KernelScope
 from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Piece, Serial, Stream
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.core import sizes

@@ -11,13 +11,13 @@ from loma.backends.kernels.ir import (
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.openmp import joined
+from loma.backends.openmp.index_statements import index_statement, is_library_call
+from loma.backends.openmp.once import once_checks
+from loma.backends.openmp.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
 from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.access import without_no_diff
 from loma.backends.schedule.context import FunctionContext, KernelScope
-from loma.backends.openmp.index_statements import index_statement, is_library_call
-from loma.backends.openmp.once import once_checks
-from loma.backends.openmp.serial import is_serial, tensors_in
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, Bytes, Clear, Count, Hold, HostNode, Later, Launch, Piece, Repeat,
     Reserve, Run, Serial, Stream, Unit,

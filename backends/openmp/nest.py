@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from loma.backends.openmp.frames import Frame, may_throw
 from loma.backends.schedule import marks
 from loma.backends.schedule.access import ZERO, Access, Subscript, analyse
-from loma.backends.openmp.frames import Frame, may_throw
-from loma.backends.schedule.marks import mark_of
 from loma.backends.schedule.ir import (
     CLAMPED, IN_STRETCH, INSIDE, READ_IF, TESTED, Check, If, Let,
     Loop, Narrow, Node, Role, Test, builtin, element,
 )  # fmt: skip
+from loma.backends.schedule.marks import mark_of
 from loma.core import sizes
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Expr, Index, IntConst,

@@ -6,8 +6,8 @@ names, of the dimensions that the proof lacks; the runtime looks whether two are
 
 from __future__ import annotations
 
-from loma.backends.schedule.context import FunctionContext
 from loma.backends.openmp.index_statements import index_statement
+from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import CheckOnce, HostNode
 from loma.core import builder as b
 from loma.core.distinct import Part, unproved

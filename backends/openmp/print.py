@@ -16,13 +16,13 @@ from loma.backends.cfamily.cpp import (
     TYPES, Expressions, element_type, loaded, scalar_type,
 )  # fmt: skip
 from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
+from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
     Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, UpdateLanes,
     Variable, dtype_of,
 )  # fmt: skip
-from loma.backends.cfamily.writer import Writer
 from loma.core.ir import (
     FLOAT, INT, POSITIONS, Builtin, Call, Element, Expr, Index, Reduce,
     TensorType, Type, Var, ZeroPad,

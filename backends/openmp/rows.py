@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loma.backends.openmp import tiles
-from loma.backends.schedule.access import ZERO, Loop
 from loma.backends.openmp.nest import Bounds
-from loma.backends.openmp.reductions import StatementNest
 from loma.backends.openmp.plan import Plan
+from loma.backends.openmp.reductions import StatementNest
+from loma.backends.schedule.access import ZERO, Loop
 from loma.backends.schedule.ir import (
     PARTS, STEPS_OF, Accumulator, Blocks, Compare, Fill, If, Kind, Lanes, Let, Node, Store, Tiles,
     UpdateLanes, builtin, dtype_of,

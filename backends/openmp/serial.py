@@ -8,10 +8,10 @@ are, and tensors are looked up once before the outermost loop.
 
 from __future__ import annotations
 
-from loma.backends.schedule.access import without_no_diff
 from loma.backends.openmp.index_statements import is_library_call
-from loma.backends.schedule.target import Target
 from loma.backends.openmp.plan import target_axes
+from loma.backends.schedule.access import without_no_diff
+from loma.backends.schedule.target import Target
 from loma.core.ir import (
     Assign, Call, Expr, For, If, Index, IndexAssign, Member, Module, Op, Reduce, Stmt, TensorType,
     Var, While, Zero, is_tensor_function,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from loma.backends.schedule.access import ZERO
+from loma.backends.openmp.frames import Frame, may_throw
 from loma.backends.openmp.nest import Bounds, Nest, own_pads, some
 from loma.backends.openmp.registers import Group
-from loma.backends.openmp.frames import Frame, may_throw
+from loma.backends.schedule.access import ZERO
 from loma.backends.schedule.ir import (
     WHOLE, Compare, Each, Form, Groups, If, Kind, Lanes, Node, StoreLanes, Stretch, Test, Tiles,
     Total, UpdateLanes, builtin,

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loma.backends.schedule.access import Access, Subscript
-from loma.backends.schedule.marks import mark_of
 from loma.backends.schedule.host import CheckRange
+from loma.backends.schedule.marks import mark_of
 from loma.core import bounds, sizes
 from loma.core.ir import INT, Axis, Expr, IndexAssign, Var
 

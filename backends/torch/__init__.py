@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from loma import cache
-from loma.backends.cfamily.source import GeneratedSource, environment
 from loma.backends.cfamily.identifiers import file_stem
+from loma.backends.cfamily.source import GeneratedSource, environment
 from loma.backends.torch.files import runtime_files
 from loma.core.ir import Function, Module, is_tensor_function
 

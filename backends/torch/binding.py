@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loma.backends.torch.codegen import cpp_name
 from loma.backends.cfamily.names import cpp_string
+from loma.backends.torch.codegen import cpp_name
 from loma.backends.torch.sizes import bind_row, dim_row
 from loma.core.ir import (
     FLOAT, INT, Expr, Function, Module, Param, TensorType, Type, default_values, is_tensor_function,

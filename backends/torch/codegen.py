@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loma import config, errors
+from loma.backends.cfamily.context import CppContext, signature
+from loma.backends.cfamily.cpp import scalar_type
+from loma.backends.cfamily.device import Device
+from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.cfamily.source import environment
+from loma.backends.cfamily.writer import Writer
 from loma.backends.kernels.fuse import fuse
 from loma.backends.kernels.ir import Step, as_statement
-from loma.backends.torch import libraries, ops
-from loma.backends.cfamily.context import CppContext, signature
-from loma.backends.cfamily.device import Device
 from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.verify_host import verify_lowered
-from loma.backends.cfamily.cpp import scalar_type
-from loma.backends.cfamily.names import cpp_name, cpp_string
+from loma.backends.torch import libraries, ops
 from loma.backends.torch.scalars import lower_scalars
 from loma.backends.torch.statements import Statements
 from loma.backends.torch.tensors import Host
-from loma.backends.cfamily.writer import Writer
 from loma.core.ir import (
     Function, IndexAssign, IntType, Module, Op, Param, TensorType, Type, is_tensor_function,
 )  # fmt: skip

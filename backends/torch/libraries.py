@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext
-from loma.backends.schedule.host import Arranged, Contract, Convolve
 from loma.backends.cfamily.writer import Writer
+from loma.backends.schedule.host import Arranged, Contract, Convolve
 from loma.core.ir import Expr, IntConst
 
 

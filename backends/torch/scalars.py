@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, assert_never
 
 from loma import errors
 from loma.backends.cfamily import expressions as c
-from loma.backends.cfamily.source import environment
 from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.cpp import scalar_function_name, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string
-from loma.backends.torch.statements import Statements
-from loma.backends.torch.tensors import Host
+from loma.backends.cfamily.source import environment
 from loma.backends.cfamily.stack import BY_VALUE, LIMIT, Frame, Use
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.target import Target
+from loma.backends.torch.statements import Statements
+from loma.backends.torch.tensors import Host
 from loma.core.aliases import meetings
 from loma.core.effects import assigned
 from loma.core.ir import (

@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from loma import errors
-from loma.backends.torch import checks, libraries
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.comments import statement_text
 from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.cpp import scalar_type
 from loma.backends.cfamily.device import Device
 from loma.backends.cfamily.names import cpp_name, cpp_string
-from loma.backends.torch.tensors import Host
-from loma.backends.torch.timing import Probes, timed, timed_kernel, timed_tiles
+from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.host import (
     Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Hold,
     HostNode, Later, Launch, Permute, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
-from loma.backends.cfamily.writer import Writer
+from loma.backends.torch import checks, libraries
+from loma.backends.torch.tensors import Host
+from loma.backends.torch.timing import Probes, timed, timed_kernel, timed_tiles
 from loma.core import sizes
 from loma.core.ir import (
     INT, Assign, CallStmt, Declare, Expr, For, If, Index, IntConst, Member, Return, Stmt,

@@ -7,13 +7,13 @@ another name.
 from __future__ import annotations
 
 from loma import errors
-from loma.backends.torch import ops
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.cpp import (
     Expressions, body_name, element_type, scalar_type, value_type,
 )  # fmt: skip
 from loma.backends.cfamily.names import cpp_string
+from loma.backends.torch import ops
 from loma.core import sizes
 from loma.core.ir import (
     INT, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, TensorType, Var, ZeroPad,

@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loma.backends.kernels.cost import Cost, cost_of, is_work
-from loma.backends.kernels.ir import Kernel, Tiled
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.names import cpp_string
 from loma.backends.cfamily.writer import Writer
+from loma.backends.kernels.cost import Cost, cost_of, is_work
+from loma.backends.kernels.ir import Kernel, Tiled
 from loma.core.effects import declared
 from loma.core.ir import Element, Expr, Function, Return, Stmt, TensorType, Var
 from loma.core.printer import print_stmt

@@ -25,13 +25,13 @@ from hostile_names import (
 import loma
 from loma import compat, errors, pipeline
 from loma.backends import toolchain
-from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file
 from loma.backends.c import build
 from loma.backends.c.codegen import generate
 from loma.backends.c.names import _WORDS, _wish
 from loma.backends.cfamily.identifiers import c_string, comment
 from loma.backends.cfamily.names import cpp_name
 from loma.backends.cfamily.writer import Writer
+from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file
 from loma.core.builtins import BUILTINS
 from loma.errors.excerpts import one_line
 from loma.frontend import parse

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from index_cases import CASES as INDEX_CASES
 
-from loma.backends.registry import CPU
 from loma import pipeline
 from loma.backends import torch as libtorch
 from loma.backends.kernels import tile
+from loma.backends.registry import CPU
 from loma.backends.torch import codegen
 from loma.core.ir import Stmt, is_tensor_function
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loma.backends.registry import CPU
 from loma.backends import compilers, toolchain
-from loma.backends.torch.files import runtime_file
+from loma.backends.registry import CPU
 from loma.backends.torch import codegen
+from loma.backends.torch.files import runtime_file
 from loma.frontend import parse
 
 Function = Callable[[str, Any], Any]

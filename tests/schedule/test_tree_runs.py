@@ -22,8 +22,8 @@ from trees import Change, changed, of, tree_of
 from loma import pipeline
 from loma.backends import registry
 from loma.backends.interpreter import Interpreter
-from loma.backends.interpreter.lowered import LoweredInterpreter
 from loma.backends.interpreter.frame import Frame
+from loma.backends.interpreter.lowered import LoweredInterpreter
 from loma.backends.interpreter.memory import Machine, TreeError
 from loma.backends.interpreter.trees import run_tree
 from loma.backends.openmp import index_statements

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loma.backends.registry import CPU
 from loma import errors
-from loma.backends.torch import codegen
 from loma.backends.cfamily.names import cpp_name, cpp_string
+from loma.backends.registry import CPU
+from loma.backends.torch import codegen
 from loma.backends.torch.ops import ROWS
 from loma.core.ops import OPS
 from loma.frontend import parse
