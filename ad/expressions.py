@@ -9,7 +9,6 @@ in ``x[i - d] if i >= d else 0.0``: then the condition is told beside the contri
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
@@ -95,7 +94,7 @@ def contributions(
     def emit(place: Place, padded: bool, value: Expr, guards: tuple[Expr, ...]) -> None:
         guard: Expr | None = None
         if guards and place not in certain and not exists(place):
-            guard = functools.reduce(lambda a, c: b.binary("and", a, c), guards)
+            guard = b.every(guards)
             guards = ()
         for condition in reversed(guards if where is None else (where, *guards)):
             value = b.select(condition, value, b.flt(0))

@@ -267,7 +267,7 @@ class _Point:
                 found = gather(place, one.selected, self.axes, self.use.names, one.padded)
             stmt = self._where(place, one, known) if found is None else self._statement(*found)
         if around:
-            stmt = If(functools.reduce(lambda x, y: b.binary("and", x, y), around), (stmt,), ())
+            stmt = If(b.every(around), (stmt,), ())
         return stmt
 
     def _split(self, guard: Expr | None) -> tuple[list[Expr], Expr | None]:

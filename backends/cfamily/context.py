@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from loma.backends.cfamily import expressions as c
-from loma.backends.cfamily.cpp import Expressions, scalar_type
+from loma.backends.cfamily.cpp import Expressions, element_type, scalar_type
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.context import FunctionContext
@@ -35,7 +35,8 @@ class CppContext(FunctionContext):
     ``mutated``: tensors that are written in place somewhere. ``dense``: tensors whose elements are
     read or written one by one, and which are therefore contiguous from their definition on.
     ``loops``: the functions that loops have become. ``looked_up``: in serial loops, the pointers to
-    tensors' data.
+    tensors' data. ``pointers``: in kernels, the tensors that are pointers, which are private or
+    parts of others.
     """
 
     def __init__(self, function: Function, module: Module, machine: Target) -> None:
@@ -43,6 +44,7 @@ class CppContext(FunctionContext):
         self.host: Expressions | None = None  # writes the host's expressions; set by its owner
         self.loops: list[str] = []
         self.looked_up: dict[str, tuple[str, Var]] | None = None
+        self.pointers: frozenset[str] | None = None
         self.mutated = _mutated(function)
         self.dense = _dense(function)
 
@@ -75,12 +77,14 @@ class CppContext(FunctionContext):
         return "at::Tensor" if isinstance(type_, TensorType) else scalar_type(type_, span)
 
 
-def data(context: CppContext, tensor: Var, accessor: str) -> str:
-    """A tensor's elements; of a kernel's private tensors and of its blocks there is a pointer."""
-    name = context.variable(tensor)
-    if context.kernel is not None and tensor.name in context.kernel.pointers:
-        return name
-    return f"{name}.template {accessor}()"
+def data(context: CppContext, tensor: Var, written: bool) -> tuple[str, str]:
+    """The type of a pointer to a tensor's elements, and its value."""
+    assert isinstance(tensor.type, TensorType)
+    name, element = context.variable(tensor), element_type(tensor.type)
+    const, access = ("", "mutable") if written else ("const ", "const")
+    if tensor.name not in (context.pointers or ()):
+        name = f"{name}.template {access}_data_ptr<{element}>()"
+    return f"{const}{element}*", name
 
 
 def signature(function: Function) -> str:

@@ -30,7 +30,6 @@ class Device:
     cleared by the device inside kernels and serial loops.
     """
 
-    name: str
     machine: Target
     library_call: Callable[[IndexAssign, Target], Library | None]
     lower: Callable[[FunctionContext, tuple[Step, ...]], tuple[HostNode, ...]]

@@ -21,7 +21,7 @@ from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.interpreter import Interpreter
 from loma.backends.interpreter.memory import Machine, Variables
-from loma.backends.interpreter.reductions import poison
+from loma.backends.interpreter.reductions import is_int, poison
 from loma.backends.interpreter.routines import contract, convolve
 from loma.backends.interpreter.trees import run_tree
 from loma.backends.schedule.host import (
@@ -305,8 +305,7 @@ class _Host:
         self.kept.append(memory)
         for buffer, begin, end in zip(node.buffers, offsets, ends, strict=True):
             own = memory[begin:end]
-            is_int = dtype_of(buffer.var) in ("int", "bool")
-            own = own.view(np.int64) if is_int else own
+            own = own.view(np.int64) if is_int(dtype_of(buffer.var)) else own
             self.env[buffer.var.name] = own.reshape(self.shape(buffer.var))
         for var in node.scalars:
             self.env[var.name] = poison("int" if var.type == INT else "float")

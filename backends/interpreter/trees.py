@@ -34,7 +34,6 @@ from loma.errors.spans import Span
 
 Value = Any
 
-TILE = "@tile_"
 MOST = 5  # lanes of a tile, values of a block
 
 
@@ -291,12 +290,12 @@ class _Run:
         low, high = self.whole(node.low), self.whole(node.high)
         if node.length is not None and (low, high) != (0, node.length):
             raise TreeError(f"[{low}, {high}) has another length: `{head(node)}`")
-        before, hidden = (self.start, self.count), self.env.pop(TILE, None)
+        before, hidden = (self.start, self.count), self.env.pop(ir.TILE, None)
         for start, count in self.machine.pieces(low, high, MOST):
             self.start, self.count = start, count
-            self.env[TILE] = self.start
+            self.env[ir.TILE] = self.start
             self.block(node.body)
-        (self.start, self.count), self.env[TILE] = before, hidden
+        (self.start, self.count), self.env[ir.TILE] = before, hidden
 
     def lanes(
         self, node: Lanes | Fill | UpdateLanes | Compare | StoreLanes | Total | Stretch

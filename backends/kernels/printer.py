@@ -10,7 +10,7 @@ from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, temporaries
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.core import sizes
 from loma.core.ir import Declare, For, Function, If, IntConst, Stmt, TensorType, Var, While
-from loma.core.printer import print_expr, print_function, print_stmt, print_type
+from loma.core.printer import print_expr, print_head, print_stmt, print_type
 from loma.core.walk import blocks
 from loma.passes.old_values import PREFIX
 
@@ -25,11 +25,8 @@ def print_steps(function: Function, steps: tuple[Step, ...], remark: Callable[[S
     word; one with blocks inside it that has a remark runs as a whole. Private tensors are marked
     with the bytes of float32 that an iteration needs.
     """
-    head = print_function(replace(function, body=())).split("\n")
-    while head and head[-1].strip() in ("", "pass"):
-        head.pop()
     lines = _Printer(remark, temporaries(steps)).steps(steps, _INDENT)
-    return "\n".join([*head, *map(_with_reason, lines)]) + "\n"
+    return "\n".join([*print_head(function), *map(_with_reason, lines)]) + "\n"
 
 
 def _with_reason(line: str) -> str:

@@ -9,7 +9,6 @@ and what a thread computes does not depend on how many there are.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 
 from loma.backends.openmp.frames import may_throw
@@ -33,6 +32,7 @@ from loma.backends.schedule.ir import (
 from loma.backends.schedule.marks import mark_of
 from loma.backends.schedule.ranges import provably_inside, range_checks
 from loma.backends.schedule.target import Target
+from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
     INT, OF_NOTHING, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, Var,
@@ -154,8 +154,7 @@ def _in_place(context: FunctionContext, nest: StatementNest, plan: Plan) -> InPl
     body = nest.loops([loop.axis for loop in loops], lambda: _inside(nest, plan, None, None))
     some = [Binary(">", extent, ZERO, INT) for extent in _needs(context, plan.stmt)]
     if some:
-        test = functools.reduce(lambda a, b: Binary("and", a, b, INT), some)
-        body = [If(test, tuple(body))]
+        body = [If(b.every(some), tuple(body))]
     return InPlace(tuple(body), _written(plan.stmt.target), tuple(nest.checks))
 
 

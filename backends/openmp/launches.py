@@ -18,7 +18,6 @@ from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.openmp.print import write_tree
-from loma.backends.schedule.context import KernelScope
 from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Piece, Serial, Stream
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.core import sizes
@@ -53,11 +52,8 @@ def _write_serial(owner: HostWriter, node: Serial) -> None:
     context.looked_up = None
     with writer.block():
         for base, (pointer, tensor) in used.items():
-            assert isinstance(tensor.type, TensorType)
-            element = element_type(tensor.type)
-            const, access = ("", "mutable") if base in node.writes else ("const ", "const")
-            text = data(context, tensor, f"{access}_data_ptr<{element}>")
-            writer.line(f"{const}{element}* const {pointer} = {text};")
+            type_, value = data(context, tensor, base in node.writes)
+            writer.line(f"{type_} const {pointer} = {value};")
         writer.extend(inside.lines)
 
 
@@ -76,8 +72,8 @@ def _write_zeros(owner: HostWriter, var: Var) -> None:
 def _write_launch(owner: HostWriter, launch: Launch) -> None:
     context, writer, kernel = owner.context, owner.writer, launch.kernel
     writer.comment(f"kernel over {kernel.axis.name}{_lines(kernel.source)}")
+    parts = {piece.tensor.name for piece in launch.pieces}
     private = {buffer.var.name for buffer in launch.buffers}
-    context.kernel = KernelScope(None, private, private | {p.tensor.name for p in launch.pieces})
     with writer.block():
         count = context.ints(kernel.axis.extent)
         if kernel.count is not None:
@@ -102,10 +98,11 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
             with writer.block(f"for (int64_t {step} = begin_; {step} < end_; ++{step})"):
                 if kernel.count is not None:
                     _write_block(owner, launch, cpp_name(kernel.count.name))
+                context.pointers = frozenset(private | parts)
                 old = {p.tensor.name: context.cut(p, kernel.axis.extent) for p in launch.pieces}
                 owner.nodes(launch.body)
                 context.restore(old)
-    context.kernel = None
+                context.pointers = None
 
 
 def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
@@ -117,13 +114,10 @@ def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
     writer.line(f"const int64_t rest_ = {c.item_text(rest)};")
     for piece in launch.pieces:
         tensor = piece.tensor
-        assert isinstance(tensor.type, TensorType)
-        element, whole = element_type(tensor.type), context.variable(tensor)
-        const, access = ("", "mutable") if tensor.name in launch.writes else ("const ", "const")
-        memory = c.Token(f"{whole}.template {access}_data_ptr<{element}>()")
-        start = c.Binary("+", memory, c.Binary("*", first, context.ints(piece.stride)))
+        type_, memory = data(context, tensor, tensor.name in launch.writes)
+        start = c.Binary("+", c.Token(memory), c.Binary("*", first, context.ints(piece.stride)))
         view = local_name(piece.var.name)
-        writer.line(f"{const}{element}* const {view} = {c.item_text(start)};")
+        writer.line(f"{type_} const {view} = {c.item_text(start)};")
     writer.line(f"const int64_t whole_ = {name};")
     writer.line(f"const int64_t {name} = std::min(whole_, rest_);")
 

@@ -327,11 +327,8 @@ class Lowering:
             del private[name]
         tensors = tensors_in(kernel.source)
         pieces = tuple(self._piece(tensors[name], dim) for name, dim in kernel.views)
-        context.kernel = KernelScope(
-            kernel.axis.name if kernel.count is None else None, set(private),
-            private.keys() | {name for name, _ in kernel.views}, dict(kernel.dropped), kernel.count,
-            registers,
-        )  # fmt: skip
+        index = kernel.axis.name if kernel.count is None else None
+        context.kernel = KernelScope(index, kernel.count, dict(kernel.dropped), registers)
         count = "" if kernel.count is None else kernel.count.name
         if count:
             context.counts.add(count)

@@ -19,6 +19,8 @@ from loma.backends.schedule.ir import (
     Loop, Narrow, Node, Role, Test, builtin, element,
 )  # fmt: skip
 from loma.backends.schedule.marks import mark_of
+from loma.backends.schedule.ranges import provably_inside
+from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Expr, Index, IntConst,
@@ -198,8 +200,6 @@ class Nest(ABC):
 
     def may_leave(self, access: Access) -> list[Subscript]:
         """The subscripts of a padded read that are not provably inside their dimension."""
-        from loma.backends.schedule.ranges import provably_inside
-
         return [s for s in access.subscripts if not provably_inside(s, self.scope, self.context)]
 
     @contextmanager
@@ -336,7 +336,4 @@ def _is_simple(offset: Expr) -> bool:
 def _read_if(tests: Sequence[Expr], found: Expr) -> Expr:
     if not tests:
         return found
-    condition = tests[0]
-    for test in tests[1:]:
-        condition = Binary("and", condition, test, INT)
-    return Builtin(READ_IF, (condition, found), found.type)
+    return Builtin(READ_IF, (b.every(tests), found), found.type)

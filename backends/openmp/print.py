@@ -13,7 +13,7 @@ from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.comments import statement_text
 from loma.backends.cfamily.context import CppContext, data
 from loma.backends.cfamily.cpp import (
-    TYPES, Expressions, element_type, loaded, scalar_type,
+    TYPES, Expressions, loaded, scalar_type,
 )  # fmt: skip
 from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
 from loma.backends.cfamily.writer import Writer
@@ -25,7 +25,7 @@ from loma.backends.schedule.ir import (
 )  # fmt: skip
 from loma.core.ir import (
     FLOAT, INT, POSITIONS, Builtin, Call, Element, Expr, Index, Reduce,
-    TensorType, Type, Var, ZeroPad,
+    Type, Var, ZeroPad,
 )  # fmt: skip
 from loma.errors.spans import Span
 
@@ -80,11 +80,9 @@ def _write_call(
         params.append(f"{number}* __restrict parts_")
         args.append("parts_.data()")
     for base, (pointer, tensor) in text.pointers.items():
-        assert isinstance(tensor.type, TensorType)
-        element = element_type(tensor.type)
-        const, access = ("", "mutable") if base in writes else ("const ", "const")
-        params.append(f"{const}{element}* __restrict {pointer}")
-        args.append(data(context, tensor, f"{access}_data_ptr<{element}>"))
+        type_, argument = data(context, tensor, base in writes)
+        params.append(f"{type_} __restrict {pointer}")
+        args.append(argument)
     for param, (ctype, argument) in text.params.items():
         params.append(f"const {ctype} {param}")
         args.append(argument)
@@ -109,7 +107,7 @@ def _write_call(
     if tree.total is not None:
         many = c.call("std::max<int64_t>", count, c.number(0))
         writer.declare(f"std::vector<{number}> parts_({c.text(many)});")
-    run = "parallel(" if context.kernel is None else "inside(nested_, "
+    run = "parallel(" if context.pointers is None else "inside(nested_, "
     given, body = c.list_text((count, context.ints(tree.work))), "[&](int64_t begin_, int64_t end_)"
     with writer.block(f"loma::{run}{given}, {body}", ");"):
         writer.line(f"{name}<real>({', '.join(args)}, begin_, end_);")
@@ -284,7 +282,7 @@ class TreeText(Expressions):
                     self.nodes(writer, body)
             case Tiles(low, high, dtype, body, length, grouped):
                 head = "[&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE"
-                self._locals["@tile_"] = "tile_"
+                self._locals[schedule.TILE] = local_name(schedule.TILE)
                 if length is not None:
                     rows = "many_" if grouped else "1"
                     start = f"loma::known_tiles<{TYPES[dtype]}, {rows}, {length}>({head}"

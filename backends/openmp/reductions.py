@@ -9,16 +9,9 @@ from loma.backends.openmp.frames import Frame
 from loma.backends.openmp.nest import Nest
 from loma.backends.schedule.access import ZERO, reads, score
 from loma.backends.schedule.ir import (
-    POSITION,
-    Accumulator,
-    If,
-    Kind,
-    Lazy,
-    Node,
-    Note,
-    Store,
-    builtin,
-)
+    POSITION, Accumulator, If, Kind, Lazy, Node, Note, Store, builtin,
+)  # fmt: skip
+from loma.core import builder as b
 from loma.core.ir import INT, OF_NOTHING, POSITIONS, Axis, Binary, Element, Expr, Reduce, Var
 from loma.core.walk import free_variables
 
@@ -86,10 +79,7 @@ class StatementNest(Nest):
     def _has_elements(self, kind: str, axes: Sequence[Axis], body: Expr) -> Node:
         number = self.check("", 0, None, kind, self.context.line(body.span))
         empty = [Binary("<=", self.value(axis.extent), ZERO, INT) for axis in axes]
-        some = empty[0]
-        for test in empty[1:]:
-            some = Binary("or", some, test, INT)
-        return If(some, (Note(number),))
+        return If(b.some(empty), (Note(number),))
 
     def best(self, axes: Sequence[Axis], body: Expr) -> Axis:
         """The axis whose loop reads the most elements in order; the last of equals."""

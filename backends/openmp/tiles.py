@@ -14,15 +14,13 @@ from loma.backends.openmp.nest import Bounds, Nest, own_pads, some
 from loma.backends.openmp.registers import Group
 from loma.backends.schedule.access import ZERO
 from loma.backends.schedule.ir import (
-    WHOLE, Compare, Each, Form, Groups, If, Kind, Lanes, Node, StoreLanes, Stretch, Test, Tiles,
-    Total, UpdateLanes, builtin,
+    TILE, WHOLE, Compare, Each, Form, Groups, If, Kind, Lanes, Node, StoreLanes, Stretch, Test,
+    Tiles, Total, UpdateLanes, builtin,
 )  # fmt: skip
+from loma.core import builder as b
 from loma.core import sizes
-from loma.core.ir import INT, POSITIONS, Axis, Binary, Element, Expr, Index, Reduce, Var
+from loma.core.ir import INT, POSITIONS, Axis, Element, Expr, Index, Reduce, Var
 from loma.core.walk import free_variables, walk
-
-
-TILE = Var("@tile_", INT)  # where a tile begins
 
 
 def in_lanes(nest: Nest, body: Expr, axis: str = "") -> bool:
@@ -93,11 +91,8 @@ def update(
     inside = each(group, body)
     if padded:
         whole = [builtin(WHOLE, stretch) for stretch in stretches.values()]
-        condition: Expr = whole[0]
-        for test in whole[1:]:
-            condition = Binary("and", condition, test, INT)
         declared = [Stretch(stretch, tests) for tests, stretch in stretches.items()]
-        inside = [*declared, If(condition, tuple(inside), tuple(each(group, masked)))]
+        inside = [*declared, If(b.every(whole), tuple(inside), tuple(each(group, masked)))]
     if bounds is None:
         return [*head, *inside]
     return some(frame, *bounds, (*head, Tiles(*bounds, dtype, (*inside, *then()))))
@@ -125,7 +120,7 @@ def reduction(
     def then() -> list[Node]:
         if not lanes.compares:
             return []
-        return [Compare(lanes, nest.position(axes, TILE) if kind in POSITIONS else None)]
+        return [Compare(lanes, nest.position(axes, Var(TILE, INT)) if kind in POSITIONS else None)]
 
     def inside() -> list[Node]:
         whole = bounds or (ZERO, nest.value(inner.extent))

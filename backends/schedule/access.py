@@ -14,7 +14,7 @@ from loma.core import sizes
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, Var, ZeroPad,
 )  # fmt: skip
-from loma.core.walk import children, substitute, walk
+from loma.core.walk import children, map_children, substitute, walk
 
 ZERO = IntConst(0)
 ONE = IntConst(1)
@@ -116,8 +116,6 @@ def reads(expr: Expr, axes: tuple[Axis, ...]) -> Iterable[tuple[Index, tuple[Axi
 
 def without_no_diff(expr: Expr) -> Expr:
     """The value without the marks that only derivatives look at."""
-    from loma.core.walk import map_children
-
     while isinstance(expr, NoDiff):
         expr = expr.operand
     return map_children(expr, without_no_diff)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loma.backends.schedule.marks import unmarked
@@ -27,16 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KernelScope:
-    """The kernel at hand: its index, unless it has blocks, then their size; its private tensors,
-    all tensors that are pointers inside it, and the dimension that private ones lack; the
-    registers of runs of statements (:mod:`loma.backends.openmp.joined`)."""
+    """The kernel that is lowered: its index, unless it has blocks, then their size; the dimension
+    that private tensors lack; the registers of runs of statements
+    (:mod:`loma.backends.openmp.joined`)."""
 
     index: str | None
-    private: AbstractSet[str]
-    pointers: AbstractSet[str]
-    dropped: dict[str, int] = field(default_factory=dict)
-    count: Var | None = None
-    registers: dict[tuple[Stmt, ...], frozenset[str]] = field(default_factory=dict)
+    count: Var | None
+    dropped: dict[str, int]
+    registers: dict[tuple[Stmt, ...], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)

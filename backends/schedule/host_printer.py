@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from loma.backends.schedule.host import (
@@ -15,17 +14,14 @@ from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.printer import INDENT, name, named, print_tree, text
 from loma.core import sizes
 from loma.core.ir import INT, Declare, Expr, Function, IntConst, Stmt, Var
-from loma.core.printer import print_function, print_stmt, print_type
+from loma.core.printer import print_head, print_stmt, print_type
 from loma.core.walk import map_expressions
 from loma.errors.spans import line_in_file
 
 
 def print_lowered(function: Function, nodes: Sequence[HostNode]) -> str:
     """A function with its tree."""
-    head = print_function(replace(function, body=())).split("\n")
-    while head and head[-1].strip() in ("", "pass"):
-        head.pop()
-    return "\n".join([*head, *_block(nodes)]) + "\n"
+    return "\n".join([*print_head(function), *_block(nodes)]) + "\n"
 
 
 def head(node: HostNode) -> str:

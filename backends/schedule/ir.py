@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 
 from loma.core.ir import INT, POSITIONS, Builtin, Element, Expr, Index, Stmt, TensorType, Var
 
+TILE = "@tile_"  # where a tile begins, inside of it
 PARTS = "@parts_"  # the partial sums of a parallel loop with a total, one for each iteration
 
 # 0 <= subscript < size

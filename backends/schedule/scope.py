@@ -18,8 +18,6 @@ from loma.core.ir import (
 from loma.core.verify_expressions import VerificationError
 from loma.core.walk import free_variables
 
-TILE = "@tile_"  # where a tile begins: every Tiles declares it
-
 # How many arguments the functions of trees take, and which of them is the number of a check.
 _ARITY = {
     ir.INSIDE: 2, ir.TESTED: 3, ir.CLAMPED: 3, ir.CEILING: 2, ir.QUOTIENT: 2, ir.REMAINDER: 2,

@@ -16,7 +16,7 @@ from loma.backends.schedule.ir import (
     Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Tiles, Total, UpdateLanes,
     Variable,
 )  # fmt: skip
-from loma.backends.schedule.scope import TILE, Scope
+from loma.backends.schedule.scope import Scope
 from loma.core.ir import INT, POSITIONS, Expr, Index, IntConst, Var
 from loma.core.verify_expressions import VerificationError
 
@@ -186,13 +186,13 @@ class _Verifier(Scope):
     def tile(self, node: Tiles) -> None:
         self.ints(node.low, node.high)
         self.require(not node.grouped or (self.in_group and not self.in_each), "no group is around")
-        before, hidden = self.tiles, self.scope.pop(TILE, None)
+        before, hidden = self.tiles, self.scope.pop(ir.TILE, None)
         self.tiles = (*before, node)
-        with self.inner(Var(TILE, INT)):
+        with self.inner(Var(ir.TILE, INT)):
             self.block(node.body)
         self.tiles = before
         if hidden is not None:
-            self.scope[TILE] = hidden
+            self.scope[ir.TILE] = hidden
 
     def lanes(
         self, node: Lanes | Fill | UpdateLanes | Compare | StoreLanes | Total | Stretch

@@ -165,8 +165,7 @@ class Statements:
 
     def _clear(self, node: Clear) -> None:
         context, name = self.context, self.context.variable(node.var)
-        private = context.kernel is not None and node.var.name in context.kernel.private
-        if private or context.looked_up is not None:
+        if node.var.name in (context.pointers or ()) or context.looked_up is not None:
             self.device.write(self, node)
         elif node.if_allocated:
             self.writer.line(f"if ({name}.defined()) {name}.zero_();")

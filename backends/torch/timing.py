@@ -102,7 +102,7 @@ def timed(
 ) -> Iterator[Unit]:
     """:meth:`Probes.timed` where the program is to measure itself, else nothing. Inside kernels
     and serial loops neither: they are timed as a whole."""
-    if probes is None or context.kernel is not None or context.looked_up is not None:
+    if probes is None or context.pointers is not None or context.looked_up is not None:
         yield Unit()
         return
     with probes.timed(context, writer, block, private, title) as unit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 from typing import get_args
 
 from loma import errors
@@ -70,7 +69,7 @@ def _element(scope: Scope, kind: ReduceKind, generator: ast.GeneratorExp) -> Exp
         conditions = [ex.condition(scope, test, "if") for test in tests]
         with scope.guard():
             value = ex.scalar(scope, generator.elt)
-    condition = functools.reduce(lambda a, c: b.binary("and", a, c), conditions)
+    condition = b.every(conditions)
     number = OF_NOTHING[kind]
     nothing = IntConst(number) if value.type == INT else b.flt(number)
     return b.select(condition, value, nothing, value.span)

@@ -149,6 +149,16 @@ def binary(op: str, left: Expr, right: Expr, span: Span = NOWHERE) -> Expr:
     return Binary(cast(BinaryOp, op), left, right, result, span)
 
 
+def every(conditions: Sequence[Expr]) -> Expr:
+    """Whether all of them hold, of which there is one at least."""
+    return functools.reduce(lambda a, c: binary("and", a, c), conditions)
+
+
+def some(conditions: Sequence[Expr]) -> Expr:
+    """Whether one of them holds, of which there is one at least."""
+    return functools.reduce(lambda a, c: binary("or", a, c), conditions)
+
+
 def select(cond: Expr, then: Expr, other: Expr, span: Span = NOWHERE) -> Expr:
     """``then if cond else other`` on scalars."""
     cond, then, other = as_scalar(cond), as_scalar(then), as_scalar(other)

@@ -326,6 +326,14 @@ def print_param(param: Param) -> str:
     return f"{param.name} : {param.mode}[{print_type(param.type)}]"
 
 
+def print_head(function: Function) -> list[str]:
+    """The lines of a function's definition before its statements."""
+    lines = print_function(replace(function, body=())).split("\n")
+    while lines and lines[-1].strip() in ("", "pass"):
+        lines.pop()
+    return lines
+
+
 def print_function(function: Function, module: Module | None = None) -> str:
     """The definition of a function, no line end after it. Functions of the ``module`` hide the
     language's own of the same names, which have a prefix then."""
