@@ -164,7 +164,7 @@ class Nest(ABC):
         found = self._load(read, access)
         tests = [
             builtin(TESTED, self.value(s.expr), s.size, IntConst(self._number_of(access, s)))
-            for s in access.loose
+            for s in access.subscripts
             if mark_of(s.expr) == marks.CHECKED
         ]
         return _read_if(tests, found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loma.backends.schedule.marks import CHECKED, HELD
+from loma.core import sizes
 from loma.core.bounds import facts, stays_inside
 from loma.core.ir import INT, Axis, Builtin, Expr, Index, Reduce, TensorType, Var, ZeroPad
 from loma.core.walk import map_children, map_guarded
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr:
     """An index statement's value or target with its subscripts marked; ``axes`` are the
     statement's."""
+
+    certain = _certain(root, axes)
 
     def visit(expr: Expr, guards: tuple[Expr, ...], scope: tuple[Axis, ...]) -> Expr:
         match expr:
@@ -34,8 +37,10 @@ def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr
                 if guards and isinstance(base, Var):
                     dims = context.dims(base)
                     inner = tuple(
-                        _mark(s, dim, axes, scope, guards, context)
-                        for s, dim in zip(inner, dims, strict=True)
+                        s
+                        if (base, k, s) in certain
+                        else _mark(s, dim, axes, scope, guards, context)
+                        for k, (s, dim) in enumerate(zip(inner, dims, strict=True))
                     )
                 return Index(base, inner, expr.type, expr.span)
             case _:
@@ -47,6 +52,23 @@ def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr
                 )
 
     return visit(root, (), axes)
+
+
+def _certain(root: Expr, axes: tuple[Axis, ...]) -> set[tuple[Expr, int, Expr]]:
+    """The tensor, dimension and subscript of what is read at every point of the axes: the check of
+    its range covers reads under a condition."""
+    found: set[tuple[Expr, int, Expr]] = set()
+
+    def visit(expr: Expr, guard: Expr | None = None) -> Expr:
+        if guard is not None or isinstance(expr, Reduce | ZeroPad):
+            return expr
+        if isinstance(expr, Index):
+            places = enumerate(expr.subscripts)
+            found.update((expr.base, k, s) for k, s in places if sizes.affine(s, axes))
+        return map_guarded(expr, visit)
+
+    visit(root)
+    return found
 
 
 def _mark(

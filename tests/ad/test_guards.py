@@ -91,12 +91,18 @@ def product(z : In[Tensor[N, K]], x : In[Tensor[J, M]]) -> Tensor[N, M]:
     w : Tensor[N, M] = matmul(z, x)
     return w
 
+def third(x : In[Tensor[N, M]]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = x[i, 2] if x[i, 0] > 0.0 else 0.0
+    return y
+
 d_far = rev_diff(far)
 d_beyond = rev_diff(beyond)
 d_beside = rev_diff(beside)
 d_shifted = rev_diff(shifted)
 d_operators = rev_diff(operators)
 d_product = rev_diff(product)
+d_third = rev_diff(third)
 """
 X = torch.ones(3, dtype=D)
 PADDING = "; wrap the read in zero_pad(...) if zero is meant"
@@ -133,6 +139,15 @@ ERRORS: dict[str, tuple[tuple[Any, ...], str]] = {
         (torch.ones(3, 4, dtype=D), torch.ones(5, 6, dtype=D)),
         "product: line 25: in 'matmul(z, x)': mat1 and mat2 shapes cannot be multiplied (3x4 and "
         "5x6)",
+    ),
+    # The same column for all rows, which only some of them read.
+    "third": (
+        (torch.ones(3, 2, dtype=D),),
+        "third: line 30: subscript '2' of 'x' is 2, outside dimension 1 of size 2",
+    ),
+    "d_third": (
+        (torch.ones(3, 2, dtype=D), X),
+        "third: line 30, backward: subscript '2' of 'x' is 2, outside dimension 1 of size 2",
     ),
     "d_product": (
         (torch.ones(3, 4, dtype=D), torch.ones(5, 6, dtype=D), torch.ones(3, 6, dtype=D)),
