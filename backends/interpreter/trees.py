@@ -29,6 +29,7 @@ from loma.backends.schedule.ir import (
     Variable, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.printer import head
+from loma.backends.schedule.walk import nodes
 from loma.core.ir import INT, POSITIONS, Builtin, Element, Expr, Index, Var
 from loma.errors.spans import Span
 
@@ -75,6 +76,11 @@ class _Run:
                     self.host.env[total.name] = sum(sums, self.host.env[total.name])
             case InPlace():
                 self.block(tree.body)
+                for node in nodes(tree.body):  # scalars around the loops
+                    if isinstance(node, Store) and isinstance(node.place, Var):
+                        name = node.place.name
+                        if name in self.host.env:
+                            self.host.env[name] = self.env[name]
             case _:
                 assert_never(tree)
         if self.failed is not None:

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from loma.backends.kernels.ir import Kernel
 from loma.backends.kernels.sharing import mentions
-from loma.backends.openmp.index_statements import COUNTER, chunks
 from loma.backends.openmp.reductions import StatementNest
+from loma.backends.schedule import rewrites
 from loma.backends.schedule.access import steps, without_no_diff
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.elementwise import is_elementwise
-from loma.backends.schedule.ir import Kind, Node, Parallel, Store, Variable, dtype_of
-from loma.core.ir import FLOAT, INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, Var
+from loma.backends.schedule.ir import InPlace, Kind, Parallel, Store
+from loma.core.ir import INT, Axis, Expr, Index, IndexAssign, IntConst, Stmt, Var
 from loma.core.walk import blocks, substitute, walk
 
 
@@ -81,37 +81,6 @@ def _base(stmt: IndexAssign) -> Var:
     return stmt.target.base
 
 
-class _Loop(StatementNest):
-    """The expressions of the statements; ``scalars``: variables that stand for private tensors."""
-
-    def __init__(self, context: FunctionContext, axis: Axis, scalars: frozenset[str]) -> None:
-        super().__init__(context, (axis,))
-        self.scalars = {name: self.fresh(name, FLOAT) for name in sorted(scalars)}
-        self.declared: set[str] = set()
-
-    def value(self, expr: Expr) -> Expr:
-        if (
-            isinstance(expr, Index)
-            and isinstance(expr.base, Var)
-            and expr.base.name in self.scalars
-        ):
-            return replace(self.scalars[expr.base.name], type=expr.type)
-        return super().value(expr)
-
-    def statement(self, stmt: IndexAssign) -> Node:
-        target, name = stmt.target, _base(stmt).name
-        assert isinstance(target, Index)
-        value = self.value(without_no_diff(stmt.value))
-        kind: Kind = "set" if stmt.op == "=" else "sum"
-        if name not in self.scalars:
-            return Store(self.place(target), kind, value)
-        variable = replace(self.scalars[name], type=target.type)
-        if name in self.declared:
-            return Store(variable, kind, value)
-        self.declared.add(name)
-        return Variable(variable, value, dtype_of(_base(stmt)))
-
-
 def loop(
     context: FunctionContext,
     run: tuple[IndexAssign, ...],
@@ -125,13 +94,20 @@ def loop(
         replace(_with_axis(stmt, axis), op="=") if k in blank else _with_axis(stmt, axis)
         for k, stmt in enumerate(run)
     )
-    nest = _Loop(context, axis, scalars)
+    nest = StatementNest(context, (axis,))
     bases = {_base(stmt).name: _base(stmt) for stmt in source}
     nest.writable |= bases.keys()
-    before, bounds, count = chunks(nest.value(axis.extent), context.machine.chunk)
-    make = lambda: [nest.statement(stmt) for stmt in source]  # noqa: E731
     no_pads = IntConst(0)
-    inside = nest.innermost(axis, no_pads, make, bounds, independent=True)
+    inside = nest.innermost(axis, no_pads, lambda: [_store(nest, s) for s in source], None, True)
+    tree = InPlace(tuple(inside), tuple(bases.values()))
+    for name in sorted(scalars):
+        tree = rewrites.stage(tree, rewrites.loops(tree)[0], bases[name], private=True)
+    tree = rewrites.split(tree, rewrites.loops(tree)[0], context.machine.chunk)
     work = IntConst(context.machine.chunk * sum(steps(stmt.value) for stmt in source))
-    writes = tuple(base for name, base in bases.items() if name not in scalars)
-    return Parallel(COUNTER, count, work, (*before, *inside), writes, source, (axis.name,))
+    return rewrites.bind(tree, rewrites.loops(tree)[0], work, source, (axis.name,))
+
+
+def _store(nest: StatementNest, stmt: IndexAssign) -> Store:
+    assert isinstance(stmt.target, Index)
+    kind: Kind = "set" if stmt.op == "=" else "sum"
+    return Store(nest.place(stmt.target), kind, nest.value(without_no_diff(stmt.value)))

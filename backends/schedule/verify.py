@@ -147,10 +147,15 @@ class _Verifier(Scope):
         reduced = None
         if isinstance(node.place, Var):
             found = self.scope.get(node.place.name)
-            if found is None or found.what not in ("variable", "accumulator"):
-                raise self.fail(f"'{node.place.name}' may not be written")
-            self.require(found.independent == self.independent, "independent iterations share it")
-            reduced = found.node.kind if isinstance(found.node, Accumulator) else None
+            if found is not None:
+                written = found.what in ("variable", "accumulator")
+                alone = found.independent == self.independent
+                reduced = found.node.kind if isinstance(found.node, Accumulator) else None
+            else:  # a scalar around loops that run where they stand
+                written = isinstance(self.tree, InPlace) and self.outside(node.place.name)
+                alone = self.independent == 0
+            self.require(written, f"'{node.place.name}' may not be written")
+            self.require(alone, "independent iterations share it")
             self.require(reduced in (None, node.kind), f"it takes '{reduced}'")
         else:
             self.write(node.place)

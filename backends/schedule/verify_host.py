@@ -161,7 +161,7 @@ class _Verifier:
             case Stream():
                 self.stream(node)
             case Parallel() | InPlace():
-                self.require(isinstance(node, InPlace) == self.serial, "loops on other threads")
+                self.require(isinstance(node, InPlace) or not self.serial, "loops on other threads")
                 verify_tree(node, self.knows)
                 for var in node.writes:
                     self.written(var.name)
