@@ -118,7 +118,7 @@ class _Run:
             ir.INSIDE: of_values(lambda subscript, size: int(0 <= subscript < size)),
             ir.TESTED: of_values(lambda *args: int(self.inside(*args))),
             ir.CLAMPED: of_values(lambda *args: args[0] if self.inside(*args) else 0),
-            ir.CEILING: of_values(lambda a, b: (_natural(a) + b - 1) // b),
+            ir.CEILING: of_values(lambda a, b: -(-a // b)),
             ir.QUOTIENT: of_values(lambda a, b: _natural(a) // b),
             ir.REMAINDER: of_values(lambda a, b: _natural(a) % b),
             ir.STEPS_OF: of_values(lambda steps, rest: max(steps // max(rest, 1), 1)),

@@ -34,7 +34,8 @@ IN_STRETCH = "@in_stretch"
 READ_IF = "@read_if"
 # The position that an accumulator of positions has found: (accumulator,)
 POSITION = "@position"
-# Of ints that are not negative: a / b rounded up, rounded down, and what is left
+# a / b rounded up, not positive for a negative a; of ints that are not negative: rounded down, and
+# what is left
 CEILING = "@ceiling"
 QUOTIENT = "@quotient"
 REMAINDER = "@remainder"
