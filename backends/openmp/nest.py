@@ -118,11 +118,12 @@ class Nest(ABC):
     def offset(self, access: Access, in_place: bool = False) -> Expr:
         """The place of an element, what does not change along the innermost loop kept before it.
 
-        ``in_place``: nothing may be moved, as the element is computed under a condition.
+        ``in_place``: nothing that may fail is moved, as the element is computed under a condition.
         """
         inner = self.frame.inner
         offset = self.terms(access.coefficients, access.rest, inner)
-        if inner is not None and not _is_simple(offset):
+        stays = in_place and may_throw(offset, self.context.module)
+        if inner is not None and not _is_simple(offset) and not stays:
             offset = self._keep("at", offset)
         parts = [] if offset == ZERO else [offset]
         if inner is not None and sizes.constant(access.coefficient(inner)) != 0:

@@ -263,6 +263,12 @@ def first_of_two_results(x : In[Tensor[N]]) -> Tensor[N]:
     y[i] = 0.5 * x[i]
     return y * s
 """, lambda x: 0.5 * x * x.sum(), ((4,),)),
+    Case("remainder_by_nothing", """
+def remainder_by_nothing(x : In[Tensor[N]], z : In[Tensor[N, M]], t : In[int]) -> Tensor[N]:
+    y : Tensor[N]
+    y[i] = z[i, t % M] if x[i] > 9.0 else x[i] * x[i]
+    return y
+""", lambda x, z, t: x * x + 0 * z.sum(), ((4,), (4, 0), 3)),
     Case("any_rank", """
 def any_rank(x : In[Tensor], y : In[Tensor]) -> Tensor:
     return x * y
