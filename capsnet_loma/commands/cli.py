@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,53 +11,43 @@ import click
 from click.core import ParameterSource
 
 from capsnet_loma.commands.cli_evaluate import evaluate_command, figures_command
-from capsnet_loma.commands.cli_train import BATCH, train_command
+from capsnet_loma.commands.cli_train import train_command
 from capsnet_loma.commands.console import Output
 from capsnet_loma.commands.guard import guarded
+from capsnet_loma.commands.options import BATCH, FOLDER, Option, json_option, together
 from loma.tools.cli_numbers import THREADS, Real
 
 RESULTS = Path("capsnet-loma-results")
 MAIN_BATCH, MAIN_SECONDS = 32, 14.0
 PROFILE_BATCH, PROFILE_SECONDS = 100, 40.0
 
-Option = Callable[[Callable[..., None]], Callable[..., None]]
-
 
 def _profile_options(batch: int, seconds: float) -> Option:
     """The options that the main job and ``profile`` share; they differ in the defaults."""
-    options = (
+    return together(
+        click.option("--batch", type=BATCH, default=batch, help="Images in a batch."),
         click.option(
-            "--batch", type=BATCH, default=batch, show_default=True,
-            help="Images in a batch.",
+            "--threads", type=THREADS, help="Threads of each version.  [default: all processors]"
         ),
         click.option(
-            "--threads", type=THREADS, default=None,
-            help="Threads of each version.  [default: all processors]",
-        ),
-        click.option(
-            "--seconds", type=Real(0, 24 * 3600), default=seconds, show_default=True,
+            "--seconds", type=Real(0, 24 * 3600), default=seconds,
             help="About how long each version is measured.",
         ),
         click.option(
-            "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+            "--device", type=click.Choice(["cpu", "cuda"]), default="cpu",
             help="Where the network runs.",
         ),
         click.option(
-            "--output", type=click.Path(file_okay=False, path_type=Path), default=RESULTS,
-            show_default=True, help="Folder for the picture and the JSON.",
+            "--output", type=FOLDER, default=RESULTS, help="Folder for the picture and the JSON."
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON only."),
+        json_option,
     )  # fmt: skip
 
-    def add(function: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            function = option(function)
-        return function
 
-    return add
-
-
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 @_profile_options(MAIN_BATCH, MAIN_SECONDS)
 @click.pass_context
 def main(context: click.Context, /, **options: Any) -> None:
@@ -84,9 +73,9 @@ def main(context: click.Context, /, **options: Any) -> None:
 )  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(["float64", "float32", "both"]), default="both",
-    show_default=True, help="Floating point type of the comparison.",
+    help="Floating point type of the comparison.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
+@json_option
 def compare_command(functions: tuple[str, ...], dtype: str, as_json: bool) -> None:
     """Compare loma's values and gradients with autograd of the PyTorch reference.
 

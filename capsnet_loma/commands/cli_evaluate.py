@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from capsnet_loma.commands.cli_train import BATCH, RUN
 from capsnet_loma.commands.console import Output
 from capsnet_loma.commands.guard import guarded
+from capsnet_loma.commands.options import BATCH, FOLDER, RUN, Option, json_option, together
 from loma.tools.cli_numbers import THREADS, Whole
 
 if TYPE_CHECKING:
@@ -20,47 +20,33 @@ if TYPE_CHECKING:
     from capsnet_loma.evaluation.model import Model
     from capsnet_loma.training.settings import Engine
 
-Command = Callable[..., None]
 
-
-def _network_options(engine: str | None) -> Callable[[Command], Command]:
+def _network_options(engine: str | None) -> Option:
     """What both commands ask about the network and the images; ``engine`` is the default."""
-    options = (
+    return together(
         click.option(
-            "--data", type=click.Path(path_type=Path), default=None, metavar="DIR",
+            "--data", type=click.Path(path_type=Path), metavar="DIR",
             help="Folder with the files of MNIST or Fashion-MNIST.  "
             "[default: what the network was trained with]",
         ),
         click.option(
             "--engine", type=click.Choice(["loma", "pytorch"]), default=engine,
-            show_default=engine is not None,
             help="What computes the network."
             + ("" if engine else "  [default: what it was trained on]"),
         ),
+        click.option("--threads", type=THREADS, help="Threads.  [default: all processors]"),
         click.option(
-            "--threads", type=THREADS, default=None,
-            help="Threads.  [default: all processors]",
+            "--batch", type=BATCH, default=100, help="Images that are computed at a time."
         ),
-        click.option(
-            "--batch", type=BATCH, default=100, show_default=True,
-            help="Images that are computed at a time.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON only."),
+        json_option,
     )  # fmt: skip
-
-    def add(function: Command) -> Command:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
 
 
 @click.command("evaluate", short_help="Accuracy and confusion matrix of a trained network.")
 @click.argument("checkpoint", type=click.Path(path_type=Path), default=RUN)
 @_network_options(engine=None)
 @click.option(
-    "--output", type=click.Path(file_okay=False, path_type=Path), default=None,
+    "--output", type=FOLDER,
     help="Folder for a picture of the confusion matrix, and the numbers as JSON.",
 )  # fmt: skip
 def evaluate_command(**options: Any) -> None:
@@ -80,7 +66,7 @@ def evaluate_command(**options: Any) -> None:
     help="Draw the perturbed capsules of this class only, larger. May be given several times.",
 )  # fmt: skip
 @click.option(
-    "--output", type=click.Path(file_okay=False, path_type=Path), default=None,
+    "--output", type=FOLDER,
     help="Folder for the pictures.  [default: 'figures' in the first RUN]",
 )  # fmt: skip
 def figures_command(**options: Any) -> None:

@@ -32,7 +32,15 @@ from loma.tools.cli_point import FILE, named_size, point_arguments, point_option
 
 STAGES = ("parsed", "adjoint", "optimised", "kernels", "schedule", "cpp", "c")
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+def _note_json(context: click.Context, _: click.Parameter, as_json: bool) -> bool:
+    context.meta["loma.json"] = as_json
+    return as_json
+
+
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_note_json, help="Print one JSON object."
+)
 
 
 # ------------------------------------------------------------------------------------ reporting
@@ -129,10 +137,6 @@ def _emit(record: dict[str, object]) -> None:
     click.echo(json.dumps({"ok": True, **record}))
 
 
-def _prepare(as_json: bool) -> None:
-    click.get_current_context().meta["loma.json"] = as_json
-
-
 def _version() -> str:
     try:
         return metadata.version("loma")
@@ -143,7 +147,10 @@ def _version() -> str:
 # ------------------------------------------------------------------------------------- commands
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 @click.version_option(_version(), prog_name="loma")
 def main() -> None:
     """Compiles .loma programs: tensor functions with generated derivatives.
@@ -161,7 +168,6 @@ def main() -> None:
 @_json_option
 def build(files: tuple[str, ...], as_json: bool) -> None:
     """Compile FILEs, several at once, and keep the result in the cache."""
-    _prepare(as_json)
     from loma import compiler
 
     programs = [_parse(file) for file in files]
@@ -206,7 +212,6 @@ def _signatures(program: Module) -> dict[str, str]:
     "--stage",
     type=click.Choice(STAGES),
     default="parsed",
-    show_default=True,
     help="What the compiler has after that stage: loma text, fused loops, all loops, C++, or C. "
     "Loops and C++ are those for any sizes; kernels for known sizes, made while a program runs, "
     "differ.",
@@ -215,7 +220,6 @@ def _signatures(program: Module) -> dict[str, str]:
     "--save",
     type=click.Choice(SAVES),
     default="auto",
-    show_default=True,
     help="What forward parts keep for backward parts, as in loma.compile.",
 )
 @click.option(
@@ -237,7 +241,6 @@ def show(
     """Print FILE, or one FUNCTION of it, as it stands after a stage."""
     from loma import pipeline
 
-    _prepare(as_json)
     program = _parse(file)
     _show_warnings([program], as_json)
     if saved:
@@ -284,16 +287,9 @@ def _show_saved(
     "--tolerance",
     type=Real(0, 1, min_open=True),
     default=1e-6,
-    show_default=True,
     help="Largest relative error.",
 )
-@click.option(
-    "--max-elements",
-    type=Whole(1, 10**9),
-    default=200,
-    show_default=True,
-    help="Elements per argument.",
-)
+@click.option("--max-elements", type=Whole(1, 10**9), default=200, help="Elements per argument.")
 @_json_option
 def check(
     file: str,
@@ -309,7 +305,6 @@ def check(
     what rev_diff and fwd_diff give. Sizes that neither --shapes nor --size gives are small and all
     different.
     """
-    _prepare(as_json)
     program = _parse(file)
     _show_warnings([program], as_json)
     arguments = point_arguments(_function(program, function), **point)
@@ -345,13 +340,10 @@ def check(
     "--explain", is_flag=True, help="Say what the time goes into, statement by statement."
 )
 @click.option("--backward", is_flag=True, help="Measure forward and backward under autograd.")
-@click.option(
-    "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True
-)
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32")
 @click.option(
     "--threads",
     type=THREADS,
-    default=None,
     help="Threads of a call.  [default: torch's, as a rule all processors]",
 )
 @_json_option
@@ -373,7 +365,6 @@ def bench(
     matrix product reach on this machine. What fits the caches may be faster than a copy.
     docs/performance.md reads such a table.
     """
-    _prepare(as_json)
     program = _parse(file)
     _show_warnings([program], as_json)
     arguments = point_arguments(_function(program, function), **point, complete=True)
@@ -405,7 +396,6 @@ def cache_info(as_json: bool) -> None:
     """Where the cache is, and how much is in it."""
     from loma import cache as store
 
-    _prepare(as_json)
     info = store.info()
     if as_json:
         _emit(info)
@@ -420,7 +410,6 @@ def cache_clear(as_json: bool) -> None:
     """Delete every compiled module."""
     from loma import cache as store
 
-    _prepare(as_json)
     removed = store.clear()
     if as_json:
         _emit({"removed": removed})
@@ -435,7 +424,6 @@ def tuning(clear: bool, as_json: bool) -> None:
     """Show which form of a convolution was measured to be fastest, for which sizes."""
     from loma.tools import tuning as store
 
-    _prepare(as_json)
     if clear:
         removed = store.clear()
         if as_json:
