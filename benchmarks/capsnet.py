@@ -23,7 +23,6 @@ from harness import main
 from capsnet_loma import network, reference
 from capsnet_loma.config import CapsNetConfig
 from capsnet_loma.profiling.profile import write_inputs
-from capsnet_loma.profiling.tensor_file import read_tensors
 
 NATIVE = "loma, C++ program"
 TINY = CapsNetConfig(
@@ -42,7 +41,7 @@ def prepared(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "inputs"
         write_inputs(path, config, batch)
-        tensors = read_tensors(path)
+        tensors = torch.load(path, weights_only=True)
     images, targets = tensors.pop("images"), tensors.pop("targets")
     net = twin.CapsNet(config)
     net.load_state_dict(tensors)

@@ -13,7 +13,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
 
-from capsnet_loma.profiling.profile import Measurement, Profile, processor
+from capsnet_loma.profiling.profile import Measurement, Profile
+from loma.tools.measure import machine
 
 TORCH_COLOR, LOMA_COLOR, NATIVE_COLOR = "#9aa5b1", "#e07a2f", "#b5481b"
 
@@ -53,7 +54,7 @@ def plot_profile(profile: Profile, path: Path) -> None:
         )
     figure.suptitle(
         f"CapsNet, forward and backward, batch {profile.batch}, "
-        f"{profile.threads} thread{'s' if profile.threads > 1 else ''} ({processor()})"
+        f"{profile.threads} thread{'s' if profile.threads > 1 else ''} ({machine().processor})"
     )
     figure.savefig(path, dpi=120)
     plt.close(figure)
