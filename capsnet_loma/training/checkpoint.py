@@ -142,7 +142,7 @@ def read(path: Path) -> Checkpoint:
         if not isinstance(content.get(name), kind):
             found = type(content[name]).__name__ if name in content else "nothing"
             raise _damaged(path, f"it has {found} for '{name}', expected is {kind.__name__}")
-    _check_kinds(path, "settings", content["settings"], Settings().to_dict())
+    _check_kinds(path, "settings", content["settings"], asdict(Settings()))
     _check_kinds(path, "config", content["config"], asdict(CapsNetConfig()))
     if content["engine"] not in ("loma", "pytorch"):
         raise _damaged(path, f"its engine is {content['engine']!r}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from loma.arithmetic import INT_BINARY
 from loma.core.distinct import unproved
 from loma.core.ir import (
     Binary, Expr, FloatType, Function, Index, IndexAssign, IntConst, IntType, Param, TensorType,
@@ -218,23 +219,11 @@ def _evaluate(function: Function, expr: Expr, env: Mapping[str, int]) -> int:
             return env[name]
         case Unary("-", operand):
             return -_evaluate(function, operand, env)
-        case Binary(op, left, right):
+        case Binary("+" | "-" | "*" | "/" | "//" | "%" as op, left, right):
             a, b = _evaluate(function, left, env), _evaluate(function, right, env)
             if INFIX[op].divides and b == 0:
                 raise SampleError(f"{function.name}: the sizes divide by zero in a dimension")
-            match op:
-                case "+":
-                    return a + b
-                case "-":
-                    return a - b
-                case "*":
-                    return a * b
-                case "//":
-                    return a // b
-                case "%":
-                    return a % b
-                case "/":
-                    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+            return int(INT_BINARY[op](a, b))
     raise SampleError(f"{function.name}: a dimension is more than int arithmetic: give all shapes")
 
 
