@@ -21,12 +21,16 @@ import click
 from rich.console import Console
 from rich.syntax import Syntax
 
+from loma import cache as store, pipeline
 from loma.core.ir import Function, Module, is_tensor_function
+from loma.core.names import module_names
 from loma.core.packing import shown_names
+from loma.core.printer import print_function
 from loma.core.saving import SAVES, Save
 from loma.errors import ToolchainError, UserError, UserWarning
 from loma.errors.excerpts import one_line
 from loma.errors.spans import line_in_file
+from loma.tools import tuning as choices
 from loma.tools.cli_numbers import THREADS, Real, Whole
 from loma.tools.cli_point import FILE, named_size, point_arguments, point_options
 
@@ -148,8 +152,7 @@ def _version() -> str:
 
 
 @click.group(
-    cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
 @click.version_option(_version(), prog_name="loma")
 def main() -> None:
@@ -195,12 +198,10 @@ def build(files: tuple[str, ...], as_json: bool) -> None:
 
 def _signatures(program: Module) -> dict[str, str]:
     """Name and signature of every function that Python can call."""
-    from loma.core.names import module_names
-
     own = module_names(program)
     return {
         function.name: _signature(function)
-        for function in _differentiated(program).functions
+        for function in pipeline.adjoint(program).functions
         if function.name in own
     }
 
@@ -239,8 +240,6 @@ def show(
     as_json: bool,
 ) -> None:
     """Print FILE, or one FUNCTION of it, as it stands after a stage."""
-    from loma import pipeline
-
     program = _parse(file)
     _show_warnings([program], as_json)
     if saved:
@@ -263,7 +262,6 @@ def show(
 def _show_saved(
     program: Module, function: str | None, save: Save, sizes: tuple[str, ...], as_json: bool
 ) -> None:
-    from loma import pipeline
     from loma.tools import kept
 
     if function is None:
@@ -284,20 +282,12 @@ def _show_saved(
 @main.command()
 @point_options
 @click.option(
-    "--tolerance",
-    type=Real(0, 1, min_open=True),
-    default=1e-6,
-    help="Largest relative error.",
+    "--tolerance", type=Real(0, 1, min_open=True), default=1e-6, help="Largest relative error."
 )
 @click.option("--max-elements", type=Whole(1, 10**9), default=200, help="Elements per argument.")
 @_json_option
 def check(
-    file: str,
-    function: str,
-    tolerance: float,
-    max_elements: int,
-    as_json: bool,
-    **point: Any,
+    file: str, function: str, tolerance: float, max_elements: int, as_json: bool, **point: Any
 ) -> None:
     """Check the gradients of FUNCTION against float64 differences at a random point.
 
@@ -394,8 +384,6 @@ def cache() -> None:
 @_json_option
 def cache_info(as_json: bool) -> None:
     """Where the cache is, and how much is in it."""
-    from loma import cache as store
-
     info = store.info()
     if as_json:
         _emit(info)
@@ -408,8 +396,6 @@ def cache_info(as_json: bool) -> None:
 @_json_option
 def cache_clear(as_json: bool) -> None:
     """Delete every compiled module."""
-    from loma import cache as store
-
     removed = store.clear()
     if as_json:
         _emit({"removed": removed})
@@ -422,52 +408,37 @@ def cache_clear(as_json: bool) -> None:
 @_json_option
 def tuning(clear: bool, as_json: bool) -> None:
     """Show which form of a convolution was measured to be fastest, for which sizes."""
-    from loma.tools import tuning as store
-
     if clear:
-        removed = store.clear()
+        removed = choices.clear()
         if as_json:
             _emit({"removed": removed})
         else:
             click.echo(f"removed {removed} choices")
         return
-    choices = store.choices()
+    found = choices.choices()
     if as_json:
-        records = [dataclasses.asdict(choice) for choice in choices]
+        records = [dataclasses.asdict(choice) for choice in found]
         _emit({"choices": [{**record, "path": str(record["path"])} for record in records]})
         return
-    for choice in choices:
+    for choice in found:
         click.echo(str(choice))
 
 
 # -------------------------------------------------------------------------------------- helpers
 
 
-def _read(file: str) -> str:
+def _parse(file: str) -> Module:
     try:
-        return Path(file).read_text(encoding="utf-8")
+        text = Path(file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise _Refused(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
-
-
-def _parse(file: str) -> Module:
-    from loma import pipeline
-
-    return pipeline.parsed(_read(file), file)
-
-
-def _differentiated(module: Module) -> Module:
-    from loma import pipeline
-
-    return pipeline.adjoint(module)
+    return pipeline.parsed(text, file)
 
 
 def _function(module: Module, name: str) -> Function:
     """The function to call, made by AD if the file asks for it; a usage error if there is none."""
-    from loma import pipeline
-
     if any(derivative.name == name for derivative in module.derivatives):
-        module = _differentiated(module)
+        module = pipeline.adjoint(module)
     try:
         function = pipeline.find(module, name)
     except ValueError as error:
@@ -483,8 +454,6 @@ def _function(module: Module, name: str) -> Function:
 
 def _signature(function: Function) -> str:
     """The function's head in loma, in one line."""
-    from loma.core.printer import print_function
-
     text = print_function(function)
     head = text[text.index("def ") :].partition(":\n")[0]
     return " ".join(head.split()).replace("( ", "(").replace(", )", ")")
