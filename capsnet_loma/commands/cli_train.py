@@ -8,7 +8,6 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -82,9 +81,7 @@ def _option(name: str) -> str:
 )
 @_setting("learning_rate", Real(0, LARGEST, min_open=True), "Learning rate of the first epoch.")
 @_setting(
-    "decay",
-    Real(0, 1, min_open=True),
-    "What the learning rate is multiplied by after each epoch.",
+    "decay", Real(0, 1, min_open=True), "What the learning rate is multiplied by after each epoch."
 )
 @_setting("momentum", Real(0, 1, max_open=True), "Of sgd.")
 @click.option("--nesterov", is_flag=True, help="Nesterov's momentum, of sgd.")
@@ -153,7 +150,7 @@ def train_command(context: click.Context, /, **options: Any) -> None:
         if own["nesterov"] and (own["optimiser"] != "sgd" or own["momentum"] == 0):
             raise click.UsageError("--nesterov needs --optimiser sgd and a --momentum above 0")
         _check_device(options["device"], own["engine"], options["resume"])
-    guarded(_train_job, settings=Settings(**own), given=given, **options)
+    _train_job(settings=Settings(**own), given=given, **options)
 
 
 def _check_device(device: str, engine: str, resume: bool) -> None:
@@ -177,6 +174,7 @@ def _check_device(device: str, engine: str, resume: bool) -> None:
         )
 
 
+@guarded
 def _train_job(
     settings: Settings,
     given: dict[str, Any],
@@ -200,7 +198,7 @@ def _train_job(
     run = Run(output)
     with contextlib.ExitStack() as stack:
         own = stack.enter_context(job(device))
-        out = Output(quiet=as_json or not own.is_main)
+        out = Output(quiet=as_json or not own.is_main, shows_progress=own.is_main)
         if own.is_main:
             stack.enter_context(run.held())
         source, found = own.from_main(lambda: _checkpoint(out, run)) if resume else (None, None)
@@ -220,15 +218,13 @@ def _train_job(
         settings = replace(settings, threads=torch.get_num_threads())
         all_kernels_at_once()
         trainer = _trainer(out, settings, data, own, found, source)
-        with _bar(out, own, "making the kernels", settings.engine == "loma") as update:
+        with out.progress("making the kernels", announce=settings.engine == "loma") as update:
             trainer.prepare(update)
         _say_start(out, trainer, source, found)
         rows: list[Row] = []
 
-        @contextlib.contextmanager
-        def progress(epoch: int) -> Iterator[Progress]:
-            with _bar(out, own, f"epoch {epoch} of {settings.epochs}", False) as update:
-                yield update
+        def progress(epoch: int) -> contextlib.AbstractContextManager[Progress]:
+            return out.progress(f"epoch {epoch} of {settings.epochs}", announce=False)
 
         with listening() as stop:
             if metrics is not None:
@@ -294,7 +290,7 @@ def _trainer(
         if settings.engine == "loma":
             from capsnet_loma import layers
 
-            with own.one_of_each_machine_first(), _bar(out, own, "compiling the layers") as update:
+            with own.one_of_each_machine_first(), out.progress("compiling the layers") as update:
                 layers.compile_layers(progress=update)
         trainer = Trainer(settings, config, data, own)
     except ValueError as error:  # sizes that do not fit each other
@@ -302,15 +298,6 @@ def _trainer(
     if found is not None:
         trainer.restore(found, source)
     return trainer
-
-
-@contextlib.contextmanager
-def _bar(out: Output, own: Job, title: str, announce: bool = True) -> Iterator[Progress]:
-    if not own.is_main:
-        yield lambda what, done, total: None
-        return
-    with out.progress(title, announce) as update:
-        yield update
 
 
 def _say_start(
