@@ -34,7 +34,7 @@
 namespace {
 
 using at::Tensor;
-using Tensors = std::vector<std::pair<std::string, Tensor>>;
+using Tensors = std::map<std::string, Tensor>;
 
 constexpr double kReconstructionWeight = 0.0005;  // section 4.1
 
@@ -49,21 +49,18 @@ Tensors read_tensors(const std::string& path) {
   const std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
   Tensors tensors;
   for (const auto& entry : torch::jit::pickle_load(bytes).toGenericDict())
-    tensors.emplace_back(entry.key().toStringRef(), entry.value().toTensor());
+    tensors.emplace(entry.key().toStringRef(), entry.value().toTensor());
   return tensors;
 }
 
 class CapsNet {
  public:
-  CapsNet(Tensors tensors, Options options) : options_(options) {
-    for (auto& [name, tensor] : tensors) {
-      if (name == "images") images_ = tensor;
-      else if (name == "targets") targets_ = tensor;
-      else {
-        parameters_.emplace_back(name, tensor.set_requires_grad(true));
-        by_name_[name] = tensor;
-      }
-    }
+  CapsNet(Tensors tensors, Options options)
+      : options_(options),
+        images_(tensors.extract("images").mapped()),
+        targets_(tensors.extract("targets").mapped()),
+        parameters_(std::move(tensors)) {
+    for (auto& [name, parameter] : parameters_) parameter.set_requires_grad(true);
   }
 
   // Forward, loss and backward; the gradients replace those of the iteration before.
@@ -96,12 +93,11 @@ class CapsNet {
     return margin.add(blurred, kReconstructionWeight);
   }
 
-  const Tensor& p(const char* name) const { return by_name_.at(name); }
+  const Tensor& p(const char* name) const { return parameters_.at(name); }
 
   Options options_;
   Tensor images_, targets_;
   Tensors parameters_;
-  std::map<std::string, Tensor> by_name_;
 };
 
 void say_result(const Tensor& loss, const CapsNet& net) {

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -178,11 +177,7 @@ class Process:
 
 
 def _environment(threads: int, preload: str | None) -> dict[str, str]:
-    environment = dict(os.environ)
-    environment["OMP_NUM_THREADS"] = str(threads)
-    root = str(Path(__file__).resolve().parent.parent)
-    paths: Sequence[str] = [root, environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     if preload is not None:
         paths = [preload, environment.get("LD_PRELOAD", "")]
         environment["LD_PRELOAD"] = " ".join(p for p in paths if p)
