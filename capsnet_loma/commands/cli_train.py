@@ -21,8 +21,14 @@ from capsnet_loma.commands.one_of_several import OneOfSeveral, said_once
 from capsnet_loma.commands.options import BATCH, FOLDER, RUN, Option
 from capsnet_loma.config import Softmax
 from capsnet_loma.training.settings import (
-    CHANGEABLE, NAMES, NETWORKS, Engine, Optimiser, Settings, resumed,
-)  # fmt: skip
+    CHANGEABLE,
+    NAMES,
+    NETWORKS,
+    Engine,
+    Optimiser,
+    Settings,
+    resumed,
+)
 from loma.tools.cli_numbers import SEED, THREADS, Real, Whole
 
 if TYPE_CHECKING:

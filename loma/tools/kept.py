@@ -86,10 +86,10 @@ def _size(tensor: TensorType, sizes: Mapping[str, int]) -> int | None:
     return bytes_
 
 
-def table(rows: list[Kept]) -> str:
-    """The rows as text, with the bytes of all that is saved below."""
+def table(rows: list[Kept]) -> list[str]:
+    """The rows as lines of text, with the bytes of all that is saved below."""
     if not rows:
-        return "The backward part needs no tensor but the adjoint of the result.\n"
+        return ["The backward part needs no tensor but the adjoint of the result."]
     width = max(len(row.name) for row in rows)
     lines = [
         f"{row.kind:<8}  {row.name:<{width}}  {_bytes(row.bytes):>16}  {row.type}" for row in rows
@@ -100,7 +100,7 @@ def table(rows: list[Kept]) -> str:
     else:
         total = sum(size for size in saved if size is not None)
         lines.append(f"saved beside arguments and results: {total:,} bytes")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _bytes(size: int | None) -> str:
