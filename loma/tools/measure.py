@@ -155,10 +155,6 @@ class PageFaults:
     def __sub__(self, earlier: PageFaults) -> PageFaults:
         return PageFaults(self.minor - earlier.minor, self.major - earlier.major)
 
-    @property
-    def total(self) -> int:
-        return self.minor + self.major
-
 
 def page_faults(process: int | str = "self") -> PageFaults:
     """The page faults of all threads of a process, by default this one."""

@@ -109,7 +109,7 @@ def test_page_faults_count_touched_pages() -> None:
         for page in range(pages):
             block[page * mmap.PAGESIZE] = 1
         faults = measure.page_faults() - before
-    if faults.total == 0:
+    if faults.minor + faults.major == 0:
         pytest.skip("this kernel does not count page faults")
     # Huge pages may make it one fault.
     assert faults.minor >= 1
@@ -164,8 +164,8 @@ def test_another_process_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         faults = measure.page_faults(p.pid) - before
         assert measure.peak_memory(p.pid) - peak > 2**24
         p.stdin.write(b"\n")
-    if counts.references is not None and faults.total:
-        assert 1 <= counts.references <= faults.total
+    if counts.references is not None and faults.minor:
+        assert 1 <= counts.references <= faults.minor + faults.major
 
 
 def test_measuring_imports_neither_torch_nor_numpy() -> None:
