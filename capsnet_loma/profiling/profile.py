@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from capsnet_loma.config import CapsNetConfig
 from capsnet_loma.profiling.processes import (
@@ -118,7 +119,7 @@ def profile(
     batch: int = 100,
     threads: int | None = None,
     seconds: float = 30.0,
-    progress: Progress | None = None,
+    progress: Progress = lambda what, done, total: None,
 ) -> Profile:
     """Measures all versions, each for about ``seconds`` seconds (slow ones take longer).
 
@@ -128,36 +129,35 @@ def profile(
     """
     config = config or CapsNetConfig()
     threads = threads or machine().cpus
-    say = progress or (lambda what, done, total: None)
     with tempfile.TemporaryDirectory(prefix="capsnet-loma-") as folder:
         inputs = Path(folder) / "inputs.tensors"
-        write_inputs(inputs, config, batch)
+        torch.save(make_inputs(config, batch), inputs)
         found = versions(inputs, config, threads)
         count = len(found) + (program is not None)
         with contextlib.ExitStack() as stack:
             processes = []
             for done, version in enumerate(found):
-                say(f"starting {version.label}", done, count)
+                progress(f"starting {version.label}", done, count)
                 processes.append(stack.enter_context(Process(version, threads)))
             if program is not None:
-                say("building the C++ program", len(found), count)
+                progress("building the C++ program", len(found), count)
                 native = native_version(inputs, config, threads, program())
                 processes.append(stack.enter_context(Process(native, threads)))
             check_agreement([(p.version.label, p.checksums) for p in processes])
-            samples = _measure(processes, seconds, say)
+            samples = _measure(processes, seconds, progress)
             peaks = [process.end() for process in processes]
     measurements = map(_measurement, processes, samples, peaks)
     return Profile(batch, threads, config, tuple(measurements))
 
 
-def write_inputs(path: Path, config: CapsNetConfig, batch: int) -> None:
+def make_inputs(config: CapsNetConfig, batch: int) -> dict[str, Tensor]:
     """Weights, images and targets: the same for every version and every run."""
     torch.manual_seed(SEED)
     net = CapsNet(config)
     images = torch.rand(batch, config.image_channels, config.image_size, config.image_size)
     labels = torch.randint(config.classes, (batch,))
     targets = torch.nn.functional.one_hot(labels, config.classes).float()
-    torch.save({**net.state_dict(), "images": images, "targets": targets}, path)
+    return {**net.state_dict(), "images": images, "targets": targets}
 
 
 def check_agreement(results: Sequence[tuple[str, Checksums]]) -> None:

@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from capsnet_loma.profiling import processes
 from capsnet_loma.profiling.cases import SMALL_NETWORK
 from capsnet_loma.profiling.plots import plot_profile
 from capsnet_loma.profiling.processes import Checksums, Process, ProfileError, Version
-from capsnet_loma.profiling.profile import check_agreement, plan, profile, write_inputs
+from capsnet_loma.profiling.profile import check_agreement, make_inputs, plan, profile
 
 
 @pytest.mark.parametrize("iteration_seconds", [1e-6, 0.01, 0.5, 2.0, 30.0])
@@ -46,7 +47,7 @@ def test_allocator_is_preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(processes, "allocators", lambda: {"jemalloc": "libm.so.6"})
     found = processes.versions(tmp_path / "inputs", SMALL_NETWORK, 1)
     assert [v.label for v in found] == ["PyTorch", "PyTorch + jemalloc", "loma from Python"]
-    write_inputs(tmp_path / "inputs", SMALL_NETWORK, 2)
+    torch.save(make_inputs(SMALL_NETWORK, 2), tmp_path / "inputs")
     program = (
         "import json, os\n"
         "print(json.dumps({'loss': 'libm' in os.environ['LD_PRELOAD'], 'gradients': {}}))"
@@ -81,7 +82,7 @@ def test_a_process_that_fails_is_named() -> None:
 
 
 def test_torch_worker_measures(tmp_path: Path) -> None:
-    write_inputs(tmp_path / "inputs", SMALL_NETWORK, 2)
+    torch.save(make_inputs(SMALL_NETWORK, 2), tmp_path / "inputs")
     (version, *_) = processes.versions(tmp_path / "inputs", SMALL_NETWORK, 1)
     with Process(version, 1) as process:
         sample = process.run(3)
