@@ -129,13 +129,14 @@ def bind_sizes(
         if not isinstance(param.type, TensorType) or param.type.dims is None:
             continue
         shape = given.shapes.get(param.name)
-        if shape is not None and len(shape) != len(param.type.dims):
+        if shape is None:
+            continue
+        if len(shape) != len(param.type.dims):
             raise SampleError(
                 f"{function.name}: '{param.name}' has {len(param.type.dims)} dimensions, "
                 f"but the given shape has {len(shape)}: {_joined(shape)}"
             )
-        for position, dim in enumerate(param.type.dims if shape is not None else ()):
-            assert shape is not None
+        for position, dim in enumerate(param.type.dims):
             parts = scaled_size(dim)
             if parts is None or parts[0] in ints:
                 continue
