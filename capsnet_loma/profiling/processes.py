@@ -126,24 +126,31 @@ class Process:
     def run(self, iterations: int) -> Sample:
         """Does that many iterations of forward and backward."""
         assert self._process.stdin is not None
-        faults = page_faults(self._process.pid)
-        with cache_counts(self._process.pid) as counts:
+        pid = self._running()
+        faults = page_faults(pid)
+        with cache_counts(pid) as counts:
             try:
                 self._process.stdin.write(f"run {iterations}\n")
                 self._process.stdin.flush()
             except BrokenPipeError:
                 self._fail()
             seconds = self._read()["seconds"]
-        faults = page_faults(self._process.pid) - faults
+        faults = page_faults(pid) - faults
         return Sample(
             iterations, seconds, faults.minor, faults.major, counts.references, counts.misses
         )
 
     def end(self) -> int:
         """Ends the process; its peak memory in bytes, since the first iteration."""
-        peak = peak_memory(self._process.pid)
+        peak = peak_memory(self._running())
         self.__exit__()
         return peak
+
+    def _running(self) -> int:
+        """The process's number. Raises ProfileError where it has ended."""
+        if self._process.poll() is not None:
+            self._fail()
+        return self._process.pid
 
     def _read(self) -> Any:
         assert self._process.stdout is not None

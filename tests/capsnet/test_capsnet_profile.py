@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,8 +75,6 @@ def test_another_result_is_refused() -> None:
 
 
 def test_a_process_that_fails_is_named() -> None:
-    import sys
-
     command = (sys.executable, "-c", "raise SystemExit('no weights here')")
     with pytest.raises(ProfileError, match="the process of broken ended with exit code 1") as e:
         Process(Version("broken", "broken", command), 1)
@@ -92,3 +92,12 @@ def test_torch_worker_measures(tmp_path: Path) -> None:
     assert sample.minor_faults >= 0
     assert (sample.cache_misses is None) == (sample.cache_references is None)
     assert peak > 50 * 2**20
+
+
+@pytest.mark.parametrize("ask", [lambda process: process.run(1), lambda process: process.end()])
+def test_a_process_that_ends_later_is_named(ask: Callable[[Process], object]) -> None:
+    code = 'print(\'{"loss": 0.5, "gradients": {}}\'); raise SystemExit(3)'
+    with Process(Version("broken", "broken", (sys.executable, "-c", code)), 1) as process:
+        process._process.wait(60)
+        with pytest.raises(ProfileError, match="the process of broken ended with exit code 3"):
+            ask(process)
