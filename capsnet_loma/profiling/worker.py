@@ -9,6 +9,7 @@ speaks the same lines.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import sys
 import time
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 from capsnet_loma.config import CapsNetConfig
 from loma import specialise
 
+TWINS = {"torch": "capsnet_loma.reference", "loma": "capsnet_loma.network"}
+
 
 def main(version: str, inputs: str, threads: str, config: str) -> None:
     torch.set_num_threads(int(threads))
@@ -27,23 +30,16 @@ def main(version: str, inputs: str, threads: str, config: str) -> None:
     images, targets = tensors.pop("images"), tensors.pop("targets")
     sizes = json.loads(config)
     sizes["decoder_hidden"] = tuple(sizes["decoder_hidden"])
-    if version == "torch":
-        from capsnet_loma.reference import CapsNet, capsule_loss
-    else:
-        from capsnet_loma.network import (  # type: ignore[assignment]
-            CapsNet,
-            capsule_loss,
-        )
-
-        # All kernels for these sizes are made before the first sample, none while it is taken.
-        specialise.THRESHOLDS = specialise.Thresholds(calls=1, total_ms=0.0)
-    net: nn.Module = CapsNet(CapsNetConfig(**sizes))
+    # All kernels for these sizes are made before the first sample, none while it is taken.
+    specialise.THRESHOLDS = specialise.Thresholds(calls=1, total_ms=0.0)
+    twin: Any = importlib.import_module(TWINS[version])
+    net: nn.Module = twin.CapsNet(CapsNetConfig(**sizes))
     net.load_state_dict(tensors)
     del tensors
 
     def iteration() -> Tensor:
         net.zero_grad(set_to_none=True)
-        loss = capsule_loss(images, targets, *net(images, targets))
+        loss: Tensor = twin.capsule_loss(images, targets, *net(images, targets))
         loss.backward()
         return loss
 
