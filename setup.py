@@ -93,6 +93,7 @@ setup(
         "rich>=13,<16",
         "matplotlib>=3.8,<4",
         "scikit-learn>=1.4,<2",
+        "scipy>=1.10,<2",
         "tensorboard>=2.14,<3",
     ],
     extras_require={

@@ -8,7 +8,6 @@ layouts are tried, and for inference freezing, which lets torch.compile rearrang
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,8 +21,7 @@ from harness import main
 
 from capsnet_loma import network, reference
 from capsnet_loma.config import CapsNetConfig
-from capsnet_loma.profiling.profile import write_inputs
-from capsnet_loma.profiling.tensor_file import read_tensors
+from capsnet_loma.profiling.profile import make_inputs
 
 NATIVE = "loma, C++ program"
 TINY = CapsNetConfig(
@@ -39,10 +37,7 @@ def prepared(
 
     With a ``layout`` network and images are in channels last.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "inputs"
-        write_inputs(path, config, batch)
-        tensors = read_tensors(path)
+    tensors = make_inputs(config, batch)
     images, targets = tensors.pop("images"), tensors.pop("targets")
     net = twin.CapsNet(config)
     net.load_state_dict(tensors)
@@ -116,7 +111,7 @@ def native(config: CapsNetConfig, batch: int, threads: int) -> Callable[[Path], 
         from capsnet_loma.profiling.processes import native_version
 
         inputs = folder / "inputs"
-        write_inputs(inputs, config, batch)
+        torch.save(make_inputs(config, batch), inputs)
         return native_version(inputs, config, threads, build(folder)).command
 
     return command

@@ -11,19 +11,8 @@ from typing import Any
 from torch import Tensor
 
 FOLDER = Path(__file__).resolve().parent
-NAMES = (
-    "convolution",
-    "primary",
-    "squash",
-    "digit_capsules",
-    "lengths",
-    "decoder",
-    "margin_loss",
-    "reconstruction_loss",
-)
 # Functions that stand in another file than that of their name.
 _FILES = {"predictions": "digit_capsules", "routing": "digit_capsules"}
-FUNCTIONS = (*NAMES, *_FILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +23,16 @@ class Layers:
     primary: Callable[..., Tensor]
     squash: Callable[..., Tensor]
     digit_capsules: Callable[..., Tensor]
-    predictions: Callable[..., Tensor]
-    routing: Callable[..., Tensor]
     lengths: Callable[..., Tensor]
     decoder: Callable[..., Tensor]
     margin_loss: Callable[..., Tensor]
     reconstruction_loss: Callable[..., Tensor]
+    predictions: Callable[..., Tensor]
+    routing: Callable[..., Tensor]
 
+
+FUNCTIONS = tuple(field.name for field in fields(Layers))
+NAMES = tuple(name for name in FUNCTIONS if name not in _FILES)  # of the files
 
 _modules: dict[str, Any] = {}
 _layers: Layers | None = None
@@ -69,9 +61,7 @@ def _make_layers() -> None:
     global _layers
     if _layers is None:
         compile_layers()
-        _layers = Layers(
-            **{item.name: getattr(module(file_of(item.name)), item.name) for item in fields(Layers)}
-        )
+        _layers = Layers(**{name: getattr(module(file_of(name)), name) for name in FUNCTIONS})
 
 
 # What torch.compiler.assume_constant_result does, which would import the whole of torch.compile: 70

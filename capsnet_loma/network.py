@@ -37,17 +37,7 @@ class CapsNet(CapsNetParameters):
             mask = longest(f.lengths(capsules))
         else:
             mask = targets_one_hot.to(capsules.dtype)
-        reconstruction = f.decoder(
-            capsules,
-            mask,
-            self.fc1.weight,
-            self.fc1.bias,
-            self.fc2.weight,
-            self.fc2.bias,
-            self.fc3.weight,
-            self.fc3.bias,
-        )
-        return capsules, reconstruction
+        return capsules, f.decoder(capsules, mask, *self.decoder_weights)
 
 
 def capsule_loss(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from capsnet_loma.config import CapsNetConfig
 
@@ -23,3 +23,9 @@ class CapsNetParameters(nn.Module):
         self.fc1 = nn.Linear(c.classes * c.digit_dim, c.decoder_hidden[0])
         self.fc2 = nn.Linear(c.decoder_hidden[0], c.decoder_hidden[1])
         self.fc3 = nn.Linear(c.decoder_hidden[1], c.image_elements)
+
+    @property
+    def decoder_weights(self) -> tuple[Tensor, ...]:
+        """Weight and bias of each of the decoder's layers."""
+        layers = (self.fc1, self.fc2, self.fc3)
+        return tuple(part for layer in layers for part in (layer.weight, layer.bias))

@@ -114,9 +114,7 @@ class CapsNet(CapsNetParameters):
         predicted = predictions(self.digit_weight, squash(inputs))
         capsules = routing(predicted, c.routing_iterations, c.over_inputs)
         mask = longest(lengths(capsules)) if targets_one_hot is None else targets_one_hot
-        masked = (capsules * mask.unsqueeze(-1)).flatten(1)
-        hidden = F.relu(self.fc2(F.relu(self.fc1(masked))))
-        return capsules, torch.sigmoid(self.fc3(hidden))
+        return capsules, decoder(capsules, mask, *self.decoder_weights)
 
 
 def longest(lengths: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,53 +11,43 @@ import click
 from click.core import ParameterSource
 
 from capsnet_loma.commands.cli_evaluate import evaluate_command, figures_command
-from capsnet_loma.commands.cli_train import BATCH, train_command
+from capsnet_loma.commands.cli_train import train_command
 from capsnet_loma.commands.console import Output
 from capsnet_loma.commands.guard import guarded
+from capsnet_loma.commands.options import BATCH, FOLDER, Option, json_option, together
 from loma.tools.cli_numbers import THREADS, Real
 
 RESULTS = Path("capsnet-loma-results")
 MAIN_BATCH, MAIN_SECONDS = 32, 14.0
 PROFILE_BATCH, PROFILE_SECONDS = 100, 40.0
 
-Option = Callable[[Callable[..., None]], Callable[..., None]]
-
 
 def _profile_options(batch: int, seconds: float) -> Option:
     """The options that the main job and ``profile`` share; they differ in the defaults."""
-    options = (
+    return together(
+        click.option("--batch", type=BATCH, default=batch, help="Images in a batch."),
         click.option(
-            "--batch", type=BATCH, default=batch, show_default=True,
-            help="Images in a batch.",
+            "--threads", type=THREADS, help="Threads of each version.  [default: all processors]"
         ),
         click.option(
-            "--threads", type=THREADS, default=None,
-            help="Threads of each version.  [default: all processors]",
-        ),
-        click.option(
-            "--seconds", type=Real(0, 24 * 3600), default=seconds, show_default=True,
+            "--seconds", type=Real(0, 24 * 3600), default=seconds,
             help="About how long each version is measured.",
         ),
         click.option(
-            "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+            "--device", type=click.Choice(["cpu", "cuda"]), default="cpu",
             help="Where the network runs.",
         ),
         click.option(
-            "--output", type=click.Path(file_okay=False, path_type=Path), default=RESULTS,
-            show_default=True, help="Folder for the picture and the JSON.",
+            "--output", type=FOLDER, default=RESULTS, help="Folder for the picture and the JSON."
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON only."),
+        json_option,
     )  # fmt: skip
 
-    def add(function: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            function = option(function)
-        return function
 
-    return add
-
-
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 @_profile_options(MAIN_BATCH, MAIN_SECONDS)
 @click.pass_context
 def main(context: click.Context, /, **options: Any) -> None:
@@ -69,7 +58,7 @@ def main(context: click.Context, /, **options: Any) -> None:
     code is 1 when a gradient is wrong.
     """
     if context.invoked_subcommand is None:
-        guarded(_main_job, **options)
+        _main_job(**options)
         return
     for name in options:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -84,28 +73,51 @@ def main(context: click.Context, /, **options: Any) -> None:
 )  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(["float64", "float32", "both"]), default="both",
-    show_default=True, help="Floating point type of the comparison.",
+    help="Floating point type of the comparison.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
-def compare_command(functions: tuple[str, ...], dtype: str, as_json: bool) -> None:
+@json_option
+@guarded
+def compare_command(functions: tuple[str, ...], dtype: str, as_json: bool) -> int:
     """Compare loma's values and gradients with autograd of the PyTorch reference.
 
     Every layer and the whole network with its loss, at several shapes and hard points. The exit
     code is 1 when an error is beyond the tolerance (relative, of the tensor's largest element:
     1e-9 in float64, 1e-4 in float32).
     """
-    guarded(_compare_job, functions=functions, dtype=dtype, as_json=as_json)
+    from capsnet_loma.layers import FUNCTIONS
+
+    for name in functions:
+        if name not in (*FUNCTIONS, "network"):
+            known = ", ".join((*FUNCTIONS, "network"))
+            raise click.UsageError(f"--function {name}: there is no such layer; there are {known}")
+    out = Output(quiet=as_json)
+    _compile(out, functions)
+    report = _compare(out, functions, dtype)
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=2))
+    return 0 if report.ok else 1
 
 
 @main.command("profile", short_help="Time, page faults and memory beside PyTorch.")
 @_profile_options(PROFILE_BATCH, PROFILE_SECONDS)
-def profile_command(**options: Any) -> None:
+@guarded
+def profile_command(
+    batch: int, threads: int | None, seconds: float, device: str, output: Path, as_json: bool
+) -> int:
     """Measure plain PyTorch, loma from Python, and loma in a C++ program without Python.
 
     Time per iteration of forward and backward, page faults, peak memory and cache misses. PyTorch
     is measured with jemalloc and tcmalloc too, where they are installed.
     """
-    guarded(_profile_job, **options)
+    _check_device(device)
+    out = Output(quiet=as_json)
+    _compile(out)
+    profile, files = _profile(out, batch, threads, seconds, output)
+    if as_json:
+        click.echo(json.dumps(profile.to_json(), indent=2))
+    else:
+        out.files(files)
+    return 0
 
 
 main.add_command(train_command)
@@ -113,16 +125,9 @@ main.add_command(evaluate_command)
 main.add_command(figures_command)
 
 
-# ------------------------------------------------------------------------------------------ jobs
-
-
+@guarded
 def _main_job(
-    batch: int,
-    threads: int | None,
-    seconds: float,
-    device: str,
-    output: Path,
-    as_json: bool,
+    batch: int, threads: int | None, seconds: float, device: str, output: Path, as_json: bool
 ) -> int:
     _check_device(device)
     out = Output(quiet=as_json)
@@ -146,40 +151,6 @@ def _main_job(
     return 0 if report.ok else 1
 
 
-def _compare_job(functions: tuple[str, ...], dtype: str, as_json: bool) -> int:
-    from capsnet_loma.layers import FUNCTIONS
-
-    for name in functions:
-        if name not in (*FUNCTIONS, "network"):
-            known = ", ".join((*FUNCTIONS, "network"))
-            raise click.UsageError(f"--function {name}: there is no such layer; there are {known}")
-    out = Output(quiet=as_json)
-    _compile(out, functions)
-    report = _compare(out, functions, dtype)
-    if as_json:
-        click.echo(json.dumps(report.to_json(), indent=2))
-    return 0 if report.ok else 1
-
-
-def _profile_job(
-    batch: int,
-    threads: int | None,
-    seconds: float,
-    device: str,
-    output: Path,
-    as_json: bool,
-) -> int:
-    _check_device(device)
-    out = Output(quiet=as_json)
-    _compile(out)
-    profile, files = _profile(out, batch, threads, seconds, output)
-    if as_json:
-        click.echo(json.dumps(profile.to_json(), indent=2))
-    else:
-        out.files(files)
-    return 0
-
-
 # ----------------------------------------------------------------------------------------- steps
 
 
@@ -201,13 +172,12 @@ def _compile(out: Output, functions: tuple[str, ...] = ()) -> float:
 def _compare(out: Output, functions: tuple[str, ...], dtype: str) -> Any:
     import torch
 
-    from capsnet_loma.profiling.compare import compare
+    from capsnet_loma.profiling.compare import ALL, compare
     from capsnet_loma.profiling.tables import show_comparison
 
     dtypes = (torch.float64, torch.float32) if dtype == "both" else (getattr(torch, dtype),)
-    layers = [name for name in functions if name != "network"] if functions else None
     with out.progress("comparing with PyTorch's autograd") as update:
-        report = compare(dtypes, update, layers, network=not functions or "network" in functions)
+        report = compare(dtypes, update, functions or ALL)
     show_comparison(out, report)
     return report
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from capsnet_loma.commands.cli_train import BATCH, RUN
 from capsnet_loma.commands.console import Output
 from capsnet_loma.commands.guard import guarded
+from capsnet_loma.commands.options import BATCH, FOLDER, RUN, Option, json_option, together
 from loma.tools.cli_numbers import THREADS, Whole
 
 if TYPE_CHECKING:
@@ -20,85 +20,37 @@ if TYPE_CHECKING:
     from capsnet_loma.evaluation.model import Model
     from capsnet_loma.training.settings import Engine
 
-Command = Callable[..., None]
 
-
-def _network_options(engine: str | None) -> Callable[[Command], Command]:
+def _network_options(engine: str | None) -> Option:
     """What both commands ask about the network and the images; ``engine`` is the default."""
-    options = (
+    return together(
         click.option(
-            "--data", type=click.Path(path_type=Path), default=None, metavar="DIR",
+            "--data", type=click.Path(path_type=Path), metavar="DIR",
             help="Folder with the files of MNIST or Fashion-MNIST.  "
             "[default: what the network was trained with]",
         ),
         click.option(
             "--engine", type=click.Choice(["loma", "pytorch"]), default=engine,
-            show_default=engine is not None,
             help="What computes the network."
             + ("" if engine else "  [default: what it was trained on]"),
         ),
+        click.option("--threads", type=THREADS, help="Threads.  [default: all processors]"),
         click.option(
-            "--threads", type=THREADS, default=None,
-            help="Threads.  [default: all processors]",
+            "--batch", type=BATCH, default=100, help="Images that are computed at a time."
         ),
-        click.option(
-            "--batch", type=BATCH, default=100, show_default=True,
-            help="Images that are computed at a time.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON only."),
+        json_option,
     )  # fmt: skip
-
-    def add(function: Command) -> Command:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
 
 
 @click.command("evaluate", short_help="Accuracy and confusion matrix of a trained network.")
 @click.argument("checkpoint", type=click.Path(path_type=Path), default=RUN)
 @_network_options(engine=None)
 @click.option(
-    "--output", type=click.Path(file_okay=False, path_type=Path), default=None,
+    "--output", type=FOLDER,
     help="Folder for a picture of the confusion matrix, and the numbers as JSON.",
 )  # fmt: skip
-def evaluate_command(**options: Any) -> None:
-    """Test a trained network: accuracy, loss, what was taken for what.
-
-    CHECKPOINT is a file that `capsnet-loma train` wrote, or the folder of a run, whose best
-    checkpoint is then taken; by default the folder that `train` writes to by default.
-    """
-    guarded(_evaluate_job, **options)
-
-
-@click.command("figures", short_help="Pictures of training, reconstructions and capsules.")
-@click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN]...")
-@_network_options(engine="loma")
-@click.option(
-    "--digit", "digits", type=Whole(0, 2**31 - 1), multiple=True, metavar="CLASS",
-    help="Draw the perturbed capsules of this class only, larger. May be given several times.",
-)  # fmt: skip
-@click.option(
-    "--output", type=click.Path(file_okay=False, path_type=Path), default=None,
-    help="Folder for the pictures.  [default: 'figures' in the first RUN]",
-)  # fmt: skip
-def figures_command(**options: Any) -> None:
-    """Draw curves, reconstructions, perturbed capsules and the confusion matrix.
-
-    RUN is the folder of a run of `capsnet-loma train`. The curves of several runs go into one
-    picture, to compare them; everything else is about the best checkpoint of the first.
-
-    The perturbed capsules are figure 4 of the paper: each value of a digit's capsule is changed by
-    -0.25 to 0.25 in steps of 0.05, and decoded.
-    """
-    guarded(_figures_job, **options)
-
-
-# ------------------------------------------------------------------------------------------ jobs
-
-
-def _evaluate_job(
+@guarded
+def evaluate_command(
     checkpoint: Path,
     data: Path | None,
     engine: Engine | None,
@@ -107,6 +59,11 @@ def _evaluate_job(
     output: Path | None,
     as_json: bool,
 ) -> int:
+    """Test a trained network: accuracy, loss, what was taken for what.
+
+    CHECKPOINT is a file that `capsnet-loma train` wrote, or the folder of a run, whose best
+    checkpoint is then taken; by default the folder that `train` writes to by default.
+    """
     out = Output(quiet=as_json)
     _use_threads(threads)
     model, file, images, same = _open(out, checkpoint, engine, data)
@@ -121,20 +78,34 @@ def _evaluate_job(
         numbers.write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
         files = [picture, numbers]
     if as_json:
-        report: dict[str, Any] = {
+        report = {
             "checkpoint": str(file),
             "data": images.name,
             "engine": model.engine,
+            "trained_with_this_data": same,
+            **result.to_json(),
+            "files": [str(file) for file in files],
         }
-        report |= {"trained_with_this_data": same}
-        _print_json({**report, **result.to_json(), "files": [str(f) for f in files]})
+        click.echo(json.dumps(report, indent=2))
     else:
         _show(out, result, f"{images.name}, {file}, computed by {model.engine}")
         out.files(files)
     return 0
 
 
-def _figures_job(
+@click.command("figures", short_help="Pictures of training, reconstructions and capsules.")
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN]...")
+@_network_options(engine="loma")
+@click.option(
+    "--digit", "digits", type=Whole(0, 2**31 - 1), multiple=True, metavar="CLASS",
+    help="Draw the perturbed capsules of this class only, larger. May be given several times.",
+)  # fmt: skip
+@click.option(
+    "--output", type=FOLDER,
+    help="Folder for the pictures.  [default: 'figures' in the first RUN]",
+)  # fmt: skip
+@guarded
+def figures_command(
     runs: tuple[Path, ...],
     data: Path | None,
     engine: Engine,
@@ -144,6 +115,14 @@ def _figures_job(
     output: Path | None,
     as_json: bool,
 ) -> int:
+    """Draw curves, reconstructions, perturbed capsules and the confusion matrix.
+
+    RUN is the folder of a run of `capsnet-loma train`. The curves of several runs go into one
+    picture, to compare them; everything else is about the best checkpoint of the first.
+
+    The perturbed capsules are figure 4 of the paper: each value of a digit's capsule is changed by
+    -0.25 to 0.25 in steps of 0.05, and decoded.
+    """
     from capsnet_loma.evaluation.confusion import confusion_figure
     from capsnet_loma.evaluation.curves import curves_figure, read_curves
     from capsnet_loma.evaluation.perturbations import perturbation_figure
@@ -182,7 +161,8 @@ def _figures_job(
             files.append(folder / f"{title}.png")
             save(figure, files[-1])
     if as_json:
-        _print_json({"accuracy": result.accuracy, "files": [str(file) for file in files]})
+        report = {"accuracy": result.accuracy, "files": [str(file) for file in files]}
+        click.echo(json.dumps(report, indent=2))
     else:
         out.line(f"{_right(result)}.")
         out.files(files)
@@ -257,7 +237,3 @@ def _right(result: Evaluation) -> str:
 
 def _percent(share: float | None) -> str:
     return "none" if share is None else f"{share:.1%}"
-
-
-def _print_json(content: Any) -> None:
-    click.echo(json.dumps(content, indent=2))

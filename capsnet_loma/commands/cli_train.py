@@ -8,10 +8,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from click.core import ParameterSource
@@ -19,7 +18,17 @@ from click.core import ParameterSource
 from capsnet_loma.commands.console import Output
 from capsnet_loma.commands.guard import guarded
 from capsnet_loma.commands.one_of_several import OneOfSeveral, said_once
-from capsnet_loma.training.settings import CHANGEABLE, NAMES, NETWORKS, Settings, resumed
+from capsnet_loma.commands.options import BATCH, FOLDER, RUN, Option
+from capsnet_loma.config import Softmax
+from capsnet_loma.training.settings import (
+    CHANGEABLE,
+    NAMES,
+    NETWORKS,
+    Engine,
+    Optimiser,
+    Settings,
+    resumed,
+)
 from loma.tools.cli_numbers import SEED, THREADS, Real, Whole
 
 if TYPE_CHECKING:
@@ -30,8 +39,6 @@ if TYPE_CHECKING:
     from capsnet_loma.training.metrics import Row
     from capsnet_loma.training.run import Run
 
-RUN = Path("capsnet-loma-training")
-BATCH = Whole(1, 1_000_000)
 LARGEST = 1e38  # what float32 holds; training says itself when it diverges
 DEFAULTS = Settings()
 _CPU_ONLY = (
@@ -44,118 +51,61 @@ OPTIONS = {
 }  # fmt: skip
 
 
+def _setting(name: str, kind: click.ParamType[Any], text: str, *aliases: str) -> Option:
+    """The option that sets a field of the settings, by default to the field's own default."""
+    default = getattr(DEFAULTS, name)
+    return click.option(_option(name), *aliases, name, type=kind, default=default, help=text)
+
+
+def _option(name: str) -> str:
+    return OPTIONS.get(name, f"--{name.replace('_', '-')}")
+
+
 @click.command(
     "train", cls=OneOfSeveral, short_help="Train the network, on loma or on plain PyTorch."
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    default=None,
     metavar="DIR",
     help="Folder with the files of MNIST or Fashion-MNIST.  [default: scikit-learn's digits]",
 )
-@click.option(
-    "--engine",
-    type=click.Choice(["loma", "pytorch"]),
-    default=DEFAULTS.engine,
-    show_default=True,
-    help="loma's network and optimisers, or their plain-PyTorch twins.",
+@_setting(
+    "engine",
+    click.Choice(get_args(Engine)),
+    "loma's network and optimisers, or their plain-PyTorch twins.",
 )
-@click.option(
-    "--network",
-    type=click.Choice(list(NETWORKS)),
-    default=DEFAULTS.network,
-    show_default=True,
-    help="Sizes: those of the paper, a quarter of its channels, or next to nothing.",
+@_setting(
+    "network",
+    click.Choice(list(NETWORKS)),
+    "Sizes: those of the paper, a quarter of its channels, or next to nothing.",
 )
-@click.option(
-    "--epochs",
-    type=Whole(1, 1_000_000),
-    default=DEFAULTS.epochs,
-    show_default=True,
-    help="How often every image is seen.",
+@_setting("epochs", Whole(1, 1_000_000), "How often every image is seen.")
+@_setting("batch", BATCH, "Images in a step, of all processes together.")
+@_setting(
+    "optimiser", click.Choice(get_args(Optimiser)), "How parameters are updated.", "--optimizer"
 )
-@click.option(
-    "--batch",
-    type=BATCH,
-    default=DEFAULTS.batch,
-    show_default=True,
-    help="Images in a step, of all processes together.",
+@_setting("learning_rate", Real(0, LARGEST, min_open=True), "Learning rate of the first epoch.")
+@_setting(
+    "decay", Real(0, 1, min_open=True), "What the learning rate is multiplied by after each epoch."
 )
-@click.option(
-    "--optimiser",
-    "--optimizer",
-    "optimiser",
-    type=click.Choice(["adam", "adamw", "sgd"]),
-    default=DEFAULTS.optimiser,
-    show_default=True,
-    help="How parameters are updated.",
-)
-@click.option(
-    "--lr",
-    "learning_rate",
-    type=Real(0, LARGEST, min_open=True),
-    default=DEFAULTS.learning_rate,
-    show_default=True,
-    help="Learning rate of the first epoch.",
-)
-@click.option(
-    "--decay",
-    type=Real(0, 1, min_open=True),
-    default=DEFAULTS.decay,
-    show_default=True,
-    help="What the learning rate is multiplied by after each epoch.",
-)
-@click.option(
-    "--momentum",
-    type=Real(0, 1, max_open=True),
-    default=DEFAULTS.momentum,
-    show_default=True,
-    help="Of sgd.",
-)
+@_setting("momentum", Real(0, 1, max_open=True), "Of sgd.")
 @click.option("--nesterov", is_flag=True, help="Nesterov's momentum, of sgd.")
-@click.option(
-    "--weight-decay",
-    type=Real(0, LARGEST),
-    default=DEFAULTS.weight_decay,
-    show_default=True,
-    help="Of the optimiser: L2, decoupled with adamw.",
+@_setting("weight_decay", Real(0, LARGEST), "Of the optimiser: L2, decoupled with adamw.")
+@_setting(
+    "shift", Whole(0, 1_000_000), "Images are shifted by up to so many pixels in each direction."
 )
-@click.option(
-    "--shift",
-    type=Whole(0, 1_000_000),
-    default=DEFAULTS.shift,
-    show_default=True,
-    help="Images are shifted by up to so many pixels in each direction.",
-)
-@click.option(
-    "--routing",
-    "routing_iterations",
-    type=Whole(1, 1000),
-    default=DEFAULTS.routing_iterations,
-    show_default=True,
-    help="Iterations of the routing.",
-)
-@click.option(
-    "--softmax",
+@_setting("routing_iterations", Whole(1, 1000), "Iterations of the routing.")
+@_setting(
     "routing_softmax",
-    type=click.Choice(["digits", "inputs"]),
-    default=DEFAULTS.routing_softmax,
-    show_default=True,
-    help="What the coupling of the routing is normalised over; in the paper digit capsules.",
+    click.Choice(get_args(Softmax)),
+    "What the coupling of the routing is normalised over; in the paper digit capsules.",
 )
-@click.option(
-    "--seed",
-    type=SEED,
-    default=DEFAULTS.seed,
-    show_default=True,
-    help="Of first weights, order and shifts of the images.",
-)
+@_setting("seed", SEED, "Of first weights, order and shifts of the images.")
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     default=RUN,
-    show_default=True,
     help="Folder of the run: checkpoints, metrics.csv, tensorboard.",
 )
 @click.option(
@@ -166,7 +116,6 @@ OPTIONS = {
     "--checkpoint-every",
     type=Whole(1, 10**9),
     default=100,
-    show_default=True,
     metavar="STEPS",
     help="Checkpoints inside an epoch; there is always one after it.",
 )
@@ -174,13 +123,11 @@ OPTIONS = {
     "--device",
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
-    show_default=True,
     help="Where the network runs; cuda with --engine pytorch.",
 )
 @click.option(
     "--threads",
     type=THREADS,
-    default=None,
     help="Threads of each process; as many as before with --resume, for other numbers round "
     "otherwise.  [default: all processors; OMP_NUM_THREADS]",
 )
@@ -209,7 +156,7 @@ def train_command(context: click.Context, /, **options: Any) -> None:
         if own["nesterov"] and (own["optimiser"] != "sgd" or own["momentum"] == 0):
             raise click.UsageError("--nesterov needs --optimiser sgd and a --momentum above 0")
         _check_device(options["device"], own["engine"], options["resume"])
-    guarded(_train_job, settings=Settings(**own), given=given, **options)
+    _train_job(settings=Settings(**own), given=given, **options)
 
 
 def _check_device(device: str, engine: str, resume: bool) -> None:
@@ -233,6 +180,7 @@ def _check_device(device: str, engine: str, resume: bool) -> None:
         )
 
 
+@guarded
 def _train_job(
     settings: Settings,
     given: dict[str, Any],
@@ -256,7 +204,7 @@ def _train_job(
     run = Run(output)
     with contextlib.ExitStack() as stack:
         own = stack.enter_context(job(device))
-        out = Output(quiet=as_json or not own.is_main)
+        out = Output(quiet=as_json or not own.is_main, shows_progress=own.is_main)
         if own.is_main:
             stack.enter_context(run.held())
         source, found = own.from_main(lambda: _checkpoint(out, run)) if resume else (None, None)
@@ -276,15 +224,13 @@ def _train_job(
         settings = replace(settings, threads=torch.get_num_threads())
         all_kernels_at_once()
         trainer = _trainer(out, settings, data, own, found, source)
-        with _bar(out, own, "making the kernels", settings.engine == "loma") as update:
+        with out.progress("making the kernels", announce=settings.engine == "loma") as update:
             trainer.prepare(update)
         _say_start(out, trainer, source, found)
         rows: list[Row] = []
 
-        @contextlib.contextmanager
-        def progress(epoch: int) -> Iterator[Progress]:
-            with _bar(out, own, f"epoch {epoch} of {settings.epochs}", False) as update:
-                yield update
+        def progress(epoch: int) -> contextlib.AbstractContextManager[Progress]:
+            return out.progress(f"epoch {epoch} of {settings.epochs}", announce=False)
 
         with listening() as stop:
             if metrics is not None:
@@ -324,9 +270,7 @@ def _continued(found: Checkpoint, given: dict[str, Any], run: Run) -> Settings:
     settings, fixed = resumed(found.settings, given)
     if fixed:
         changes = ", ".join(
-            f"{OPTIONS.get(name, '--' + name.replace('_', '-'))} was {found.settings[name]}, "
-            f"now {given[name]}"
-            for name in fixed
+            f"{_option(name)} was {found.settings[name]}, now {given[name]}" for name in fixed
         )
         allowed = ", ".join(f"--{name}" for name in CHANGEABLE)
         raise click.UsageError(
@@ -352,7 +296,7 @@ def _trainer(
         if settings.engine == "loma":
             from capsnet_loma import layers
 
-            with own.one_of_each_machine_first(), _bar(out, own, "compiling the layers") as update:
+            with own.one_of_each_machine_first(), out.progress("compiling the layers") as update:
                 layers.compile_layers(progress=update)
         trainer = Trainer(settings, config, data, own)
     except ValueError as error:  # sizes that do not fit each other
@@ -360,15 +304,6 @@ def _trainer(
     if found is not None:
         trainer.restore(found, source)
     return trainer
-
-
-@contextlib.contextmanager
-def _bar(out: Output, own: Job, title: str, announce: bool = True) -> Iterator[Progress]:
-    if not own.is_main:
-        yield lambda what, done, total: None
-        return
-    with out.progress(title, announce) as update:
-        yield update
 
 
 def _say_start(

@@ -19,6 +19,7 @@ class Output:
     """``quiet``: nothing but JSON goes to standard output; progress goes to standard error."""
 
     quiet: bool = False
+    shows_progress: bool = True
     out: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=True))
     err: Console = field(
         default_factory=lambda: Console(stderr=True, highlight=False, soft_wrap=True)
@@ -71,8 +72,8 @@ class Output:
     def progress(self, title: str, announce: bool = True) -> Iterator[Update]:
         """Gives a function ``update(what, done, total)``; a bar on a terminal, else one line, or
         none without ``announce``."""
-        if not self.err.is_terminal:
-            if announce:
+        if not (self.shows_progress and self.err.is_terminal):
+            if self.shows_progress and announce:
                 self.err.print(f"{title} ...", markup=False)
             yield lambda what, done, total: None
             return

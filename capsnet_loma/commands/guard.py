@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -9,14 +10,20 @@ from typing import Any, NoReturn
 from capsnet_loma.commands.console import Output
 
 
-def guarded(job: Callable[..., int], **options: Any) -> NoReturn:
-    """Runs a job; an error of a program, a file, a compiler or a process is a message."""
-    try:
-        status = _status(job, **options)
-    except KeyboardInterrupt:  # while torch is imported, too
-        Output().warn("capsnet-loma: interrupted")
-        status = 130
-    sys.exit(status)
+def guarded(job: Callable[..., int]) -> Callable[..., NoReturn]:
+    """Ends with what the job returns; an error of a program, a file, a compiler or a process is a
+    message."""
+
+    @functools.wraps(job)
+    def command(**options: Any) -> NoReturn:
+        try:
+            status = _status(job, **options)
+        except KeyboardInterrupt:  # while torch is imported, too
+            Output().warn("capsnet-loma: interrupted")
+            status = 130
+        sys.exit(status)
+
+    return command
 
 
 def _status(job: Callable[..., int], **options: Any) -> int:

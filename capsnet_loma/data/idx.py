@@ -23,6 +23,7 @@ from capsnet_loma.data.images import CLASSES, DataError, Dataset, ImageSet
 GZIP_MAGIC = b"\x1f\x8b"
 UNSIGNED_BYTES = 8
 PIECE = 1 << 20
+FILES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
 SOURCES = (
     "They are those of MNIST (http://yann.lecun.com/exdb/mnist/) and of Fashion-MNIST "
@@ -36,23 +37,18 @@ def load_folder(folder: Path) -> Dataset:
     if not folder.is_dir():
         state = "is not a folder" if folder.exists() else "does not exist"
         raise DataError(f"{folder} {state}. Expected is a folder with four files:\n{_expected()}")
-    files = {
-        (part, kind): _find(folder, part, kind)
-        for part in ("train", "t10k")
-        for kind in ("images-idx3", "labels-idx1")
-    }
-    missing = [f"{part}-{kind}-ubyte" for (part, kind), file in files.items() if file is None]
+    found = {name: file for name in FILES if (file := _find(folder, name)) is not None}
+    missing = [f"{name}-ubyte" for name in FILES if name not in found]
     if missing:
         raise DataError(
             f"{folder} has no {' and no '.join(missing)}. Expected are four files:\n{_expected()}"
         )
-    found = {key: file for key, file in files.items() if file is not None}
-    train = _image_set(found["train", "images-idx3"], found["train", "labels-idx1"])
-    test = _image_set(found["t10k", "images-idx3"], found["t10k", "labels-idx1"])
+    train = _image_set(found["train-images-idx3"], found["train-labels-idx1"])
+    test = _image_set(found["t10k-images-idx3"], found["t10k-labels-idx1"])
     if train.image_size != test.image_size:
         raise DataError(
-            f"{found['t10k', 'images-idx3']} has images of {_size(test)} pixels, but "
-            f"{found['train', 'images-idx3']} has images of {_size(train)}. Both must have the "
+            f"{found['t10k-images-idx3']} has images of {_size(test)} pixels, but "
+            f"{found['train-images-idx3']} has images of {_size(train)}. Both must have the "
             "same size: take all four files from one data set."
         )
     return Dataset(folder.resolve().name, train, test, CLASSES)
@@ -60,18 +56,16 @@ def load_folder(folder: Path) -> Dataset:
 
 def _expected() -> str:
     lines = [
-        f"  {part}-{kind}-ubyte or {part}-{kind.replace('-idx', '.idx')}-ubyte, or with .gz"
-        for part in ("train", "t10k")
-        for kind in ("images-idx3", "labels-idx1")
+        f"  {name}-ubyte or {name.replace('-idx', '.idx')}-ubyte, or with .gz" for name in FILES
     ]
     return "\n".join([*lines, SOURCES])
 
 
-def _find(folder: Path, part: str, kind: str) -> Path | None:
+def _find(folder: Path, name: str) -> Path | None:
     """The file in one of its spellings: both - and . are seen before idx."""
-    for spelling in (kind, kind.replace("-idx", ".idx")):
+    for spelling in (name, name.replace("-idx", ".idx")):
         for suffix in ("", ".gz"):
-            file = folder / f"{part}-{spelling}-ubyte{suffix}"
+            file = folder / f"{spelling}-ubyte{suffix}"
             if file.is_file():
                 return file
     return None

@@ -129,11 +129,7 @@ def _lowest(runs: Sequence[Curves]) -> float:
 def _legend(axes: Axes, runs: Sequence[Curves]) -> None:
     entries = [
         Line2D(
-            [],
-            [],
-            color=RUNS[number % len(RUNS)],
-            linewidth=_width(runs, number),
-            label=run.name,
+            [], [], color=RUNS[number % len(RUNS)], linewidth=_width(runs, number), label=run.name
         )
         for number, run in enumerate(runs)
         if len(runs) > 1

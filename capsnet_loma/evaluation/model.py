@@ -47,17 +47,8 @@ class Model:
 
     def decode(self, capsules: Tensor, mask: Tensor) -> Tensor:
         """Capsules [B, I, O], mask [B, I] of those to decode -> images [B, C, H, W] in 0..1."""
-        n, c = self.network, self.config
-        image = self._functions.decoder(
-            capsules,
-            mask,
-            n.fc1.weight,
-            n.fc1.bias,
-            n.fc2.weight,
-            n.fc2.bias,
-            n.fc3.weight,
-            n.fc3.bias,
-        )
+        c = self.config
+        image = self._functions.decoder(capsules, mask, *self.network.decoder_weights)
         return cast(Tensor, image.reshape(-1, c.image_channels, c.image_size, c.image_size))
 
     @property

@@ -10,15 +10,7 @@ from torch import Tensor
 
 from capsnet_loma.data import ImageSet
 from capsnet_loma.evaluation.model import Model, capsules_of
-from capsnet_loma.evaluation.style import (
-    MUTED,
-    RIGHT,
-    WRONG,
-    Page,
-    Pixels,
-    column_left,
-    sheet,
-)
+from capsnet_loma.evaluation.style import MUTED, RIGHT, WRONG, Page, Pixels, column_left, sheet
 
 GAP = 3
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import numpy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

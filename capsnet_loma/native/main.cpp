@@ -2,8 +2,6 @@
 // standard input and output are those of worker.py; see there.
 #include "prelude.h"
 
-#include <sys/resource.h>
-
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -11,19 +9,20 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <map>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/Parallel.h>
+#include <torch/csrc/jit/serialization/pickle.h>
 
 #include "convolution.h"
-#include "counters.h"
 #include "decoder.h"
 #include "digit_capsules.h"
 #include "lengths.h"
@@ -35,7 +34,7 @@
 namespace {
 
 using at::Tensor;
-using Tensors = std::vector<std::pair<std::string, Tensor>>;
+using Tensors = std::map<std::string, Tensor>;
 
 constexpr double kReconstructionWeight = 0.0005;  // section 4.1
 
@@ -43,40 +42,25 @@ struct Options {
   int64_t primary_dim, primary_stride, iterations, over_inputs;
 };
 
-// The format of tensor_file.py.
+// What torch.save wrote.
 Tensors read_tensors(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string line;
-  if (!std::getline(file, line) || line != "loma-tensors 1")
-    throw std::runtime_error(path + " is not a file of tensors");
+  if (!file) throw std::runtime_error(path + " cannot be read");
+  const std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
   Tensors tensors;
-  while (std::getline(file, line) && !line.empty()) {
-    std::istringstream words(line);
-    std::string name;
-    int64_t rank = 0;
-    words >> name >> rank;
-    std::vector<int64_t> sizes(rank);
-    for (int64_t& size : sizes) words >> size;
-    tensors.emplace_back(name, loma::empty(sizes, at::kFloat));
-  }
-  for (auto& [name, tensor] : tensors)
-    file.read(reinterpret_cast<char*>(tensor.data_ptr<float>()),
-              static_cast<std::streamsize>(tensor.nbytes()));
-  if (!file) throw std::runtime_error(path + " ends too early");
+  for (const auto& entry : torch::jit::pickle_load(bytes).toGenericDict())
+    tensors.emplace(entry.key().toStringRef(), entry.value().toTensor());
   return tensors;
 }
 
 class CapsNet {
  public:
-  CapsNet(Tensors tensors, Options options) : options_(options) {
-    for (auto& [name, tensor] : tensors) {
-      if (name == "images") images_ = tensor;
-      else if (name == "targets") targets_ = tensor;
-      else {
-        parameters_.emplace_back(name, tensor.set_requires_grad(true));
-        by_name_[name] = tensor;
-      }
-    }
+  CapsNet(Tensors tensors, Options options)
+      : options_(options),
+        images_(tensors.extract("images").mapped()),
+        targets_(tensors.extract("targets").mapped()),
+        parameters_(std::move(tensors)) {
+    for (auto& [name, parameter] : parameters_) parameter.set_requires_grad(true);
   }
 
   // Forward, loss and backward; the gradients replace those of the iteration before.
@@ -109,12 +93,11 @@ class CapsNet {
     return margin.add(blurred, kReconstructionWeight);
   }
 
-  const Tensor& p(const char* name) const { return by_name_.at(name); }
+  const Tensor& p(const char* name) const { return parameters_.at(name); }
 
   Options options_;
   Tensor images_, targets_;
   Tensors parameters_;
-  std::map<std::string, Tensor> by_name_;
 };
 
 void say_result(const Tensor& loss, const CapsNet& net) {
@@ -126,49 +109,14 @@ void say_result(const Tensor& loss, const CapsNet& net) {
               << gradient.abs().sum().item<double>() << ']';
     comma = ", ";
   }
-  std::cout << "}}" << std::endl;
-}
-
-void say_count(const char* name, bool known, double value) {
-  std::cout << ", \"" << name << "\": ";
-  if (known) std::cout << value;
-  else std::cout << "null";
+  std::cout << "}}";
 }
 
 void measure(CapsNet& net, long count) {
-  rusage before{}, after{};
-  CacheCounters counters;
-  counters.start();
-  getrusage(RUSAGE_SELF, &before);
   const auto start = std::chrono::steady_clock::now();
   for (long i = 0; i < count; ++i) net.iteration();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  getrusage(RUSAGE_SELF, &after);
-  const bool known = counters.stop();
-  std::cout << "{\"iterations\": " << count << ", \"seconds\": " << seconds.count()
-            << ", \"minor_faults\": " << after.ru_minflt - before.ru_minflt
-            << ", \"major_faults\": " << after.ru_majflt - before.ru_majflt;
-  say_count("cache_references", known, counters.references());
-  say_count("cache_misses", known, counters.misses());
-  std::cout << "}" << std::endl;
-}
-
-// Loading and checksums are not what is profiled; see worker.py.
-void forget_the_start() {
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
-  std::ofstream("/proc/self/clear_refs") << 5;
-}
-
-// The largest resident set in bytes. Not ru_maxrss, which the starting process hands down.
-long peak_memory() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind("VmHWM:", 0) == 0) return 1024 * std::atol(line.c_str() + 6);
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss * 1024;
+  std::cout << "{\"seconds\": " << seconds.count() << "}" << std::endl;
 }
 
 }  // namespace
@@ -184,14 +132,12 @@ int main(int argc, char** argv) try {
               {std::atol(argv[3]), std::atol(argv[4]), std::atol(argv[5]), std::atol(argv[6])});
   std::cout.precision(17);
   say_result(net.iteration(), net);
-  forget_the_start();
-  for (std::string line; std::getline(std::cin, line);) {
-    if (line.rfind("run ", 0) == 0) measure(net, std::atol(line.c_str() + 4));
-    if (line == "end") {
-      std::cout << "{\"peak_memory\": " << peak_memory() << "}" << std::endl;
-      break;
-    }
-  }
+#ifdef __GLIBC__
+  malloc_trim(0);  // loading and checksums are not what is profiled; see worker.py
+#endif
+  std::cout << std::endl;
+  for (std::string line; std::getline(std::cin, line);)
+    measure(net, std::atol(line.c_str() + std::strlen("run ")));
   return 0;
 } catch (const std::exception& error) {
   std::cerr << error.what() << '\n';

@@ -45,6 +45,7 @@ class NetworkCase:
     weight_scale: float = 1.0
     decode_longest: bool = False
     zero_images: bool = False
+    function: str = "network"
 
 
 def _normal(*shape: int, scale: float = 1.0) -> Callable[[torch.Generator], Tensor]:

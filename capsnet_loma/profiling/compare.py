@@ -29,6 +29,7 @@ from capsnet_loma.profiling.cases import (
 
 How = Literal["autograd", "d_f"]
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+ALL = (*FUNCTIONS, "network")
 SEED = 2017
 
 
@@ -106,23 +107,18 @@ def relative_error(value: Tensor, expected: Tensor) -> tuple[float, float]:
 
 def compare(
     dtypes: Sequence[torch.dtype] = (torch.float64, torch.float32),
-    progress: Callable[[str, int, int], None] | None = None,
-    functions: Sequence[str] | None = None,
-    network: bool = True,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    names: Sequence[str] = ALL,
 ) -> Report:
-    """Runs the comparison; ``functions`` restricts it, ``network=False`` leaves the network out.
+    """Runs the comparison of these functions, of which "network" is one.
 
     ``progress(what, done, total)`` is called before each case.
     """
-    names = FUNCTIONS if functions is None else tuple(functions)
-    cases: list[FunctionCase | NetworkCase] = [c for c in function_cases() if c.function in names]
-    if network:
-        cases += network_cases()
+    every: list[FunctionCase | NetworkCase] = [*function_cases(), *network_cases()]
+    cases = [case for case in every if case.function in names]
     found: list[Comparison] = []
     for done, (case, dtype) in enumerate((c, d) for c in cases for d in dtypes):
-        if progress is not None:
-            name = case.function if isinstance(case, FunctionCase) else "network"
-            progress(f"{name}: {case.point}", done, len(cases) * len(dtypes))
+        progress(f"{case.function}: {case.point}", done, len(cases) * len(dtypes))
         if isinstance(case, FunctionCase):
             found += _compare_function(case, dtype)
         else:
@@ -151,7 +147,9 @@ def _compare_function(case: FunctionCase, dtype: torch.dtype) -> Iterator[Compar
         yield record("autograd", f"d {name}", gradient, wanted)
 
     explicit = getattr(loma_module, f"d_{case.function}")(*arguments, adjoint)
-    adjoints = _adjoints(explicit, arguments)
+    every = explicit if isinstance(explicit, tuple) else (explicit,)
+    pairs = zip(every, arguments, strict=True)
+    adjoints = [found for found, argument in pairs if isinstance(argument, Tensor)]
     for name, gradient, wanted in zip(names, adjoints, expected_gradients, strict=True):
         yield record("d_f", f"d {name}", gradient, wanted)
 
@@ -166,14 +164,6 @@ def _call(
     """The value, and the tensor arguments as leaves of the graph."""
     copies = [a.clone().requires_grad_() if isinstance(a, Tensor) else a for a in arguments]
     return function(*copies), [a for a in copies if isinstance(a, Tensor)]
-
-
-def _adjoints(result: Any, arguments: tuple[Argument, ...]) -> list[Tensor]:
-    """The adjoints of the tensor arguments out of what ``d_f`` returns."""
-    items = result if isinstance(result, tuple) else (result,)
-    if len(items) == len(arguments):
-        return [r for r, a in zip(items, arguments, strict=True) if isinstance(a, Tensor)]
-    return list(items)
 
 
 def _parameter_names(function: str) -> list[str]:
@@ -210,7 +200,7 @@ def _compare_network(case: NetworkCase, dtype: torch.dtype) -> Iterator[Comparis
 
     expected = _run(theirs, reference.capsule_loss, images, targets, case.decode_longest)
     values = _run(mine, network.capsule_loss, images, targets, case.decode_longest)
-    record = _recorder("network", case.point, dtype)
+    record = _recorder(case.function, case.point, dtype)
     for what, wanted in expected.items():
         yield record("autograd", what, values[what], wanted)
 

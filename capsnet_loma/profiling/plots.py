@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
-from capsnet_loma.profiling.profile import Measurement, Profile, processor
+from capsnet_loma.evaluation.style import DPI, plain, save
+from capsnet_loma.profiling.profile import Measurement, Profile
+from loma.tools.measure import machine
 
 TORCH_COLOR, LOMA_COLOR, NATIVE_COLOR = "#9aa5b1", "#e07a2f", "#b5481b"
 
@@ -22,9 +20,9 @@ def plot_profile(profile: Profile, path: Path) -> None:
     """Writes a PNG. Whiskers are the 90 % confidence intervals of the slopes."""
     ms = profile.measurements
     counted = all(m.cache_misses is not None for m in ms)
-    figure, axes = plt.subplots(
-        1, 4 if counted else 3, figsize=(4.6 * (4 if counted else 3), 4.6), layout="constrained"
-    )
+    columns = 4 if counted else 3
+    figure = Figure(figsize=(4.6 * columns, 4.6), dpi=DPI, layout="constrained")
+    axes = figure.subplots(1, columns)
     _bars(
         axes[0],
         "milliseconds per iteration",
@@ -53,10 +51,9 @@ def plot_profile(profile: Profile, path: Path) -> None:
         )
     figure.suptitle(
         f"CapsNet, forward and backward, batch {profile.batch}, "
-        f"{profile.threads} thread{'s' if profile.threads > 1 else ''} ({processor()})"
+        f"{profile.threads} thread{'s' if profile.threads > 1 else ''} ({machine().processor})"
     )
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _bars(
@@ -83,8 +80,7 @@ def _bars(
     axes.set_ylim(0, 1.15 * max(top, 1e-9))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}" if top > 10 else "{x:g}"))
     axes.tick_params(axis="x", labelsize=9)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    plain(axes)
 
 
 def _color(key: str) -> str:

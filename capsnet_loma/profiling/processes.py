@@ -1,4 +1,7 @@
-"""The processes that ``capsnet-loma profile`` measures; worker.py says how they are talked to."""
+"""The processes that ``capsnet-loma profile`` measures; worker.py says how they are talked to.
+
+They say themselves how long iterations take; memory and counters are read from outside.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from capsnet_loma.config import CapsNetConfig
+from loma.tools.measure import cache_counts, page_faults, peak_memory, reset_peak_memory
 
 ALLOCATORS = ("jemalloc", "tcmalloc_minimal", "tcmalloc")
 
@@ -114,29 +116,41 @@ class Process:
         try:
             first = self._read()
         except BaseException:
-            self._close()
+            self.__exit__()
             raise
+        reset_peak_memory(self._process.pid)
         self.checksums = Checksums(
             float(first["loss"]), {k: (v[0], v[1]) for k, v in first["gradients"].items()}
         )
 
     def run(self, iterations: int) -> Sample:
         """Does that many iterations of forward and backward."""
-        self._write(f"run {iterations}")
-        return Sample(**self._read())
+        assert self._process.stdin is not None
+        pid = self._running()
+        faults = page_faults(pid)
+        with cache_counts(pid) as counts:
+            try:
+                self._process.stdin.write(f"run {iterations}\n")
+                self._process.stdin.flush()
+            except BrokenPipeError:
+                self._fail()
+            seconds = self._read()["seconds"]
+        faults = page_faults(pid) - faults
+        return Sample(
+            iterations, seconds, faults.minor, faults.major, counts.references, counts.misses
+        )
 
     def end(self) -> int:
-        """Ends the process; its peak memory in bytes."""
-        self._write("end")
-        return int(self._read()["peak_memory"])
+        """Ends the process; its peak memory in bytes, since the first iteration."""
+        peak = peak_memory(self._running())
+        self.__exit__()
+        return peak
 
-    def _write(self, line: str) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
+    def _running(self) -> int:
+        """The process's number. Raises ProfileError where it has ended."""
+        if self._process.poll() is not None:
             self._fail()
+        return self._process.pid
 
     def _read(self) -> Any:
         assert self._process.stdout is not None
@@ -156,7 +170,10 @@ class Process:
         how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
         raise ProfileError(f"the process of {self.version.label} {how}:\n{reason}")
 
-    def _close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -165,24 +182,9 @@ class Process:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._close()
-
 
 def _environment(threads: int, preload: str | None) -> dict[str, str]:
-    environment = dict(os.environ)
-    environment["OMP_NUM_THREADS"] = str(threads)
-    root = str(Path(__file__).resolve().parent.parent)
-    paths: Sequence[str] = [root, environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     if preload is not None:
         paths = [preload, environment.get("LD_PRELOAD", "")]
         environment["LD_PRELOAD"] = " ".join(p for p in paths if p)

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from capsnet_loma.config import CapsNetConfig
 from capsnet_loma.profiling.processes import (
     Checksums, Process, ProfileError, Sample, Version, native_version, versions,
 )  # fmt: skip
-from capsnet_loma.profiling.tensor_file import write_tensors
 from capsnet_loma.reference import CapsNet
-from loma.tools.measure import Fit, linear_fit
+from loma.tools.measure import Fit, linear_fit, machine
 
 Progress = Callable[[str, int, int], None]
 
@@ -81,7 +81,7 @@ class Profile:
             "threads": self.threads,
             "config": asdict(self.config),
             "machine": {
-                "processor": processor(),
+                "processor": machine().processor,
                 "cores": os.cpu_count(),
                 "system": platform.platform(),
                 "python": platform.python_version(),
@@ -119,7 +119,7 @@ def profile(
     batch: int = 100,
     threads: int | None = None,
     seconds: float = 30.0,
-    progress: Progress | None = None,
+    progress: Progress = lambda what, done, total: None,
 ) -> Profile:
     """Measures all versions, each for about ``seconds`` seconds (slow ones take longer).
 
@@ -128,40 +128,36 @@ def profile(
     the program links. Raises :class:`ProfileError` when a process fails or when results disagree.
     """
     config = config or CapsNetConfig()
-    threads = threads or available_cores()
-    say = progress or (lambda what, done, total: None)
+    threads = threads or machine().cpus
     with tempfile.TemporaryDirectory(prefix="capsnet-loma-") as folder:
         inputs = Path(folder) / "inputs.tensors"
-        write_inputs(inputs, config, batch)
+        torch.save(make_inputs(config, batch), inputs)
         found = versions(inputs, config, threads)
         count = len(found) + (program is not None)
         with contextlib.ExitStack() as stack:
             processes = []
             for done, version in enumerate(found):
-                say(f"starting {version.label}", done, count)
+                progress(f"starting {version.label}", done, count)
                 processes.append(stack.enter_context(Process(version, threads)))
             if program is not None:
-                say("building the C++ program", len(found), count)
+                progress("building the C++ program", len(found), count)
                 native = native_version(inputs, config, threads, program())
                 processes.append(stack.enter_context(Process(native, threads)))
             check_agreement([(p.version.label, p.checksums) for p in processes])
-            samples = _measure(processes, seconds, say)
+            samples = _measure(processes, seconds, progress)
             peaks = [process.end() for process in processes]
-    measurements = tuple(
-        _fit(process, tuple(taken), peak)
-        for process, taken, peak in zip(processes, samples, peaks, strict=True)
-    )
-    return Profile(batch, threads, config, measurements)
+    measurements = map(_measurement, processes, samples, peaks)
+    return Profile(batch, threads, config, tuple(measurements))
 
 
-def write_inputs(path: Path, config: CapsNetConfig, batch: int) -> None:
+def make_inputs(config: CapsNetConfig, batch: int) -> dict[str, Tensor]:
     """Weights, images and targets: the same for every version and every run."""
     torch.manual_seed(SEED)
     net = CapsNet(config)
     images = torch.rand(batch, config.image_channels, config.image_size, config.image_size)
     labels = torch.randint(config.classes, (batch,))
     targets = torch.nn.functional.one_hot(labels, config.classes).float()
-    write_tensors(path, {**net.state_dict(), "images": images, "targets": targets})
+    return {**net.state_dict(), "images": images, "targets": targets}
 
 
 def check_agreement(results: Sequence[tuple[str, Checksums]]) -> None:
@@ -218,41 +214,21 @@ def plan(iteration_seconds: float, seconds: float) -> tuple[tuple[int, ...], int
     return tuple(factor * count for count in counts), rounds
 
 
-def _fit(process: Process, samples: tuple[Sample, ...], peak_memory: int) -> Measurement:
-    counts = [float(sample.iterations) for sample in samples]
+def _measurement(process: Process, samples: Sequence[Sample], peak_memory: int) -> Measurement:
+    counts = [sample.iterations for sample in samples]
 
-    def slope(name: str) -> Fit | None:
-        values = [getattr(sample, name) for sample in samples]
-        return None if None in values else linear_fit(counts, values)
+    def slope(name: str) -> Fit:
+        return linear_fit(counts, [getattr(sample, name) for sample in samples])
 
-    seconds, minor, major = slope("seconds"), slope("minor_faults"), slope("major_faults")
-    assert seconds is not None
-    assert minor is not None
-    assert major is not None
+    counted = all(sample.cache_misses is not None for sample in samples)
     return Measurement(
         process.version,
         process.checksums,
-        samples,
+        tuple(samples),
         peak_memory,
-        seconds,
-        minor,
-        major,
-        slope("cache_references"),
-        slope("cache_misses"),
+        slope("seconds"),
+        slope("minor_faults"),
+        slope("major_faults"),
+        slope("cache_references") if counted else None,
+        slope("cache_misses") if counted else None,
     )
-
-
-def available_cores() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def processor() -> str:
-    """The processor's name."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from capsnet_loma.commands.console import Output
 from capsnet_loma.profiling.compare import Report
-from capsnet_loma.profiling.profile import Measurement, Profile
+from capsnet_loma.profiling.profile import Profile
 from loma.tools.measure import Fit
 
 NOT_AVAILABLE = "not available on this machine"
@@ -12,20 +12,19 @@ NOT_AVAILABLE = "not available on this machine"
 
 def show_comparison(output: Output, report: Report) -> None:
     """One row for each function, dtype and way of calling: its worst tensor."""
-    rows = []
     summary = report.summary()
-    for item in summary:
-        rows.append(
-            (
-                item.function,
-                item.how,
-                item.dtype,
-                f"{item.max_absolute:.1e}",
-                f"{item.max_relative:.1e}",
-                f"{item.tolerance:.0e}",
-                "ok" if item.ok else "BEYOND",
-            )
+    rows = [
+        (
+            item.function,
+            item.how,
+            item.dtype,
+            f"{item.max_absolute:.1e}",
+            f"{item.max_relative:.1e}",
+            f"{item.tolerance:.0e}",
+            "ok" if item.ok else "BEYOND",
         )
+        for item in summary
+    ]
     columns = (
         "function", "gradients by", "dtype", "max abs error", "max rel error", "tolerance", ""
     )  # fmt: skip
@@ -55,6 +54,7 @@ def show_profile(output: Output, profile: Profile) -> None:
     columns += ["cache references/it.", "cache misses/it."] if counted else []
     rows = []
     for m in profile.measurements:
+        cached = (m.cache_references, m.cache_misses)
         row = [
             m.version.label,
             _milliseconds(m.seconds),
@@ -63,8 +63,9 @@ def show_profile(output: Output, profile: Profile) -> None:
             f"{m.faults / max(1.0, base.faults):.1%}",
             f"{m.peak_memory / 2**20:,.0f} MiB",
             f"{m.peak_memory / base.peak_memory:.2f}x",
+            *(f"{fit.slope:,.0f}" for fit in cached if counted and fit is not None),
         ]
-        rows.append(row + (_cache(m) if counted else []))
+        rows.append(row)
     title = (
         f"CapsNet, forward and backward of one batch of {profile.batch}, "
         f"{profile.threads} thread{'s' if profile.threads > 1 else ''}"
@@ -73,11 +74,6 @@ def show_profile(output: Output, profile: Profile) -> None:
     output.line("All versions have the same loss and the same gradients.", "green")
     if not counted:
         output.line(f"Cache references and misses: {NOT_AVAILABLE}.")
-
-
-def _cache(m: Measurement) -> list[str]:
-    fits = (m.cache_references, m.cache_misses)
-    return [NOT_AVAILABLE if fit is None else f"{fit.slope:,.0f}" for fit in fits]
 
 
 def _milliseconds(fit: Fit) -> str:

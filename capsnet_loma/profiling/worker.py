@@ -2,65 +2,57 @@
 
 ``python -m capsnet_loma.profiling.worker torch|loma INPUTS THREADS CONFIG`` (CONFIG is JSON) does
 one iteration, prints its loss and gradient checksums as a line of JSON, then obeys lines on
-standard input: ``run N`` does N iterations and prints what they took, ``end`` prints the peak
-memory. The C++ program speaks the same lines.
+standard input: ``run N`` does N iterations and prints the seconds that they took. The C++ program
+speaks the same lines.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from capsnet_loma.config import CapsNetConfig
-from capsnet_loma.profiling.tensor_file import read_tensors
 from loma import specialise
-from loma.tools.measure import CacheCounters, page_faults, peak_memory, reset_peak_memory
+
+TWINS = {"torch": "capsnet_loma.reference", "loma": "capsnet_loma.network"}
 
 
 def main(version: str, inputs: str, threads: str, config: str) -> None:
     torch.set_num_threads(int(threads))
-    tensors = read_tensors(Path(inputs))
+    tensors = torch.load(inputs, weights_only=True)
     images, targets = tensors.pop("images"), tensors.pop("targets")
     sizes = json.loads(config)
     sizes["decoder_hidden"] = tuple(sizes["decoder_hidden"])
-    if version == "torch":
-        from capsnet_loma.reference import CapsNet, capsule_loss
-    else:
-        from capsnet_loma.network import (  # type: ignore[assignment]
-            CapsNet,
-            capsule_loss,
-        )
-
-        # All kernels for these sizes are made before the first sample, none while it is taken.
-        specialise.THRESHOLDS = specialise.Thresholds(calls=1, total_ms=0.0)
-    net: nn.Module = CapsNet(CapsNetConfig(**sizes))
+    # All kernels for these sizes are made before the first sample, none while it is taken.
+    specialise.THRESHOLDS = specialise.Thresholds(calls=1, total_ms=0.0)
+    twin: Any = importlib.import_module(TWINS[version])
+    net: nn.Module = twin.CapsNet(CapsNetConfig(**sizes))
     net.load_state_dict(tensors)
     del tensors
 
     def iteration() -> Tensor:
         net.zero_grad(set_to_none=True)
-        loss = capsule_loss(images, targets, *net(images, targets))
+        loss: Tensor = twin.capsule_loss(images, targets, *net(images, targets))
         loss.backward()
         return loss
 
-    loss = iteration().item()
+    first = {"loss": iteration().item(), "gradients": _checksums(net)}
     specialise.wait()
-    _say({"loss": loss, "gradients": _checksums(net)})
     _forget_the_start()
+    _say(first)
     for line in sys.stdin:
-        match line.split():
-            case ["run", count]:
-                _say(_measure(iteration, int(count)))
-            case ["end"]:
-                _say({"peak_memory": peak_memory()})
-                return
+        count = int(line.removeprefix("run "))
+        start = time.perf_counter()
+        for _ in range(count):
+            iteration()
+        _say({"seconds": time.perf_counter() - start})
 
 
 def _forget_the_start() -> None:
@@ -69,25 +61,6 @@ def _forget_the_start() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # the GNU C library has it
     if trim is not None:
         trim(ctypes.c_size_t(0))
-    reset_peak_memory()
-
-
-def _measure(iteration: Any, count: int) -> dict[str, Any]:
-    counters = CacheCounters()
-    counters.start()
-    faults, start = page_faults(), time.perf_counter()
-    for _ in range(count):
-        iteration()
-    seconds, faults = time.perf_counter() - start, page_faults() - faults
-    counts = counters.stop()
-    return {
-        "iterations": count,
-        "seconds": seconds,
-        "minor_faults": faults.minor,
-        "major_faults": faults.major,
-        "cache_references": None if counts is None else counts.references,
-        "cache_misses": None if counts is None else counts.misses,
-    }
 
 
 def _checksums(net: nn.Module) -> dict[str, list[float]]:

@@ -85,16 +85,14 @@ def replace(path: Path, content: bytes | memoryview) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except KeyboardInterrupt:
-        _remove(temporary)
-        raise
     except OSError as error:
-        _remove(temporary)
         kept = "the one from before is still there" if path.exists() else "there is none yet"
         raise CheckpointError(
             f"{path} cannot be written: {error.strerror or error}; {kept}. Make room or choose "
             "another folder, then go on with --resume."
         ) from error
+    finally:
+        _remove(temporary)
     _sync_folder(path.parent)
 
 
@@ -105,12 +103,11 @@ def link(source: Path, path: Path) -> None:
         temporary.unlink(missing_ok=True)
         os.link(source, temporary)
         os.replace(temporary, path)
-        temporary.unlink(missing_ok=True)  # it is still there where both were one file already
-    except OSError:  # a file system without links
-        _remove(temporary)
-        replace(path, source.read_bytes())
-    else:
         _sync_folder(path.parent)
+    except OSError:  # a file system without links
+        replace(path, source.read_bytes())
+    finally:
+        _remove(temporary)  # it is still there where both were one file already
 
 
 def _remove(temporary: Path) -> None:
@@ -142,7 +139,7 @@ def read(path: Path) -> Checkpoint:
         if not isinstance(content.get(name), kind):
             found = type(content[name]).__name__ if name in content else "nothing"
             raise _damaged(path, f"it has {found} for '{name}', expected is {kind.__name__}")
-    _check_kinds(path, "settings", content["settings"], Settings().to_dict())
+    _check_kinds(path, "settings", content["settings"], asdict(Settings()))
     _check_kinds(path, "config", content["config"], asdict(CapsNetConfig()))
     if content["engine"] not in ("loma", "pytorch"):
         raise _damaged(path, f"its engine is {content['engine']!r}")

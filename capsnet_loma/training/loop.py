@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,9 +39,6 @@ class Sums:
     loss: float = 0.0
     right: float = 0.0
     seconds: float = 0.0
-
-    def to_dict(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
     @property
     def text(self) -> str:
@@ -126,14 +122,14 @@ class Trainer:
         return Checkpoint(
             engine=self.settings.engine,
             config=self.config,
-            settings=self.settings.to_dict(),
+            settings=asdict(self.settings),
             data=self._digest,
             model=_on_cpu(self.model.network.state_dict()),
             optimiser=_on_cpu(self.optimiser.state_dict()),
             scheduler=self.scheduler.state_dict(),
             epoch=self.epoch,
             step=self.step,
-            sums=self.sums.to_dict(),
+            sums=asdict(self.sums),
             seconds=self.seconds,
             best=self.best,
             generator=torch.get_rng_state(),
@@ -313,9 +309,3 @@ def _on_cpu(state: Any) -> Any:
     if isinstance(state, Mapping):
         return {key: _on_cpu(value) for key, value in state.items()}
     return state
-
-
-@contextmanager
-def silent(epoch: int) -> Iterator[Progress]:
-    """A progress for :meth:`Trainer.epochs` that shows nothing."""
-    yield lambda what, done, total: None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
@@ -14,27 +13,13 @@ from capsnet_loma.training import TrainingError
 from capsnet_loma.training.checkpoint import TEMPORARY
 
 
-@dataclass(frozen=True, slots=True)
 class Run:
     """``last`` is the newest checkpoint, ``best`` the one with the best test accuracy."""
 
-    folder: Path
-
-    @property
-    def last(self) -> Path:
-        return self.folder / "last.pt"
-
-    @property
-    def best(self) -> Path:
-        return self.folder / "best.pt"
-
-    @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics.csv"
-
-    @property
-    def board(self) -> Path:
-        return self.folder / "tensorboard"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.last, self.best = folder / "last.pt", folder / "best.pt"
+        self.metrics, self.board = folder / "metrics.csv", folder / "tensorboard"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsnet_loma.config import CapsNetConfig, Softmax
@@ -56,9 +56,6 @@ class Settings:
             routing_softmax=self.routing_softmax,
             **NETWORKS[self.network],
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 NAMES = tuple(field.name for field in fields(Settings))

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from capsnet_loma.data.batches import Batch
+from capsnet_loma.evaluation.evaluate import outcomes
 from capsnet_loma.evaluation.model import Model
 from capsnet_loma.training import engines
 from capsnet_loma.training.settings import Settings
@@ -49,34 +51,26 @@ def warm_up(
     for number, size in enumerate(sizes, 2):
         progress("validation", number, total)
         with specialise.declined():
-            _validate(spare, size)
+            list(outcomes(spare, [_blank(spare, size)]))
     progress("compiling for this batch size", total - 1, total)
     specialise.wait()
     progress("", total, total)
 
 
 def _train(model: Model, batch: int) -> None:
-    images, targets = _blank(model, batch)
-    capsules, reconstruction = model.network(images, targets)
+    blank = _blank(model, batch)
+    capsules, reconstruction = model.network(blank.images, blank.targets)
     ends = [t.detach().requires_grad_() for t in (capsules, reconstruction)]
     with specialise.declined():
-        model.loss(images, targets, *ends).backward()
+        model.loss(blank.images, blank.targets, *ends).backward()
         with torch.no_grad():
             model.lengths(capsules)
     model.network.zero_grad(set_to_none=True)
     torch.autograd.backward((capsules, reconstruction), [end.grad for end in ends])
 
 
-def _validate(model: Model, size: int) -> None:
-    images, targets = _blank(model, size)
-    with torch.no_grad():
-        capsules, reconstruction = model.network(images, targets)
-        model.loss(images, targets, capsules, reconstruction)
-        model.lengths(capsules)
-
-
-def _blank(model: Model, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _blank(model: Model, size: int) -> Batch:
     """Black images, with the targets of no class."""
     c = model.config
     images = torch.zeros(size, c.image_channels, c.image_size, c.image_size)
-    return images, torch.zeros(size, c.classes)
+    return Batch(images, torch.zeros(size, c.classes), torch.zeros(size, dtype=torch.int64))

@@ -50,14 +50,8 @@ def measure(
 def record(found: Explanation) -> dict[str, Any]:
     units = []
     for unit in found.units:
-        limit = unit.fraction(found.limits)
-        units.append(
-            {
-                **dataclasses.asdict(unit),
-                "bound": limit[0] if limit else None,
-                "fraction_of_bound": limit[1] if limit else None,
-            }
-        )
+        bound, fraction = unit.fraction(found.limits) or (None, None)
+        units.append({**dataclasses.asdict(unit), "bound": bound, "fraction_of_bound": fraction})
     return {
         **dataclasses.asdict(found.bench),
         "limits": dataclasses.asdict(found.limits),

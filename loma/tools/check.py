@@ -135,7 +135,8 @@ def check_gradients(
     directions = {key: _randn_like(leaf, generator) for key, leaf in point.leaves.items()}
     along = _difference(point, directions, weights, step)
     back = sum((float((directions[k] * gradients[k]).sum()) for k in leaves), 0.0)
-    scale = max(abs(along), abs(back), *(_norm(gradients[k]) for k in leaves), 1e-3)
+    norms = [float(torch.linalg.vector_norm(gradients[k])) for k in leaves]
+    scale = max(abs(along), abs(back), *norms, 1e-3)
     dot_error = _finite(abs(along - back) / scale)
 
     report = GradientReport(point.name, reports, dot_error, tolerance)
@@ -178,14 +179,15 @@ class _Point:
     def outputs(self, leaves: Mapping[str | int, Tensor]) -> list[Tensor]:
         """The float tensors that come back, then the arguments that the call wrote to."""
         # A copy that is no leaf: the function may write to it, whether or not grad is on.
-        passed = {key: _copy(leaves.get(key, value)) for key, value in self.args.items()}
-        versions = {k: v._version for k, v in passed.items() if isinstance(v, Tensor)}
+        given = {key: leaves.get(key, value) for key, value in self.args.items()}
+        passed = {k: v.clone() if isinstance(v, Tensor) else v for k, v in given.items()}
+        versions = [(v, v._version) for v in passed.values() if isinstance(v, Tensor)]
         if self.by_name:
             result = self.function(**{str(key): value for key, value in passed.items()})
         else:
             result = self.function(*passed.values())
         values = list(result) if isinstance(result, tuple | list) else [result]
-        values += [passed[key] for key, old in versions.items() if _version(passed[key]) != old]
+        values += [tensor for tensor, before in versions if tensor._version != before]
         floats = [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
         if not floats:
             raise ValueError(f"{self.name}: no float tensor comes back, so there is no gradient")
@@ -197,14 +199,6 @@ def _leaf(value: object) -> Tensor | None:
     if isinstance(value, Tensor):
         return value.detach().to(torch.float64).clone() if value.is_floating_point() else None
     return torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else None
-
-
-def _copy(value: object) -> object:
-    return value.clone() if isinstance(value, Tensor) else value
-
-
-def _version(value: object) -> int:
-    return value._version if isinstance(value, Tensor) else 0
 
 
 def _randn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
@@ -220,12 +214,9 @@ def _gradients(
     if not pairs:
         return {key: torch.zeros_like(leaf) for key, leaf in leaves.items()}
     found = torch.autograd.grad(
-        [y for y, _ in pairs], list(leaves.values()), [w for _, w in pairs], allow_unused=True
+        [y for y, _ in pairs], list(leaves.values()), [w for _, w in pairs], materialize_grads=True
     )
-    return {
-        key: torch.zeros_like(leaf) if gradient is None else gradient
-        for (key, leaf), gradient in zip(leaves.items(), found, strict=True)
-    }
+    return dict(zip(leaves, found, strict=True))
 
 
 def _difference(
@@ -289,10 +280,6 @@ def _check_argument(
         expected=expected[worst],
         ok=rel_error <= tolerance,
     )
-
-
-def _norm(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor))
 
 
 def _finite(error: float) -> float:

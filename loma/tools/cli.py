@@ -8,129 +8,38 @@ are one JSON object on standard output. torch is imported only by the commands t
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import sys
 import time
-import warnings
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.syntax import Syntax
 
+from loma import cache as store, pipeline
 from loma.core.ir import Function, Module, is_tensor_function
+from loma.core.names import module_names
 from loma.core.packing import shown_names
+from loma.core.printer import print_function
 from loma.core.saving import SAVES, Save
-from loma.errors import ToolchainError, UserError, UserWarning
 from loma.errors.excerpts import one_line
-from loma.errors.spans import line_in_file
+from loma.tools import tuning as choices
 from loma.tools.cli_numbers import THREADS, Real, Whole
 from loma.tools.cli_point import FILE, named_size, point_arguments, point_options
+from loma.tools.cli_reports import (
+    Commands,
+    Refused,
+    as_json,
+    calling,
+    emit,
+    in_colour,
+    json_option,
+    report_record,
+    show_warnings,
+)
 
 STAGES = ("parsed", "adjoint", "optimised", "kernels", "schedule", "cpp", "c")
-
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
-
-# ------------------------------------------------------------------------------------ reporting
-
-
-class _Commands(click.Group):
-    """Shows the errors of programs and of the toolchain once, without a traceback."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            # Commands show those of programs themselves; nobody's line has called the compiler.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
-                return super().invoke(ctx)
-        except UserError as error:
-            _fail(ctx, error, error.render(color=_in_colour(stderr=True)))
-        except (ToolchainError, _Refused) as error:
-            _fail(ctx, error, f"error: {error}")
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().main(*args, **kwargs)
-        except OSError as error:  # such as a full disk
-            _drop_unwritten()
-            click.echo(f"error: {error}", err=True)
-            sys.exit(1)
-
-
-def _drop_unwritten() -> None:
-    """Where standard output takes nothing more, Python must not try again when it ends."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-
-
-class _Refused(Exception):
-    """A command cannot do what it was asked; the message says why."""
-
-
-# What a call of a compiled function may raise: wrong arguments, a failure of the program (such as a
-# loop that passes its max_iter), no memory.
-_OF_CALLS = (TypeError, ValueError, RuntimeError, IndexError, ZeroDivisionError, MemoryError)
-
-
-def _refused(error: Exception) -> _Refused:
-    text = str(error) or type(error).__name__
-    # torch's have its own stack below
-    return _Refused(text.splitlines()[0] if isinstance(error, RuntimeError) else text)
-
-
-def _fail(ctx: click.Context, error: Exception, text: str) -> NoReturn:
-    # What follows the subcommand's name has been parsed by then only inside that command.
-    if ctx.meta.get("loma.json"):
-        click.echo(json.dumps({"ok": False, "error": _error_record(error)}))
-    else:
-        click.echo(text, err=True)
-    ctx.exit(1)
-
-
-def _error_record(error: Exception) -> dict[str, object]:
-    if not isinstance(error, UserError):
-        return {"kind": type(error).__name__.lstrip("_"), "message": str(error)}
-    return _report_record(error)
-
-
-def _report_record(report: UserError | UserWarning) -> dict[str, object]:
-    return {
-        "kind": type(report).__name__,
-        "message": report.message,
-        "path": report.path,
-        "line": line_in_file(report.span.line),
-        "column": report.span.col + 1,
-        "hint": report.hint,
-        "text": report.to_string(),
-    }
-
-
-def _show_warnings(programs: list[Module], as_json: bool) -> None:
-    """On standard error; with ``--json`` they stand in the result."""
-    for program in () if as_json else programs:
-        for warning in program.warnings:
-            click.echo(warning.render(color=_in_colour(stderr=True)), err=True)
-
-
-def _in_colour(stderr: bool = False) -> bool:
-    console = Console(stderr=stderr)
-    return console.is_terminal and console.color_system is not None and not console.no_color
-
-
-def _emit(record: dict[str, object]) -> None:
-    click.echo(json.dumps({"ok": True, **record}))
-
-
-def _prepare(as_json: bool) -> None:
-    click.get_current_context().meta["loma.json"] = as_json
 
 
 def _version() -> str:
@@ -140,10 +49,9 @@ def _version() -> str:
         return "(not installed)"
 
 
-# ------------------------------------------------------------------------------------- commands
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(_version(), prog_name="loma")
 def main() -> None:
     """Compiles .loma programs: tensor functions with generated derivatives.
@@ -158,14 +66,13 @@ def main() -> None:
 
 @main.command()
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
-@_json_option
-def build(files: tuple[str, ...], as_json: bool) -> None:
+@json_option
+def build(files: tuple[str, ...]) -> None:
     """Compile FILEs, several at once, and keep the result in the cache."""
-    _prepare(as_json)
     from loma import compiler
 
     programs = [_parse(file) for file in files]
-    _show_warnings(programs, as_json)
+    show_warnings(*programs)
     start = time.perf_counter()
     compiler.compile_many([Path(file) for file in files])
     seconds = time.perf_counter() - start
@@ -173,28 +80,23 @@ def build(files: tuple[str, ...], as_json: bool) -> None:
         {
             "path": program.path,
             "functions": _signatures(program),
-            "warnings": list(map(_report_record, program.warnings)),
+            "warnings": list(map(report_record, program.warnings)),
         }
         for program in programs
     ]
-    if as_json:
-        _emit({"modules": records, "seconds": round(seconds, 3)})
-        return
+    lines: list[str] = []
     for record in records:
-        click.echo(one_line(record["path"]))
-        for signature in record["functions"].values():
-            click.echo(f"  {signature}")
-    click.echo(f"built in {seconds:.2f} s")
+        lines += [one_line(record["path"]), *(f"  {text}" for text in record["functions"].values())]
+    lines.append(f"built in {seconds:.2f} s")
+    emit({"modules": records, "seconds": round(seconds, 3)}, lines)
 
 
 def _signatures(program: Module) -> dict[str, str]:
     """Name and signature of every function that Python can call."""
-    from loma.core.names import module_names
-
     own = module_names(program)
     return {
         function.name: _signature(function)
-        for function in _differentiated(program).functions
+        for function in pipeline.adjoint(program).functions
         if function.name in own
     }
 
@@ -206,7 +108,6 @@ def _signatures(program: Module) -> dict[str, str]:
     "--stage",
     type=click.Choice(STAGES),
     default="parsed",
-    show_default=True,
     help="What the compiler has after that stage: loma text, fused loops, all loops, C++, or C. "
     "Loops and C++ are those for any sizes; kernels for known sizes, made while a program runs, "
     "differ.",
@@ -215,7 +116,6 @@ def _signatures(program: Module) -> dict[str, str]:
     "--save",
     type=click.Choice(SAVES),
     default="auto",
-    show_default=True,
     help="What forward parts keep for backward parts, as in loma.compile.",
 )
 @click.option(
@@ -224,7 +124,7 @@ def _signatures(program: Module) -> dict[str, str]:
 @click.option(
     "--size", "sizes", multiple=True, metavar="N=4", help="With --saved: a size or int argument."
 )
-@_json_option
+@json_option
 def show(
     file: str,
     function: str | None,
@@ -232,35 +132,27 @@ def show(
     save: Save,
     saved: bool,
     sizes: tuple[str, ...],
-    as_json: bool,
 ) -> None:
     """Print FILE, or one FUNCTION of it, as it stands after a stage."""
-    from loma import pipeline
-
-    _prepare(as_json)
     program = _parse(file)
-    _show_warnings([program], as_json)
+    show_warnings(program)
     if saved:
-        _show_saved(program, function, save, sizes, as_json)
+        _show_saved(program, function, save, sizes)
         return
     try:
         text = pipeline.stage_text(program.source, stage, function, path=file, save=save)
     except ValueError as error:  # there is no such function
         raise click.UsageError(str(error)) from error
-    if as_json:
-        found = list(map(_report_record, program.warnings))
-        _emit({"path": file, "stage": stage, "function": function, "text": text, "warnings": found})
-    elif _in_colour():
+    if in_colour() and not as_json():
         lexer = stage if stage in ("cpp", "c") else "python"
         Console().print(Syntax(text, lexer, theme="ansi_dark", background_color="default"))
-    else:
-        click.echo(text, nl=not text.endswith("\n"))
+        return
+    found = list(map(report_record, program.warnings))
+    record = {"path": file, "stage": stage, "function": function, "text": text, "warnings": found}
+    emit(record, [text.removesuffix("\n")])
 
 
-def _show_saved(
-    program: Module, function: str | None, save: Save, sizes: tuple[str, ...], as_json: bool
-) -> None:
-    from loma import pipeline
+def _show_saved(program: Module, function: str | None, save: Save, sizes: tuple[str, ...]) -> None:
     from loma.tools import kept
 
     if function is None:
@@ -271,54 +163,33 @@ def _show_saved(
         rows = kept.kept(stage, function, values)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    if as_json:
-        kept_rows = list(map(dataclasses.asdict, rows))
-        _emit({"path": program.path, "function": function, "kept": kept_rows})
-    else:
-        click.echo(kept.table(rows), nl=False)
+    records = list(map(dataclasses.asdict, rows))
+    emit({"path": program.path, "function": function, "kept": records}, kept.table(rows))
 
 
 @main.command()
 @point_options
 @click.option(
-    "--tolerance",
-    type=Real(0, 1, min_open=True),
-    default=1e-6,
-    show_default=True,
-    help="Largest relative error.",
+    "--tolerance", type=Real(0, 1, min_open=True), default=1e-6, help="Largest relative error."
 )
-@click.option(
-    "--max-elements",
-    type=Whole(1, 10**9),
-    default=200,
-    show_default=True,
-    help="Elements per argument.",
-)
-@_json_option
-def check(
-    file: str,
-    function: str,
-    tolerance: float,
-    max_elements: int,
-    as_json: bool,
-    **point: Any,
-) -> None:
+@click.option("--max-elements", type=Whole(1, 10**9), default=200, help="Elements per argument.")
+@json_option
+def check(file: str, function: str, tolerance: float, max_elements: int, **point: Any) -> None:
     """Check the gradients of FUNCTION against float64 differences at a random point.
 
     FUNCTION has tensors among its arguments or results; for a function of the scalar layer, compare
     what rev_diff and fwd_diff give. Sizes that neither --shapes nor --size gives are small and all
     different.
     """
-    _prepare(as_json)
     program = _parse(file)
-    _show_warnings([program], as_json)
+    show_warnings(program)
     arguments = point_arguments(_function(program, function), **point)
 
     from loma import compiler
     from loma.tools.check import check_gradients
 
     module = compiler.compile(Path(file))
-    try:
+    with calling():
         report = check_gradients(
             getattr(module, function),
             arguments,
@@ -327,15 +198,7 @@ def check(
             seed=point["seed"],
             raise_on_error=False,
         )
-    except ToolchainError:
-        raise
-    except (*_OF_CALLS, AttributeError) as error:
-        raise _refused(error) from error
-    if as_json:
-        record = dataclasses.asdict(report)
-        click.echo(json.dumps({"ok": report.ok, "path": file, **record}))
-    else:
-        click.echo(str(report))
+    emit({"ok": report.ok, "path": file, **dataclasses.asdict(report)}, [report])
     click.get_current_context().exit(0 if report.ok else 1)
 
 
@@ -345,16 +208,13 @@ def check(
     "--explain", is_flag=True, help="Say what the time goes into, statement by statement."
 )
 @click.option("--backward", is_flag=True, help="Measure forward and backward under autograd.")
-@click.option(
-    "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True
-)
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32")
 @click.option(
     "--threads",
     type=THREADS,
-    default=None,
     help="Threads of a call.  [default: torch's, as a rule all processors]",
 )
-@_json_option
+@json_option
 def bench(
     file: str,
     function: str,
@@ -362,7 +222,6 @@ def bench(
     backward: bool,
     dtype: str,
     threads: int | None,
-    as_json: bool,
     **point: Any,
 ) -> None:
     """Measure warm calls of FUNCTION, which has tensors among its arguments or results.
@@ -373,25 +232,17 @@ def bench(
     matrix product reach on this machine. What fits the caches may be faster than a copy.
     docs/performance.md reads such a table.
     """
-    _prepare(as_json)
     program = _parse(file)
-    _show_warnings([program], as_json)
+    show_warnings(program)
     arguments = point_arguments(_function(program, function), **point, complete=True)
 
     from loma.tools import bench_report
 
-    try:
+    with calling():
         record, text = bench_report.measure(
             Path(file), function, arguments, dtype, backward, threads, explain
         )
-    except ToolchainError:
-        raise
-    except _OF_CALLS as error:
-        raise _refused(error) from error
-    if as_json:
-        _emit({"path": file, **record})
-    else:
-        click.echo(text)
+    emit({"path": file, **record}, [text])
 
 
 @main.group()
@@ -400,86 +251,50 @@ def cache() -> None:
 
 
 @cache.command("info")
-@_json_option
-def cache_info(as_json: bool) -> None:
+@json_option
+def cache_info() -> None:
     """Where the cache is, and how much is in it."""
-    from loma import cache as store
-
-    _prepare(as_json)
     info = store.info()
-    if as_json:
-        _emit(info)
-        return
-    for key, value in info.items():
-        click.echo(f"{key:<8} {'nowhere' if value is None else value}")
+    emit(info, (f"{key:<8} {'nowhere' if value is None else value}" for key, value in info.items()))
 
 
 @cache.command("clear")
-@_json_option
-def cache_clear(as_json: bool) -> None:
+@json_option
+def cache_clear() -> None:
     """Delete every compiled module."""
-    from loma import cache as store
-
-    _prepare(as_json)
     removed = store.clear()
-    if as_json:
-        _emit({"removed": removed})
-    else:
-        click.echo(f"removed {removed} entries")
+    emit({"removed": removed}, [f"removed {removed} entries"])
 
 
 @main.command()
 @click.option("--clear", is_flag=True, help="Forget the choices: each is measured again.")
-@_json_option
-def tuning(clear: bool, as_json: bool) -> None:
+@json_option
+def tuning(clear: bool) -> None:
     """Show which form of a convolution was measured to be fastest, for which sizes."""
-    from loma.tools import tuning as store
-
-    _prepare(as_json)
     if clear:
-        removed = store.clear()
-        if as_json:
-            _emit({"removed": removed})
-        else:
-            click.echo(f"removed {removed} choices")
+        removed = choices.clear()
+        emit({"removed": removed}, [f"removed {removed} choices"])
         return
-    choices = store.choices()
-    if as_json:
-        records = [dataclasses.asdict(choice) for choice in choices]
-        _emit({"choices": [{**record, "path": str(record["path"])} for record in records]})
-        return
-    for choice in choices:
-        click.echo(str(choice))
+    found = choices.choices()
+    records = [{**dataclasses.asdict(choice), "path": str(choice.path)} for choice in found]
+    emit({"choices": records}, found)
 
 
 # -------------------------------------------------------------------------------------- helpers
 
 
-def _read(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise _Refused(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
-
-
 def _parse(file: str) -> Module:
-    from loma import pipeline
-
-    return pipeline.parsed(_read(file), file)
-
-
-def _differentiated(module: Module) -> Module:
-    from loma import pipeline
-
-    return pipeline.adjoint(module)
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Refused(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    return pipeline.parsed(text, file)
 
 
 def _function(module: Module, name: str) -> Function:
     """The function to call, made by AD if the file asks for it; a usage error if there is none."""
-    from loma import pipeline
-
     if any(derivative.name == name for derivative in module.derivatives):
-        module = _differentiated(module)
+        module = pipeline.adjoint(module)
     try:
         function = pipeline.find(module, name)
     except ValueError as error:
@@ -495,8 +310,6 @@ def _function(module: Module, name: str) -> Function:
 
 def _signature(function: Function) -> str:
     """The function's head in loma, in one line."""
-    from loma.core.printer import print_function
-
     text = print_function(function)
     head = text[text.index("def ") :].partition(":\n")[0]
     return " ".join(head.split()).replace("( ", "(").replace(", )", ")")

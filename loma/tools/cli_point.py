@@ -21,16 +21,16 @@ def point_options(command: _Command) -> _Command:
         click.option(
             "--positive", is_flag=True, help="Draw values from [0.5, 1.5] (for log, sqrt, ...)."
         ),
-        click.option(
-            "--seed", type=SEED, default=0, show_default=True, help="Seed of the random values."
-        ),
+        click.option("--seed", type=SEED, default=0, help="Seed of the random values."),
         click.option(
             "--arg", "scalars", multiple=True, metavar="n=3", help="An int or float argument."
         ),
         click.option(
             "--size", "sizes", multiple=True, metavar="N=4", help="The value of a size variable."
         ),
-        click.option("--shapes", default="", help='Shapes of tensors: "x=2,3 w=4,3".'),
+        click.option(
+            "--shapes", default="", show_default=False, help='Shapes of tensors: "x=2,3 w=4,3".'
+        ),
         click.argument("function"),
         click.argument("file", type=FILE),
     ):

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loma.core.ir import Expr, IntConst, Return, TensorType, Type, Var
+from loma.core.ir import Expr, IntConst, Return, TensorType, Var
 from loma.core.printer import print_type
 from loma.core.walk import substitute, variables
 from loma.passes.fold import folded
 from loma.pipeline import Optimised, find
 
-_WIDTHS = {
-    "float": 4,
-    "float32": 4,
-    "int": 8,
-    "bool": 1,
-}  # bytes of an element, in a call with float32
+# Bytes of an element, in a call with float32.
+_WIDTHS = {"float": 4, "float32": 4, "int": 8, "bool": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,40 +59,37 @@ def kept(stage: Optimised, function: str, sizes: Mapping[str, int]) -> list[Kept
         match source.kind:
             case "arg":
                 param = primal.params[source.index]
-                found.append(_row("argument", param.name, param.type, sizes))
+                kind, name, type_ = "argument", param.name, param.type
             case "result":
-                found.append(_row("result", "", forward.results[source.index], sizes))
+                kind, name, type_ = "result", "", forward.results[source.index]
             case "saved":
                 value = returned.values[first + source.index]
-                name = value.name if isinstance(value, Var) else ""
-                found.append(_row("saved", name, forward.results[first + source.index], sizes))
+                kind, name = "saved", value.name if isinstance(value, Var) else ""
+                type_ = forward.results[first + source.index]
             case _:
                 continue
-    return [
-        row
-        for row in found
-        if row.type.startswith(("Tensor", "IntTensor", "BoolTensor", "TorchTensor"))
-    ]
+        if isinstance(type_, TensorType):
+            found.append(Kept(kind, name, print_type(type_), _size(type_, sizes)))
+    return found
 
 
-def _row(kind: str, name: str, type_: Type, sizes: Mapping[str, int]) -> Kept:
-    bytes_: int | None = None
-    if isinstance(type_, TensorType) and type_.dims is not None:
-        values: dict[str, Expr] = {key: IntConst(value) for key, value in sizes.items()}
-        bytes_ = _WIDTHS[type_.element]
-        for dim in type_.dims:
-            size = folded(substitute(dim, values))
-            if not isinstance(size, IntConst):
-                bytes_ = None
-                break
-            bytes_ *= size.value
-    return Kept(kind, name, print_type(type_), bytes_)
+def _size(tensor: TensorType, sizes: Mapping[str, int]) -> int | None:
+    if tensor.dims is None:
+        return None
+    values: dict[str, Expr] = {name: IntConst(value) for name, value in sizes.items()}
+    bytes_ = _WIDTHS[tensor.element]
+    for dim in tensor.dims:
+        size = folded(substitute(dim, values))
+        if not isinstance(size, IntConst):
+            return None
+        bytes_ *= size.value
+    return bytes_
 
 
-def table(rows: list[Kept]) -> str:
-    """The rows as text, with the bytes of all that is saved below."""
+def table(rows: list[Kept]) -> list[str]:
+    """The rows as lines of text, with the bytes of all that is saved below."""
     if not rows:
-        return "The backward part needs no tensor but the adjoint of the result.\n"
+        return ["The backward part needs no tensor but the adjoint of the result."]
     width = max(len(row.name) for row in rows)
     lines = [
         f"{row.kind:<8}  {row.name:<{width}}  {_bytes(row.bytes):>16}  {row.type}" for row in rows
@@ -107,7 +100,7 @@ def table(rows: list[Kept]) -> str:
     else:
         total = sum(size for size in saved if size is not None)
         lines.append(f"saved beside arguments and results: {total:,} bytes")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _bytes(size: int | None) -> str:

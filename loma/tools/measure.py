@@ -5,20 +5,21 @@ Nothing here imports torch or numpy, so that a measuring process stays as small 
 * :func:`interleaved_medians` compares candidates on a machine whose speed drifts.
 * :func:`linear_fit` turns totals at several iteration counts into a cost per iteration with a
   confidence interval: what start-up costs is in the intercept and drops out.
-* :func:`page_faults`, :func:`peak_memory`, :func:`reset_peak_memory` ask the kernel.
+* :func:`page_faults`, :func:`peak_memory`, :func:`reset_peak_memory` ask the kernel, about this
+  process or another one of the same user.
 * :func:`machine` says what a measurement ran on.
-* :class:`CacheCounters` reads the processor's cache counters, where the machine lets it.
+* :func:`cache_counts` reads the processor's cache counters, where the machine lets it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import math
 import os
 import platform
-import resource
 import statistics
 import struct
 import sys
@@ -26,8 +27,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 # ------------------------------------------------------------------------------- time ratios
 
@@ -133,56 +132,14 @@ def linear_fit(x: Sequence[float], y: Sequence[float], confidence: float = 0.90)
 
     Raises ValueError for fewer than three points or fewer than two different counts.
     """
-    n = len(x)
-    if n != len(y):
-        raise ValueError(f"x has {n} values and y has {len(y)}")
-    if n < 3:
-        raise ValueError(f"a slope with a confidence interval needs 3 points, got {n}")
-    mean_x, mean_y = statistics.fmean(x), statistics.fmean(y)
-    sxx = math.fsum((a - mean_x) ** 2 for a in x)
-    if sxx == 0.0:
-        raise ValueError("a slope needs at least two different iteration counts")
-    slope = math.fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sxx
-    intercept = mean_y - slope * mean_x
-    residual = math.fsum((b - intercept - slope * a) ** 2 for a, b in zip(x, y, strict=True))
-    error = math.sqrt(residual / (n - 2) / sxx)
-    half = student_t_quantile(0.5 + confidence / 2.0, n - 2) * error
-    return Fit(slope, slope - half, slope + half, intercept, confidence)
+    if len(x) < 3:
+        raise ValueError(f"a slope with a confidence interval needs 3 points, got {len(x)}")
+    from scipy import stats
 
-
-def student_t_quantile(probability: float, degrees: int) -> float:
-    """The t with P(T <= t) = probability, by bisection of the exact distribution function."""
-    if not 0.0 < probability < 1.0:
-        raise ValueError(f"probability must lie between 0 and 1, got {probability}")
-    if degrees < 1:
-        raise ValueError(f"degrees of freedom must be at least 1, got {degrees}")
-    if probability < 0.5:
-        return -student_t_quantile(1.0 - probability, degrees)
-    low, high = 0.0, 1.0
-    while _student_t_cdf(high, degrees) < probability:
-        low, high = high, 2.0 * high
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if _student_t_cdf(middle, degrees) < probability:
-            low = middle
-        else:
-            high = middle
-    return 0.5 * (low + high)
-
-
-def _student_t_cdf(t: float, degrees: int) -> float:
-    """P(T <= t) for t >= 0: the finite series 26.7.3 and 26.7.4 of Abramowitz and Stegun."""
-    theta = math.atan(t / math.sqrt(degrees))
-    sine, cosine = math.sin(theta), math.cos(theta)
-    odd = degrees % 2 == 1
-    term = cosine if odd else 1.0
-    total = 0.0
-    for k in range(degrees // 2):
-        total += term
-        step = (2 * k + 2) / (2 * k + 3) if odd else (2 * k + 1) / (2 * k + 2)
-        term *= step * cosine**2
-    inside = 2.0 / math.pi * (theta + sine * total) if odd else sine * total
-    return 0.5 + 0.5 * inside
+    line = stats.linregress(x, y)
+    half = stats.t.ppf(0.5 + confidence / 2.0, len(x) - 2) * line.stderr
+    slope, low, high = line.slope, line.slope - half, line.slope + half
+    return Fit(float(slope), float(low), float(high), float(line.intercept), confidence)
 
 
 # ---------------------------------------------------------------------- memory and page faults
@@ -198,35 +155,29 @@ class PageFaults:
     def __sub__(self, earlier: PageFaults) -> PageFaults:
         return PageFaults(self.minor - earlier.minor, self.major - earlier.major)
 
-    @property
-    def total(self) -> int:
-        return self.minor + self.major
+
+def page_faults(process: int | str = "self") -> PageFaults:
+    """The page faults of all threads of a process, by default this one."""
+    status = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+    fields = status.rpartition(")")[2].split()  # from the state on, field 3 of proc(5)
+    return PageFaults(minor=int(fields[7]), major=int(fields[9]))
 
 
-def page_faults(children: bool = False) -> PageFaults:
-    """The page faults of this process, all threads; or of its children that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF)
-    return PageFaults(usage.ru_minflt, usage.ru_majflt)
+def peak_memory(process: int | str = "self") -> int:
+    """The largest resident set of a process so far, in bytes; where the kernel does not tell, the
+    one that it has.
 
-
-def peak_memory() -> int:
-    """The largest resident set of this process so far, in bytes.
-
-    On Linux that of ``/proc``, which begins afresh with the program; the ``ru_maxrss`` of
-    ``getrusage`` is handed down by the process that started it.
+    Not the ``ru_maxrss`` of ``getrusage``, which is handed down by the process that started it.
     """
-    with contextlib.suppress(OSError, StopIteration):
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
+    line = next(line for line in status.splitlines() if line.startswith(("VmHWM:", "VmRSS:")))
+    return int(line.split()[1]) * 1024
 
 
-def reset_peak_memory() -> bool:
+def reset_peak_memory(process: int | str = "self") -> bool:
     """Lets :func:`peak_memory` begin again from now on; False where the kernel cannot."""
     try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        Path(f"/proc/{process}/clear_refs").write_text("5", encoding="ascii")
     except OSError:
         return False
     return True
@@ -281,81 +232,56 @@ _CLOSE_ON_EXEC = 8
 _ATTRIBUTE_SIZE = 112
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CacheCounts:
-    """Last-level cache references and misses, in user code."""
+    """Last-level cache references and misses, in user code.
 
-    references: float
-    misses: float
-
-
-class CacheCounters:
-    """Counts cache references and misses between ``start`` and ``stop``; a context manager::
-
-        with CacheCounters() as counters:
-            work()
-        counters.counts     # CacheCounts, or None
-
-    All threads that the process has at ``start`` count, and the threads and processes that they
-    start later (a process is added up when it ends). Counters that the kernel had to share are
-    scaled by the time they ran. ``counts`` is None, and ``reason`` says why, where the machine has
-    no such counters (most virtual ones) or forbids them (``perf_event_paranoid``).
+    They are None, and ``reason`` says why, where the machine has no such counters (most virtual
+    ones) or forbids them (``perf_event_paranoid``).
     """
 
-    def __init__(self) -> None:
-        self.counts: CacheCounts | None = None
-        self.reason = ""
-        self._files: list[tuple[int, int]] = []
+    references: float | None = None
+    misses: float | None = None
+    reason: str = ""
 
-    def start(self) -> None:
-        self.counts, self.reason = None, ""
+
+@contextlib.contextmanager
+def cache_counts(process: int | str = "self") -> Iterator[CacheCounts]:
+    """Counts what a process does during the body of ``with``; the numbers are there after it.
+
+    All threads that the process has at the start count, and the threads and processes that they
+    start later (a process is added up when it ends). Counters that the kernel had to share are
+    scaled by the time they ran.
+    """
+    counts = CacheCounts()
+    unavailable = "cache counters are not available on this machine"
+    with contextlib.ExitStack() as stack:
+        counters: list[tuple[int, int]] = []
         try:
-            for thread in os.listdir("/proc/self/task"):
+            for thread in os.listdir(f"/proc/{process}/task"):
                 for event in (_CACHE_REFERENCES, _CACHE_MISSES):
                     with contextlib.suppress(ProcessLookupError):  # a thread that just ended
-                        self._files.append((event, _open_counter(event, int(thread))))
-            for _, file in self._files:
-                _control(file, _IOCTL_ENABLE)
+                        counters.append((event, _open_counter(event, int(thread))))
+                        stack.callback(os.close, counters[-1][1])
+            for _, file in counters:
+                fcntl.ioctl(file, _IOCTL_ENABLE)
         except OSError as error:
-            self.reason = f"cache counters are not available on this machine: {error.strerror}"
-            self._close()
-
-    def stop(self) -> CacheCounts | None:
-        """Ends counting; the counts, or None where there are none."""
-        if not self._files:
-            return None
+            counts.reason = f"{unavailable}: {error.strerror}"
+            counters = []
+        yield counts
+        for _, file in counters:
+            fcntl.ioctl(file, _IOCTL_DISABLE)
         totals = {_CACHE_REFERENCES: 0.0, _CACHE_MISSES: 0.0}
         ran = False
-        for _, file in self._files:
-            _control(file, _IOCTL_DISABLE)
-        for event, file in self._files:
+        for event, file in counters:
             value, enabled, running = struct.unpack("QQQ", os.read(file, 24))
             if running:
                 ran = True
                 totals[event] += value * (enabled / running)
-        self._close()
-        if not ran:
-            self.reason = "cache counters are not available on this machine: they never ran"
-            return None
-        self.counts = CacheCounts(totals[_CACHE_REFERENCES], totals[_CACHE_MISSES])
-        return self.counts
-
-    def _close(self) -> None:
-        for _, file in self._files:
-            os.close(file)
-        self._files = []
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
+        if ran:
+            counts.references, counts.misses = totals[_CACHE_REFERENCES], totals[_CACHE_MISSES]
+        elif counters:
+            counts.reason = f"{unavailable}: they never ran"
 
 
 def _open_counter(event: int, thread: int) -> int:
@@ -388,10 +314,3 @@ def _open_counter(event: int, thread: int) -> int:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
     return int(file)
-
-
-def _control(file: int, request: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.ioctl(ctypes.c_int(file), ctypes.c_ulong(request), ctypes.c_int(0)) < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))

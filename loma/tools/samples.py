@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from loma.arithmetic import INT_BINARY
 from loma.core.distinct import unproved
 from loma.core.ir import (
     Binary, Expr, FloatType, Function, Index, IndexAssign, IntConst, IntType, Param, TensorType,
@@ -128,13 +129,14 @@ def bind_sizes(
         if not isinstance(param.type, TensorType) or param.type.dims is None:
             continue
         shape = given.shapes.get(param.name)
-        if shape is not None and len(shape) != len(param.type.dims):
+        if shape is None:
+            continue
+        if len(shape) != len(param.type.dims):
             raise SampleError(
                 f"{function.name}: '{param.name}' has {len(param.type.dims)} dimensions, "
                 f"but the given shape has {len(shape)}: {_joined(shape)}"
             )
-        for position, dim in enumerate(param.type.dims if shape is not None else ()):
-            assert shape is not None
+        for position, dim in enumerate(param.type.dims):
             parts = scaled_size(dim)
             if parts is None or parts[0] in ints:
                 continue
@@ -218,23 +220,11 @@ def _evaluate(function: Function, expr: Expr, env: Mapping[str, int]) -> int:
             return env[name]
         case Unary("-", operand):
             return -_evaluate(function, operand, env)
-        case Binary(op, left, right):
+        case Binary("+" | "-" | "*" | "/" | "//" | "%" as op, left, right):
             a, b = _evaluate(function, left, env), _evaluate(function, right, env)
             if INFIX[op].divides and b == 0:
                 raise SampleError(f"{function.name}: the sizes divide by zero in a dimension")
-            match op:
-                case "+":
-                    return a + b
-                case "-":
-                    return a - b
-                case "*":
-                    return a * b
-                case "//":
-                    return a // b
-                case "%":
-                    return a % b
-                case "/":
-                    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+            return int(INT_BINARY[op](a, b))
     raise SampleError(f"{function.name}: a dimension is more than int arithmetic: give all shapes")
 
 

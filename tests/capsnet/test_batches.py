@@ -38,7 +38,7 @@ def _no_thread_is_left() -> Iterator[None]:
 
 
 def _threads() -> int:
-    return sum(thread.name == "batches" for thread in threading.enumerate())
+    return sum(thread.name.startswith("batches") for thread in threading.enumerate())
 
 
 def _same(one: list[Batch], other: list[Batch]) -> bool:
@@ -216,10 +216,9 @@ def test_items_are_made_ahead_but_not_without_bound() -> None:
     made: list[int] = []
     items = ahead(lambda: _counting(made), depth=3)
     assert next(items) == 0
-    # Three are ready, and one more is made, for which there is no room yet.
-    _wait_for("three ahead", lambda: len(made) == 5)
+    _wait_for("three ahead", lambda: len(made) == 4)
     time.sleep(0.05)
-    assert made == [0, 1, 2, 3, 4]
+    assert made == [0, 1, 2, 3]
     assert list(items) == list(range(1, 100))
 
 
@@ -294,9 +293,9 @@ items = Batches(data, 1, 2, seed=0).epoch(0)
 next(items)
 holder = [items]
 holder.append(holder)
-busy = ahead(lambda: (torch.ones(30) for _ in range(10**6)), depth=10**6)
+busy = ahead(lambda: (torch.ones(30) for _ in range(10**6)), depth=10**4)
 next(busy)
-print([t.name for t in threading.enumerate()].count("batches"))
+print(sum(t.name.startswith("batches") for t in threading.enumerate()))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-import capsnet_loma.profiling.profile as profiling
 from capsnet_loma.profiling import processes
 from capsnet_loma.profiling.cases import SMALL_NETWORK
 from capsnet_loma.profiling.plots import plot_profile
 from capsnet_loma.profiling.processes import Checksums, Process, ProfileError, Version
-from capsnet_loma.profiling.profile import check_agreement, plan, profile, write_inputs
-from capsnet_loma.profiling.tensor_file import read_tensors, write_tensors
-
-
-def test_tensor_file_round_trip(tmp_path: Path) -> None:
-    tensors = {"a.weight": torch.randn(3, 4).t(), "scalar": torch.tensor(2.0)}
-    write_tensors(tmp_path / "t", {**tensors, "empty": torch.zeros(0, 3)})
-    read = read_tensors(tmp_path / "t")
-    assert list(read) == ["a.weight", "scalar", "empty"]
-    assert torch.equal(read["a.weight"], tensors["a.weight"])
-    assert torch.equal(read["scalar"], tensors["scalar"])
-    assert read["scalar"].shape == ()
-    assert read["empty"].shape == (0, 3)
-    (tmp_path / "other").write_bytes(b"PK\x03\x04")
-    with pytest.raises(ValueError, match="is not a file of tensors"):
-        read_tensors(tmp_path / "other")
-    (tmp_path / "t").write_bytes((tmp_path / "t").read_bytes()[:-4])
-    with pytest.raises(ValueError, match="ends before the last value of scalar"):
-        read_tensors(tmp_path / "t")
+from capsnet_loma.profiling.profile import check_agreement, make_inputs, plan, profile
 
 
 @pytest.mark.parametrize("iteration_seconds", [1e-6, 0.01, 0.5, 2.0, 30.0])
@@ -66,16 +49,14 @@ def test_allocator_is_preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(processes, "allocators", lambda: {"jemalloc": "libm.so.6"})
     found = processes.versions(tmp_path / "inputs", SMALL_NETWORK, 1)
     assert [v.label for v in found] == ["PyTorch", "PyTorch + jemalloc", "loma from Python"]
-    write_inputs(tmp_path / "inputs", SMALL_NETWORK, 2)
+    torch.save(make_inputs(SMALL_NETWORK, 2), tmp_path / "inputs")
     program = (
         "import json, os\n"
-        "print(json.dumps({'loss': 1, 'gradients': {}}))\n"
-        "input()\n"
-        "print(json.dumps({'peak_memory': 'libm' in os.environ['LD_PRELOAD']}))"
+        "print(json.dumps({'loss': 'libm' in os.environ['LD_PRELOAD'], 'gradients': {}}))"
     )
     version = dataclasses.replace(found[1], command=(found[1].command[0], "-c", program))
     with Process(version, 1) as process:
-        assert process.end() == 1
+        assert process.checksums.loss == 1
 
 
 def test_another_result_is_refused() -> None:
@@ -94,8 +75,6 @@ def test_another_result_is_refused() -> None:
 
 
 def test_a_process_that_fails_is_named() -> None:
-    import sys
-
     command = (sys.executable, "-c", "raise SystemExit('no weights here')")
     with pytest.raises(ProfileError, match="the process of broken ended with exit code 1") as e:
         Process(Version("broken", "broken", command), 1)
@@ -103,7 +82,7 @@ def test_a_process_that_fails_is_named() -> None:
 
 
 def test_torch_worker_measures(tmp_path: Path) -> None:
-    write_inputs(tmp_path / "inputs", SMALL_NETWORK, 2)
+    torch.save(make_inputs(SMALL_NETWORK, 2), tmp_path / "inputs")
     (version, *_) = processes.versions(tmp_path / "inputs", SMALL_NETWORK, 1)
     with Process(version, 1) as process:
         sample = process.run(3)
@@ -113,4 +92,12 @@ def test_torch_worker_measures(tmp_path: Path) -> None:
     assert sample.minor_faults >= 0
     assert (sample.cache_misses is None) == (sample.cache_references is None)
     assert peak > 50 * 2**20
-    assert profiling.processor()
+
+
+@pytest.mark.parametrize("ask", [lambda process: process.run(1), lambda process: process.end()])
+def test_a_process_that_ends_later_is_named(ask: Callable[[Process], object]) -> None:
+    code = 'print(\'{"loss": 0.5, "gradients": {}}\'); raise SystemExit(3)'
+    with Process(Version("broken", "broken", (sys.executable, "-c", code)), 1) as process:
+        process._process.wait(60)
+        with pytest.raises(ProfileError, match="the process of broken ended with exit code 3"):
+            ask(process)

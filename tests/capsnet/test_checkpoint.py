@@ -11,7 +11,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ def _checkpoint(step: int = 3) -> Checkpoint:
     return Checkpoint(
         engine="loma",
         config=CapsNetConfig(conv_channels=8, decoder_hidden=(32, 64)),
-        settings=Settings(network="tiny", data="images").to_dict(),
+        settings=asdict(Settings(network="tiny", data="images")),
         data="digest",
         model=layer.state_dict(),
         optimiser=optimiser.state_dict(),

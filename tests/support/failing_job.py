@@ -46,4 +46,4 @@ CASES = {"error": _error, "bug": _bug, "killed": _killed}
 
 
 if __name__ == "__main__":
-    guarded(run, case=sys.argv[1])
+    guarded(run)(case=sys.argv[1])

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from capsnet_loma.data import Dataset, ImageSet
 from capsnet_loma.training.distributed import Job, job
-from capsnet_loma.training.loop import Trainer, silent
+from capsnet_loma.training.loop import Progress, Trainer
 from capsnet_loma.training.run import Run
 from capsnet_loma.training.settings import Engine, Settings
 from capsnet_loma.training.signals import Stop
@@ -47,7 +49,7 @@ def trained(engine: Engine, own: Job, folder: Path) -> dict[str, Any]:
 
     trainer.optimiser.register_step_pre_hook(keep)
     folder.mkdir(exist_ok=True)
-    rows = list(trainer.epochs(Run(folder), None, Stop(), 1000, silent))
+    rows = list(trainer.epochs(Run(folder), None, Stop(), 1000, _silent))
     return {
         "gradients": gradients,
         "rows": [
@@ -55,6 +57,11 @@ def trained(engine: Engine, own: Job, folder: Path) -> dict[str, Any]:
         ],
         "weights": dict(trainer.model.network.state_dict()),
     }
+
+
+@contextmanager
+def _silent(epoch: int) -> Iterator[Progress]:
+    yield lambda what, done, total: None
 
 
 def dataset() -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ def write_checkpoint(
     content = Checkpoint(
         engine=engine,
         config=config,
-        settings=settings.to_dict(),
+        settings=asdict(settings),
         data=load(data).digest,
         model=model,
         optimiser={},
