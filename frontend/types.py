@@ -147,6 +147,11 @@ def check_differential(type_: Type, span: Span) -> None:
         )
 
 
+def has_dimensions(type_: Type) -> bool:
+    """Whether it is a tensor, and not one that is a single number."""
+    return isinstance(type_, TensorType) and type_.dims != ()
+
+
 def is_element(type_: Type) -> bool:
     """Whether arrays and stacks may have elements of the type: it is one of the scalar layer."""
     while isinstance(type_, ArrayType):

@@ -91,7 +91,7 @@ def elements(scope: Scope, node: ast.expr) -> str | None:
             names = [node]
     size, found = "n", []
     for name in names:
-        symbol = scope.symbols.get(name.id) if isinstance(name, ast.Name) else None
+        symbol = scope.named(name)
         match symbol.type if symbol is not None else None:
             case TensorType(dims=dims) if symbol and dims:
                 size = print_expr(dims[0])

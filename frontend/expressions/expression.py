@@ -19,8 +19,9 @@ from loma.frontend.expressions import calls, invariants, operators, slices
 from loma.frontend.expressions.ranges import Escape, escape
 from loma.frontend.scope import Scope, span_of, too_long
 from loma.frontend.syntax import attributes
-from loma.frontend.syntax.python_syntax import SYMBOLS
+from loma.frontend.syntax.python_syntax import SYMBOLS, elts
 from loma.frontend.syntax.unsupported import unsupported
+from loma.frontend.types import has_dimensions
 
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
@@ -106,7 +107,7 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
             return _unary(scope, node, op, inner)
         case ast.BinOp(left=left, op=ast.MatMult(), right=right):
             matrices = expression(scope, left), expression(scope, right)
-            if not all(isinstance(m.type, TensorType) and m.type.dims != () for m in matrices):
+            if not all(has_dimensions(m.type) for m in matrices):
                 raise unsupported(node.op, node)
             return operators.applied(scope, OPERATORS["matmul"], matrices, {}, span)
         case ast.BinOp(left=left, op=op, right=right):
@@ -120,7 +121,7 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
             return _compare(scope, node, [left, *others], ops)
         case ast.IfExp(test=test, body=body, orelse=other):
             cond = expression(scope, test)
-            with scope.guard():
+            with scope.having(guarded=scope.guarded + 1):
                 return b.select(cond, expression(scope, body), expression(scope, other), span)
         case ast.Subscript():
             return subscript(scope, node)
@@ -134,7 +135,7 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
 
 def _shift(scope: Scope, left: ast.expr, whole: Expr) -> Expr:
     """``i - 1`` for an i that stands for ``k + 1`` is k."""
-    symbol = scope.symbols.get(left.id) if isinstance(left, ast.Name) else None
+    symbol = scope.named(left)
     if symbol is None or symbol.value is None:
         return whole
     match whole:
@@ -204,7 +205,7 @@ def _unary(scope: Scope, node: ast.expr, op: ast.unaryop, inner: ast.expr) -> Ex
 
 def _logic(scope: Scope, op: str, nodes: list[ast.expr], span: Span) -> Expr:
     values = [expression(scope, nodes[0])]
-    with scope.guard():
+    with scope.having(guarded=scope.guarded + 1):
         values += [expression(scope, node) for node in nodes[1:]]
     return _chain(op, values, span)
 
@@ -233,7 +234,7 @@ def _compare(scope: Scope, node: ast.expr, sides: list[ast.expr], ops: list[ast.
             raise unsupported(op, node)
     span = span_of(node)
     values = [expression(scope, sides[0]), _shared(scope, sides[1], len(sides) > 2)]
-    with scope.guard():
+    with scope.having(guarded=scope.guarded + 1):
         values += [_shared(scope, side, side is not sides[-1]) for side in sides[2:]]
     links = [
         b.binary(_COMPARE[type(op)], left, right, span)
@@ -280,16 +281,8 @@ def member(scope: Scope, node: ast.Attribute) -> Member:
 
 def _base(scope: Scope, node: ast.expr) -> Expr:
     """What a subscript or a member access stands on: a whole tensor, array or struct."""
-    before, scope.elementwise = scope.elementwise, False
-    try:
+    with scope.having(elementwise=False):
         return _expression(scope, node)
-    finally:
-        scope.elementwise = before
-
-
-def subscript_nodes(node: ast.Subscript) -> list[ast.expr]:
-    """The subscripts of ``x[a, b]``; none for ``x[()]``."""
-    return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
 def subscript(
@@ -300,7 +293,7 @@ def subscript(
     ``padded``: a subscript may leave the tensor. ``target``: the element is written.
     """
     base = _base(scope, node.value)
-    nodes = subscript_nodes(node)
+    nodes = elts(node.slice)
     if isinstance(base.type, TensorType):
         return _tensor_element(scope, node, base, base.type, nodes, padded, target)
     if not isinstance(base.type, ArrayType):
@@ -319,19 +312,19 @@ def subscript(
     return read
 
 
-def check_rank(node: ast.Subscript, base: Expr, type_: TensorType) -> tuple[Expr, ...]:
+def check_rank(node: ast.Subscript, type_: TensorType) -> tuple[Expr, ...]:
     """The dims of a tensor that is subscripted; RankMismatch if the subscripts do not fit them."""
-    nodes = subscript_nodes(node)
-    name = f"'{base.name}'" if isinstance(base, Var) else "this"
+    nodes = elts(node.slice)
+    name = f"'{node.value.id}'" if isinstance(node.value, ast.Name) else "this"
     if type_.dims is None:
         raise errors.RankMismatch(
             f"{name} is a tensor of unknown rank, which has no subscripts", span_of(node),
             hint="give its type sizes: Tensor[N, M]",
         )  # fmt: skip
     if len(nodes) != len(type_.dims):
-        count = f"{len(nodes)} subscript{'' if len(nodes) == 1 else 's'}"
         raise errors.RankMismatch(
-            f"{name} is {b.show_type(type_)}, of rank {len(type_.dims)}, but has {count}",
+            f"{name} is {b.show_type(type_)}, of rank {len(type_.dims)}, but has "
+            f"{errors.counted(len(nodes), 'subscript')}",
             span_of(node),
             hint="a tensor takes all its subscripts at once, and gives one element",
         )
@@ -351,7 +344,7 @@ def _tensor_element(
     for item in nodes:
         if isinstance(item, ast.Slice | ast.Starred):
             raise unsupported(item, node if isinstance(item, ast.Slice) else item)
-    dims = check_rank(node, base, type_)
+    dims = check_rank(node, type_)
     if not isinstance(base, Var) and (nodes or scope.elementwise):
         raise errors.RankMismatch(
             "subscripts take elements of variables only", span_of(node),
@@ -369,18 +362,11 @@ def _tensor_element(
 
 
 def _positions(scope: Scope, nodes: Sequence[ast.expr]) -> tuple[Expr, ...]:
-    scope.subscripts += 1
-    try:
-        with scope.elements():
-            found = [expression(scope, node) for node in nodes]
-    finally:
-        scope.subscripts -= 1
-    for expr in found:
+    with scope.having(elementwise=True, subscripts=scope.subscripts + 1):
+        found = [expression(scope, node) for node in nodes]
+    for node, expr in zip(nodes, found, strict=True):
         if expr.type != INT:
-            raise errors.ArrayAccessTypeMismatch(
-                f"a subscript is an int, found {b.show_type(expr.type)}", expr.span,
-                hint="convert it: float2int(x)" if expr.type == FLOAT else None,
-            )  # fmt: skip
+            raise slices.not_an_int(node, expr.type)
     return tuple(found)
 
 
@@ -390,8 +376,8 @@ def _check_inside(
     """Refuses a subscript that provably leaves its dimension where the element is evaluated."""
     extents = {s.name: s.extent for s in scope.symbols.values() if s.extent is not None}
     known = frozenset(s.name for s in scope.symbols.values() if s.kind == "size")
-    items = subscript_nodes(node)
-    for k, (position, dim, item) in enumerate(zip(read.subscripts, dims, items, strict=True)):
+    places = zip(read.subscripts, dims, elts(node.slice), strict=True)
+    for k, (position, dim, item) in enumerate(places):
         found = escape(position, dim, extents, known)
         if found is None or (scope.guarded and not found.always):
             continue
@@ -420,9 +406,7 @@ def _describe(position: Expr, dim: Expr, found: Escape, node: ast.expr) -> tuple
     return f"'{ast.unparse(node)}' runs from {low} to {high},", None
 
 
-def convert(
-    scope: Scope, value: Expr, target: Type, what: str, error: type[errors.TypeMismatch]
-) -> Expr:
+def convert(value: Expr, target: Type, what: str, error: type[errors.TypeMismatch]) -> Expr:
     """The value where ``target`` is expected: a rank-0 tensor is read as a scalar."""
     if isinstance(value.type, TupleType):
         raise error(

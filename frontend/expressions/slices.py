@@ -15,8 +15,9 @@ from loma.core.ir import FLOAT, INT, Expr, IntConst, TensorType, Type
 from loma.core.printer import print_expr
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
-from loma.frontend.scope import Scope, span_of
-from loma.frontend.types import fixed_sizes
+from loma.frontend.scope import Scope, Symbol, span_of
+from loma.frontend.syntax.python_syntax import elts
+from loma.frontend.types import fixed_sizes, has_dimensions
 
 
 def is_slice(nodes: list[ast.expr], rank: int) -> bool:
@@ -89,7 +90,7 @@ def part(
 
 def _for_each(node: ast.Subscript, dims: tuple[Expr, ...]) -> list[ast.expr]:
     """A subscript for each of the first dimensions: ``...`` stands for as many as are missing."""
-    nodes = ex.subscript_nodes(node)
+    nodes = elts(node.slice)
     places = [k for k, item in enumerate(nodes) if _is_ellipsis(item)]
     if len(places) > 1:
         raise errors.SyntaxNotSupported("'...' stands once in a slice", span_of(nodes[places[1]]))
@@ -172,11 +173,8 @@ def _check(found: Expr, last: Expr, node: ast.expr, dim: int, size: Expr) -> Non
 
 def _int(scope: Scope, node: ast.expr) -> Expr:
     """A subscript outside index statements."""
-    scope.subscripts += 1
-    try:
+    with scope.having(subscripts=scope.subscripts + 1):
         found = b.as_scalar(ex.expression(scope, node))
-    finally:
-        scope.subscripts -= 1
     if found.type != INT:
         raise not_an_int(node, found.type)
     return fixed_sizes(scope, found)
@@ -185,13 +183,11 @@ def _int(scope: Scope, node: ast.expr) -> Expr:
 def check_no_tensor(scope: Scope, nodes: list[ast.expr]) -> None:
     """Refuses whole tensors as the subscripts of an element."""
     for node in nodes:
-        symbol = scope.symbols.get(node.id) if isinstance(node, ast.Name) else None
-        if symbol and isinstance(symbol.type, TensorType) and symbol.type.dims != ():
-            raise not_an_int(node, symbol.type)
+        found: Symbol | Expr | None = scope.named(node)
         if isinstance(node, ast.Compare | ast.BoolOp | ast.UnaryOp):
             found = ex.expression(scope, node)
-            if isinstance(found.type, TensorType) and found.type.dims != ():
-                raise not_an_int(node, found.type)
+        if found is not None and has_dimensions(found.type):
+            raise not_an_int(node, found.type)
 
 
 def not_an_int(node: ast.expr, found: Type) -> errors.UserError:

@@ -55,7 +55,6 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
         case ast.Subscript() if is_slice_target(scope, target):
             return [assign_slice(scope, target, "=", node.value, span)]
         case ast.Subscript() if _tensor_of(scope, target) is not None:
-            _check_target(scope, target)
             return [index_statement(scope, target, "=", node.value, span)]
         case _:
             found = place(scope, target)
@@ -69,21 +68,9 @@ def _tensor_of(scope: Scope, target: ast.Subscript) -> Symbol | None:
     return symbol if isinstance(symbol.type, TensorType) else None
 
 
-def _check_target(scope: Scope, target: ast.Subscript) -> None:
-    """Refuses a target that is an element of an element, or of a tensor that is read only."""
-    if not isinstance(target.value, ast.Name):
-        raise errors.RankMismatch(
-            "a tensor takes all its subscripts at once", span_of(target),
-            hint="write X[i, j] instead of X[i][j]",
-        )  # fmt: skip
-    symbol = scope.check_writable(target.value.id, span_of(target))
-    assert isinstance(symbol.type, TensorType)
-    ex.check_rank(target, Var(symbol.name, symbol.type), symbol.type)
-
-
 def _value(scope: Scope, node: ast.expr, type_: Type, what: str) -> Expr:
     value = ex.expression(scope, node)
-    return ex.convert(scope, value, type_, what, errors.AssignTypeMismatch)
+    return ex.convert(value, type_, what, errors.AssignTypeMismatch)
 
 
 # ------------------------------------------------------------------------------- whole variables
@@ -97,7 +84,7 @@ def _assign_variable(scope: Scope, target: ast.Name, value: Expr, span: Span) ->
         whole_value(scope, symbol.type, span)
         what = f"the value of '{name}'"
         try:
-            value = ex.convert(scope, value, symbol.type, what, errors.AssignTypeMismatch)
+            value = ex.convert(value, symbol.type, what, errors.AssignTypeMismatch)
         except errors.AssignTypeMismatch as error:
             if isinstance(symbol.type, TensorType):
                 error.hint = error.hint or "a variable keeps its type: use another name"
@@ -116,7 +103,7 @@ def _assign_variable(scope: Scope, target: ast.Name, value: Expr, span: Span) ->
         scope.add(Symbol(name, value.type, "local", at, definition=definition, inferred=True))
         return Declare(Var(name, value.type, at), value, span)
     if isinstance(value.type, TupleType):
-        ex.convert(scope, value, FLOAT, f"'{name}'", errors.AssignTypeMismatch)
+        ex.convert(value, FLOAT, f"'{name}'", errors.AssignTypeMismatch)
     raise scope.undeclared(name, at, b.show_type(value.type))
 
 
@@ -145,7 +132,6 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
     if isinstance(target, ast.Subscript) and is_slice_target(scope, target):
         return assign_slice(scope, target, op, node.value, span)
     if isinstance(target, ast.Subscript) and _tensor_of(scope, target) is not None:
-        _check_target(scope, target)
         return index_statement(scope, target, op, node.value, span)
     if isinstance(target, ast.Name):
         symbol_ = scope.check_writable(target.id, span_of(target))
@@ -184,7 +170,7 @@ def _augment_tensor(
     whole = b.binary(op[0], variable, value, span)
     what = f"the value of '{symbol.name}'"
     return Assign(
-        variable, "=", ex.convert(scope, whole, symbol.type, what, errors.AssignTypeMismatch), span
+        variable, "=", ex.convert(whole, symbol.type, what, errors.AssignTypeMismatch), span
     )
 
 

@@ -125,6 +125,7 @@ def _hoist(scope: Scope, target: Var, renamed: dict[str, Expr]) -> None:
     symbol = scope.symbols.pop(target.name, None)
     if symbol is None:
         return  # two results of one call, or a second one
+    taken = target.name in scope.ended or target.name in scope.hoisted
     scope.ended[target.name] = "local"
     dims = target.type.dims or () if isinstance(target.type, TensorType) else ()
     for name in {name for dim in dims for name in free_variables(dim)}:
@@ -141,7 +142,6 @@ def _hoist(scope: Scope, target: Var, renamed: dict[str, Expr]) -> None:
         if old.name != target.name:
             renamed[target.name] = replace(old, span=target.span)
         return
-    taken = old is not None or target.name in scope.bound
     name = scope.names.fresh(target.name) if taken else target.name
     new = replace(target, name=name)
     scope.hoisted.setdefault(target.name, new)

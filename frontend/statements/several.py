@@ -21,7 +21,7 @@ from loma.core.ir import (
 from loma.core.overlap import apart, reads_of
 from loma.core.walk import root, variables
 from loma.errors.spans import Span
-from loma.frontend.expressions import calls, expression as ex
+from loma.frontend.expressions import calls
 from loma.frontend.expressions.places import check_root, result_variable
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.statements.index_statement import free_indices, index_statement
@@ -46,9 +46,7 @@ def _callee(scope: Scope, node: ast.expr) -> Function | None:
 
 def _tensor(scope: Scope, target: ast.expr) -> Symbol | None:
     """The tensor that a target is an element of."""
-    if not isinstance(target, ast.Subscript) or not isinstance(target.value, ast.Name):
-        return None
-    symbol = scope.symbols.get(target.value.id)
+    symbol = scope.named(target.value) if isinstance(target, ast.Subscript) else None
     return symbol if symbol is not None and isinstance(symbol.type, TensorType) else None
 
 
@@ -128,10 +126,9 @@ def _root(target: ast.expr) -> str:
 def _check_callee(scope: Scope, targets: list[ast.expr], node: ast.Call, callee: Function) -> None:
     calls.check_value(callee, span_of(node))
     if len(callee.results) != len(targets):
-        count = len(callee.results)
         raise errors.AssignTypeMismatch(
-            f"'{callee.name}' has {count} result{'' if count == 1 else 's'}, and {len(targets)} "
-            f"targets are given",
+            f"'{callee.name}' has {errors.counted(len(callee.results), 'result')}, and "
+            f"{len(targets)} targets are given",
             span_of(node), related=((callee.span, "defined here"),),
         )  # fmt: skip
     for target, type_ in zip(targets, callee.results, strict=True):
@@ -159,10 +156,6 @@ def _assign(
         return Call(name, call.args, callee.results[position], call.span)
 
     if isinstance(target, ast.Subscript):
-        assert isinstance(target.value, ast.Name)
-        symbol = scope.check_writable(target.value.id, span_of(target))
-        assert isinstance(symbol.type, TensorType)
-        ex.check_rank(target, Var(symbol.name, symbol.type), symbol.type)
         return index_statement(scope, target, "=", node, span, read)
     assert isinstance(target, ast.Name)
     indices = free_indices(scope, node)
@@ -172,7 +165,7 @@ def _assign(
             span_of(indices[0]), var=indices[0].id,
             hint=f"make '{target.id}' a tensor: {target.id}[{indices[0].id}], or write a loop",
         )  # fmt: skip
-    with scope.elements():
+    with scope.having(elementwise=True):
         value = read(scope, node)
     return Assign(result_variable(scope, target, value.type), "=", value, span)
 

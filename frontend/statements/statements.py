@@ -41,12 +41,12 @@ def statement(scope: Scope, node: ast.stmt, last: bool = False) -> list[Stmt]:
     """One statement; none for ``pass``, several for ``split``. Only the ``last`` one returns."""
     use_kept(scope, node)
     try:
-        with scope.statement() as before:
+        with scope.having(before=[], guarded_outside=scope.guarded):
             if last and isinstance(node, ast.Return):
                 found = _return(scope, node)
             else:
                 found = _statement(scope, node)
-        return [*before, *found]
+            return [*scope.before, *found]
     except errors.UserError as error:
         error.inside(span_of(node))
         raise
@@ -93,12 +93,8 @@ def _statement(scope: Scope, node: ast.stmt) -> list[Stmt]:
 def _block(scope: Scope, nodes: list[ast.stmt]) -> Block:
     """A nested block, which may not be run. What it declares exists until it ends."""
     known, kept = set(scope.symbols), set(scope.kept)
-    scope.depth += 1
-    try:
-        with scope.guard():
-            found = [stmt for node in nodes for stmt in statement(scope, node)]
-    finally:
-        scope.depth -= 1
+    with scope.having(depth=scope.depth + 1, guarded=scope.guarded + 1):
+        found = [stmt for node in nodes for stmt in statement(scope, node)]
     declared = declarations(scope, found, kept)
     return Block(hoisted(scope, found, known), declared)
 
@@ -136,7 +132,7 @@ def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
             value.span,
             hint="a declared tensor starts at zero; give it elements in an index statement",
         )
-    value = ex.convert(scope, value, type_, f"the value of '{name}'", errors.DeclareTypeMismatch)
+    value = ex.convert(value, type_, f"the value of '{name}'", errors.DeclareTypeMismatch)
     definition = size_definition(scope, name, type_, value)
     scope.add(Symbol(name, type_, "local", span, definition=definition))
     return Declare(Var(name, type_, span), value, span_of(node))
@@ -319,7 +315,6 @@ def _return(scope: Scope, node: ast.Return) -> list[Stmt]:
         )
     results = tuple(
         ex.convert(
-            scope,
             ex.expression(scope, item),
             type_,
             "the result" if len(nodes) == 1 else f"result {k + 1}",

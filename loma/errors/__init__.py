@@ -72,6 +72,10 @@ class Name(str):
     arg = id
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def renamed(text: str, shown: Mapping[str, str]) -> str:
     """A text with other names for those in ``shown``."""
     return re.sub(r"\w+", lambda word: shown.get(word[0], word[0]), text)
