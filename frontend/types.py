@@ -162,7 +162,7 @@ def is_element(type_: Type) -> bool:
 def _array(node: ast.expr, inner: ast.expr, program: Program, size_of: SizeOf) -> ArrayType:
     """``Array[T]`` or ``Array[T, n]``; also what stands between the brackets of a Stack."""
     items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-    noun = "a Stack" if _is_stack(node) else "an Array"
+    noun = "a Stack" if is_stack(node) else "an Array"
     if len(items) not in (1, 2):
         raise errors.UnknownType(
             f"{noun} has an element type and at most one size", span_of(node),
@@ -177,7 +177,7 @@ def _array(node: ast.expr, inner: ast.expr, program: Program, size_of: SizeOf) -
     if size is None or not 0 < size < 2**31:
         raise errors.UnknownType(f"the size of {noun} is a positive constant", span_of(items[1]))
     found = ArrayType(element, size)
-    if not _is_stack(node):
+    if not is_stack(node):
         check_bytes(found, span_of(node), program)
     return found
 
@@ -195,10 +195,12 @@ def check_bytes(type_: Type, span: Span, program: Program) -> None:
         )
 
 
-def _is_stack(node: ast.expr) -> bool:
-    return isinstance(node, ast.Subscript) and (
-        isinstance(node.value, ast.Name) and node.value.id == "Stack"
-    )
+def is_stack(node: ast.expr) -> bool:
+    match node:
+        case ast.Subscript(value=ast.Name(id="Stack")):
+            return True
+        case _:
+            return False
 
 
 def _size(node: ast.expr, size_of: SizeOf) -> Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from loma import errors
 from loma.core import builder as b
@@ -40,11 +41,9 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
     if popped is not None:
         return [popped]
     match target:
-        case ast.Tuple(elts=targets) | ast.List(elts=targets) if has_elements(
-            scope, targets, node.value
-        ):
-            return assign_results(scope, targets, node.value, span)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            if has_elements(scope, targets, node.value):
+                return assign_results(scope, targets, node.value, span)
             if isinstance(node.value, ast.Tuple | ast.List) and not all(
                 isinstance(item, ast.Name) for item in targets
             ):
@@ -59,7 +58,8 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
         case _:
             found = place(scope, target)
             whole_value(scope, found.type, span)
-            return [Assign(found, "=", _value(scope, node.value, found.type, "the value"), span)]
+            value = _converted(ex.expression(scope, node.value), found.type, "the value")
+            return [Assign(found, "=", value, span)]
 
 
 def _tensor_of(scope: Scope, target: ast.Subscript) -> Symbol | None:
@@ -68,8 +68,7 @@ def _tensor_of(scope: Scope, target: ast.Subscript) -> Symbol | None:
     return symbol if isinstance(symbol.type, TensorType) else None
 
 
-def _value(scope: Scope, node: ast.expr, type_: Type, what: str) -> Expr:
-    value = ex.expression(scope, node)
+def _converted(value: Expr, type_: Type, what: str) -> Expr:
     return ex.convert(value, type_, what, errors.AssignTypeMismatch)
 
 
@@ -82,9 +81,8 @@ def _assign_variable(scope: Scope, target: ast.Name, value: Expr, span: Span) ->
     if name in scope.symbols:
         symbol = scope.check_writable(name, at)
         whole_value(scope, symbol.type, span)
-        what = f"the value of '{name}'"
         try:
-            value = ex.convert(value, symbol.type, what, errors.AssignTypeMismatch)
+            value = _converted(value, symbol.type, f"the value of '{name}'")
         except errors.AssignTypeMismatch as error:
             if isinstance(symbol.type, TensorType):
                 error.hint = error.hint or "a variable keeps its type: use another name"
@@ -103,7 +101,7 @@ def _assign_variable(scope: Scope, target: ast.Name, value: Expr, span: Span) ->
         scope.add(Symbol(name, value.type, "local", at, definition=definition, inferred=True))
         return Declare(Var(name, value.type, at), value, span)
     if isinstance(value.type, TupleType):
-        ex.convert(value, FLOAT, f"'{name}'", errors.AssignTypeMismatch)
+        _converted(value, FLOAT, f"'{name}'")
     raise scope.undeclared(name, at, b.show_type(value.type))
 
 
@@ -135,11 +133,8 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
         return index_statement(scope, target, op, node.value, span)
     if isinstance(target, ast.Name):
         symbol_ = scope.check_writable(target.id, span_of(target))
-        if isinstance(symbol_.type, TensorType) and symbol_.type.dims != ():
-            return _augment_tensor(scope, symbol_, target, op, node.value, span)
-        if (b.is_scalar(symbol_.type) or b.is_rank0(symbol_.type)) and (
-            scope.has_tensors() and free_indices(scope, node.value)
-        ):
+        is_number = b.is_scalar(symbol_.type) or b.is_rank0(symbol_.type)
+        if is_number and scope.has_tensors() and free_indices(scope, node.value):
             made = index_statement(scope, target, op, node.value, span)
             if isinstance(made, Assign):
                 _check_kept(symbol_, made.value, span)
@@ -151,7 +146,7 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
         raise errors.AssignTypeMismatch(
             f"'{op}' takes ints, floats and tensors, found {b.show_type(found.type)}", span
         )
-    value = _value(scope, node.value, FLOAT, "the value")
+    value = _converted(ex.expression(scope, node.value), FLOAT, "the value")
     whole = b.binary(op[0], found, value, span)  # an int over an int is an int
     if isinstance(found, Var):
         _check_kept(scope.symbols[found.name], whole, span)
@@ -168,10 +163,8 @@ def _augment_tensor(
     if op == "+=" and _adds_without_broadcast(value.type, symbol.type):
         return Assign(variable, "+=", value, span)
     whole = b.binary(op[0], variable, value, span)
-    what = f"the value of '{symbol.name}'"
-    return Assign(
-        variable, "=", ex.convert(whole, symbol.type, what, errors.AssignTypeMismatch), span
-    )
+    whole = _converted(whole, symbol.type, f"the value of '{symbol.name}'")
+    return Assign(variable, "=", whole, span)
 
 
 def _adds_without_broadcast(value: Type, target: Type) -> bool:
@@ -188,15 +181,19 @@ def _adds_without_broadcast(value: Type, target: Type) -> bool:
 # ------------------------------------------------------------------------------- several results
 
 
+def _check_count(targets: Sequence[ast.expr], nodes: list[ast.expr], noun: str, span: Span) -> None:
+    if len(nodes) != len(targets):
+        raise errors.AssignTypeMismatch(
+            f"there are {len(targets)} {noun}s for {len(nodes)} values", span,
+            hint=f"give each {noun} a value",
+        )  # fmt: skip
+
+
 def _assign_each(
     scope: Scope, names: list[ast.Name], nodes: list[ast.expr], span: Span
 ) -> list[Stmt]:
     """``a, b = b, a + b``: all values are those from before."""
-    if len(nodes) != len(names):
-        raise errors.AssignTypeMismatch(
-            f"there are {len(names)} variables for {len(nodes)} values", span,
-            hint="give each variable a value",
-        )  # fmt: skip
+    _check_count(names, nodes, "variable", span)
     values: list[Expr] = []
     for k, node in enumerate(nodes):
         value, written = ex.expression(scope, node), {name.id for name in names[:k]}
@@ -217,11 +214,7 @@ def _assign_places(
     scope: Scope, targets: list[ast.expr], nodes: list[ast.expr], node: ast.Assign
 ) -> list[Stmt]:
     """``y[0], y[1] = y[1], y[0]``: variables keep the values from before."""
-    if len(nodes) != len(targets):
-        raise errors.AssignTypeMismatch(
-            f"there are {len(targets)} places for {len(nodes)} values", span_of(node),
-            hint="give each place a value",
-        )  # fmt: skip
+    _check_count(targets, nodes, "place", span_of(node))
     kept: list[ast.expr] = []
     for value_node in nodes:
         value = None
@@ -251,9 +244,7 @@ def _unpack(scope: Scope, nodes: list[ast.expr], node: ast.expr, span: Span) -> 
                 hint="take them into variables, and assign those",
             )  # fmt: skip
         if item.id in {name.id for name in names}:
-            raise errors.DuplicateVariable(
-                f"'{item.id}' takes two results", span_of(item), var=item.id
-            )
+            raise errors.DuplicateVariable(f"'{item.id}' takes two results", span_of(item))
         names.append(item)
     match node:
         case ast.Call(func=ast.Name(id=name)) if (

@@ -20,7 +20,7 @@ from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.statements.assignments import assign, augment
 from loma.frontend.statements.blocks import Block, declarations, hoisted, keep_common, use_kept
 from loma.frontend.syntax.unsupported import unsupported
-from loma.frontend.types import check_sizes, read_type, size_definition, size_in_scope
+from loma.frontend.types import check_sizes, is_stack, read_type, size_definition, size_in_scope
 
 
 def body(scope: Scope, nodes: list[ast.stmt]) -> tuple[Stmt, ...]:
@@ -109,7 +109,7 @@ def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
         )
     name, span = node.target.id, span_of(node.target)
     scope.check_outermost(name, span)
-    if stacks.is_stack_type(node.annotation):
+    if is_stack(node.annotation):
         return stacks.declare(scope, node, name)
     type_ = read_type(node.annotation, scope.program, size_in_scope(scope))
     check_sizes(type_, span_of(node.annotation))
