@@ -18,23 +18,11 @@ from loma.core.printer import print_type
 from loma.core.unbounded import is_unbounded
 from loma.core.walk import variables, walk
 from loma.errors.spans import Span
+from loma.frontend import types
 from loma.frontend.constants import converted, value
 from loma.frontend.own_derivatives import decorated
 from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
 from loma.frontend.syntax.long_chains import identifiers
-from loma.frontend.types import (
-    TYPE_NAMES,
-    check_bytes,
-    check_differential,
-    check_sizes,
-    read_results,
-    read_type,
-    size_in_scope,
-    size_value,
-)
-
-
-# ------------------------------------------------------------------------------------- functions
 
 
 def function_header(node: ast.FunctionDef, program: Program) -> Function:
@@ -45,12 +33,12 @@ def function_header(node: ast.FunctionDef, program: Program) -> Function:
     params = _params(node, scope)
     for symbol in _param_symbols(params):
         scope.add(symbol)
-    results = read_results(node.returns, program, size_in_scope(scope))
+    results = types.read_results(node.returns, program, types.size_in_scope(scope))
     if simd:
         _check_simd(node, params, results)
     for type_ in results:
         assert node.returns is not None
-        check_sizes(type_, span_of(node.returns))
+        types.check_sizes(type_, span_of(node.returns))
         if isinstance(type_, ArrayType):
             raise errors.UnknownType(
                 "a function cannot return an array", span_of(node.returns),
@@ -100,15 +88,15 @@ def _defaults(
                 f"'{param.name}' cannot have a default value: only In[int] and In[float] have one",
                 span_of(item), related=((param.span, "the argument"),),
             )  # fmt: skip
-        if param.type == INT:
-            number = int(converted(value(item), "int", item))
-            if not tensors and not -(2**31) <= number < 2**31:
-                raise errors.SyntaxNotSupported(
-                    "this whole number needs more than 32 bits", span_of(item)
-                )
-            found.append(IntConst(number, span_of(item)))
-        else:
+        if param.type == FLOAT:
             found.append(FloatConst(float(converted(value(item), "float", item)), span_of(item)))
+            continue
+        number = int(converted(value(item), "int", item))
+        if not tensors and not -(2**31) <= number < 2**31:
+            raise errors.SyntaxNotSupported(
+                "this whole number needs more than 32 bits", span_of(item)
+            )
+        found.append(IntConst(number, span_of(item)))
     return tuple(found)
 
 
@@ -159,8 +147,8 @@ def _params(node: ast.FunctionDef, scope: Scope) -> tuple[Param, ...]:
             return Var(name.id, INT, span_of(name))
 
         mode, annotation = found
-        type_ = read_type(annotation, scope.program, size_of)
-        check_sizes(type_, span_of(annotation))
+        type_ = types.read_type(annotation, scope.program, size_of)
+        types.check_sizes(type_, span_of(annotation))
         out.append(Param(arg.arg, type_, mode, span_of(arg)))
     _check_bound(out, ints)
     return tuple(out)
@@ -185,10 +173,8 @@ def _check_bound(params: list[Param], ints: set[str]) -> None:
 
 def _mode_and_type(arg: ast.arg) -> tuple[Literal["In", "Out"], ast.expr] | None:
     match arg.annotation:
-        case ast.Subscript(value=ast.Name(id="In"), slice=inner):
-            return "In", inner
-        case ast.Subscript(value=ast.Name(id="Out"), slice=inner):
-            return "Out", inner
+        case ast.Subscript(value=ast.Name(id="In" | "Out" as mode), slice=inner):
+            return "In" if mode == "In" else "Out", inner
         case _:
             return None
 
@@ -206,7 +192,7 @@ def _guess(arg: ast.arg) -> str:
     match arg.annotation:
         case None | ast.Name(id="In" | "Out"):
             return "float"
-        case ast.Subscript(value=ast.Name(id=name), slice=inner) if name not in TYPE_NAMES:
+        case ast.Subscript(value=ast.Name(id=name), slice=inner) if name not in types.TYPE_NAMES:
             return ast.unparse(inner)
         case annotation:
             return ast.unparse(annotation)
@@ -233,7 +219,7 @@ def function_scope(node: ast.FunctionDef, program: Program) -> Scope:
         if isinstance(type_, TensorType):
             for dim in type_.dims or ():
                 for name in variables(dim):
-                    size_value(scope, scope.symbols[name], dim.span)
+                    types.size_value(scope, scope.symbols[name], dim.span)
     return scope
 
 
@@ -284,19 +270,18 @@ def _reassigned(node: ast.FunctionDef, program: Program) -> dict[str, Span]:
 def derivative_header(derivative: Derivative, program: Program) -> Function:
     """The signature of a derivative, which AD makes later."""
     primal = program.functions[derivative.of]
-    name, span = derivative.name, derivative.span
-    if is_tensor_function(primal):
-        if derivative.mode == "fwd_diff":
-            return Function(name, *tensor_forward_signature(primal, span), (), span=span)
-        return Function(name, tensor_reverse_signature(primal, span), (), (), span=span)
+    span, tensors = derivative.span, is_tensor_function(primal)
     results: tuple[Type, ...] = ()
-    if derivative.mode == "fwd_diff":
-        params, results = forward_signature(primal)
+    if derivative.mode == "rev_diff":
+        params = (tensor_reverse_signature if tensors else reverse_signature)(primal, span)
+    elif tensors:
+        params, results = tensor_forward_signature(primal, span)
     else:
-        params = reverse_signature(primal, span)
-    for type_ in (*(param.type for param in params), *results):
-        check_differential(type_, span)
-    program.mention(*(param.type for param in params), *results)
-    for type_ in (*(param.type for param in params), *results):
-        check_bytes(type_, span, program)
-    return Function(name, params, results, (), simd=primal.simd, span=span)
+        params, results = forward_signature(primal)
+    taken = (*(param.type for param in params), *results)
+    for type_ in taken:
+        types.check_differential(type_, span)
+    program.mention(*taken)
+    for type_ in taken:
+        types.check_bytes(type_, span, program)
+    return Function(derivative.name, params, results, (), simd=primal.simd, span=span)
