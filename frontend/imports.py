@@ -23,6 +23,7 @@ from loma.frontend import foreign
 from loma.frontend.constants import Constant, read_constants, replace_constants
 from loma.frontend.scope import span_of, span_of_def
 from loma.frontend.syntax.long_chains import identifiers
+from loma.frontend.syntax.python_syntax import parse_python
 
 Definition = ast.ClassDef | ast.FunctionDef | Derivative
 
@@ -37,6 +38,12 @@ class Unit:
     values: list[ast.AnnAssign]
     imports: dict[str, Import]
     constants: dict[str, Constant] = field(default_factory=dict)
+
+    def own(self) -> dict[str, Span]:
+        """Where the file defines what it does."""
+        targets = [node.target for node in self.values if isinstance(node.target, ast.Name)]
+        definitions = {name: span_of_def(node) for name, node in self.definitions.items()}
+        return definitions | {target.id: span_of(target) for target in targets}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,7 @@ def _statements(source: str, number: int) -> list[ast.stmt]:
     if "import" not in source:
         return []
     try:
-        tree = ast.parse(source.removeprefix("\ufeff"))
+        tree = parse_python(source.removeprefix("\ufeff"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     ast.increment_lineno(tree, number * FILE)
@@ -153,11 +160,11 @@ def _read(file: Path, span: Span) -> str:
 # ------------------------------------------------------------------------------- the definitions
 
 
-def join(units: list[Unit]) -> dict[str, Constant]:
+def join(units: list[Unit]) -> None:
     """Adds to the first unit what it needs of the others, and puts values for constants.
 
-    Returns the constants of the first unit. Raises UndeclaredVariable for a name that a file has
-    not, DuplicateFunction for one that the importing file has itself.
+    Raises UndeclaredVariable for a name that a file has not, DuplicateFunction for one that the
+    importing file has itself.
     """
     program = units[0]
     by_name = {unit.stem: unit for unit in units[1:]}
@@ -208,28 +215,21 @@ def join(units: list[Unit]) -> dict[str, Constant]:
             uses[local] = final[key]
         program.definitions[final[number, name]] = _renamed(node, final[number, name], uses)
         for other, given in unit.definitions.items():  # a derivative of its own comes along
-            if name in _derivative_of(given) and (number, other) not in final:
+            derived = name in (place.id for place in _decorating(given))
+            if derived and (number, other) not in final:
                 final[number, other] = names.fresh(f"_{unit.stem}_{other}")
                 waiting.append((number, other))
-    return program.constants
 
 
 def _check_imports(unit: Unit, by_name: dict[str, Unit]) -> None:
     for local, item in unit.imports.items():
-        node = unit.definitions.get(local)
-        spans = [v.target for v in unit.values if getattr(v.target, "id", None) == local]
-        if node is not None or spans:
-            first = span_of(spans[0]) if node is None else _place(node)
+        if local in unit.own():
             raise errors.DuplicateFunction(
                 f"'{local}' is already defined", item.span, var=local,
                 hint=f"from {item.module} import {item.name} as another name",
-                related=((first, "defined here, too"),),
+                related=((unit.own()[local], "defined here, too"),),
             )  # fmt: skip
         _origin(by_name[item.module], item.name, by_name, item.span)
-
-
-def _place(node: Definition) -> Span:
-    return node.span if isinstance(node, Derivative) else span_of_def(node)
 
 
 def _origin(
@@ -239,9 +239,9 @@ def _origin(
     while name in unit.imports:
         item = unit.imports[name]
         unit, name = by_name[item.module], item.name
-    values = [getattr(value.target, "id", "") for value in unit.values]
-    if name not in unit.definitions and name not in values:
-        offered = [*unit.definitions, *values, *unit.imports]
+    own = unit.own()
+    if name not in own:
+        offered = [*own, *unit.imports]
         raise errors.UndeclaredVariable(
             f"'{unit.stem}.loma' has no '{name}'", span or Span(), var=name,
             hint=errors.suggest(name, offered) or f"it has {', '.join(offered) or 'nothing'}",
@@ -295,12 +295,8 @@ def _mentioned(node: Definition) -> list[tuple[str, bool]]:
     return list(found)
 
 
-def _derivative_of(node: Definition) -> list[str]:
+def _decorating(node: Definition) -> list[ast.Name]:
     """The functions that ``@derivative(f)`` before a definition names, as it is written."""
-    return [name.id for name in _decorating(node)]
-
-
-def _decorating(node: ast.AST | Definition) -> list[ast.Name]:
     calls = [d for d in getattr(node, "decorator_list", ()) if isinstance(d, ast.Call)]
     return [arg for call in calls for arg in call.args if isinstance(arg, ast.Name)]
 

@@ -18,6 +18,7 @@ from loma.core.packing import Packing, Packings, Slot, forward_packing, reverse_
 from loma.errors.spans import Span
 from loma.frontend.scope import Program, span_of, span_of_def
 from loma.frontend.structs import member_annotations
+from loma.frontend.syntax.python_syntax import elts
 
 _TENSORS = {"Tensor", "TorchTensorFloat", "IntTensor", "BoolTensor"}
 Leaf = tuple[tuple[str, ...], ast.expr]  # the path to a member that is no struct, and its type
@@ -45,8 +46,9 @@ class Layouts:
             _check_member(self, node.name, name, annotation, span)
             found[name] = annotation
         self.members[node.name] = found
-        own = (leaf for _, leaf in self.leaves(ast.Name(node.name), span_of_def(node)))
-        self.sizes[node.name] = list(dict.fromkeys(name for leaf in own for name in _sizes(leaf)))
+        own = [leaf for _, leaf in self.leaves(ast.Name(node.name), span_of_def(node))]
+        sizes = (leaf.slice for leaf in own if isinstance(leaf, ast.Subscript))
+        self.sizes[node.name] = list(dict.fromkeys(name for at in sizes for name in _names_in(at)))
         return True
 
     def struct(self, annotation: ast.expr | None) -> str | None:
@@ -63,8 +65,7 @@ class Layouts:
         assert name is not None
         given: dict[str, ast.expr] = {}
         if isinstance(annotation, ast.Subscript):
-            inner = annotation.slice
-            items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            items = elts(annotation.slice)
             if len(items) != len(self.sizes[name]):
                 listed = ", ".join(self.sizes[name]) or "none"
                 raise errors.UnknownType(
@@ -107,12 +108,10 @@ class Layouts:
         node.args.args = [arg for arg, _ in params]
         results: list[Slot] = []
         match node.returns:
-            case None:
-                kinds: list[ast.expr] = []
             case ast.Subscript(value=ast.Name(id="tuple"), slice=inner):
-                kinds = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+                kinds = elts(inner)
             case other:
-                kinds = [other]
+                kinds = [] if other is None else [other]
         flat: list[ast.expr] = []
         for position, kind in enumerate(kinds):
             struct, name = self.struct(kind), str(position)
@@ -150,18 +149,15 @@ class Layouts:
         """What a derivative takes and gives."""
         primal = self.packings[request.of]
         if not primal.has_structs:
-            params = self.program.functions[request.name].params
-            slots = tuple(Slot(param.name, mode=param.mode) for param in params)
-            results = self.program.functions[request.name].results
-            self.packings[request.name] = Packing(
-                slots, tuple(Slot(str(k)) for k, _ in enumerate(results))
-            )
+            header = self.program.functions[request.name]
+            slots = tuple(Slot(param.name, mode=param.mode) for param in header.params)
+            found = Packing(slots, tuple(Slot(str(k)) for k, _ in enumerate(header.results)))
         elif request.mode == "rev_diff":
-            self.packings[request.name] = reverse_packing(primal)
+            found = reverse_packing(primal)
         else:
             header = self.program.functions[request.of]
             found = forward_packing(primal, header.params, header.results)
-            self.packings[request.name] = found
+        self.packings[request.name] = found
 
     def name_as(self, own: Mapping[str, str], requests: Iterable[Derivative]) -> None:
         """Where the program gives a derivative itself, callers see the names that this one has."""
@@ -181,14 +177,11 @@ class Layouts:
         return Packings(functions, structs, self.shown)
 
     def _kind(self, annotation: ast.expr) -> str:
-        struct = self.struct(annotation)
-        if (
-            struct is None
-            and isinstance(annotation, ast.Name)
-            and annotation.id in ("int", "float")
-        ):
-            return annotation.id
-        return struct or "tensor"
+        match annotation:
+            case ast.Name(id="int" | "float" as name):
+                return name
+            case _:
+                return self.struct(annotation) or "tensor"
 
 
 def _check_member(layouts: Layouts, struct: str, name: str, kind: ast.expr, span: Span) -> None:
@@ -207,12 +200,8 @@ def _check_member(layouts: Layouts, struct: str, name: str, kind: ast.expr, span
 
 
 def _is_derivative(node: ast.FunctionDef) -> bool:
-    return any(
-        isinstance(decorator, ast.Call)
-        and isinstance(decorator.func, ast.Name)
-        and decorator.func.id == "derivative"
-        for decorator in node.decorator_list
-    )
+    called = [item.func for item in node.decorator_list if isinstance(item, ast.Call)]
+    return any(isinstance(func, ast.Name) and func.id == "derivative" for func in called)
 
 
 def _is_adjoint(group: list[tuple[ast.arg, Slot]], following: list[tuple[ast.arg, Slot]]) -> bool:
@@ -235,25 +224,12 @@ def _names(node: ast.expr) -> set[str]:
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
-def _sizes(kind: ast.expr) -> Iterator[str]:
+def _names_in(node: ast.AST) -> Iterator[str]:
     """The names in a tensor's sizes, from left to right."""
-    match kind:
-        case ast.Subscript(value=ast.Name(), slice=inner):
-            yield from _size_names(inner)
-        case _:
-            return
-
-
-def _size_names(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Name(id=name):
-            yield name
-        case ast.Call(args=args):
-            for arg in args:
-                yield from _size_names(arg)
-        case _:
-            for child in ast.iter_child_nodes(node):
-                yield from _size_names(child)
+    if isinstance(node, ast.Name):
+        yield node.id
+    for child in node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node):
+        yield from _names_in(child)
 
 
 class _Sizes(ast.NodeTransformer):

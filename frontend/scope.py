@@ -12,8 +12,8 @@ from typing import Any, Literal
 from loma import errors
 from loma.core.differentials import primal_name, with_mentioned
 from loma.core.ir import (
-    INT, ArrayType, Assign, Call, Declare, Expr, FloatConst, Function, Index, IntConst, Op, Reduce,
-    StackType, Struct, StructType, TensorType, Type, Var, ZeroPad, is_tensor_function,
+    INT, ArrayType, Assign, Call, Declare, Derivative, Expr, FloatConst, Function, Index, IntConst,
+    Op, Reduce, StackType, Struct, StructType, TensorType, Type, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.core.layout import Layout
 from loma.core.names import Names
@@ -40,8 +40,10 @@ def span_of(node: ast.AST) -> Span:
     return Span(line, col, end, col if end_col is None else end_col)
 
 
-def span_of_def(node: ast.FunctionDef | ast.ClassDef) -> Span:
-    """The stretch of ``def name`` or ``class name``."""
+def span_of_def(node: ast.FunctionDef | ast.ClassDef | Derivative) -> Span:
+    """The stretch of ``def name`` or ``class name``; all of a derivative."""
+    if isinstance(node, Derivative):
+        return node.span
     word = "class " if isinstance(node, ast.ClassDef) else "def "
     end = node.col_offset + len(word) + len(node.name.encode())
     return Span(node.lineno, node.col_offset, node.lineno, end)
