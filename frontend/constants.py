@@ -239,5 +239,3 @@ def _bound(node: ast.FunctionDef) -> Iterator[tuple[str, Span, str]]:
                 for item in (item for target in targets for item in elts(target)):
                     if isinstance(item, ast.Name):
                         yield item.id, span_of(item), "variable"
-            case _:
-                pass

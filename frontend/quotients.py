@@ -38,8 +38,6 @@ def whole_quotients(
                 case Declare(target, made) | Assign(Var() as target, "=", made):
                     if made is not None and not target.span.line:
                         kept[target.name] = made
-                case _:
-                    pass
         for stmt in body:
             for expr in _floats(stmt, function, program):
                 for quotient in _quotients(expr, kept):
@@ -88,8 +86,6 @@ def _of_constant(
         case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.FloorDiv | ast.Mod):
             yield from _of_constant(left, constants, source)
             yield from _of_constant(right, constants, source)
-        case _:
-            pass
 
 
 def _warning(source: str, whole: Span, left: Span, result: int | None) -> errors.UserWarning:
@@ -128,8 +124,6 @@ def _floats(stmt: Stmt, function: Function, program: Program) -> Iterator[Expr]:
             yield from _ints((given,), (target.type,))
         case Return(values):
             yield from _ints(values, function.results)
-        case _:
-            pass
     for expr in expressions(stmt):
         for node in walk(expr):
             yield from _operands(node, program)
@@ -165,8 +159,6 @@ def _operands(node: Expr, program: Program) -> Iterator[Expr]:
             for attr, given in attrs:
                 if kinds.get(attr) == "float" and not isinstance(given, tuple):
                     yield from _ints((given,), (FLOAT,))
-        case _:
-            pass
 
 
 def _quotients(expr: Expr, kept: Mapping[str, Expr]) -> Iterator[Binary]:
@@ -186,5 +178,3 @@ def _quotients(expr: Expr, kept: Mapping[str, Expr]) -> Iterator[Binary]:
                 yield from _quotients(arg, kept)
         case Var(name) if name in kept:
             yield from _quotients(kept[name], kept)
-        case _:
-            pass

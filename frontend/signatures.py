@@ -237,8 +237,6 @@ def _reassigned(node: ast.FunctionDef, program: Program) -> dict[str, Span]:
                 if name in given:
                     found.setdefault(name, span_of(target))
                 given.add(name)
-            case _:
-                pass
 
     def visit(nodes: list[ast.stmt]) -> None:
         for stmt in nodes:
@@ -257,8 +255,6 @@ def _reassigned(node: ast.FunctionDef, program: Program) -> dict[str, Span]:
                 case ast.If() | ast.For() | ast.While():
                     visit(stmt.body)
                     visit(stmt.orelse)
-                case _:
-                    pass
 
     visit(node.body)
     return found

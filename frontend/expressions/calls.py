@@ -319,8 +319,6 @@ def _check_extreme(node: ast.Call, name: str, items: list[Expr | list[Expr]]) ->
                 f"'{name}' takes numbers and tensors, found a list", span_of(node),
                 hint=f"write {name}({text})",
             )  # fmt: skip
-        case _:
-            pass
     raise errors.OperatorArguments(
         f"'{name}' of a whole tensor takes another tensor or a float", span_of(node),
         hint=f"a{name}(x, {number}) is over a dimension, {name}(x, {number}.0) of each element and "
@@ -342,8 +340,6 @@ def _unknown(scope: Scope, node: ast.Call, name: str) -> errors.UserError:
             "inf" in text.lower()
         ):
             hint = INFINITY
-        case _:
-            pass
     there = f"the operators are {', '.join(operators)}"
     if not whole:
         there = f"the functions are {', '.join([*own, *BUILTINS])}"

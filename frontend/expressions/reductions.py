@@ -117,15 +117,12 @@ def _condition(index: str, node: ast.expr) -> str:
 def _count(scope: Scope, node: ast.expr) -> Count:
     if range_of(node) is not None:
         return count(scope, node, "a range", in_order=True)
+    hint = elements(scope, node)
     match node:
         case ast.List() | ast.Tuple() | ast.Constant(value=str()):
-            raise errors.SyntaxNotSupported(
-                "a reduction runs over a size or a range", span_of(node),
-                hint="write 'for i in N' or 'for i in range(n)'",
-            )  # fmt: skip
-        case _ if (hint := elements(scope, node)) is not None:
-            raise errors.SyntaxNotSupported(
-                "a reduction runs over a size or a range", span_of(node), hint=hint
-            )
-        case _:
-            return Count(ex.int_expression(scope, node, "a range"), IntConst(0), IntConst(1))
+            hint = "write 'for i in N' or 'for i in range(n)'"
+    if hint is not None:
+        raise errors.SyntaxNotSupported(
+            "a reduction runs over a size or a range", span_of(node), hint=hint
+        )
+    return Count(ex.int_expression(scope, node, "a range"), IntConst(0), IntConst(1))
