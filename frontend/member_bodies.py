@@ -168,10 +168,8 @@ class _Body(ast.NodeTransformer):
         call = self.visit(value)
         flat: list[ast.expr] = []
         for item, group in zip(items, groups, strict=True):
-            if group.struct:
-                flat += self._places(item, group.struct, value)
-            else:
-                flat.append(self.visit(item))
+            struct = group.struct
+            flat += self._places(item, struct, value) if struct else [self.visit(item)]
         node.value = call
         node.targets = [flat[0] if len(flat) == 1 else _at(ast.Tuple(flat, ast.Store()), target)]
         return [node]

@@ -40,16 +40,14 @@ def expression(scope: Scope, node: ast.expr) -> Expr:
 def _element(expr: Expr) -> Expr:
     if isinstance(expr, Var) and b.is_rank0(expr.type):
         return b.as_scalar(expr)
-    text = b.show_type(expr.type)
+    what, hint = "this", "give the tensor a name in a statement of its own before: t = ..."
     if isinstance(expr, Var):
-        raise errors.RankMismatch(
-            f"'{expr.name}' is {text}; an index statement computes with elements", expr.span,
-            hint=f"write an element, as in {_example(expr.name, expr.type)}, or call the operator "
-            "in a statement of its own before",
-        )  # fmt: skip
+        what, example = f"'{expr.name}'", _example(expr.name, expr.type)
+        hint = f"write an element, as in {example}, or call the operator in a statement of its own "
+        hint += "before"
     raise errors.RankMismatch(
-        f"this is {text}; an index statement computes with elements", expr.span,
-        hint="give the tensor a name in a statement of its own before: t = ...",
+        f"{what} is {b.show_type(expr.type)}; an index statement computes with elements",
+        expr.span, hint=hint,
     )  # fmt: skip
 
 
@@ -175,23 +173,19 @@ def _constant(scope: Scope, node: ast.Constant) -> Expr:
             raise errors.SyntaxNotSupported("complex numbers are not part of loma", span)
         case str() | bytes():
             raise unsupported(node)
-        case None:
-            raise errors.SyntaxNotSupported(
-                "'None' is not part of loma", span, hint="leave out an argument that is not wanted"
-            )
-        case _:
-            raise errors.SyntaxNotSupported(
-                "'...' is not part of loma", span, hint="write the subscripts out"
-            )
+        case value:
+            none = "leave out an argument that is not wanted"
+            hint = none if value is None else "write the subscripts out"
+            text = ast.unparse(node)
+            raise errors.SyntaxNotSupported(f"'{text}' is not part of loma", span, hint=hint)
 
 
 def _unary(scope: Scope, node: ast.expr, op: ast.unaryop, inner: ast.expr) -> Expr:
     operand = expression(scope, inner)
     match op:
-        case ast.USub():
-            return b.unary("-", operand, span_of(node))
-        case ast.Not():
-            return b.unary("not", operand, span_of(node))
+        case ast.USub() | ast.Not():
+            symbol = "-" if isinstance(op, ast.USub) else "not"
+            return b.unary(symbol, operand, span_of(node))
         case ast.UAdd():
             if not isinstance(operand.type, TensorType) and not b.is_scalar(operand.type):
                 raise errors.UnaryOpTypeMismatch(
@@ -268,14 +262,12 @@ def member(scope: Scope, node: ast.Attribute) -> Member:
     base = _base(scope, node.value)
     if not isinstance(base.type, StructType):
         raise attributes.no_struct(node, base)
-    struct = scope.program.structs[base.type.name]
-    for name, type_ in struct.members:
-        if name == node.attr:
-            return Member(base, name, type_, span_of(node))
-    names = [name for name, _ in struct.members]
+    members = dict(scope.program.structs[base.type.name].members)
+    if node.attr in members:
+        return Member(base, node.attr, members[node.attr], span_of(node))
     raise errors.StructMemberNotFound(
-        f"struct '{struct.name}' has no member '{node.attr}'", span_of(node),
-        hint=errors.suggest(node.attr, names) or f"its members are {', '.join(names)}",
+        f"struct '{base.type.name}' has no member '{node.attr}'", span_of(node),
+        hint=errors.suggest(node.attr, members) or f"its members are {', '.join(members)}",
     )  # fmt: skip
 
 
@@ -295,7 +287,7 @@ def subscript(
     base = _base(scope, node.value)
     nodes = elts(node.slice)
     if isinstance(base.type, TensorType):
-        return _tensor_element(scope, node, base, base.type, nodes, padded, target)
+        return _tensor_element(scope, node, base, padded, target)
     if not isinstance(base.type, ArrayType):
         raise errors.ArrayAccessTypeMismatch(
             f"{b.show_type(base.type)} has no elements", span_of(node)
@@ -332,9 +324,10 @@ def check_rank(node: ast.Subscript, type_: TensorType) -> tuple[Expr, ...]:
 
 
 def _tensor_element(
-    scope: Scope, node: ast.Subscript, base: Expr, type_: TensorType, nodes: list[ast.expr],
-    padded: bool, target: bool,
-) -> Expr:  # fmt: skip
+    scope: Scope, node: ast.Subscript, base: Expr, padded: bool, target: bool
+) -> Expr:
+    type_, nodes = base.type, elts(node.slice)
+    assert isinstance(type_, TensorType)
     if type_.dims is not None and not (scope.elementwise or padded or target):
         part = slices.is_slice(nodes, len(type_.dims))
         if part or (nodes and not isinstance(base, Var)):

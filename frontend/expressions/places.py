@@ -104,17 +104,14 @@ def whole_value(scope: Scope, target: Type, span: Span) -> None:
     """Refuses an assignment of all of something whose length is not known."""
     if not is_unbounded(target, scope.program.structs):
         return
+    why = "has no known length"
+    hint = "assign its elements, or give its type a size: Array[float, 3]"
     if holds_struct(target):
-        raise errors.AssignTypeMismatch(
-            f"{b.show_type(target)} has an array of unknown length in it, so it cannot be assigned "
-            "at once",
-            span,
-            hint="assign its members, and the elements of the array",
-        )
+        why = "has an array of unknown length in it"
+        hint = "assign its members, and the elements of the array"
     raise errors.AssignTypeMismatch(
-        f"{b.show_type(target)} has no known length, so it cannot be assigned at once", span,
-        hint="assign its elements, or give its type a size: Array[float, 3]",
-    )  # fmt: skip
+        f"{b.show_type(target)} {why}, so it cannot be assigned at once", span, hint=hint
+    )
 
 
 def holds_struct(type_: Type) -> bool:

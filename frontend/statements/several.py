@@ -8,7 +8,6 @@ results are worked out before any of them is assigned.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -100,9 +99,10 @@ def _check_targets(scope: Scope, targets: list[ast.expr]) -> None:
             raise errors.DuplicateVariable(f"'{text}' takes two results", span_of(target), var=text)
         seen[text] = target
     for target in targets:
-        inner = list(_subscript_names(target))
+        at = target.slice if isinstance(target, ast.Subscript) else ast.Pass()
+        inner = [n for n in ast.walk(at) if isinstance(n, ast.Name)]
         for other in targets:
-            name = _root(other)
+            name = ast.unparse(other.value if isinstance(other, ast.Subscript) else other)
             place = next((n for n in inner if n.id == name), None)
             if other is not target and place is not None:
                 raise errors.SyntaxNotSupported(
@@ -110,17 +110,6 @@ def _check_targets(scope: Scope, targets: list[ast.expr]) -> None:
                     related=((span_of(other), "it takes a result here"),),
                     hint="take the results into variables, and assign those one after the other",
                 )  # fmt: skip
-
-
-def _subscript_names(target: ast.expr) -> Iterator[ast.Name]:
-    if isinstance(target, ast.Subscript):
-        yield from (n for n in ast.walk(target.slice) if isinstance(n, ast.Name))
-
-
-def _root(target: ast.expr) -> str:
-    found = target.value if isinstance(target, ast.Subscript) else target
-    assert isinstance(found, ast.Name)
-    return found.id
 
 
 def _check_callee(scope: Scope, targets: list[ast.expr], node: ast.Call, callee: Function) -> None:

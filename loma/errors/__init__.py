@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Self, TypeAlias
 
@@ -105,10 +105,13 @@ class _Report(Exception):
 
     def rename(self, shown: Mapping[str, str]) -> Self:
         """Says names as the program has them, where the compiler has others; returns the report."""
-        if shown:
-            self.message = renamed(self.message, shown)
-            self.hint = None if self.hint is None else renamed(self.hint, shown)
-            self.related = tuple((span, renamed(note, shown)) for span, note in self.related)
+        return self.reword(lambda text: renamed(text, shown)) if shown else self
+
+    def reword(self, said: Callable[[str], str]) -> Self:
+        """Says all of it in other words; returns the report."""
+        self.message = said(self.message)
+        self.hint = None if self.hint is None else said(self.hint)
+        self.related = tuple((span, said(note)) for span, note in self.related)
         return self
 
     def to_string(self) -> str:
@@ -131,8 +134,7 @@ class _Report(Exception):
             lines.append(f"  {paint('hint', 'hint: ')}{self.hint}")
         return "\n".join(lines)
 
-    def __str__(self) -> str:
-        return self.to_string()
+    __str__ = to_string
 
 
 class UserError(_Report):
