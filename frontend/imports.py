@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from loma import errors
 from loma.core.ir import Derivative
@@ -55,15 +56,11 @@ class Import:
     span: Span
 
 
-def is_import(node: ast.stmt) -> bool:
+def is_import(node: ast.stmt) -> TypeGuard[ast.ImportFrom]:
     """Whether a statement imports from another file; what comes from loma is there anyway."""
-    match node:
-        case ast.ImportFrom(module=str(name), level=0):
-            return name.split(".")[0] != "loma"
-        case ast.ImportFrom():
-            return True
-        case _:
-            return False
+    return isinstance(node, ast.ImportFrom) and bool(
+        node.level or (node.module or "").split(".")[0] != "loma"
+    )
 
 
 def read_imports(node: ast.ImportFrom) -> Iterator[tuple[str, Import]]:
@@ -98,7 +95,7 @@ def gather(source: str, path: str) -> Text:
 
     def visit(source: str, number: int, around: list[str]) -> None:
         for node in _statements(source, number):
-            if not (isinstance(node, ast.ImportFrom) and is_import(node)):
+            if not is_import(node):
                 continue
             try:
                 list(read_imports(node))

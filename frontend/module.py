@@ -294,13 +294,11 @@ def _deep_place(source: str) -> tuple[Span, bool]:
 def _check_ignored(node: ast.stmt) -> None:
     """Top-level statements that mean nothing: docstrings, and imports for the sake of editors."""
     match node:
-        case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
+        case ast.Expr(value=ast.Constant(value=str())) | ast.Pass() | ast.ImportFrom():
             return
         case ast.Import(names=names) if all(a.name.split(".")[0] == "loma" for a in names):
             return
-        case ast.ImportFrom(module=str(name), level=0) if name.split(".")[0] == "loma":
-            return
-        case ast.Import() | ast.ImportFrom() | ast.AsyncFunctionDef():
+        case ast.Import() | ast.AsyncFunctionDef():
             raise unsupported(node)
         case _:
             raise errors.SyntaxNotSupported(

@@ -22,8 +22,7 @@ from loma.core.walk import variables, walk
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
 from loma.frontend.scope import Scope, span_of
-from loma.frontend.statements.recurrences import no_recurrence
-from loma.frontend.statements.sums import doubtful
+from loma.frontend.statements.doubts import doubtful, no_recurrence
 from loma.frontend.syntax.python_syntax import elts
 
 
@@ -107,12 +106,10 @@ def _ranges(scope: Scope, nodes: list[ast.expr], name: str) -> tuple[list[_Range
     padded: list[_Range] = []
     for node in nodes:
         for read in _reads(node):
-            if name in read.bound or not isinstance(read.node.value, ast.Name):
+            tensor = scope.named(read.node.value)
+            if tensor is None or not isinstance(tensor.type, TensorType) or name in read.bound:
                 continue
             if all(found.id != name for found in _names(read.node.slice)):
-                continue
-            tensor = scope.symbols.get(read.node.value.id)
-            if tensor is None or not isinstance(tensor.type, TensorType):
                 continue
             dims = ex.check_rank(read.node, tensor.type)
             for k, item in enumerate(elts(read.node.slice)):

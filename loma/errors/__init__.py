@@ -87,13 +87,20 @@ class _Report(Exception):
     _word = "error"
 
     def __init__(
-        self, message: str, span: Span = NOWHERE, *, hint: str | None = None, related: Related = ()
+        self,
+        message: str,
+        span: Span = NOWHERE,
+        *,
+        hint: str | None = None,
+        related: Related = (),
+        var: str | None = None,
     ) -> None:
         super().__init__(message, span)
         self.message = message
         self.span = span
         self.hint = hint
         self.related = related
+        self._var = var
         self.source = ""
         self.path = "<text>"
 
@@ -144,18 +151,7 @@ class UserError(_Report):
     error is about, where there is one; left out, it is the text under ``span``.
     """
 
-    def __init__(
-        self,
-        message: str,
-        span: Span = NOWHERE,
-        *,
-        hint: str | None = None,
-        related: Related = (),
-        var: str | None = None,
-    ) -> None:
-        super().__init__(message, span, hint=hint, related=related)
-        self._var = var
-        self._stmt: Span | None = None
+    _stmt: Span | None = None
 
     def inside(self, stmt: Span) -> None:
         """Says which statement the error is in; the innermost says it first."""
