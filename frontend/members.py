@@ -93,8 +93,6 @@ class Layouts:
             self.shown[self._flat[key]] = ".".join(key)
         return self._flat[key]
 
-    # ------------------------------------------------------------------------------- functions
-
     def header(self, node: ast.FunctionDef) -> None:
         """Replaces the structs among a function's arguments and results by their members."""
         params: list[tuple[ast.arg, Slot]] = []

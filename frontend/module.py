@@ -203,9 +203,6 @@ def _check_layer(header: Function, body: tuple[Stmt, ...]) -> None:
             )
 
 
-# ---------------------------------------------------------------------------------------- syntax
-
-
 def _syntax(source: str) -> ast.Module:
     for number, line in enumerate(_lines(source), 1):
         shown = printable(line)

@@ -112,9 +112,6 @@ def _warning(source: str, whole: Span, left: Span, result: int | None) -> errors
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------- where ints become floats
-
-
 def _floats(stmt: Stmt, function: Function, program: Program) -> Iterator[Expr]:
     """The ints in a statement that become floats."""
     match stmt:

@@ -260,9 +260,6 @@ def _reassigned(node: ast.FunctionDef, program: Program) -> dict[str, Span]:
     return found
 
 
-# ----------------------------------------------------------------------------------- derivatives
-
-
 def derivative_header(derivative: Derivative, program: Program) -> Function:
     """The signature of a derivative, which AD makes later."""
     primal = program.functions[derivative.of]

@@ -241,9 +241,6 @@ def check_sizes(type_: Type, span: Span) -> None:
                 raise errors.UnknownType(f"a size cannot be {value}", span)
 
 
-# ----------------------------------------------------------------------- sizes inside functions
-
-
 def size_in_scope(scope: Scope) -> SizeOf:
     """What names mean in the tensor types of a function's body and in its result types."""
 

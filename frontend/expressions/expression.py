@@ -253,9 +253,6 @@ def _shared(scope: Scope, node: ast.expr, twice: bool) -> Expr:
     return value
 
 
-# ------------------------------------------------------------------- elements and struct members
-
-
 def member(scope: Scope, node: ast.Attribute) -> Member:
     """``x.name`` of a struct."""
     attributes.check_module(scope, node)

@@ -142,9 +142,6 @@ def _check_written(scope: Scope, place: Expr, span: Span) -> None:
         )  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------- aliases
-
-
 def check_aliases(scope: Scope, callee: Function, call: Call) -> None:
     """Refuses two arguments that are certainly one storage, one of them Out."""
     for first, second, condition in meetings(call, callee, scope.program.structs):

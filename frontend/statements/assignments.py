@@ -72,9 +72,6 @@ def _converted(value: Expr, type_: Type, what: str) -> Expr:
     return ex.convert(value, type_, what, errors.AssignTypeMismatch)
 
 
-# ------------------------------------------------------------------------------- whole variables
-
-
 def _assign_variable(scope: Scope, target: ast.Name, value: Expr, span: Span) -> Stmt:
     """An assignment to a variable; in a tensor function a new name is declared by it."""
     name, at = target.id, span_of(target)
@@ -176,9 +173,6 @@ def _adds_without_broadcast(value: Type, target: Type) -> bool:
         return False
     pairs = zip(value.dims or (), target.dims or (), strict=False)
     return all(a != IntConst(1) or c == IntConst(1) for a, c in pairs)
-
-
-# ------------------------------------------------------------------------------- several results
 
 
 def _check_count(targets: Sequence[ast.expr], nodes: list[ast.expr], noun: str, span: Span) -> None:

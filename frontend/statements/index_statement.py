@@ -97,9 +97,6 @@ def free_indices(scope: Scope, *nodes: ast.expr) -> list[ast.Name]:
     return list(found.values())
 
 
-# ---------------------------------------------------------------------------------------- ranges
-
-
 def _ranges(scope: Scope, nodes: list[ast.expr], name: str) -> tuple[list[_Range], list[_Range]]:
     """Where an index stands alone: outside ``zero_pad``, and under it."""
     plain: list[_Range] = []
@@ -142,8 +139,6 @@ def _extent(scope: Scope, nodes: list[ast.expr], name: ast.Name) -> Expr:
             )
     return first.size
 
-
-# ------------------------------------------------------------------------------------- statement
 
 Operation = Literal["=", "+=", "-=", "*=", "/="]
 

@@ -76,9 +76,6 @@ def _declaring(stmt: _Result, new: set[str]) -> Stmt:
     return stmt
 
 
-# ---------------------------------------------------------------------------------------- checks
-
-
 def _check_targets(scope: Scope, targets: list[ast.expr]) -> None:
     seen: dict[str, ast.expr] = {}
     for target in targets:
@@ -127,9 +124,6 @@ def _check_callee(scope: Scope, targets: list[ast.expr], node: ast.Call, callee:
                 "tensors there are ints and floats only",
                 span_of(target), related=((callee.span, "defined here"),),
             )  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------ statements
 
 
 def _assign(

@@ -104,9 +104,6 @@ def _block(scope: Scope, nodes: list[ast.stmt]) -> Block:
     return Block(hoisted(scope, found, known), declared)
 
 
-# ---------------------------------------------------------------------------------- declarations
-
-
 def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
     if not isinstance(node.target, ast.Name):
         raise errors.SyntaxNotSupported(
@@ -141,9 +138,6 @@ def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
     definition = size_definition(scope, name, type_, value)
     scope.add(Symbol(name, type_, "local", span, definition=definition))
     return Declare(Var(name, type_, span), value, span_of(node))
-
-
-# ----------------------------------------------------------------------------------------- loops
 
 
 def _for(scope: Scope, node: ast.For) -> Stmt:
@@ -192,9 +186,6 @@ def _max_iter(node: ast.expr) -> int:
             hint="it bounds the memory of the reverse pass; the condition may depend on variables",
         )  # fmt: skip
     return limit
-
-
-# ------------------------------------------------------------------------------ calls and return
 
 
 def _call(scope: Scope, node: ast.Call) -> Stmt:
