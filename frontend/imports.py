@@ -13,13 +13,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeGuard
+from typing import TypeAlias, TypeGuard
 
 from loma import errors
 from loma.core.ir import Derivative
 from loma.core.names import Names
 from loma.errors.excerpts import Text
-from loma.errors.spans import FILE, Span
+from loma.errors.spans import FILE, NOWHERE, Span
 from loma.frontend import foreign
 from loma.frontend.constants import Constant, read_constants, replace_constants
 from loma.frontend.scope import span_of, span_of_def
@@ -56,6 +56,9 @@ class Import:
     span: Span
 
 
+Units: TypeAlias = dict[str, Unit]
+
+
 def is_import(node: ast.stmt) -> TypeGuard[ast.ImportFrom]:
     """Whether a statement imports from another file; what comes from loma is there anyway."""
     return isinstance(node, ast.ImportFrom) and bool(
@@ -90,7 +93,7 @@ def gather(source: str, path: str) -> Text:
     if isinstance(source, Text):
         return source
     text = Text(source.removeprefix("\ufeff"))
-    numbers: dict[str, int] = {}  # of the files that have been read, by module
+    read: list[str] = []  # the modules, in the order of the text's imports
     folder = Path(path).parent
 
     def visit(source: str, number: int, around: list[str]) -> None:
@@ -112,12 +115,12 @@ def gather(source: str, path: str) -> Text:
                         f"files import each other in a circle: {circle}", span_of(node),
                         hint="put what both need into a file of its own",
                     )  # fmt: skip
-                if module not in numbers:
+                if module not in read:
+                    read.append(module)
                     file = folder / f"{module}.loma"
                     found = _read(file, span_of(node))
                     text.imports.append((str(file), found))
-                    numbers[module] = len(text.imports)
-                    visit(found, numbers[module], [*around, module])
+                    visit(found, len(read), [*around, module])
             except errors.UserError as error:
                 raise error.locate(text, path) from None
 
@@ -144,9 +147,8 @@ def _read(file: Path, span: Span) -> str:
         known = sorted(p.stem for p in file.parent.glob("*.loma"))
         hint = errors.suggest(file.stem, known) or "an import names a file beside this one"
         if file.stem in sys.stdlib_module_names or file.stem in foreign.MODULES:
-            hint = (
-                "an import names a .loma file beside this one; functions are there without import"
-            )
+            hint = "an import names a .loma file beside this one; "
+            hint += "functions are there without import"
         raise errors.SyntaxNotSupported(f"there is no file '{file}'", span, hint=hint) from None
     except UnicodeDecodeError as error:
         raise errors.SyntaxNotSupported(
@@ -170,7 +172,7 @@ def join(units: list[Unit]) -> None:
     for unit in _imported_first(program, by_name):
         taken = {}
         for local, item in unit.imports.items():
-            origin, name = _origin(by_name[item.module], item.name, by_name)
+            origin, name = _origin(unit, local, by_name)
             if name in origin.constants:
                 taken[local] = replace(origin.constants[name], name=local, span=item.span)
         unit.constants = read_constants(unit.values, taken)
@@ -178,7 +180,7 @@ def join(units: list[Unit]) -> None:
         replace_constants(nodes, unit.constants)
     final: dict[tuple[int, str], str] = {}
     for local, item in program.imports.items():
-        origin, name = _origin(by_name[item.module], item.name, by_name)
+        origin, name = _origin(program, local, by_name)
         if name in origin.constants:
             continue
         known = final.setdefault((origin.number, name), local)
@@ -218,7 +220,7 @@ def join(units: list[Unit]) -> None:
                 waiting.append((number, other))
 
 
-def _check_imports(unit: Unit, by_name: dict[str, Unit]) -> None:
+def _check_imports(unit: Unit, by_name: Units) -> None:
     for local, item in unit.imports.items():
         if local in unit.own():
             raise errors.DuplicateFunction(
@@ -226,12 +228,10 @@ def _check_imports(unit: Unit, by_name: dict[str, Unit]) -> None:
                 hint=f"from {item.module} import {item.name} as another name",
                 related=((unit.own()[local], "defined here, too"),),
             )  # fmt: skip
-        _origin(by_name[item.module], item.name, by_name, item.span)
+        _origin(unit, local, by_name, item.span)
 
 
-def _origin(
-    unit: Unit, name: str, by_name: dict[str, Unit], span: Span | None = None
-) -> tuple[Unit, str]:
+def _origin(unit: Unit, name: str, by_name: Units, span: Span = NOWHERE) -> tuple[Unit, str]:
     """Where a name that a file offers is defined."""
     while name in unit.imports:
         item = unit.imports[name]
@@ -240,13 +240,13 @@ def _origin(
     if name not in own:
         offered = [*own, *unit.imports]
         raise errors.UndeclaredVariable(
-            f"'{unit.stem}.loma' has no '{name}'", span or Span(), var=name,
+            f"'{unit.stem}.loma' has no '{name}'", span, var=name,
             hint=errors.suggest(name, offered) or f"it has {', '.join(offered) or 'nothing'}",
         )  # fmt: skip
     return unit, name
 
 
-def _imported_first(program: Unit, by_name: dict[str, Unit]) -> list[Unit]:
+def _imported_first(program: Unit, by_name: Units) -> list[Unit]:
     """The units, each behind those that it imports."""
     done: dict[int, Unit] = {}
 
@@ -271,7 +271,7 @@ def _primal(name: str) -> tuple[str, str]:
     return prefix, name[len(prefix) :]
 
 
-def _known(unit: Unit, local: str, by_name: dict[str, Unit]) -> tuple[Unit, str] | None:
+def _known(unit: Unit, local: str, by_name: Units) -> tuple[Unit, str] | None:
     """The function, struct or derivative that a name means in a file; None for other names."""
     if local not in unit.definitions and local not in unit.imports:
         return None

@@ -39,7 +39,9 @@ class Layouts:
     def add(self, node: ast.ClassDef) -> bool:
         """Reads a struct, if it has tensors; its parts are there already."""
         members = member_annotations(node)
-        if not any(_names(kind) & (_TENSORS | self.members.keys()) for kind, _ in members.values()):
+        nodes = (inner for kind, _ in members.values() for inner in ast.walk(kind))
+        names = {inner.id for inner in nodes if isinstance(inner, ast.Name)}
+        if not names & (_TENSORS | self.members.keys()):
             return False
         found: dict[str, ast.expr] = {}
         for name, (annotation, span) in members.items():
@@ -120,10 +122,11 @@ class Layouts:
             for path, leaf in self.leaves(kind, span_of(kind)):
                 flat.append(leaf)
                 results.append(Slot(name, struct, path))
-        if len(flat) != len(kinds) and node.returns is not None:
-            node.returns = _tuple_type(flat, node.returns)
-        elif flat and len(kinds) == 1:
+        if len(flat) == 1:
             node.returns = flat[0]
+        elif len(flat) != len(kinds) and node.returns is not None:
+            of = ast.Subscript(ast.Name("tuple"), ast.Tuple(flat))
+            node.returns = ast.fix_missing_locations(ast.copy_location(of, node.returns))
         self.packings[node.name] = Packing(tuple(slot for _, slot in params), tuple(results))
 
     def _param(self, arg: ast.arg) -> Iterator[tuple[ast.arg, Slot]]:
@@ -208,18 +211,6 @@ def _is_adjoint(group: list[tuple[ast.arg, Slot]], following: list[tuple[ast.arg
         return False
     own, other = group[0][1], following[0][1]
     return own.struct == other.struct != "" and (own.mode, other.mode) == ("In", "Out")
-
-
-def _tuple_type(items: list[ast.expr], place: ast.expr) -> ast.expr:
-    if len(items) == 1:
-        return items[0]
-    made = ast.Subscript(ast.Name("tuple", ast.Load()), ast.Tuple(items, ast.Load()), ast.Load())
-    ast.copy_location(made, place)
-    return ast.fix_missing_locations(made)
-
-
-def _names(node: ast.expr) -> set[str]:
-    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
 def _names_in(node: ast.AST) -> Iterator[str]:

@@ -134,7 +134,7 @@ def _check_signature(own: Function, primal: Function) -> None:
 def unused_by_forward_mode(
     requests: Iterable[Derivative], own: Mapping[str, str], program: Program,
     calls: Mapping[str, Iterable[str]],
-) -> Iterable[errors.UserWarning]:  # fmt: skip
+) -> errors.Warnings:  # fmt: skip
     """A warning for each forward derivative that has to differentiate what has a derivative of its
     own: that serves reverse mode only."""
     for request in requests:

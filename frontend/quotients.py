@@ -17,6 +17,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.ops import OPS, PREDICATES
 from loma.core.walk import expressions, statements, walk
+from loma.errors import Warnings
 from loma.errors.excerpts import text_at
 from loma.errors.spans import Span
 from loma.frontend.constants import Constant, Number, value
@@ -25,9 +26,7 @@ from loma.frontend.scope import Program, span_of
 _LITERAL = re.compile(r"-?\d[\d_]*")
 
 
-def whole_quotients(
-    program: Program, functions: Iterable[Function], source: str
-) -> Iterator[errors.UserWarning]:
+def whole_quotients(program: Program, functions: Iterable[Function], source: str) -> Warnings:
     """A warning for each quotient of ints in the functions that is used as a float."""
     found: dict[Span, errors.UserWarning] = {}
     for function in functions:
@@ -54,24 +53,21 @@ def whole_quotients(
 
 def of_constants(
     nodes: Iterable[ast.AnnAssign], constants: Mapping[str, Constant], source: str
-) -> Iterator[errors.UserWarning]:
+) -> Warnings:
     """The same for the values of constants."""
     for node in nodes:
         if isinstance(node.annotation, ast.Name) and node.annotation.id == "float" and node.value:
             yield from _of_constant(node.value, constants, source)
 
 
-def of_defaults(node: ast.FunctionDef, header: Function, source: str
-                ) -> Iterator[errors.UserWarning]:  # fmt: skip
+def of_defaults(node: ast.FunctionDef, header: Function, source: str) -> Warnings:
     """The same for default values of arguments."""
     for param, default in zip(reversed(header.params), reversed(node.args.defaults), strict=False):
         if param.type == FLOAT:
             yield from _of_constant(default, {}, source)
 
 
-def _of_constant(
-    node: ast.expr, constants: Mapping[str, Constant], source: str
-) -> Iterator[errors.UserWarning]:
+def _of_constant(node: ast.expr, constants: Mapping[str, Constant], source: str) -> Warnings:
     def number(of: ast.expr) -> Number:
         return value(of, lambda name: constants[name.id].value)
 

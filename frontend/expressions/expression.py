@@ -137,14 +137,8 @@ def _shift(scope: Scope, left: ast.expr, whole: Expr) -> Expr:
     if symbol is None or symbol.value is None:
         return whole
     match whole:
-        case Binary(
-            "+" | "-" as op, Binary("+" | "-" as inner, Var() as name, IntConst(a)), IntConst(c)
-        ):
-            offset = (a if inner == "+" else -a) + (c if op == "+" else -c)
-            if offset == 0:
-                return replace(name, span=whole.span)
-            sign = "+" if offset > 0 else "-"
-            return b.binary(sign, name, IntConst(abs(offset)), whole.span)
+        case Binary("+" | "-", Binary("+" | "-", Var(), IntConst()), IntConst()):
+            return replace(sizes.simplify(whole), span=whole.span)
         case _:
             return whole
 

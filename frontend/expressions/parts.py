@@ -21,6 +21,7 @@ from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
 
 Result: TypeAlias = tuple[Expr, TensorType]
+Slots: TypeAlias = dict[str, ast.expr]  # arguments by name
 
 USAGE = {
     "split": "a, b = split(x, [m, n], dim)",
@@ -30,9 +31,9 @@ USAGE = {
 }
 
 
-def _slots(node: ast.Call, names: tuple[str, ...], required: int) -> dict[str, ast.expr]:
+def _slots(node: ast.Call, names: tuple[str, ...], required: int) -> Slots:
     """The arguments by name, in PyTorch's order."""
-    slots: dict[str, ast.expr] = dict(zip(names, node.args, strict=False))
+    slots: Slots = dict(zip(names, node.args, strict=False))
     for keyword in node.keywords:
         if keyword.arg is None or keyword.arg not in names or keyword.arg in slots:
             break
@@ -46,9 +47,7 @@ def _slots(node: ast.Call, names: tuple[str, ...], required: int) -> dict[str, a
     return slots
 
 
-def _tensor(
-    scope: Scope, node: ast.Call, slots: dict[str, ast.expr]
-) -> tuple[Expr, tuple[Expr, ...]]:
+def _tensor(scope: Scope, node: ast.Call, slots: Slots) -> tuple[Expr, tuple[Expr, ...]]:
     """The argument x, as what may stand for several results, and its sizes."""
     x = ex.expression(scope, slots["x"])
     if not isinstance(x.type, TensorType) or not x.type.dims:
@@ -61,9 +60,7 @@ def _tensor(
     return scope.once(x), x.type.dims
 
 
-def _axis(
-    scope: Scope, node: ast.Call, slots: dict[str, ast.expr], dims: tuple[Expr, ...], default: int
-) -> int:
+def _axis(scope: Scope, node: ast.Call, slots: Slots, dims: tuple[Expr, ...], default: int) -> int:
     dim = ex.int_expression(scope, slots["dim"], "'dim'") if "dim" in slots else IntConst(default)
     position, rank = sizes.constant(dim), len(dims)
     if position is None or not -rank <= position < rank:
@@ -136,7 +133,7 @@ def _largest(scope: Scope, node: ast.expr, size: Expr, axis: int) -> Expr:
     return k
 
 
-def _flag(scope: Scope, node: ast.Call, slots: dict[str, ast.expr], name: str, default: int) -> int:
+def _flag(scope: Scope, node: ast.Call, slots: Slots, name: str, default: int) -> int:
     if name not in slots:
         return default
     value = sizes.constant(ex.int_expression(scope, slots[name], f"'{name}'"))

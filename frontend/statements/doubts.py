@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
 
 from loma import errors
 from loma.core import sizes
@@ -15,6 +14,7 @@ from loma.core.ir import (
 from loma.core.overlap import reads_of
 from loma.core.printer import print_expr
 from loma.core.walk import free_variables
+from loma.errors import Warnings
 from loma.errors.spelling import nearest
 from loma.frontend.scope import span_of
 
@@ -22,7 +22,7 @@ from loma.frontend.scope import span_of
 def doubtful(
     value: Expr, summed: tuple[Axis, ...], own: list[ast.Name], names: list[ast.Name],
     right: ast.expr,
-) -> Iterator[errors.UserWarning]:  # fmt: skip
+) -> Warnings:  # fmt: skip
     """Warnings of a statement that sums ``value`` over indices.
 
     ``own`` are the indices of the target, ``names`` those of the whole statement, each at its first
@@ -35,7 +35,7 @@ def doubtful(
 
 def _misspelt(
     summed: tuple[Axis, ...], own: list[ast.Name], names: list[ast.Name], right: ast.expr
-) -> Iterator[errors.UserWarning]:
+) -> Warnings:
     """An index of the target that is not on the right, where only one like it is."""
     there = {node.id for node in ast.walk(right) if isinstance(node, ast.Name)}
     candidates = [axis.name for axis in summed]
@@ -53,7 +53,7 @@ def _misspelt(
         )
 
 
-def _left_out(value: Expr, axis: Axis) -> Iterator[errors.UserWarning]:
+def _left_out(value: Expr, axis: Axis) -> Warnings:
     """A term without an index that the sum runs over because of another term."""
     lacking: list[Expr] = []
     having: list[Expr] = []
@@ -103,9 +103,7 @@ def _terms(expr: Expr, index: str, lacking: list[Expr], having: list[Expr]) -> N
             (having if index in free_variables(expr) else lacking).append(expr)
 
 
-def no_recurrence(
-    place: Index, name: str, value: Expr, axes: tuple[Axis, ...]
-) -> Iterator[errors.UserWarning]:
+def no_recurrence(place: Index, name: str, value: Expr, axes: tuple[Axis, ...]) -> Warnings:
     """A warning where the target is read at neighbours on one side only, as a recurrence does; a
     stencil reads both sides, and a move has nothing but the read on its right side."""
     if isinstance(value, Index | ZeroPad):

@@ -57,23 +57,18 @@ def assign_results(scope: Scope, targets: list[ast.expr], node: ast.expr, span: 
     _check_targets(scope, targets)
     _check_callee(scope, targets, node, callee)
     new = {t.id for t in targets if isinstance(t, ast.Name) and t.id not in scope.symbols}
-    made = [
-        _assign(scope, target, node, callee, position, span)
-        for position, target in enumerate(targets)
-    ]
+    made = [_assign(scope, target, node, callee, k, span) for k, target in enumerate(targets)]
     before: list[Stmt] = []
     if any(_disturbs(scope, stmt, later) for k, stmt in enumerate(made) for later in made[k + 1 :]):
         held = [_held(scope, stmt) for stmt in made]
         before = [stmt for first, _ in held for stmt in first]
         made = [stmt for _, stmt in held]
-    return [*before, *(_declaring(stmt, new) for stmt in made)]
-
-
-def _declaring(stmt: _Result, new: set[str]) -> Stmt:
-    """The statement, as the declaration of a variable that is new."""
-    if isinstance(stmt.target, Var) and stmt.target.name in new:
-        return Declare(stmt.target, stmt.value, stmt.span)
-    return stmt
+    for stmt in made:
+        if isinstance(stmt.target, Var) and stmt.target.name in new:
+            before.append(Declare(stmt.target, stmt.value, stmt.span))
+        else:
+            before.append(stmt)
+    return before
 
 
 def _check_targets(scope: Scope, targets: list[ast.expr]) -> None:

@@ -14,7 +14,7 @@ from loma.core.ir import (
 from loma.core.unbounded import is_unbounded
 from loma.frontend.constants import whole_number
 from loma.frontend.expressions import calls, stacks, expression as ex
-from loma.frontend.expressions.counting import Count, count, elements, range_of
+from loma.frontend.expressions.counting import count, elements, range_of
 from loma.frontend.expressions.places import check_aliases, holds_struct, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.statements.assignments import assign, augment
@@ -146,19 +146,18 @@ def _for(scope: Scope, node: ast.For) -> Stmt:
             "a loop has one counter", span_of(node.target),
             hint=elements(scope, node.iter) or "for i in range(n):",
         )  # fmt: skip
-    found = _loop_range(scope, node.iter)
+    if range_of(node.iter) is None:
+        name = node.iter.id if isinstance(node.iter, ast.Name) else None
+        hint = f"for ... in range({name}):" if name else "for i in range(n):"
+        hint = elements(scope, node.iter) or hint
+        raise errors.SyntaxNotSupported(
+            "a loop runs over 'range(n)'", span_of(node.iter), hint=hint
+        )
+    found = count(scope, node.iter, "the bound of a loop")
     symbols = found.symbols(scope, node.target, "counter")
     with scope.with_symbols(*symbols):
         inner = _block(scope, node.body).body
     return For(symbols[0].name, found.extent, inner, found.backwards, span_of(node))
-
-
-def _loop_range(scope: Scope, node: ast.expr) -> Count:
-    if range_of(node) is not None:
-        return count(scope, node, "the bound of a loop")
-    hint = f"for ... in range({node.id}):" if isinstance(node, ast.Name) else "for i in range(n):"
-    hint = elements(scope, node) or hint
-    raise errors.SyntaxNotSupported("a loop runs over 'range(n)'", span_of(node), hint=hint)
 
 
 def _while(scope: Scope, node: ast.While) -> Stmt:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Self, TypeAlias
 
@@ -204,6 +204,9 @@ class UserWarning(_Report, builtins.UserWarning):
         return cls(record["message"], span, hint=record["hint"], related=related).locate(
             source, path
         )
+
+
+Warnings: TypeAlias = Iterator[UserWarning]
 
 
 # ------------------------------------------------- shared with the teaching language's compiler
