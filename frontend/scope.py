@@ -281,7 +281,6 @@ class Scope:
                 span_of(node),
                 hint=f"bind it, as in sum(... for {node.id} in range(n)), or count it: "
                 f"for {node.id} in range(n):, around the statement",
-                var=node.id,
             )
         if node.id in self.program.functions:
             raise errors.UndeclaredVariable(

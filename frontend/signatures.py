@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import Literal
 
 from loma import errors
@@ -34,28 +35,25 @@ def function_header(node: ast.FunctionDef, program: Program) -> Function:
     for symbol in _param_symbols(params):
         scope.add(symbol)
     results = types.read_results(node.returns, program, types.size_in_scope(scope))
+    span, place = span_of_def(node), span_of(node.returns or node)
+    header = Function(
+        node.name, params, results, (), simd=simd, span=span, derivative_of=derivative_of
+    )
     if simd:
-        _check_simd(node, params, results)
+        _check_simd(header, place)
     for type_ in results:
-        assert node.returns is not None
-        types.check_sizes(type_, span_of(node.returns))
+        types.check_sizes(type_, place)
         if isinstance(type_, ArrayType):
             raise errors.UnknownType(
-                "a function cannot return an array", span_of(node.returns),
+                "a function cannot return an array", place,
                 hint="give it an Out[Array[...]] argument",
             )  # fmt: skip
         if is_unbounded(type_, program.structs):
+            text = f"{print_type(type_)} has an array of unknown length in it"
             raise errors.ReturnTypeMismatch(
-                f"{print_type(type_)} has an array of unknown length in it, so it cannot be "
-                "returned",
-                span_of(node.returns),
-                hint="make it an Out argument",
+                f"{text}, so it cannot be returned", place, hint="make it an Out argument"
             )
-    defaults = _defaults(node, params, results)
-    return Function(
-        node.name, params, results, (), simd=simd, defaults=defaults, span=span_of_def(node),
-        derivative_of=derivative_of,
-    )  # fmt: skip
+    return replace(header, defaults=_defaults(node, header))
 
 
 def _check_form(node: ast.FunctionDef) -> None:
@@ -75,14 +73,11 @@ def _check_form(node: ast.FunctionDef) -> None:
         )
 
 
-def _defaults(
-    node: ast.FunctionDef, params: tuple[Param, ...], results: tuple[Type, ...]
-) -> tuple[IntConst | FloatConst, ...]:
+def _defaults(node: ast.FunctionDef, header: Function) -> tuple[IntConst | FloatConst, ...]:
     """The values of the last arguments where a call leaves them out."""
     found: list[IntConst | FloatConst] = []
     given = node.args.defaults
-    tensors = is_tensor_function(Function(node.name, params, results, ()))
-    for param, item in zip(params[len(params) - len(given) :], given, strict=True):
+    for param, item in zip(header.params[len(header.params) - len(given) :], given, strict=True):
         if param.mode != "In" or param.type not in (INT, FLOAT):
             raise errors.SyntaxNotSupported(
                 f"'{param.name}' cannot have a default value: only In[int] and In[float] have one",
@@ -92,7 +87,7 @@ def _defaults(
             found.append(FloatConst(float(converted(value(item), "float", item)), span_of(item)))
             continue
         number = int(converted(value(item), "int", item))
-        if not tensors and not -(2**31) <= number < 2**31:
+        if not is_tensor_function(header) and not -(2**31) <= number < 2**31:
             raise errors.SyntaxNotSupported(
                 "this whole number needs more than 32 bits", span_of(item)
             )
@@ -100,21 +95,18 @@ def _defaults(
     return tuple(found)
 
 
-def _check_simd(
-    node: ast.FunctionDef, params: tuple[Param, ...], results: tuple[Type, ...]
-) -> None:
-    if results:
-        assert node.returns is not None
+def _check_simd(header: Function, results: Span) -> None:
+    if header.results:
         raise errors.SimdMisuse(
-            f"'{node.name}' is a @simd function, which runs once for each work item and has no "
+            f"'{header.name}' is a @simd function, which runs once for each work item and has no "
             "result",
-            span_of(node.returns),
+            results,
             hint="give it an Out[Array[...]] argument, and write to its element thread_id()",
         )
-    for param in params:
+    for param in header.params:
         if isinstance(param.type, TensorType):
             raise errors.SimdMisuse(
-                f"argument '{param.name}' of the @simd function '{node.name}' is a tensor",
+                f"argument '{param.name}' of the @simd function '{header.name}' is a tensor",
                 param.span,
                 hint="use arrays, or write index statements in an ordinary function",
             )
@@ -167,7 +159,6 @@ def _check_bound(params: list[Param], ints: set[str]) -> None:
                         hint=errors.suggest(node.name, bound)
                         or f"a dimension that is {node.name}, 2 * {node.name} or {node.name} + 1 "
                         f"binds it, or make it an argument: {node.name} : In[int]",
-                        var=node.name,
                     )
 
 

@@ -135,7 +135,6 @@ def _hoist(scope: Scope, target: Var, renamed: dict[str, Expr]) -> None:
                 "the block",
                 target.span,
                 hint="sizes of what a block declares are made of sizes and In[int] arguments",
-                var=target.name,
             )
     old = scope.hoisted.get(target.name)
     if old is not None and old.type == target.type:
