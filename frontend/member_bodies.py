@@ -47,22 +47,19 @@ def _groups(slots: tuple[Slot, ...]) -> list[_Group]:
 
 def flatten(node: ast.FunctionDef, layouts: Layouts) -> None:
     """Rewrites a body, in place; the header has been already."""
-    packing = layouts.packings[node.name]
-    structs = {slot.name: slot.struct for slot in packing.params if slot.struct}
-    node.body = _Body(layouts, node, packing, structs).block(node.body)
+    node.body = _Body(layouts, node.name).block(node.body)
 
 
 class _Body(ast.NodeTransformer):
     """``_structs`` are variables that are structs, ``_others`` those that are known not to be."""
 
-    def __init__(
-        self, layouts: Layouts, node: ast.FunctionDef, packing: Packing, structs: dict[str, str]
-    ) -> None:
+    def __init__(self, layouts: Layouts, name: str) -> None:
         self._layouts = layouts
-        self._name = node.name
-        self._packing = packing
-        self._structs = structs
-        self._others = {slot.name for slot in packing.params} - structs.keys()
+        self._name = name
+        self._packing = layouts.packings[name]
+        params = {slot.name: slot.struct for slot in self._packing.params}
+        self._structs = {name: struct for name, struct in params.items() if struct}
+        self._others = params.keys() - self._structs.keys()
 
     def block(self, nodes: list[ast.stmt]) -> list[ast.stmt]:
         around = dict(self._structs), set(self._others)
@@ -212,16 +209,13 @@ class _Body(ast.NodeTransformer):
             )
         flat: list[ast.expr] = []
         for item, group in zip(items, groups, strict=True):
-            if not group.struct:
-                flat.append(self.visit(item))
-                continue
-            part = self._part(item)
-            if part is None or part.struct != group.struct:
+            part = self._part(item) if group.struct else None
+            if group.struct and (part is None or part.struct != group.struct):
                 raise errors.ReturnTypeMismatch(
                     f"the result must be a {group.struct}", span_of(item),
                     hint=f"return a variable that is one: r : {group.struct}",
                 )  # fmt: skip
-            flat += self._leaves(part, item)
+            flat += self._leaves(part, item) if part else [self.visit(item)]
         node.value = flat[0] if len(flat) == 1 else _at(ast.Tuple(flat, ast.Load()), value)
         return node
 
@@ -252,7 +246,7 @@ class _Body(ast.NodeTransformer):
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         packing = self._layouts.packings.get(name)
         if packing is not None and any(slot.struct for slot in packing.params):
-            return self._flat_call(node, name, _groups(packing.params), packing)
+            return self._flat_call(node, name, packing)
         if not isinstance(node.func, ast.Name):
             node.func = self.visit(node.func)
         node.args = [self.visit(arg) for arg in node.args]
@@ -260,10 +254,8 @@ class _Body(ast.NodeTransformer):
             keyword.value = self.visit(keyword.value)
         return node
 
-    def _flat_call(
-        self, node: ast.Call, name: str, groups: list[_Group], packing: Packing
-    ) -> ast.expr:
-        header = self._layouts.program.functions[name]
+    def _flat_call(self, node: ast.Call, name: str, packing: Packing) -> ast.expr:
+        header, groups = self._layouts.program.functions[name], _groups(packing.params)
         given = passed(node, header, [group.name for group in groups])
         members = {
             group.name: iter(self._members(given[group.name], group, name))

@@ -206,10 +206,10 @@ class Scope:
         """An index or a counter. Where a block has declared a variable of that name, which exists
         in the IR from the function's start, it has another name there, which comes first."""
         if all(var.name != name for var in self.hoisted.values()):
-            return (int_symbol(name, kind, span, extent),)
+            return (Symbol(name, INT, kind, span, extent),)
         hidden = self.counter(name)
-        symbol = int_symbol(name, kind, span)
-        return int_symbol(hidden, kind, span, extent), replace(symbol, value=Var(hidden, INT))
+        symbol = Symbol(name, INT, kind, span, value=Var(hidden, INT))
+        return Symbol(hidden, INT, kind, span, extent), symbol
 
     def counter(self, name: str) -> str:
         """A name for what counts where ``name`` means something else."""
@@ -365,7 +365,3 @@ _LARGEST = 100  # nodes
 def too_long(value: Expr) -> bool:
     """Whether a value is too long to stand in several places, where no variable can hold it."""
     return sum(1 for _ in walk(value)) > _LARGEST
-
-
-def int_symbol(name: str, kind: Kind, span: Span, extent: Expr | None = None) -> Symbol:
-    return Symbol(name, INT, kind, span, extent)

@@ -22,7 +22,7 @@ from loma.errors.spans import Span
 from loma.frontend import types
 from loma.frontend.constants import converted, value
 from loma.frontend.own_derivatives import decorated
-from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
+from loma.frontend.scope import Program, Scope, Symbol, span_of, span_of_def
 from loma.frontend.syntax.long_chains import identifiers
 
 
@@ -194,7 +194,7 @@ def _param_symbols(params: tuple[Param, ...]) -> list[Symbol]:
     symbols = [Symbol(p.name, p.type, p.mode, p.span) for p in params]
     for name, at in sizes.bindings(params).items():
         span = sizes.dims_of(params[at.param])[at.dim].span
-        symbols.append(int_symbol(name, "size", span))
+        symbols.append(Symbol(name, INT, "size", span))
     return symbols
 
 

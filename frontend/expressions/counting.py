@@ -7,7 +7,7 @@ name stands for ``start + step * k``; ``reversed(range(n))`` is a count that run
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma import errors
 from loma.core import builder as b, sizes
@@ -18,7 +18,7 @@ from loma.core.printer import print_expr
 from loma.core.walk import walk
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
-from loma.frontend.scope import Kind, Scope, Symbol, int_symbol, span_of, too_long
+from loma.frontend.scope import Kind, Scope, Symbol, span_of, too_long
 
 _ZERO, _ONE = IntConst(0), IntConst(1)
 
@@ -45,8 +45,8 @@ class Count:
                 f"'{node.id}' stands for too long an expression", span,
                 hint="give the start of its range a name in a statement of its own before",
             )  # fmt: skip
-        hidden = int_symbol(name, kind, span, self.extent)
-        return hidden, replace(int_symbol(node.id, kind, span), value=value)
+        hidden = Symbol(name, INT, kind, span, self.extent)
+        return hidden, Symbol(node.id, INT, kind, span, value=value)
 
     def _value(self, counter: Var) -> Expr:
         """``start + step * counter``, as one would write it."""

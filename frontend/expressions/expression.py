@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from loma import errors
 from loma.core import builder as b, sizes
+from loma.core.bounds import Interval
 from loma.core.definitions import OPERATORS
 from loma.core.ir import (
     FLOAT, INT, ArrayType, Binary, Expr, FloatConst, Index, IntConst, Member, StructType,
@@ -16,7 +17,7 @@ from loma.core.ir import (
 from loma.core.printer import print_expr
 from loma.errors.spans import Span
 from loma.frontend.expressions import calls, invariants, operators, slices
-from loma.frontend.expressions.ranges import Escape, escape
+from loma.frontend.expressions.ranges import escape
 from loma.frontend.scope import Scope, span_of, too_long
 from loma.frontend.syntax import attributes
 from loma.frontend.syntax.python_syntax import SYMBOLS, elts
@@ -363,10 +364,10 @@ def _check_inside(
     places = zip(read.subscripts, dims, elts(node.slice), strict=True)
     for k, (position, dim, item) in enumerate(places):
         found = escape(position, dim, extents, known)
-        if found is None or (scope.guarded and not found.always):
+        if found is None or (scope.guarded and not found[1]):
             continue
         name = ast.unparse(node.value)
-        what, hint = _describe(position, dim, found, item)
+        what, hint = _describe(position, dim, found[0], item)
         tensor = isinstance(read.base.type, TensorType)
         if tensor and (sizes.constant(position) or 0) < 0:
             hint = "positions count from 0, or from -1 at the end"
@@ -379,14 +380,14 @@ def _check_inside(
         )
 
 
-def _describe(position: Expr, dim: Expr, found: Escape, node: ast.expr) -> tuple[str, str | None]:
+def _describe(position: Expr, dim: Expr, found: Interval, node: ast.expr) -> tuple[str, str | None]:
     """What a subscript that leaves its dimension does, and a hint for a constant one."""
     text, value = print_expr(position), sizes.constant(position)
     if value is not None:
         back = IntConst(-value if value < 0 else 1)
         last = print_expr(sizes.simplify(b.binary("-", dim, back)))
         return f"{text} is", f"positions count from 0; the last one is {last}"
-    low, high = print_expr(found.range.low), print_expr(found.range.high)
+    low, high = print_expr(found.low), print_expr(found.high)
     return f"'{ast.unparse(node)}' runs from {low} to {high},", None
 
 

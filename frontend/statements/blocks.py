@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loma import errors
 from loma.core.ir import (
@@ -14,14 +14,6 @@ from loma.core.ir import (
 from loma.core.printer import print_type
 from loma.core.walk import blocks, free_variables, map_blocks, map_expressions, substitute
 from loma.frontend.scope import Scope, Symbol
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The statements of a block, and the variables that exist at its end whatever it does."""
-
-    body: tuple[Stmt, ...]
-    declared: dict[str, Var]
 
 
 def declarations(scope: Scope, block: list[Stmt], outer: set[str]) -> dict[str, Var]:

@@ -18,7 +18,7 @@ from loma.frontend.expressions.counting import count, elements, range_of
 from loma.frontend.expressions.places import check_aliases, holds_struct, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.statements.assignments import assign, augment
-from loma.frontend.statements.blocks import Block, declarations, hoisted, keep_common, use_kept
+from loma.frontend.statements.blocks import declarations, hoisted, keep_common, use_kept
 from loma.frontend.syntax.python_syntax import elts
 from loma.frontend.syntax.unsupported import unsupported
 from loma.frontend.types import check_sizes, is_stack, read_type, size_definition, size_in_scope
@@ -63,9 +63,10 @@ def _statement(scope: Scope, node: ast.stmt) -> list[Stmt]:
             return [augment(scope, node)]
         case ast.If(test=test, body=then, orelse=other):
             cond = ex.condition(scope, test, "if")
-            first, second = _block(scope, then), _block(scope, other)
-            keep_common(scope, first.declared, second.declared)
-            return [If(cond, first.body, second.body, span_of(node))]
+            first, declared = _block(scope, then)
+            second, others = _block(scope, other)
+            keep_common(scope, declared, others)
+            return [If(cond, first, second, span_of(node))]
         case ast.For(orelse=[other, *_]) | ast.While(orelse=[other, *_]):
             raise errors.SyntaxNotSupported(
                 "a loop has no 'else'", span_of(other), hint="put it after the loop"
@@ -95,13 +96,13 @@ def _statement(scope: Scope, node: ast.stmt) -> list[Stmt]:
             raise unsupported(node)
 
 
-def _block(scope: Scope, nodes: list[ast.stmt]) -> Block:
-    """A nested block, which may not be run. What it declares exists until it ends."""
+def _block(scope: Scope, nodes: list[ast.stmt]) -> tuple[tuple[Stmt, ...], dict[str, Var]]:
+    """A nested block, which may not be run, and what it declares: that exists until it ends."""
     known, kept = set(scope.symbols), set(scope.kept)
     with scope.having(depth=scope.depth + 1, guarded=scope.guarded + 1):
         found = [stmt for node in nodes for stmt in statement(scope, node)]
     declared = declarations(scope, found, kept)
-    return Block(hoisted(scope, found, known), declared)
+    return hoisted(scope, found, known), declared
 
 
 def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
@@ -156,7 +157,7 @@ def _for(scope: Scope, node: ast.For) -> Stmt:
     found = count(scope, node.iter, "the bound of a loop")
     symbols = found.symbols(scope, node.target, "counter")
     with scope.with_symbols(*symbols):
-        inner = _block(scope, node.body).body
+        inner, _ = _block(scope, node.body)
     return For(symbols[0].name, found.extent, inner, found.backwards, span_of(node))
 
 
@@ -172,7 +173,7 @@ def _while(scope: Scope, node: ast.While) -> Stmt:
     mark = len(scope.before)
     cond = ex.condition(scope, test, "while")
     needed = scope.before[mark:]
-    inner = _block(scope, node.body).body
+    inner, _ = _block(scope, node.body)
     again = [Assign(s.target, "=", s.value, s.span) for s in needed if s.value is not None]
     return While(cond, bound, (*inner, *again), span_of(node))
 
