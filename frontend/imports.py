@@ -97,9 +97,7 @@ def gather(source: str, path: str) -> Text:
     folder = Path(path).parent
 
     def visit(source: str, number: int, around: list[str]) -> None:
-        for node in _statements(source, number):
-            if not is_import(node):
-                continue
+        for node in _imports(source, number):
             try:
                 list(read_imports(node))
                 module = node.module or ""
@@ -128,8 +126,8 @@ def gather(source: str, path: str) -> Text:
     return text
 
 
-def _statements(source: str, number: int) -> list[ast.stmt]:
-    """The statements at the top level; none where the text is no Python, which is told later."""
+def _imports(source: str, number: int) -> list[ast.ImportFrom]:
+    """The imports of a file; none where the text is no Python, which is told later."""
     if "import" not in source:
         return []
     try:
@@ -137,7 +135,7 @@ def _statements(source: str, number: int) -> list[ast.stmt]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     ast.increment_lineno(tree, number * FILE)
-    return tree.body
+    return [node for node in tree.body if is_import(node)]
 
 
 def _read(file: Path, span: Span) -> str:

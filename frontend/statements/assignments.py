@@ -18,7 +18,7 @@ from loma.frontend.expressions.parts import RESULTS, Result
 from loma.frontend.expressions.places import check_root, place, result_variable, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.statements.index_statement import Operation, free_indices, index_statement
-from loma.frontend.statements.several import assign_results, has_elements
+from loma.frontend.statements.several import assign_results
 from loma.frontend.statements.slice_targets import assign_slice, is_slice_target
 from loma.frontend.syntax.python_syntax import SYMBOLS
 from loma.frontend.syntax.unsupported import unsupported
@@ -42,8 +42,9 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
         return [popped]
     match target:
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
-            if has_elements(scope, targets, node.value):
-                return assign_results(scope, targets, node.value, span)
+            results = assign_results(scope, targets, node.value, span)
+            if results is not None:
+                return results
             if isinstance(node.value, ast.Tuple | ast.List) and not all(
                 isinstance(item, ast.Name) for item in targets
             ):
@@ -166,10 +167,9 @@ def _augment_tensor(
 
 def _adds_without_broadcast(value: Type, target: Type) -> bool:
     """Whether ``+=`` adds element by element, as far as can be told before a call."""
-    if not (isinstance(value, TensorType) and b.convertible(value, target)):
+    if not (isinstance(value, TensorType) and isinstance(target, TensorType)):
         return False
-    assert isinstance(target, TensorType)
-    if "bool" in (value.element, target.element):
+    if not b.convertible(value, target) or "bool" in (value.element, target.element):
         return False
     pairs = zip(value.dims or (), target.dims or (), strict=False)
     return all(a != IntConst(1) or c == IntConst(1) for a, c in pairs)

@@ -30,30 +30,24 @@ from loma.frontend.statements.slice_targets import is_slice_target
 _Result: TypeAlias = Assign | IndexAssign
 
 
-def has_elements(scope: Scope, targets: list[ast.expr], node: ast.expr) -> bool:
-    """Whether elements of tensors are among the targets of a scalar function's results."""
-    callee = _callee(scope, node)
-    return callee is not None and any(_tensor(scope, target) for target in targets)
-
-
-def _callee(scope: Scope, node: ast.expr) -> Function | None:
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-        return None
-    callee = scope.program.functions.get(node.func.id)
-    return None if callee is None or is_tensor_function(callee) else callee
-
-
 def _tensor(scope: Scope, target: ast.expr) -> Symbol | None:
     """The tensor that a target is an element of."""
     symbol = scope.named(target.value) if isinstance(target, ast.Subscript) else None
     return symbol if symbol is not None and isinstance(symbol.type, TensorType) else None
 
 
-def assign_results(scope: Scope, targets: list[ast.expr], node: ast.expr, span: Span) -> list[Stmt]:
-    """``targets = f(...)``: statements that are as one."""
-    callee = _callee(scope, node)
-    assert callee is not None
-    assert isinstance(node, ast.Call)
+def assign_results(
+    scope: Scope, targets: list[ast.expr], node: ast.expr, span: Span
+) -> list[Stmt] | None:
+    """``targets = f(...)``: statements that are as one. None where no element of a tensor takes a
+    result of a scalar function."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        return None
+    callee = scope.program.functions.get(node.func.id)
+    if callee is None or is_tensor_function(callee):
+        return None
+    if not any(_tensor(scope, target) for target in targets):
+        return None
     _check_targets(scope, targets)
     _check_callee(scope, targets, node, callee)
     new = {t.id for t in targets if isinstance(t, ast.Name) and t.id not in scope.symbols}
