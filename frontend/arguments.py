@@ -38,8 +38,8 @@ def passed(node: ast.Call, callee: Function, names: Sequence[str]) -> dict[str, 
     if len(node.args) > len(names) or missing:
         least = f"{needed} to " if callee.defaults else ""
         raise errors.CallTypeMismatch(
-            f"'{name}' takes {least}{len(names)} argument{'' if len(names) == 1 else 's'} "
-            f"({listed}), found {len(node.args) + len(node.keywords)}",
+            f"'{name}' takes {least}{errors.counted(len(names), 'argument')} ({listed}), found "
+            f"{len(node.args) + len(node.keywords)}",
             span_of(node), related=related,
         )  # fmt: skip
     return found

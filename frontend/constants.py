@@ -17,16 +17,14 @@ from loma import errors
 from loma.arithmetic import truncated_quotient
 from loma.errors.spans import Span
 from loma.frontend.scope import span_of
+from loma.frontend.syntax.python_syntax import elts
 
 Number = int | float
 LARGEST = 2**63 - 1
 
 
 def _divide(a: Number, b: Number) -> Number:
-    quotient: Number = (
-        truncated_quotient(a, b) if isinstance(a, int) and isinstance(b, int) else a / b
-    )
-    return quotient
+    return truncated_quotient(a, b) if isinstance(a, int) and isinstance(b, int) else a / b
 
 
 def _power(a: Number, b: Number) -> Number:
@@ -40,7 +38,7 @@ def _power(a: Number, b: Number) -> Number:
     return found
 
 
-_OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+_OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: _divide,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: _power,
 }  # fmt: skip
@@ -59,16 +57,9 @@ def read_constants(
     """The constants, whose values may be made of each other and of those that are imported."""
     defined: dict[str, ast.AnnAssign] = {}
     for node in nodes:
-        match node.target:
-            case ast.Name(id=name) if name not in defined:
-                defined[name] = node
-            case ast.Name(id=name):
-                raise errors.DuplicateFunction(
-                    f"'{name}' is already defined", span_of(node.target), var=name,
-                    related=((span_of(defined[name].target), "first defined here"),),
-                )  # fmt: skip
-            case other:
-                raise errors.SyntaxNotSupported("a constant has a name", span_of(other))
+        if not isinstance(node.target, ast.Name):
+            raise errors.SyntaxNotSupported("a constant has a name", span_of(node.target))
+        defined[node.target.id] = node
     found = dict(imported)
     open_: list[str] = []
 
@@ -154,7 +145,10 @@ def value(node: ast.expr, lookup: Callable[[ast.Name], Number] = _unknown) -> Nu
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
             a, b = value(left, lookup), value(right, lookup)
             try:
-                return _checked(_OPERATIONS[type(op)](a, b), node)
+                number = _OPERATIONS[type(op)](a, b)
+                if isinstance(number, int) and abs(number) > LARGEST:
+                    raise OverflowError
+                return number
             except ZeroDivisionError:
                 raise errors.SyntaxNotSupported(
                     "this constant divides by zero", span_of(node)
@@ -178,15 +172,6 @@ def whole_number(node: ast.expr) -> int | None:
     except errors.UserError:
         return None
     return found if isinstance(found, int) else None
-
-
-def _checked(number: Number, node: ast.expr) -> Number:
-    if isinstance(number, int) and abs(number) > LARGEST:
-        raise OverflowError
-    return number
-
-
-# ------------------------------------------------------------------------------------------- uses
 
 
 class _Uses(ast.NodeTransformer):
@@ -251,9 +236,6 @@ def _bound(node: ast.FunctionDef) -> Iterator[tuple[str, Span, str]]:
                 yield name, span_of(target), "index"
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
                 targets = inner.targets if isinstance(inner, ast.Assign) else [inner.target]
-                for written in targets:
-                    for item in written.elts if isinstance(written, ast.Tuple) else [written]:
-                        if isinstance(item, ast.Name):
-                            yield item.id, span_of(item), "variable"
-            case _:
-                pass
+                for item in (item for target in targets for item in elts(target)):
+                    if isinstance(item, ast.Name):
+                        yield item.id, span_of(item), "variable"

@@ -23,9 +23,7 @@ def say(report: errors.UserError | errors.UserWarning, hidden: str, name: str, v
         text = re.sub(rf"'{hidden}'|\b{hidden}(?= in )", lambda m: m[0].replace(hidden, name), text)
         return _SIZE.sub(lambda m: _size(m[0], hidden, name, value), text)
 
-    report.message = said(report.message)
-    report.hint = None if report.hint is None else said(report.hint)
-    report.related = tuple((span, said(note)) for span, note in report.related)
+    report.reword(said)
 
 
 def _size(text: str, hidden: str, name: str, value: Expr) -> str:

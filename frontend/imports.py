@@ -13,16 +13,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias, TypeGuard
 
 from loma import errors
 from loma.core.ir import Derivative
 from loma.core.names import Names
 from loma.errors.excerpts import Text
-from loma.errors.spans import FILE, Span
+from loma.errors.spans import FILE, NOWHERE, Span
 from loma.frontend import foreign
 from loma.frontend.constants import Constant, read_constants, replace_constants
 from loma.frontend.scope import span_of, span_of_def
 from loma.frontend.syntax.long_chains import identifiers
+from loma.frontend.syntax.python_syntax import parse_python
 
 Definition = ast.ClassDef | ast.FunctionDef | Derivative
 
@@ -38,6 +40,12 @@ class Unit:
     imports: dict[str, Import]
     constants: dict[str, Constant] = field(default_factory=dict)
 
+    def own(self) -> dict[str, Span]:
+        """Where the file defines what it does."""
+        targets = [node.target for node in self.values if isinstance(node.target, ast.Name)]
+        definitions = {name: span_of_def(node) for name, node in self.definitions.items()}
+        return definitions | {target.id: span_of(target) for target in targets}
+
 
 @dataclass(frozen=True, slots=True)
 class Import:
@@ -48,15 +56,14 @@ class Import:
     span: Span
 
 
-def is_import(node: ast.stmt) -> bool:
+Units: TypeAlias = dict[str, Unit]
+
+
+def is_import(node: ast.stmt) -> TypeGuard[ast.ImportFrom]:
     """Whether a statement imports from another file; what comes from loma is there anyway."""
-    match node:
-        case ast.ImportFrom(module=str(name), level=0):
-            return name.split(".")[0] != "loma"
-        case ast.ImportFrom():
-            return True
-        case _:
-            return False
+    return isinstance(node, ast.ImportFrom) and bool(
+        node.level or (node.module or "").split(".")[0] != "loma"
+    )
 
 
 def read_imports(node: ast.ImportFrom) -> Iterator[tuple[str, Import]]:
@@ -86,13 +93,11 @@ def gather(source: str, path: str) -> Text:
     if isinstance(source, Text):
         return source
     text = Text(source.removeprefix("\ufeff"))
-    numbers: dict[str, int] = {}  # of the files that have been read, by module
+    read: list[str] = []  # the modules, in the order of the text's imports
     folder = Path(path).parent
 
     def visit(source: str, number: int, around: list[str]) -> None:
-        for node in _statements(source, number):
-            if not (isinstance(node, ast.ImportFrom) and is_import(node)):
-                continue
+        for node in _imports(source, number):
             try:
                 list(read_imports(node))
                 module = node.module or ""
@@ -108,12 +113,12 @@ def gather(source: str, path: str) -> Text:
                         f"files import each other in a circle: {circle}", span_of(node),
                         hint="put what both need into a file of its own",
                     )  # fmt: skip
-                if module not in numbers:
+                if module not in read:
+                    read.append(module)
                     file = folder / f"{module}.loma"
                     found = _read(file, span_of(node))
                     text.imports.append((str(file), found))
-                    numbers[module] = len(text.imports)
-                    visit(found, numbers[module], [*around, module])
+                    visit(found, len(read), [*around, module])
             except errors.UserError as error:
                 raise error.locate(text, path) from None
 
@@ -121,16 +126,16 @@ def gather(source: str, path: str) -> Text:
     return text
 
 
-def _statements(source: str, number: int) -> list[ast.stmt]:
-    """The statements at the top level; none where the text is no Python, which is told later."""
+def _imports(source: str, number: int) -> list[ast.ImportFrom]:
+    """The imports of a file; none where the text is no Python, which is told later."""
     if "import" not in source:
         return []
     try:
-        tree = ast.parse(source.removeprefix("\ufeff"))
+        tree = parse_python(source.removeprefix("\ufeff"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     ast.increment_lineno(tree, number * FILE)
-    return tree.body
+    return [node for node in tree.body if is_import(node)]
 
 
 def _read(file: Path, span: Span) -> str:
@@ -140,9 +145,8 @@ def _read(file: Path, span: Span) -> str:
         known = sorted(p.stem for p in file.parent.glob("*.loma"))
         hint = errors.suggest(file.stem, known) or "an import names a file beside this one"
         if file.stem in sys.stdlib_module_names or file.stem in foreign.MODULES:
-            hint = (
-                "an import names a .loma file beside this one; functions are there without import"
-            )
+            hint = "an import names a .loma file beside this one; "
+            hint += "functions are there without import"
         raise errors.SyntaxNotSupported(f"there is no file '{file}'", span, hint=hint) from None
     except UnicodeDecodeError as error:
         raise errors.SyntaxNotSupported(
@@ -153,11 +157,11 @@ def _read(file: Path, span: Span) -> str:
 # ------------------------------------------------------------------------------- the definitions
 
 
-def join(units: list[Unit]) -> dict[str, Constant]:
+def join(units: list[Unit]) -> None:
     """Adds to the first unit what it needs of the others, and puts values for constants.
 
-    Returns the constants of the first unit. Raises UndeclaredVariable for a name that a file has
-    not, DuplicateFunction for one that the importing file has itself.
+    Raises UndeclaredVariable for a name that a file has not, DuplicateFunction for one that the
+    importing file has itself.
     """
     program = units[0]
     by_name = {unit.stem: unit for unit in units[1:]}
@@ -166,7 +170,7 @@ def join(units: list[Unit]) -> dict[str, Constant]:
     for unit in _imported_first(program, by_name):
         taken = {}
         for local, item in unit.imports.items():
-            origin, name = _origin(by_name[item.module], item.name, by_name)
+            origin, name = _origin(unit, local, by_name)
             if name in origin.constants:
                 taken[local] = replace(origin.constants[name], name=local, span=item.span)
         unit.constants = read_constants(unit.values, taken)
@@ -174,7 +178,7 @@ def join(units: list[Unit]) -> dict[str, Constant]:
         replace_constants(nodes, unit.constants)
     final: dict[tuple[int, str], str] = {}
     for local, item in program.imports.items():
-        origin, name = _origin(by_name[item.module], item.name, by_name)
+        origin, name = _origin(program, local, by_name)
         if name in origin.constants:
             continue
         known = final.setdefault((origin.number, name), local)
@@ -208,48 +212,39 @@ def join(units: list[Unit]) -> dict[str, Constant]:
             uses[local] = final[key]
         program.definitions[final[number, name]] = _renamed(node, final[number, name], uses)
         for other, given in unit.definitions.items():  # a derivative of its own comes along
-            if name in _derivative_of(given) and (number, other) not in final:
+            derived = name in (place.id for place in _decorating(given))
+            if derived and (number, other) not in final:
                 final[number, other] = names.fresh(f"_{unit.stem}_{other}")
                 waiting.append((number, other))
-    return program.constants
 
 
-def _check_imports(unit: Unit, by_name: dict[str, Unit]) -> None:
+def _check_imports(unit: Unit, by_name: Units) -> None:
     for local, item in unit.imports.items():
-        node = unit.definitions.get(local)
-        spans = [v.target for v in unit.values if getattr(v.target, "id", None) == local]
-        if node is not None or spans:
-            first = span_of(spans[0]) if node is None else _place(node)
+        if local in unit.own():
             raise errors.DuplicateFunction(
                 f"'{local}' is already defined", item.span, var=local,
                 hint=f"from {item.module} import {item.name} as another name",
-                related=((first, "defined here, too"),),
+                related=((unit.own()[local], "defined here, too"),),
             )  # fmt: skip
-        _origin(by_name[item.module], item.name, by_name, item.span)
+        _origin(unit, local, by_name, item.span)
 
 
-def _place(node: Definition) -> Span:
-    return node.span if isinstance(node, Derivative) else span_of_def(node)
-
-
-def _origin(
-    unit: Unit, name: str, by_name: dict[str, Unit], span: Span | None = None
-) -> tuple[Unit, str]:
+def _origin(unit: Unit, name: str, by_name: Units, span: Span = NOWHERE) -> tuple[Unit, str]:
     """Where a name that a file offers is defined."""
     while name in unit.imports:
         item = unit.imports[name]
         unit, name = by_name[item.module], item.name
-    values = [getattr(value.target, "id", "") for value in unit.values]
-    if name not in unit.definitions and name not in values:
-        offered = [*unit.definitions, *values, *unit.imports]
+    own = unit.own()
+    if name not in own:
+        offered = [*own, *unit.imports]
         raise errors.UndeclaredVariable(
-            f"'{unit.stem}.loma' has no '{name}'", span or Span(), var=name,
+            f"'{unit.stem}.loma' has no '{name}'", span, var=name,
             hint=errors.suggest(name, offered) or f"it has {', '.join(offered) or 'nothing'}",
         )  # fmt: skip
     return unit, name
 
 
-def _imported_first(program: Unit, by_name: dict[str, Unit]) -> list[Unit]:
+def _imported_first(program: Unit, by_name: Units) -> list[Unit]:
     """The units, each behind those that it imports."""
     done: dict[int, Unit] = {}
 
@@ -274,7 +269,7 @@ def _primal(name: str) -> tuple[str, str]:
     return prefix, name[len(prefix) :]
 
 
-def _known(unit: Unit, local: str, by_name: dict[str, Unit]) -> tuple[Unit, str] | None:
+def _known(unit: Unit, local: str, by_name: Units) -> tuple[Unit, str] | None:
     """The function, struct or derivative that a name means in a file; None for other names."""
     if local not in unit.definitions and local not in unit.imports:
         return None
@@ -295,12 +290,8 @@ def _mentioned(node: Definition) -> list[tuple[str, bool]]:
     return list(found)
 
 
-def _derivative_of(node: Definition) -> list[str]:
+def _decorating(node: Definition) -> list[ast.Name]:
     """The functions that ``@derivative(f)`` before a definition names, as it is written."""
-    return [name.id for name in _decorating(node)]
-
-
-def _decorating(node: ast.AST | Definition) -> list[ast.Name]:
     calls = [d for d in getattr(node, "decorator_list", ()) if isinstance(d, ast.Call)]
     return [arg for call in calls for arg in call.args if isinstance(arg, ast.Name)]
 

@@ -7,16 +7,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from loma import errors
 from loma.frontend.arguments import passed
+from loma.core.packing import Packing, Slot
 from loma.frontend.members import Layouts
 from loma.frontend.scope import span_of
-
-from loma.core.packing import Packing, Slot
+from loma.frontend.syntax.python_syntax import elts
 
 _Node = TypeVar("_Node", bound=ast.AST)
 
@@ -40,32 +39,27 @@ class _Group:
 
 
 def _groups(slots: tuple[Slot, ...]) -> list[_Group]:
-    names = dict.fromkeys(slot.name for slot in slots)
-    found = []
-    for name in names:
-        own = tuple(slot for slot in slots if slot.name == name)
-        found.append(_Group(name, own[0].struct, own))
-    return found
+    found: dict[str, tuple[Slot, ...]] = {}
+    for slot in slots:
+        found[slot.name] = (*found.get(slot.name, ()), slot)
+    return [_Group(name, own[0].struct, own) for name, own in found.items()]
 
 
 def flatten(node: ast.FunctionDef, layouts: Layouts) -> None:
     """Rewrites a body, in place; the header has been already."""
-    packing = layouts.packings[node.name]
-    structs = {slot.name: slot.struct for slot in packing.params if slot.struct}
-    node.body = _Body(layouts, node, packing, structs).block(node.body)
+    node.body = _Body(layouts, node.name).block(node.body)
 
 
 class _Body(ast.NodeTransformer):
     """``_structs`` are variables that are structs, ``_others`` those that are known not to be."""
 
-    def __init__(
-        self, layouts: Layouts, node: ast.FunctionDef, packing: Packing, structs: dict[str, str]
-    ) -> None:
+    def __init__(self, layouts: Layouts, name: str) -> None:
         self._layouts = layouts
-        self._name = node.name
-        self._packing = packing
-        self._structs = structs
-        self._others = {slot.name for slot in packing.params} - structs.keys()
+        self._name = name
+        self._packing = layouts.packings[name]
+        params = {slot.name: slot.struct for slot in self._packing.params}
+        self._structs = {name: struct for name, struct in params.items() if struct}
+        self._others = params.keys() - self._structs.keys()
 
     def block(self, nodes: list[ast.stmt]) -> list[ast.stmt]:
         around = dict(self._structs), set(self._others)
@@ -89,21 +83,17 @@ class _Body(ast.NodeTransformer):
             case ast.Expr(value=ast.Call(func=ast.Name(id="zero"), args=[arg])) if (
                 part := self._part(arg)
             ):
+                zero = _name("zero", node.value, ast.Load())
                 return [
-                    _at(ast.Expr(_call("zero", [leaf], node.value)), node)
+                    _at(ast.Expr(_at(ast.Call(zero, [leaf], []), node.value)), node)
                     for leaf in self._leaves(part, arg)
                 ]
-            case ast.If():
-                node.test = self.visit(node.test)
-                node.body, node.orelse = self.block(node.body), self.block(node.orelse)
-                return [node]
-            case ast.For():
-                self._check_counter(node.target)
-                node.iter = self.visit(node.iter)
-                node.body, node.orelse = self.block(node.body), self.block(node.orelse)
-                return [node]
-            case ast.While():
-                node.test = self.visit(node.test)
+            case ast.If() | ast.For() | ast.While():
+                if isinstance(node, ast.For):
+                    self._check_counter(node.target)
+                    node.iter = self.visit(node.iter)
+                else:
+                    node.test = self.visit(node.test)
                 node.body, node.orelse = self.block(node.body), self.block(node.orelse)
                 return [node]
             case _:
@@ -113,24 +103,20 @@ class _Body(ast.NodeTransformer):
         assert isinstance(node.target, ast.Name)
         name, struct = node.target.id, self._layouts.struct(node.annotation)
         assert struct is not None
-        self._check_new(node.target)
+        if name in self._structs or name in self._others:
+            raise errors.DuplicateVariable(
+                f"'{name}' is already a variable", span_of(node.target), var=name,
+                hint="a struct is assigned without its type",
+            )  # fmt: skip
         out: list[ast.stmt] = []
         for path, kind in self._layouts.leaves(node.annotation, span_of(node.annotation)):
             target = _name(self._layouts.flat(name, path), node.target, ast.Store())
             out.append(_at(ast.AnnAssign(target, kind, None, 1), node))
-        value = node.value
         self._structs[name] = struct
-        if value is not None:
-            assign = _at(ast.Assign([node.target], value), node)
-            out += self._assign(assign, node.target, value)
+        if node.value is not None:
+            assign = _at(ast.Assign([node.target], node.value), node)
+            out += self._assign(assign, node.target, node.value)
         return out
-
-    def _check_new(self, target: ast.Name) -> None:
-        if target.id in self._structs or target.id in self._others:
-            raise errors.DuplicateVariable(
-                f"'{target.id}' is already a variable", span_of(target), var=target.id,
-                hint="a struct is assigned without its type",
-            )  # fmt: skip
 
     def _check_counter(self, target: ast.expr) -> None:
         if isinstance(target, ast.Name) and target.id in self._structs:
@@ -149,7 +135,8 @@ class _Body(ast.NodeTransformer):
             new = isinstance(target, ast.Name) and target.id not in self._structs
             leaves = self._leaves(given, value)
             places = self._places(target, given.struct, value)
-            kinds = [kind for _, kind in self._layouts.leaves(_type(given.struct), span_of(node))]
+            kind_of = ast.Name(given.struct, ast.Load())
+            kinds = [kind for _, kind in self._layouts.leaves(kind_of, span_of(node))]
             return [
                 _at(ast.AnnAssign(place, kind, leaf, 1), node)
                 if new and isinstance(kind, ast.Name) and kind.id in ("int", "float")
@@ -171,18 +158,15 @@ class _Body(ast.NodeTransformer):
         if len(items) != len(groups):
             assert isinstance(value, ast.Call)
             raise errors.AssignTypeMismatch(
-                f"'{ast.unparse(value.func)}' has {len(groups)} "
-                f"result{'' if len(groups) == 1 else 's'}, and {len(items)} "
-                f"{'variable is' if len(items) == 1 else 'variables are'} given",
+                f"'{ast.unparse(value.func)}' has {errors.counted(len(groups), 'result')}, and "
+                f"{len(items)} {'variable is' if len(items) == 1 else 'variables are'} given",
                 span_of(node),
             )
         call = self.visit(value)
         flat: list[ast.expr] = []
         for item, group in zip(items, groups, strict=True):
-            if group.struct:
-                flat += self._places(item, group.struct, value)
-            else:
-                flat.append(self.visit(item))
+            struct = group.struct
+            flat += self._places(item, struct, value) if struct else [self.visit(item)]
         node.value = call
         node.targets = [flat[0] if len(flat) == 1 else _at(ast.Tuple(flat, ast.Store()), target)]
         return [node]
@@ -213,28 +197,25 @@ class _Body(ast.NodeTransformer):
 
     def _return(self, node: ast.Return, value: ast.expr) -> ast.stmt:
         groups = _groups(self._packing.results)
-        items = value.elts if isinstance(value, ast.Tuple) else [value]
+        items = elts(value)
         if not any(group.struct for group in groups):
             node.value = self.visit(value)
             return node
         if len(items) != len(groups):
             raise errors.ReturnTypeMismatch(
-                f"'{self._name}' has {len(groups)} result{'' if len(groups) == 1 else 's'}, but "
+                f"'{self._name}' has {errors.counted(len(groups), 'result')}, but "
                 f"{len(items)} {'is' if len(items) == 1 else 'are'} returned",
                 span_of(node),
             )
         flat: list[ast.expr] = []
         for item, group in zip(items, groups, strict=True):
-            if not group.struct:
-                flat.append(self.visit(item))
-                continue
-            part = self._part(item)
-            if part is None or part.struct != group.struct:
+            part = self._part(item) if group.struct else None
+            if group.struct and (part is None or part.struct != group.struct):
                 raise errors.ReturnTypeMismatch(
                     f"the result must be a {group.struct}", span_of(item),
                     hint=f"return a variable that is one: r : {group.struct}",
                 )  # fmt: skip
-            flat += self._leaves(part, item)
+            flat += self._leaves(part, item) if part else [self.visit(item)]
         node.value = flat[0] if len(flat) == 1 else _at(ast.Tuple(flat, ast.Load()), value)
         return node
 
@@ -265,7 +246,7 @@ class _Body(ast.NodeTransformer):
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         packing = self._layouts.packings.get(name)
         if packing is not None and any(slot.struct for slot in packing.params):
-            return self._flat_call(node, name, _groups(packing.params), packing)
+            return self._flat_call(node, name, packing)
         if not isinstance(node.func, ast.Name):
             node.func = self.visit(node.func)
         node.args = [self.visit(arg) for arg in node.args]
@@ -273,10 +254,8 @@ class _Body(ast.NodeTransformer):
             keyword.value = self.visit(keyword.value)
         return node
 
-    def _flat_call(
-        self, node: ast.Call, name: str, groups: list[_Group], packing: Packing
-    ) -> ast.expr:
-        header = self._layouts.program.functions[name]
+    def _flat_call(self, node: ast.Call, name: str, packing: Packing) -> ast.expr:
+        header, groups = self._layouts.program.functions[name], _groups(packing.params)
         given = passed(node, header, [group.name for group in groups])
         members = {
             group.name: iter(self._members(given[group.name], group, name))
@@ -290,11 +269,7 @@ class _Body(ast.NodeTransformer):
                 continue
             value = given[slot.name]
             made = next(members[slot.name]) if slot.struct else self.visit(value)
-            if (
-                len(flat) < len(packing.params)
-                and not keywords
-                and (packing.params[len(flat)] is slot)
-            ):
+            if not keywords and packing.params[len(flat)] is slot:
                 flat.append(made)
             else:
                 keywords.append(_at(ast.keyword(param.name, made), value))
@@ -354,14 +329,6 @@ class _Body(ast.NodeTransformer):
 
 def _name(name: str, place: ast.expr, ctx: ast.expr_context) -> ast.Name:
     return ast.copy_location(ast.Name(name, ctx), place)
-
-
-def _type(struct: str) -> ast.expr:
-    return ast.Name(struct, ast.Load())
-
-
-def _call(name: str, args: Sequence[ast.expr], place: ast.expr) -> ast.expr:
-    return ast.copy_location(ast.Call(_name(name, place, ast.Load()), list(args), []), place)
 
 
 def _at(node: _Node, place: ast.AST) -> _Node:

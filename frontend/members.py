@@ -18,6 +18,7 @@ from loma.core.packing import Packing, Packings, Slot, forward_packing, reverse_
 from loma.errors.spans import Span
 from loma.frontend.scope import Program, span_of, span_of_def
 from loma.frontend.structs import member_annotations
+from loma.frontend.syntax.python_syntax import elts
 
 _TENSORS = {"Tensor", "TorchTensorFloat", "IntTensor", "BoolTensor"}
 Leaf = tuple[tuple[str, ...], ast.expr]  # the path to a member that is no struct, and its type
@@ -38,15 +39,18 @@ class Layouts:
     def add(self, node: ast.ClassDef) -> bool:
         """Reads a struct, if it has tensors; its parts are there already."""
         members = member_annotations(node)
-        if not any(_names(kind) & (_TENSORS | self.members.keys()) for kind, _ in members.values()):
+        nodes = (inner for kind, _ in members.values() for inner in ast.walk(kind))
+        names = {inner.id for inner in nodes if isinstance(inner, ast.Name)}
+        if not names & (_TENSORS | self.members.keys()):
             return False
         found: dict[str, ast.expr] = {}
         for name, (annotation, span) in members.items():
             _check_member(self, node.name, name, annotation, span)
             found[name] = annotation
         self.members[node.name] = found
-        own = (leaf for _, leaf in self.leaves(ast.Name(node.name), span_of_def(node)))
-        self.sizes[node.name] = list(dict.fromkeys(name for leaf in own for name in _sizes(leaf)))
+        own = [leaf for _, leaf in self.leaves(ast.Name(node.name), span_of_def(node))]
+        sizes = (leaf.slice for leaf in own if isinstance(leaf, ast.Subscript))
+        self.sizes[node.name] = list(dict.fromkeys(name for at in sizes for name in _names_in(at)))
         return True
 
     def struct(self, annotation: ast.expr | None) -> str | None:
@@ -63,8 +67,7 @@ class Layouts:
         assert name is not None
         given: dict[str, ast.expr] = {}
         if isinstance(annotation, ast.Subscript):
-            inner = annotation.slice
-            items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            items = elts(annotation.slice)
             if len(items) != len(self.sizes[name]):
                 listed = ", ".join(self.sizes[name]) or "none"
                 raise errors.UnknownType(
@@ -92,8 +95,6 @@ class Layouts:
             self.shown[self._flat[key]] = ".".join(key)
         return self._flat[key]
 
-    # ------------------------------------------------------------------------------- functions
-
     def header(self, node: ast.FunctionDef) -> None:
         """Replaces the structs among a function's arguments and results by their members."""
         params: list[tuple[ast.arg, Slot]] = []
@@ -107,12 +108,10 @@ class Layouts:
         node.args.args = [arg for arg, _ in params]
         results: list[Slot] = []
         match node.returns:
-            case None:
-                kinds: list[ast.expr] = []
             case ast.Subscript(value=ast.Name(id="tuple"), slice=inner):
-                kinds = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+                kinds = elts(inner)
             case other:
-                kinds = [other]
+                kinds = [] if other is None else [other]
         flat: list[ast.expr] = []
         for position, kind in enumerate(kinds):
             struct, name = self.struct(kind), str(position)
@@ -123,10 +122,11 @@ class Layouts:
             for path, leaf in self.leaves(kind, span_of(kind)):
                 flat.append(leaf)
                 results.append(Slot(name, struct, path))
-        if len(flat) != len(kinds) and node.returns is not None:
-            node.returns = _tuple_type(flat, node.returns)
-        elif flat and len(kinds) == 1:
+        if len(flat) == 1:
             node.returns = flat[0]
+        elif len(flat) != len(kinds) and node.returns is not None:
+            of = ast.Subscript(ast.Name("tuple"), ast.Tuple(flat))
+            node.returns = ast.fix_missing_locations(ast.copy_location(of, node.returns))
         self.packings[node.name] = Packing(tuple(slot for _, slot in params), tuple(results))
 
     def _param(self, arg: ast.arg) -> Iterator[tuple[ast.arg, Slot]]:
@@ -150,18 +150,15 @@ class Layouts:
         """What a derivative takes and gives."""
         primal = self.packings[request.of]
         if not primal.has_structs:
-            params = self.program.functions[request.name].params
-            slots = tuple(Slot(param.name, mode=param.mode) for param in params)
-            results = self.program.functions[request.name].results
-            self.packings[request.name] = Packing(
-                slots, tuple(Slot(str(k)) for k, _ in enumerate(results))
-            )
+            header = self.program.functions[request.name]
+            slots = tuple(Slot(param.name, mode=param.mode) for param in header.params)
+            found = Packing(slots, tuple(Slot(str(k)) for k, _ in enumerate(header.results)))
         elif request.mode == "rev_diff":
-            self.packings[request.name] = reverse_packing(primal)
+            found = reverse_packing(primal)
         else:
             header = self.program.functions[request.of]
             found = forward_packing(primal, header.params, header.results)
-            self.packings[request.name] = found
+        self.packings[request.name] = found
 
     def name_as(self, own: Mapping[str, str], requests: Iterable[Derivative]) -> None:
         """Where the program gives a derivative itself, callers see the names that this one has."""
@@ -181,14 +178,11 @@ class Layouts:
         return Packings(functions, structs, self.shown)
 
     def _kind(self, annotation: ast.expr) -> str:
-        struct = self.struct(annotation)
-        if (
-            struct is None
-            and isinstance(annotation, ast.Name)
-            and annotation.id in ("int", "float")
-        ):
-            return annotation.id
-        return struct or "tensor"
+        match annotation:
+            case ast.Name(id="int" | "float" as name):
+                return name
+            case _:
+                return self.struct(annotation) or "tensor"
 
 
 def _check_member(layouts: Layouts, struct: str, name: str, kind: ast.expr, span: Span) -> None:
@@ -207,12 +201,8 @@ def _check_member(layouts: Layouts, struct: str, name: str, kind: ast.expr, span
 
 
 def _is_derivative(node: ast.FunctionDef) -> bool:
-    return any(
-        isinstance(decorator, ast.Call)
-        and isinstance(decorator.func, ast.Name)
-        and decorator.func.id == "derivative"
-        for decorator in node.decorator_list
-    )
+    called = [item.func for item in node.decorator_list if isinstance(item, ast.Call)]
+    return any(isinstance(func, ast.Name) and func.id == "derivative" for func in called)
 
 
 def _is_adjoint(group: list[tuple[ast.arg, Slot]], following: list[tuple[ast.arg, Slot]]) -> bool:
@@ -223,37 +213,12 @@ def _is_adjoint(group: list[tuple[ast.arg, Slot]], following: list[tuple[ast.arg
     return own.struct == other.struct != "" and (own.mode, other.mode) == ("In", "Out")
 
 
-def _tuple_type(items: list[ast.expr], place: ast.expr) -> ast.expr:
-    if len(items) == 1:
-        return items[0]
-    made = ast.Subscript(ast.Name("tuple", ast.Load()), ast.Tuple(items, ast.Load()), ast.Load())
-    ast.copy_location(made, place)
-    return ast.fix_missing_locations(made)
-
-
-def _names(node: ast.expr) -> set[str]:
-    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-
-
-def _sizes(kind: ast.expr) -> Iterator[str]:
+def _names_in(node: ast.AST) -> Iterator[str]:
     """The names in a tensor's sizes, from left to right."""
-    match kind:
-        case ast.Subscript(value=ast.Name(), slice=inner):
-            yield from _size_names(inner)
-        case _:
-            return
-
-
-def _size_names(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Name(id=name):
-            yield name
-        case ast.Call(args=args):
-            for arg in args:
-                yield from _size_names(arg)
-        case _:
-            for child in ast.iter_child_nodes(node):
-                yield from _size_names(child)
+    if isinstance(node, ast.Name):
+        yield node.id
+    for child in node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node):
+        yield from _names_in(child)
 
 
 class _Sizes(ast.NodeTransformer):

@@ -7,6 +7,7 @@ import io
 import keyword
 import re
 import tokenize
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -78,10 +79,10 @@ def _module(source: Text, path: str, shown: dict[str, str]) -> Module:
             raise _too_deep(*_deep_place(text)).locate(text, file) from None
     join(units)
     definitions = units[0].definitions.values()
+    _check_names(definitions, units[0].values)
     classes = [node for node in definitions if isinstance(node, ast.ClassDef)]
     defs = [node for node in definitions if isinstance(node, ast.FunctionDef)]
     derivatives = [node for node in definitions if isinstance(node, Derivative)]
-    _check_names(classes, defs, derivatives, units[0].values)
     program = Program(names=_all_names(units[0]))
     for unit in units:
         program.warnings += of_constants(unit.values, unit.constants, source)
@@ -140,21 +141,17 @@ def _unit(text: str, number: int, stem: str) -> Unit:
     ast.increment_lineno(tree, number * FILE)
     shorten(tree)
     _check_depth(tree)
-    classes: list[ast.ClassDef] = []
-    defs: list[ast.FunctionDef] = []
-    derivatives: list[Derivative] = []
+    found: list[Definition] = []
     values: list[ast.AnnAssign] = []
     imports: dict[str, Import] = {}
     for stmt in tree.body:
         match stmt:
-            case ast.FunctionDef():
-                defs.append(stmt)
-            case ast.ClassDef():
-                classes.append(stmt)
+            case ast.FunctionDef() | ast.ClassDef():
+                found.append(stmt)
             case ast.AnnAssign():
                 values.append(stmt)
             case ast.Assign():
-                derivatives.append(_derivative(stmt))
+                found.append(_derivative(stmt))
             case ast.ImportFrom() if is_import(stmt):
                 for name, item in read_imports(stmt):
                     if name in imports:
@@ -165,18 +162,14 @@ def _unit(text: str, number: int, stem: str) -> Unit:
                     imports[name] = item
             case _:
                 _check_ignored(stmt)
-    _check_names(classes, defs, derivatives, values)
-    definitions: dict[str, Definition] = {node.name: node for node in classes}
-    definitions |= {node.name: node for node in defs}
-    definitions |= {derivative.name: derivative for derivative in derivatives}
-    return Unit(number, stem, definitions, values, imports)
+    _check_names(found, values)
+    found.sort(key=lambda node: [ast.ClassDef, ast.FunctionDef, Derivative].index(type(node)))
+    return Unit(number, stem, {node.name: node for node in found}, values, imports)
 
 
 def _function(scope: Scope, node: ast.FunctionDef) -> Function:
     header = scope.header
-    nodes = node.body
-    if ast.get_docstring(node, clean=False) is not None:
-        nodes = nodes[1:]
+    nodes = node.body if ast.get_docstring(node, clean=False) is None else node.body[1:]
     try:
         body = statements.body(scope, nodes)
     except RecursionError:
@@ -208,9 +201,6 @@ def _check_layer(header: Function, body: tuple[Stmt, ...]) -> None:
                 hint="make a tensor an argument or a result, or use an array: Array[float, 3]",
                 related=((header.span, "defined here"),),
             )
-
-
-# ---------------------------------------------------------------------------------------- syntax
 
 
 def _syntax(source: str) -> ast.Module:
@@ -301,15 +291,11 @@ def _deep_place(source: str) -> tuple[Span, bool]:
 def _check_ignored(node: ast.stmt) -> None:
     """Top-level statements that mean nothing: docstrings, and imports for the sake of editors."""
     match node:
-        case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
+        case ast.Expr(value=ast.Constant(value=str())) | ast.Pass() | ast.ImportFrom():
             return
         case ast.Import(names=names) if all(a.name.split(".")[0] == "loma" for a in names):
             return
-        case ast.ImportFrom(module=str(name), level=0) if name.split(".")[0] == "loma":
-            return
-        case ast.Import() | ast.ImportFrom():
-            raise unsupported(node)
-        case ast.AsyncFunctionDef():
+        case ast.Import() | ast.AsyncFunctionDef():
             raise unsupported(node)
         case _:
             raise errors.SyntaxNotSupported(
@@ -340,29 +326,24 @@ def _derivative(node: ast.Assign) -> Derivative:
             )
 
 
-def _check_names(
-    classes: list[ast.ClassDef],
-    defs: list[ast.FunctionDef],
-    derivatives: list[Derivative],
-    values: list[ast.AnnAssign],
-) -> None:
-    definitions: list[ast.ClassDef | ast.FunctionDef] = [*classes, *defs]
-    places = [(node.name, span_of_def(node)) for node in definitions]
-    places += [(derivative.name, derivative.span) for derivative in derivatives]
-    constants = {v.target.id for v in values if isinstance(v.target, ast.Name)}
-    places += [(v.target.id, span_of(v.target)) for v in values if isinstance(v.target, ast.Name)]
-    seen: dict[str, Span] = {}
-    structs = {node.name for node in classes}
-    for node in classes:
-        primal = primal_name(node.name, structs)
+def _check_names(definitions: Collection[Definition], values: list[ast.AnnAssign]) -> None:
+    structs = {
+        node.name: span_of_def(node) for node in definitions if isinstance(node, ast.ClassDef)
+    }
+    for name, span in structs.items():
+        primal = primal_name(name, structs)
         if primal is not None:
             raise errors.DuplicateFunction(
-                f"'{node.name}' is the differential type of '{primal}', which every program has",
-                span_of_def(node), hint="use another name", var=node.name,
+                f"'{name}' is the differential type of '{primal}', which every program has",
+                span, hint="use another name", var=name,
             )  # fmt: skip
+    constants = [value.target for value in values if isinstance(value.target, ast.Name)]
+    places = [(node.name, span_of_def(node)) for node in definitions]
+    places += [(constant.id, span_of(constant)) for constant in constants]
+    seen: dict[str, Span] = {}
     for name, span in sorted(places, key=lambda item: (item[1].line, item[1].col)):
         reserved = _RESERVED_STRUCTS if name in structs else _RESERVED_FUNCTIONS
-        if name in constants:
+        if any(constant.id == name for constant in constants):
             reserved = _RESERVED_STRUCTS | _RESERVED_FUNCTIONS | {*TYPE_NAMES, "Stack"}
         if name in reserved:
             raise errors.DuplicateFunction(

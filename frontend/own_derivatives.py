@@ -119,28 +119,22 @@ def _check_signature(own: Function, primal: Function) -> None:
                 f"{what}: argument {position} is {asked}, found {print_param(found)}",
                 found.span, hint=hint, related=related,
             )  # fmt: skip
+    wrong = None
     if len(own.params) != len(expected):
-        raise errors.TypeMismatch(
-            f"{what}: {len(expected)} arguments, found {len(own.params)}",
-            own.span, hint=hint, related=related,
-        )  # fmt: skip
-    if own.results:
-        raise errors.TypeMismatch(
-            f"{what}, and returns nothing: it adds to its Out arguments",
-            own.span, hint=hint, related=related,
-        )  # fmt: skip
-    if own.simd != primal.simd:
+        wrong = f": {len(expected)} arguments, found {len(own.params)}"
+    elif own.results:
+        wrong = ", and returns nothing: it adds to its Out arguments"
+    elif own.simd != primal.simd:
         which = (own, primal) if primal.simd else (primal, own)
-        raise errors.TypeMismatch(
-            f"{what}: '{which[1].name}' is @simd, and '{which[0].name}' is not",
-            own.span, hint=hint, related=related,
-        )  # fmt: skip
+        wrong = f": '{which[1].name}' is @simd, and '{which[0].name}' is not"
+    if wrong is not None:
+        raise errors.TypeMismatch(f"{what}{wrong}", own.span, hint=hint, related=related)
 
 
 def unused_by_forward_mode(
     requests: Iterable[Derivative], own: Mapping[str, str], program: Program,
     calls: Mapping[str, Iterable[str]],
-) -> Iterable[errors.UserWarning]:  # fmt: skip
+) -> errors.Warnings:  # fmt: skip
     """A warning for each forward derivative that has to differentiate what has a derivative of its
     own: that serves reverse mode only."""
     for request in requests:

@@ -17,6 +17,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.ops import OPS, PREDICATES
 from loma.core.walk import expressions, statements, walk
+from loma.errors import Warnings
 from loma.errors.excerpts import text_at
 from loma.errors.spans import Span
 from loma.frontend.constants import Constant, Number, value
@@ -25,9 +26,7 @@ from loma.frontend.scope import Program, span_of
 _LITERAL = re.compile(r"-?\d[\d_]*")
 
 
-def whole_quotients(
-    program: Program, functions: Iterable[Function], source: str
-) -> Iterator[errors.UserWarning]:
+def whole_quotients(program: Program, functions: Iterable[Function], source: str) -> Warnings:
     """A warning for each quotient of ints in the functions that is used as a float."""
     found: dict[Span, errors.UserWarning] = {}
     for function in functions:
@@ -38,8 +37,6 @@ def whole_quotients(
                 case Declare(target, made) | Assign(Var() as target, "=", made):
                     if made is not None and not target.span.line:
                         kept[target.name] = made
-                case _:
-                    pass
         for stmt in body:
             for expr in _floats(stmt, function, program):
                 for quotient in _quotients(expr, kept):
@@ -56,24 +53,21 @@ def whole_quotients(
 
 def of_constants(
     nodes: Iterable[ast.AnnAssign], constants: Mapping[str, Constant], source: str
-) -> Iterator[errors.UserWarning]:
+) -> Warnings:
     """The same for the values of constants."""
     for node in nodes:
         if isinstance(node.annotation, ast.Name) and node.annotation.id == "float" and node.value:
             yield from _of_constant(node.value, constants, source)
 
 
-def of_defaults(node: ast.FunctionDef, header: Function, source: str
-                ) -> Iterator[errors.UserWarning]:  # fmt: skip
+def of_defaults(node: ast.FunctionDef, header: Function, source: str) -> Warnings:
     """The same for default values of arguments."""
     for param, default in zip(reversed(header.params), reversed(node.args.defaults), strict=False):
         if param.type == FLOAT:
             yield from _of_constant(default, {}, source)
 
 
-def _of_constant(
-    node: ast.expr, constants: Mapping[str, Constant], source: str
-) -> Iterator[errors.UserWarning]:
+def _of_constant(node: ast.expr, constants: Mapping[str, Constant], source: str) -> Warnings:
     def number(of: ast.expr) -> Number:
         return value(of, lambda name: constants[name.id].value)
 
@@ -88,8 +82,6 @@ def _of_constant(
         case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, ast.FloorDiv | ast.Mod):
             yield from _of_constant(left, constants, source)
             yield from _of_constant(right, constants, source)
-        case _:
-            pass
 
 
 def _warning(source: str, whole: Span, left: Span, result: int | None) -> errors.UserWarning:
@@ -116,9 +108,6 @@ def _warning(source: str, whole: Span, left: Span, result: int | None) -> errors
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------- where ints become floats
-
-
 def _floats(stmt: Stmt, function: Function, program: Program) -> Iterator[Expr]:
     """The ints in a statement that become floats."""
     match stmt:
@@ -128,8 +117,6 @@ def _floats(stmt: Stmt, function: Function, program: Program) -> Iterator[Expr]:
             yield from _ints((given,), (target.type,))
         case Return(values):
             yield from _ints(values, function.results)
-        case _:
-            pass
     for expr in expressions(stmt):
         for node in walk(expr):
             yield from _operands(node, program)
@@ -165,8 +152,6 @@ def _operands(node: Expr, program: Program) -> Iterator[Expr]:
             for attr, given in attrs:
                 if kinds.get(attr) == "float" and not isinstance(given, tuple):
                     yield from _ints((given,), (FLOAT,))
-        case _:
-            pass
 
 
 def _quotients(expr: Expr, kept: Mapping[str, Expr]) -> Iterator[Binary]:
@@ -186,5 +171,3 @@ def _quotients(expr: Expr, kept: Mapping[str, Expr]) -> Iterator[Binary]:
                 yield from _quotients(arg, kept)
         case Var(name) if name in kept:
             yield from _quotients(kept[name], kept)
-        case _:
-            pass

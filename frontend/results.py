@@ -24,15 +24,14 @@ def check_results(header: Function, body: tuple[Stmt, ...]) -> None:
     if not isinstance(returned, Return):
         return
     own = set(size_variables(header))
-    groups: list[set[str]] | None = None
     for value, type_ in zip(returned.values, header.results, strict=True):
         for k, (wanted, found) in enumerate(zip(_dims(type_), _dims(value.type), strict=False)):
             if not (isinstance(wanted, Var) and isinstance(found, Var)):
                 continue
-            if wanted.name == found.name or not {wanted.name, found.name} <= own:
+            both = {wanted.name, found.name}
+            if len(both) == 1 or not both <= own:
                 continue
-            groups = _related(body, own) if groups is None else groups
-            if any({wanted.name, found.name} <= group for group in groups):
+            if any(both <= group for group in _related(body, own)):
                 continue
             raise errors.ReturnTypeMismatch(
                 f"the result must be {show_type(type_)}, found {show_type(value.type)}, and "

@@ -7,13 +7,13 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from loma import errors
 from loma.core.differentials import primal_name, with_mentioned
 from loma.core.ir import (
-    INT, ArrayType, Assign, Call, Declare, Expr, FloatConst, Function, Index, IntConst, Op, Reduce,
-    StackType, Struct, StructType, TensorType, Type, Var, ZeroPad, is_tensor_function,
+    INT, ArrayType, Assign, Call, Declare, Derivative, Expr, FloatConst, Function, Index, IntConst,
+    Op, Reduce, StackType, Struct, StructType, TensorType, Type, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.core.layout import Layout
 from loma.core.names import Names
@@ -24,6 +24,12 @@ from loma.errors.spans import Span
 from loma.frontend import counter_names, foreign
 
 Kind = Literal["In", "Out", "size", "local", "counter", "index"]
+# What to do about a name that does not exist any more.
+_ENDED: dict[Kind | None, str] = {
+    "counter": "a loop's counter exists only inside the loop",
+    "local": "what a block declares exists until the block ends: declare it before the block",
+    "index": "an index exists only inside its statement or reduction",
+}
 
 
 def span_of(node: ast.AST) -> Span:
@@ -34,8 +40,10 @@ def span_of(node: ast.AST) -> Span:
     return Span(line, col, end, col if end_col is None else end_col)
 
 
-def span_of_def(node: ast.FunctionDef | ast.ClassDef) -> Span:
-    """The stretch of ``def name`` or ``class name``."""
+def span_of_def(node: ast.FunctionDef | ast.ClassDef | Derivative) -> Span:
+    """The stretch of ``def name`` or ``class name``; all of a derivative."""
+    if isinstance(node, Derivative):
+        return node.span
     word = "class " if isinstance(node, ast.ClassDef) else "def "
     end = node.col_offset + len(word) + len(node.name.encode())
     return Span(node.lineno, node.col_offset, node.lineno, end)
@@ -133,8 +141,7 @@ class Scope:
     hoisted: dict[str, Var] = field(default_factory=dict)  # declared in blocks that have ended
     kept: dict[str, Symbol] = field(default_factory=dict)  # that both branches of an 'if' declare
     counters: dict[str, str] = field(default_factory=dict)  # names of counts, by those in the text
-    bound: set[str] = field(default_factory=set)  # names that were counters or indices
-    _guarded_outside: int = 0  # conditions around the statement at hand
+    guarded_outside: int = 0  # conditions around the statement at hand
 
     def add(self, symbol: Symbol) -> None:
         """Declares a name; DuplicateVariable if it is taken."""
@@ -166,7 +173,6 @@ class Scope:
         finally:
             for name in added:
                 self.ended[name] = self.symbols.pop(name).kind
-                self.bound.add(name)
 
     def check_outermost(self, name: str, span: Span) -> None:
         """Refuses a declaration inside ``if``, ``for`` or ``while`` of a scalar function."""
@@ -176,43 +182,34 @@ class Scope:
                 span,
                 hint="use another name",
                 related=((self.hoisted[name].span, "declared here, until the block ends"),),
-                var=name,
             )
         if self.depth and not is_tensor_function(self.header):
             raise errors.DeclarationNotOutmostLevel(
                 f"'{name}' is declared inside 'if', 'for' or 'while'",
                 span,
                 hint="declare it before, at the level of the function's body",
-                var=name,
             )
 
     @contextmanager
-    def guard(self) -> Iterator[None]:
-        """Inside something that may not be evaluated."""
-        self.guarded += 1
+    def having(self, **state: Any) -> Iterator[None]:
+        """With other values of fields for a while."""
+        outside = {name: getattr(self, name) for name in state}
         try:
+            for name, value in state.items():
+                setattr(self, name, value)
             yield
         finally:
-            self.guarded -= 1
-
-    @contextmanager
-    def statement(self) -> Iterator[list[Declare | Assign]]:
-        """Inside a statement; collects what it needs before it."""
-        outside = self.before, self._guarded_outside
-        self.before, self._guarded_outside = [], self.guarded
-        try:
-            yield self.before
-        finally:
-            self.before, self._guarded_outside = outside
+            for name, value in outside.items():
+                setattr(self, name, value)
 
     def counted(self, name: str, kind: Kind, span: Span, extent: Expr) -> tuple[Symbol, ...]:
         """An index or a counter. Where a block has declared a variable of that name, which exists
         in the IR from the function's start, it has another name there, which comes first."""
         if all(var.name != name for var in self.hoisted.values()):
-            return (int_symbol(name, kind, span, extent),)
+            return (Symbol(name, INT, kind, span, extent),)
         hidden = self.counter(name)
-        symbol = int_symbol(name, kind, span)
-        return int_symbol(hidden, kind, span, extent), replace(symbol, value=Var(hidden, INT))
+        symbol = Symbol(name, INT, kind, span, value=Var(hidden, INT))
+        return Symbol(hidden, INT, kind, span, extent), symbol
 
     def counter(self, name: str) -> str:
         """A name for what counts where ``name`` means something else."""
@@ -222,7 +219,7 @@ class Scope:
 
     def in_condition(self) -> bool:
         """Whether a part of the statement at hand is read that may not be evaluated."""
-        return self.guarded > self._guarded_outside
+        return self.guarded > self.guarded_outside
 
     def once(self, value: Expr, *, kept: bool = False, type_: Type | None = None) -> Expr:
         """What may stand twice for a value: a variable that has it before the statement; one of its
@@ -261,14 +258,9 @@ class Scope:
             is_arithmetic(dim) and all(map(self.is_size, free_variables(dim))) for dim in dims
         )
 
-    @contextmanager
-    def elements(self) -> Iterator[None]:
-        """Inside an index statement or a reduction."""
-        before, self.elementwise = self.elementwise, True
-        try:
-            yield
-        finally:
-            self.elementwise = before
+    def named(self, node: ast.expr) -> Symbol | None:
+        """What an expression that is a name stands for."""
+        return self.symbols.get(node.id) if isinstance(node, ast.Name) else None
 
     def lookup(self, node: ast.Name) -> Expr:
         """The variable of that name; an error that suggests the nearest name if there is none."""
@@ -289,21 +281,18 @@ class Scope:
                 span_of(node),
                 hint=f"bind it, as in sum(... for {node.id} in range(n)), or count it: "
                 f"for {node.id} in range(n):, around the statement",
-                var=node.id,
             )
         if node.id in self.program.functions:
             raise errors.UndeclaredVariable(
                 f"'{node.id}' is a function, not a variable",
                 span_of(node),
                 hint=f"call it: {node.id}(...)",
-                var=node.id,
             )
         if self.program.struct(node.id) is not None:
             raise errors.UndeclaredVariable(
                 f"'{node.id}' is a struct, not a variable",
                 span_of(node),
                 hint=f"declare a variable of that type: x : {node.id}",
-                var=node.id,
             )
         raise self.undeclared(node.id, span_of(node))
 
@@ -313,21 +302,14 @@ class Scope:
 
     def undeclared(self, name: str, span: Span, type_: str = "float") -> errors.UserError:
         """The error for an unknown name, with the best hint there is."""
-        hint = foreign.constant(name) if name != "e" else None
         known = self.symbols.keys() - set(self.counters.values())
-        hint = hint or errors.suggest(name, known)
-        if self.ended.get(name) == "counter":
-            hint = "a loop's counter exists only inside the loop"
-        elif self.ended.get(name) == "local":
-            hint = "what a block declares exists until the block ends: declare it before the block"
-        elif self.ended.get(name) == "index":
-            hint = "an index exists only inside its statement or reduction"
-        return errors.UndeclaredVariable(
-            f"variable '{name}' is not declared",
-            span,
-            hint=hint or f"declare it first: {name} : {type_}",
-            var=name,
+        hint = (
+            _ENDED.get(self.ended.get(name))
+            or (foreign.constant(name) if name != "e" else None)
+            or errors.suggest(name, known)
+            or f"declare it first: {name} : {type_}"
         )
+        return errors.UndeclaredVariable(f"variable '{name}' is not declared", span, hint=hint)
 
     def check_assigned(self, name: str, span: Span) -> None:
         """Refuses the use of a tensor that cannot start at zero, because its rank is not known."""
@@ -337,7 +319,6 @@ class Scope:
                 span,
                 hint="give its type sizes, so that it starts at zero, or assign it first",
                 related=((self.symbols[name].span, "declared without sizes here"),),
-                var=name,
             )
 
     def check_writable(self, name: str, span: Span) -> Symbol:
@@ -350,7 +331,6 @@ class Scope:
                 f"'{name}' is {symbol.describe()} and cannot be assigned to",
                 span,
                 hint="use a variable of its own",
-                var=name,
             )
         if symbol.kind == "In" and isinstance(symbol.type, TensorType | ArrayType):
             noun = "tensor" if isinstance(symbol.type, TensorType) else "array"
@@ -385,7 +365,3 @@ _LARGEST = 100  # nodes
 def too_long(value: Expr) -> bool:
     """Whether a value is too long to stand in several places, where no variable can hold it."""
     return sum(1 for _ in walk(value)) > _LARGEST
-
-
-def int_symbol(name: str, kind: Kind, span: Span, extent: Expr | None = None) -> Symbol:
-    return Symbol(name, INT, kind, span, extent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import Literal
 
 from loma import errors
@@ -18,23 +19,11 @@ from loma.core.printer import print_type
 from loma.core.unbounded import is_unbounded
 from loma.core.walk import variables, walk
 from loma.errors.spans import Span
+from loma.frontend import types
 from loma.frontend.constants import converted, value
 from loma.frontend.own_derivatives import decorated
-from loma.frontend.scope import Program, Scope, Symbol, int_symbol, span_of, span_of_def
+from loma.frontend.scope import Program, Scope, Symbol, span_of, span_of_def
 from loma.frontend.syntax.long_chains import identifiers
-from loma.frontend.types import (
-    TYPE_NAMES,
-    check_bytes,
-    check_differential,
-    check_sizes,
-    read_results,
-    read_type,
-    size_in_scope,
-    size_value,
-)
-
-
-# ------------------------------------------------------------------------------------- functions
 
 
 def function_header(node: ast.FunctionDef, program: Program) -> Function:
@@ -45,29 +34,26 @@ def function_header(node: ast.FunctionDef, program: Program) -> Function:
     params = _params(node, scope)
     for symbol in _param_symbols(params):
         scope.add(symbol)
-    results = read_results(node.returns, program, size_in_scope(scope))
+    results = types.read_results(node.returns, program, types.size_in_scope(scope))
+    span, place = span_of_def(node), span_of(node.returns or node)
+    header = Function(
+        node.name, params, results, (), simd=simd, span=span, derivative_of=derivative_of
+    )
     if simd:
-        _check_simd(node, params, results)
+        _check_simd(header, place)
     for type_ in results:
-        assert node.returns is not None
-        check_sizes(type_, span_of(node.returns))
+        types.check_sizes(type_, place)
         if isinstance(type_, ArrayType):
             raise errors.UnknownType(
-                "a function cannot return an array", span_of(node.returns),
+                "a function cannot return an array", place,
                 hint="give it an Out[Array[...]] argument",
             )  # fmt: skip
         if is_unbounded(type_, program.structs):
+            text = f"{print_type(type_)} has an array of unknown length in it"
             raise errors.ReturnTypeMismatch(
-                f"{print_type(type_)} has an array of unknown length in it, so it cannot be "
-                "returned",
-                span_of(node.returns),
-                hint="make it an Out argument",
+                f"{text}, so it cannot be returned", place, hint="make it an Out argument"
             )
-    defaults = _defaults(node, params, results)
-    return Function(
-        node.name, params, results, (), simd=simd, defaults=defaults, span=span_of_def(node),
-        derivative_of=derivative_of,
-    )  # fmt: skip
+    return replace(header, defaults=_defaults(node, header))
 
 
 def _check_form(node: ast.FunctionDef) -> None:
@@ -87,46 +73,40 @@ def _check_form(node: ast.FunctionDef) -> None:
         )
 
 
-def _defaults(
-    node: ast.FunctionDef, params: tuple[Param, ...], results: tuple[Type, ...]
-) -> tuple[IntConst | FloatConst, ...]:
+def _defaults(node: ast.FunctionDef, header: Function) -> tuple[IntConst | FloatConst, ...]:
     """The values of the last arguments where a call leaves them out."""
     found: list[IntConst | FloatConst] = []
     given = node.args.defaults
-    tensors = is_tensor_function(Function(node.name, params, results, ()))
-    for param, item in zip(params[len(params) - len(given) :], given, strict=True):
+    for param, item in zip(header.params[len(header.params) - len(given) :], given, strict=True):
         if param.mode != "In" or param.type not in (INT, FLOAT):
             raise errors.SyntaxNotSupported(
                 f"'{param.name}' cannot have a default value: only In[int] and In[float] have one",
                 span_of(item), related=((param.span, "the argument"),),
             )  # fmt: skip
-        if param.type == INT:
-            number = int(converted(value(item), "int", item))
-            if not tensors and not -(2**31) <= number < 2**31:
-                raise errors.SyntaxNotSupported(
-                    "this whole number needs more than 32 bits", span_of(item)
-                )
-            found.append(IntConst(number, span_of(item)))
-        else:
+        if param.type == FLOAT:
             found.append(FloatConst(float(converted(value(item), "float", item)), span_of(item)))
+            continue
+        number = int(converted(value(item), "int", item))
+        if not is_tensor_function(header) and not -(2**31) <= number < 2**31:
+            raise errors.SyntaxNotSupported(
+                "this whole number needs more than 32 bits", span_of(item)
+            )
+        found.append(IntConst(number, span_of(item)))
     return tuple(found)
 
 
-def _check_simd(
-    node: ast.FunctionDef, params: tuple[Param, ...], results: tuple[Type, ...]
-) -> None:
-    if results:
-        assert node.returns is not None
+def _check_simd(header: Function, results: Span) -> None:
+    if header.results:
         raise errors.SimdMisuse(
-            f"'{node.name}' is a @simd function, which runs once for each work item and has no "
+            f"'{header.name}' is a @simd function, which runs once for each work item and has no "
             "result",
-            span_of(node.returns),
+            results,
             hint="give it an Out[Array[...]] argument, and write to its element thread_id()",
         )
-    for param in params:
+    for param in header.params:
         if isinstance(param.type, TensorType):
             raise errors.SimdMisuse(
-                f"argument '{param.name}' of the @simd function '{node.name}' is a tensor",
+                f"argument '{param.name}' of the @simd function '{header.name}' is a tensor",
                 param.span,
                 hint="use arrays, or write index statements in an ordinary function",
             )
@@ -159,8 +139,8 @@ def _params(node: ast.FunctionDef, scope: Scope) -> tuple[Param, ...]:
             return Var(name.id, INT, span_of(name))
 
         mode, annotation = found
-        type_ = read_type(annotation, scope.program, size_of)
-        check_sizes(type_, span_of(annotation))
+        type_ = types.read_type(annotation, scope.program, size_of)
+        types.check_sizes(type_, span_of(annotation))
         out.append(Param(arg.arg, type_, mode, span_of(arg)))
     _check_bound(out, ints)
     return tuple(out)
@@ -179,16 +159,13 @@ def _check_bound(params: list[Param], ints: set[str]) -> None:
                         hint=errors.suggest(node.name, bound)
                         or f"a dimension that is {node.name}, 2 * {node.name} or {node.name} + 1 "
                         f"binds it, or make it an argument: {node.name} : In[int]",
-                        var=node.name,
                     )
 
 
 def _mode_and_type(arg: ast.arg) -> tuple[Literal["In", "Out"], ast.expr] | None:
     match arg.annotation:
-        case ast.Subscript(value=ast.Name(id="In"), slice=inner):
-            return "In", inner
-        case ast.Subscript(value=ast.Name(id="Out"), slice=inner):
-            return "Out", inner
+        case ast.Subscript(value=ast.Name(id="In" | "Out" as mode), slice=inner):
+            return "In" if mode == "In" else "Out", inner
         case _:
             return None
 
@@ -206,7 +183,7 @@ def _guess(arg: ast.arg) -> str:
     match arg.annotation:
         case None | ast.Name(id="In" | "Out"):
             return "float"
-        case ast.Subscript(value=ast.Name(id=name), slice=inner) if name not in TYPE_NAMES:
+        case ast.Subscript(value=ast.Name(id=name), slice=inner) if name not in types.TYPE_NAMES:
             return ast.unparse(inner)
         case annotation:
             return ast.unparse(annotation)
@@ -217,7 +194,7 @@ def _param_symbols(params: tuple[Param, ...]) -> list[Symbol]:
     symbols = [Symbol(p.name, p.type, p.mode, p.span) for p in params]
     for name, at in sizes.bindings(params).items():
         span = sizes.dims_of(params[at.param])[at.dim].span
-        symbols.append(int_symbol(name, "size", span))
+        symbols.append(Symbol(name, INT, "size", span))
     return symbols
 
 
@@ -233,7 +210,7 @@ def function_scope(node: ast.FunctionDef, program: Program) -> Scope:
         if isinstance(type_, TensorType):
             for dim in type_.dims or ():
                 for name in variables(dim):
-                    size_value(scope, scope.symbols[name], dim.span)
+                    types.size_value(scope, scope.symbols[name], dim.span)
     return scope
 
 
@@ -251,8 +228,6 @@ def _reassigned(node: ast.FunctionDef, program: Program) -> dict[str, Span]:
                 if name in given:
                     found.setdefault(name, span_of(target))
                 given.add(name)
-            case _:
-                pass
 
     def visit(nodes: list[ast.stmt]) -> None:
         for stmt in nodes:
@@ -271,32 +246,26 @@ def _reassigned(node: ast.FunctionDef, program: Program) -> dict[str, Span]:
                 case ast.If() | ast.For() | ast.While():
                     visit(stmt.body)
                     visit(stmt.orelse)
-                case _:
-                    pass
 
     visit(node.body)
     return found
 
 
-# ----------------------------------------------------------------------------------- derivatives
-
-
 def derivative_header(derivative: Derivative, program: Program) -> Function:
     """The signature of a derivative, which AD makes later."""
     primal = program.functions[derivative.of]
-    name, span = derivative.name, derivative.span
-    if is_tensor_function(primal):
-        if derivative.mode == "fwd_diff":
-            return Function(name, *tensor_forward_signature(primal, span), (), span=span)
-        return Function(name, tensor_reverse_signature(primal, span), (), (), span=span)
+    span, tensors = derivative.span, is_tensor_function(primal)
     results: tuple[Type, ...] = ()
-    if derivative.mode == "fwd_diff":
-        params, results = forward_signature(primal)
+    if derivative.mode == "rev_diff":
+        params = (tensor_reverse_signature if tensors else reverse_signature)(primal, span)
+    elif tensors:
+        params, results = tensor_forward_signature(primal, span)
     else:
-        params = reverse_signature(primal, span)
-    for type_ in (*(param.type for param in params), *results):
-        check_differential(type_, span)
-    program.mention(*(param.type for param in params), *results)
-    for type_ in (*(param.type for param in params), *results):
-        check_bytes(type_, span, program)
-    return Function(name, params, results, (), simd=primal.simd, span=span)
+        params, results = forward_signature(primal)
+    taken = (*(param.type for param in params), *results)
+    for type_ in taken:
+        types.check_differential(type_, span)
+    program.mention(*taken)
+    for type_ in taken:
+        types.check_bytes(type_, span, program)
+    return Function(derivative.name, params, results, (), simd=primal.simd, span=span)

@@ -60,7 +60,7 @@ def member_annotations(node: ast.ClassDef) -> dict[str, tuple[ast.expr, Span]]:
     return members
 
 
-def read_struct(node: ast.ClassDef, program: Program) -> Struct:
+def read_struct(node: ast.ClassDef, program: Program) -> None:
     """``class Ray:`` with a declaration for each member; the program has it afterwards."""
     members = member_annotations(node)
     listed = tuple(
@@ -70,4 +70,3 @@ def read_struct(node: ast.ClassDef, program: Program) -> Struct:
     struct = Struct(node.name, listed, span_of_def(node))
     program.structs[struct.name] = struct
     check_bytes(StructType(struct.name), struct.span, program)
-    return struct

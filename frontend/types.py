@@ -20,7 +20,7 @@ from loma.core.walk import free_variables, substitute
 from loma.errors.spans import Span
 from loma.frontend.constants import whole_number
 from loma.frontend.scope import Program, Scope, Symbol, span_of
-from loma.frontend.syntax.python_syntax import SYMBOLS
+from loma.frontend.syntax.python_syntax import SYMBOLS, elts
 
 _TENSORS: dict[str, Element] = {
     "Tensor": "float", "TorchTensorFloat": "float32", "IntTensor": "int", "BoolTensor": "bool",
@@ -34,6 +34,18 @@ _ELSEWHERE = {
     "dict": "a struct has named members: class Name: ...",
     "str": "programs compute with numbers: int, float, arrays and tensors",
 }
+_MODES = ("In[...] and Out[...] stand only around the type of an argument", None)
+# What is no type alone, or where types stand.
+_NO_TYPE = {
+    "Array": ("an Array needs the type of its elements", _ELSEWHERE["list"]),
+    "Diff": ("Diff needs the type that it is the differential of", "Diff[float]"),
+    "Stack": (
+        "a Stack is a local variable only",
+        "tape : Stack[float, 100], in the function's outermost block",
+    ),
+    "In": _MODES,
+    "Out": _MODES,
+}
 # The size of a differential doubles with each level.
 MAX_DIFFERENTIAL = 16
 MAX_BYTES = 2**62  # of a value
@@ -45,10 +57,8 @@ SizeOf = Callable[[ast.Name], Expr]
 def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
     """The type that an annotation names. Raises UnknownType."""
     match node:
-        case ast.Name(id="int"):
-            return INT
-        case ast.Name(id="float"):
-            return FLOAT
+        case ast.Name(id="int" | "float" as name):
+            return INT if name == "int" else FLOAT
         case ast.Name(id=name) if _is_struct(name, span_of(node), program):
             return StructType(name)
         case ast.Name(id=name) if name in _TENSORS:
@@ -60,32 +70,15 @@ def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
                 f"'{name}' is a struct with tensors, which cannot stand here", span_of(node),
                 hint=f"it is the type of an argument, In[{name}], of a variable or of a result",
             )  # fmt: skip
-        case ast.Name(id="Array"):
-            raise errors.UnknownType(
-                "an Array needs the type of its elements", span_of(node),
-                hint="Array[float, 3], or Array[float] for an argument of any length",
-            )  # fmt: skip
         case ast.Subscript(value=ast.Name(id="Array"), slice=inner):
             return _array(node, inner, program, size_of)
         case ast.Subscript(value=ast.Name(id=name), slice=inner) if name in _TENSORS:
-            items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            return TensorType(tuple(_size(item, size_of) for item in items), _TENSORS[name])
+            return TensorType(tuple(_size(item, size_of) for item in elts(inner)), _TENSORS[name])
         case ast.Subscript(value=ast.Name(id="Diff"), slice=inner):
             return _differential(read_type(inner, program, size_of), span_of(inner), program)
-        case ast.Name(id="Diff"):
-            raise errors.UnknownType(
-                "Diff needs the type that it is the differential of", span_of(node),
-                hint="Diff[float]",
-            )  # fmt: skip
-        case ast.Name(id="Stack") | ast.Subscript(value=ast.Name(id="Stack")):
-            raise errors.UnknownType(
-                "a Stack is a local variable only", span_of(node),
-                hint="tape : Stack[float, 100], in the function's outermost block",
-            )  # fmt: skip
-        case ast.Name(id="In" | "Out") | ast.Subscript(value=ast.Name(id="In" | "Out")):
-            raise errors.UnknownType(
-                "In[...] and Out[...] stand only around the type of an argument", span_of(node)
-            )
+        case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)) if name in _NO_TYPE:
+            message, hint = _NO_TYPE[name]
+            raise errors.UnknownType(message, span_of(node), hint=hint)
         case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)):
             hint = _ELSEWHERE.get(name) or errors.suggest(name, [*TYPE_NAMES, *program.structs])
             raise errors.UnknownType(
@@ -112,8 +105,7 @@ def read_results(node: ast.expr | None, program: Program, size_of: SizeOf) -> tu
         case None | ast.Constant(value=None):
             return ()
         case ast.Subscript(value=ast.Name(id="tuple"), slice=inner):
-            items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            return tuple(read_type(item, program, size_of) for item in items)
+            return tuple(read_type(item, program, size_of) for item in elts(inner))
         case _:
             return (read_type(node, program, size_of),)
 
@@ -147,6 +139,11 @@ def check_differential(type_: Type, span: Span) -> None:
         )
 
 
+def has_dimensions(type_: Type) -> bool:
+    """Whether it is a tensor, and not one that is a single number."""
+    return isinstance(type_, TensorType) and type_.dims != ()
+
+
 def is_element(type_: Type) -> bool:
     """Whether arrays and stacks may have elements of the type: it is one of the scalar layer."""
     while isinstance(type_, ArrayType):
@@ -156,8 +153,8 @@ def is_element(type_: Type) -> bool:
 
 def _array(node: ast.expr, inner: ast.expr, program: Program, size_of: SizeOf) -> ArrayType:
     """``Array[T]`` or ``Array[T, n]``; also what stands between the brackets of a Stack."""
-    items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-    noun = "a Stack" if _is_stack(node) else "an Array"
+    items = elts(inner)
+    noun = "a Stack" if is_stack(node) else "an Array"
     if len(items) not in (1, 2):
         raise errors.UnknownType(
             f"{noun} has an element type and at most one size", span_of(node),
@@ -172,7 +169,7 @@ def _array(node: ast.expr, inner: ast.expr, program: Program, size_of: SizeOf) -
     if size is None or not 0 < size < 2**31:
         raise errors.UnknownType(f"the size of {noun} is a positive constant", span_of(items[1]))
     found = ArrayType(element, size)
-    if not _is_stack(node):
+    if not is_stack(node):
         check_bytes(found, span_of(node), program)
     return found
 
@@ -190,10 +187,12 @@ def check_bytes(type_: Type, span: Span, program: Program) -> None:
         )
 
 
-def _is_stack(node: ast.expr) -> bool:
-    return isinstance(node, ast.Subscript) and (
-        isinstance(node.value, ast.Name) and node.value.id == "Stack"
-    )
+def is_stack(node: ast.expr) -> bool:
+    match node:
+        case ast.Subscript(value=ast.Name(id="Stack")):
+            return True
+        case _:
+            return False
 
 
 def _size(node: ast.expr, size_of: SizeOf) -> Expr:
@@ -224,13 +223,10 @@ def _size(node: ast.expr, size_of: SizeOf) -> Expr:
             args=[ast.Call(func=ast.Name(id="range"), args=bounds, keywords=[])],
             keywords=[],
         ) if 0 < len(bounds) <= 3:
-            found = [_size(bound, size_of) for bound in bounds]
-            if len(found) == 1:
-                found = [IntConst(0), *found]
-            step = [] if len(found) == 3 else [IntConst(1)]
-            return Builtin("len", (*found, *step), INT, span_of(node))
-        case _:
-            pass
+            given = [_size(bound, size_of) for bound in bounds]
+            start, stop = given[:2] if len(given) > 1 else (IntConst(0), given[0])
+            step = given[2] if len(given) == 3 else IntConst(1)
+            return Builtin("len", (start, stop, step), INT, span_of(node))
     raise errors.UnknownType(
         "a size is a name, a whole number, or + - * // % max min of sizes", span_of(node)
     )
@@ -243,9 +239,6 @@ def check_sizes(type_: Type, span: Span) -> None:
             value = sizes.constant(dim)
             if value is not None and value < 0:
                 raise errors.UnknownType(f"a size cannot be {value}", span)
-
-
-# ----------------------------------------------------------------------- sizes inside functions
 
 
 def size_in_scope(scope: Scope) -> SizeOf:

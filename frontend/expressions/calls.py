@@ -34,7 +34,7 @@ from loma.frontend.foreign import INFINITY, instead, is_foreign
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.syntax.attributes import method
 from loma.frontend.syntax.unsupported import unsupported
-from loma.frontend.types import fixed_sizes
+from loma.frontend.types import fixed_sizes, has_dimensions
 
 _SCALAR_HINTS = {
     "where": "on scalars write a if cond else b",
@@ -50,6 +50,7 @@ _SCALAR_HINTS = {
 
 def call(scope: Scope, node: ast.Call) -> Expr:
     """A call as an expression."""
+    span = span_of(node)
     own = False  # the language's, also where the program has a function of that name
     match node.func:
         case ast.Name(id=name):
@@ -66,45 +67,33 @@ def call(scope: Scope, node: ast.Call) -> Expr:
         raise unsupported(node.args[0])
     if name in ("rev_diff", "fwd_diff"):
         raise errors.SyntaxNotSupported(
-            f"'{name}' stands at the top level of the file only", span_of(node),
+            f"'{name}' stands at the top level of the file only", span,
             hint=f"write d_f = {name}(f) there, and call d_f",
         )  # fmt: skip
     if name == "thread_id" and not scope.header.simd:
         raise errors.SimdMisuse(
-            "'thread_id()' is known only in a @simd function", span_of(node),
+            "'thread_id()' is known only in a @simd function", span,
             hint="pass it as an argument: i : In[int]",
         )  # fmt: skip
     if name == "len" and len(node.args) == 1 and not node.keywords:
-        found = range_of(node.args[0])
-        if found is not None:
-            bounds = range_bounds(scope, found[0], "a bound of a range")
-            return Builtin("len", bounds, INT, span_of(node))
+        counted = range_of(node.args[0])
+        if counted is not None:
+            bounds = range_bounds(scope, counted[0], "a bound of a range")
+            return Builtin("len", bounds, INT, span)
     if name == "zero_pad":
         return _zero_pad(scope, node)
     if name == "no_diff":
-        (operand,) = _exactly(scope, node, 1)
-        return NoDiff(operand, operand.type, span_of(node))
-    callee = scope.program.functions.get(name)
-    if (
-        callee is not None
-        and not own
-        and not (name in OPERATORS and _for_operator(scope, node, callee))
-    ):
-        result = user_call(scope, node, callee)
-        check_value(callee, span_of(node))
-        return result
-    return _named(scope, node, name)
-
-
-def _exactly(scope: Scope, node: ast.Call, count: int) -> list[Expr]:
-    name = node.func.id if isinstance(node.func, ast.Name) else ""
-    if node.keywords or len(node.args) != count:
-        raise errors.CallTypeMismatch(
-            f"'{name}' takes {count} argument{'' if count == 1 else 's'}, found "
-            f"{len(node.args) + len(node.keywords)}",
-            span_of(node),
-        )
-    return [ex.expression(scope, arg) for arg in node.args]
+        if node.keywords or len(node.args) != 1:
+            found = len(node.args) + len(node.keywords)
+            raise errors.CallTypeMismatch(f"'no_diff' takes 1 argument, found {found}", span)
+        operand = ex.expression(scope, node.args[0])
+        return NoDiff(operand, operand.type, span)
+    callee = None if own else scope.program.functions.get(name)
+    if callee is None or (name in OPERATORS and _for_operator(scope, node, callee)):
+        return _named(scope, node, name)
+    result = user_call(scope, node, callee)
+    check_value(callee, span)
+    return result
 
 
 def _zero_pad(scope: Scope, node: ast.Call) -> Expr:
@@ -124,11 +113,13 @@ def _for_operator(scope: Scope, node: ast.Call, callee: Function) -> bool:
     """Whether a scalar function's name is meant as the operator: an argument is a tensor."""
     if is_tensor_function(callee):
         return False
-    names = [arg.id for arg in node.args if isinstance(arg, ast.Name)]
-    types = [scope.symbols[n].type for n in names if n in scope.symbols]
-    return any(isinstance(arg, ast.List) for arg in node.args) or any(
-        isinstance(type_, TensorType) and type_.dims != () for type_ in types
-    )
+    return any(isinstance(arg, ast.List) for arg in node.args) or _has_tensor(scope, node)
+
+
+def _has_tensor(scope: Scope, node: ast.Call) -> bool:
+    """Whether an argument is a variable that is a whole tensor."""
+    symbols = filter(None, map(scope.named, node.args))
+    return any(has_dimensions(symbol.type) for symbol in symbols)
 
 
 def user_call(scope: Scope, node: ast.Call, callee: Function) -> Call:
@@ -178,48 +169,40 @@ def check_value(callee: Function, span: Span) -> None:
 
 
 def _argument(scope: Scope, node: ast.expr, param: Param, callee: Function) -> Expr:
-    arg = ex.expression(scope, node)
+    arg, wanted = ex.expression(scope, node), param.type
     what = f"argument '{param.name}' of '{callee.name}'"
     if param.mode == "In":
-        if b.is_scalar(param.type):
+        if b.is_scalar(wanted):
             arg = b.as_scalar(arg)
-        if b.passable(arg.type, param.type):
-            return b.same_ints(arg, param.type)
-        ok = False
+        if b.passable(arg.type, wanted):
+            return b.same_ints(arg, wanted)
     else:
         argument_place(scope, arg, what)
         # The function writes through: no conversion can stand between.
-        ok = arg.type == param.type or (
-            not b.is_scalar(param.type)
-            and b.passable(arg.type, param.type)
-            and b.same_ints(arg, param.type) is arg
-        )
-    if ok:
-        return arg
-    found, wanted = arg.type, param.type
-    if isinstance(found, TensorType) and isinstance(wanted, TensorType):
-        if found.integer != wanted.integer or b.same_ints(arg, wanted) is not arg:
-            raise errors.DtypeMismatch(
-                f"{what} must be {b.show_type(wanted)}, found {b.show_type(found)}", span_of(node)
-            )
-        raise errors.RankMismatch(
-            f"{what} must be {b.show_type(wanted)}, of rank {len(wanted.dims or ())}, found "
-            f"{b.show_type(found)}",
-            span_of(node),
-        )
-    raise errors.CallTypeMismatch(
-        f"{what} must be {b.show_type(wanted)}, found {b.show_type(found)}", span_of(node)
+        kept = not b.is_scalar(wanted) and b.passable(arg.type, wanted)
+        if arg.type == wanted or (kept and b.same_ints(arg, wanted) is arg):
+            return arg
+    error: type[errors.UserError] = errors.CallTypeMismatch
+    rank = ""
+    if isinstance(arg.type, TensorType) and isinstance(wanted, TensorType):
+        error = errors.DtypeMismatch
+        if arg.type.integer == wanted.integer and b.same_ints(arg, wanted) is arg:
+            error, rank = errors.RankMismatch, f", of rank {len(wanted.dims or ())}"
+    raise error(
+        f"{what} must be {b.show_type(wanted)}{rank}, found {b.show_type(arg.type)}", span_of(node)
     )
 
 
 def _bind_sizes(callee: Function, args: tuple[Expr, ...]) -> dict[str, Expr]:
     """The callee's size variables and int arguments as the caller's expressions."""
-    values: dict[str, Expr] = {}
-    for param, arg in zip(callee.params, args, strict=True):
-        if param.type == INT and param.mode == "In" and arg.type == INT:
-            values[param.name] = arg
+    pairs = list(zip(callee.params, args, strict=True))
+    values: dict[str, Expr] = {
+        param.name: arg
+        for param, arg in pairs
+        if param.type == INT and param.mode == "In" and arg.type == INT
+    }
     values |= sizes.bound_sizes(callee.params, args)
-    for param, arg in zip(callee.params, args, strict=True):
+    for param, arg in pairs:
         _check_sizes(callee, param, arg, values)
     return values
 
@@ -325,7 +308,7 @@ def _check_extreme(node: ast.Call, name: str, items: list[Expr | list[Expr]]) ->
     """Refuses ``max(x, 1)`` of a whole tensor: the 1 may be meant as a dimension."""
     one_each = [i for i in items if not isinstance(i, list)]
     ints = [i for i in one_each if isinstance(i, IntConst)]
-    tensors = [i for i in one_each if isinstance(i.type, TensorType) and i.type.dims != ()]
+    tensors = [i for i in one_each if has_dimensions(i.type)]
     if len(one_each) == len(items) == 2 and not node.keywords and not (ints and tensors):
         return
     number = f"{ints[0].value}" if ints else "1"
@@ -336,8 +319,6 @@ def _check_extreme(node: ast.Call, name: str, items: list[Expr | list[Expr]]) ->
                 f"'{name}' takes numbers and tensors, found a list", span_of(node),
                 hint=f"write {name}({text})",
             )  # fmt: skip
-        case _:
-            pass
     raise errors.OperatorArguments(
         f"'{name}' of a whole tensor takes another tensor or a float", span_of(node),
         hint=f"a{name}(x, {number}) is over a dimension, {name}(x, {number}.0) of each element and "
@@ -352,17 +333,13 @@ def _unknown(scope: Scope, node: ast.Call, name: str) -> errors.UserError:
     known = [*BUILTINS, *own, "no_diff", "atomic_add"]
     if scope.has_tensors():
         known += [*operators, *USAGE, *REDUCTIONS, "zero_pad"]
-    names = {arg.id for arg in node.args if isinstance(arg, ast.Name)}
-    whole = any(isinstance(s.type, TensorType) and s.type.dims != () for s in scope.symbols.values()
-                if s.name in names)  # fmt: skip
+    whole = _has_tensor(scope, node)
     hint = errors.suggest(name, own) if is_foreign(name) else errors.suggest(name, known)
     match node:
         case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(text))]) if (
             "inf" in text.lower()
         ):
             hint = INFINITY
-        case _:
-            pass
     there = f"the operators are {', '.join(operators)}"
     if not whole:
         there = f"the functions are {', '.join([*own, *BUILTINS])}"

@@ -7,7 +7,7 @@ name stands for ``start + step * k``; ``reversed(range(n))`` is a count that run
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma import errors
 from loma.core import builder as b, sizes
@@ -18,7 +18,7 @@ from loma.core.printer import print_expr
 from loma.core.walk import walk
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
-from loma.frontend.scope import Kind, Scope, Symbol, int_symbol, span_of, too_long
+from loma.frontend.scope import Kind, Scope, Symbol, span_of, too_long
 
 _ZERO, _ONE = IntConst(0), IntConst(1)
 
@@ -45,25 +45,24 @@ class Count:
                 f"'{node.id}' stands for too long an expression", span,
                 hint="give the start of its range a name in a statement of its own before",
             )  # fmt: skip
-        hidden = int_symbol(name, kind, span, self.extent)
-        return hidden, replace(int_symbol(node.id, kind, span), value=value)
+        hidden = Symbol(name, INT, kind, span, self.extent)
+        return hidden, Symbol(node.id, INT, kind, span, value=value)
 
     def _value(self, counter: Var) -> Expr:
         """``start + step * counter``, as one would write it."""
-        step = self.step.value if isinstance(self.step, IntConst) else None
-        far = abs(step) if step is not None else None
+        step, start = self.step, self.start
         term: Expr = counter
-        if far != 1:
-            term = b.binary("*", self.step if far is None else IntConst(far), counter)
-        start, negative = self.start, step is not None and step < 0
-        value = start.value if isinstance(start, IntConst) else None
+        negative = isinstance(step, IntConst) and step.value < 0
+        far = IntConst(abs(step.value)) if isinstance(step, IntConst) else step
+        if far != _ONE:
+            term = b.binary("*", far, counter)
         if negative:
-            return b.unary("-", term) if value == 0 else b.binary("-", start, term)
-        if value is None:
+            return b.unary("-", term) if start == _ZERO else b.binary("-", start, term)
+        if not isinstance(start, IntConst):
             return b.binary("+", start, term)
-        if value < 0:
-            return b.binary("-", term, IntConst(-value))
-        return term if value == 0 else b.binary("+", term, start)
+        if start.value < 0:
+            return b.binary("-", term, IntConst(-start.value))
+        return term if start == _ZERO else b.binary("+", term, start)
 
 
 def range_of(node: ast.expr) -> tuple[ast.Call, bool] | None:
@@ -84,14 +83,13 @@ def range_of(node: ast.expr) -> tuple[ast.Call, bool] | None:
 def elements(scope: Scope, node: ast.expr) -> str | None:
     """What to write instead of a loop over the elements of tensors and arrays: a range, and an
     element. None where ``node`` is nothing of the kind."""
+    names = [node]
     match node:
         case ast.Call(func=ast.Name(id="enumerate" | "zip"), args=args):
             names = args
-        case _:
-            names = [node]
     size, found = "n", []
     for name in names:
-        symbol = scope.symbols.get(name.id) if isinstance(name, ast.Name) else None
+        symbol = scope.named(name)
         match symbol.type if symbol is not None else None:
             case TensorType(dims=dims) if symbol and dims:
                 size = print_expr(dims[0])
@@ -117,7 +115,8 @@ def count(scope: Scope, node: ast.expr, what: str, in_order: bool = False) -> Co
     step = bounds[2].value if isinstance(bounds[2], IntConst) else None
     kept = [1] if step == -1 and not in_order else [0, 2]  # of the bounds that the values need
     start, stop, by = (
-        _unchanging(scope, bound) if k in kept else bound for k, bound in enumerate(bounds)
+        scope.once(bound, kept=True) if k in kept and not _keeps(scope, bound) else bound
+        for k, bound in enumerate(bounds)
     )
     extent = length(scope, start, stop, by, span)
     if in_order and backwards:
@@ -133,7 +132,7 @@ def range_bounds(scope: Scope, call: ast.Call, what: str) -> tuple[Expr, Expr, E
     """Start, stop and step of ``range(...)``."""
     if call.keywords or not 0 < len(call.args) <= 3:
         raise errors.SyntaxNotSupported(
-            f"a range has one to three bounds, found {len(call.args) + len(call.keywords)}"
+            f"a range has one to three bounds, found {len(call.args)}"
             if not call.keywords else "a range takes its bounds by position",
             span_of(call), hint="range(stop), range(start, stop) or range(start, stop, step)",
         )  # fmt: skip
@@ -194,11 +193,6 @@ def _sum(expr: Expr, number: int) -> Expr:
 def _divides(expr: Expr) -> bool:
     """Whether it has a quotient: what is multiplied before may have overflowed."""
     return any(isinstance(node, Binary) and node.op in ("//", "%") for node in walk(expr))
-
-
-def _unchanging(scope: Scope, bound: Expr) -> Expr:
-    """The bound as an expression that keeps its value: a variable holds one that may not."""
-    return bound if _keeps(scope, bound) else scope.once(bound, kept=True)
 
 
 def _keeps(scope: Scope, expr: Expr) -> bool:

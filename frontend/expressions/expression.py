@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from loma import errors
 from loma.core import builder as b, sizes
+from loma.core.bounds import Interval
 from loma.core.definitions import OPERATORS
 from loma.core.ir import (
     FLOAT, INT, ArrayType, Binary, Expr, FloatConst, Index, IntConst, Member, StructType,
@@ -16,11 +17,12 @@ from loma.core.ir import (
 from loma.core.printer import print_expr
 from loma.errors.spans import Span
 from loma.frontend.expressions import calls, invariants, operators, slices
-from loma.frontend.expressions.ranges import Escape, escape
+from loma.frontend.expressions.ranges import escape
 from loma.frontend.scope import Scope, span_of, too_long
 from loma.frontend.syntax import attributes
-from loma.frontend.syntax.python_syntax import SYMBOLS
+from loma.frontend.syntax.python_syntax import SYMBOLS, elts
 from loma.frontend.syntax.unsupported import unsupported
+from loma.frontend.types import has_dimensions
 
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
@@ -39,16 +41,14 @@ def expression(scope: Scope, node: ast.expr) -> Expr:
 def _element(expr: Expr) -> Expr:
     if isinstance(expr, Var) and b.is_rank0(expr.type):
         return b.as_scalar(expr)
-    text = b.show_type(expr.type)
+    what, hint = "this", "give the tensor a name in a statement of its own before: t = ..."
     if isinstance(expr, Var):
-        raise errors.RankMismatch(
-            f"'{expr.name}' is {text}; an index statement computes with elements", expr.span,
-            hint=f"write an element, as in {_example(expr.name, expr.type)}, or call the operator "
-            "in a statement of its own before",
-        )  # fmt: skip
+        what, example = f"'{expr.name}'", _example(expr.name, expr.type)
+        hint = f"write an element, as in {example}, or call the operator in a statement of its own "
+        hint += "before"
     raise errors.RankMismatch(
-        f"this is {text}; an index statement computes with elements", expr.span,
-        hint="give the tensor a name in a statement of its own before: t = ...",
+        f"{what} is {b.show_type(expr.type)}; an index statement computes with elements",
+        expr.span, hint=hint,
     )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
             return _unary(scope, node, op, inner)
         case ast.BinOp(left=left, op=ast.MatMult(), right=right):
             matrices = expression(scope, left), expression(scope, right)
-            if not all(isinstance(m.type, TensorType) and m.type.dims != () for m in matrices):
+            if not all(has_dimensions(m.type) for m in matrices):
                 raise unsupported(node.op, node)
             return operators.applied(scope, OPERATORS["matmul"], matrices, {}, span)
         case ast.BinOp(left=left, op=op, right=right):
@@ -120,7 +120,7 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
             return _compare(scope, node, [left, *others], ops)
         case ast.IfExp(test=test, body=body, orelse=other):
             cond = expression(scope, test)
-            with scope.guard():
+            with scope.having(guarded=scope.guarded + 1):
                 return b.select(cond, expression(scope, body), expression(scope, other), span)
         case ast.Subscript():
             return subscript(scope, node)
@@ -134,18 +134,12 @@ def _expression(scope: Scope, node: ast.expr) -> Expr:
 
 def _shift(scope: Scope, left: ast.expr, whole: Expr) -> Expr:
     """``i - 1`` for an i that stands for ``k + 1`` is k."""
-    symbol = scope.symbols.get(left.id) if isinstance(left, ast.Name) else None
+    symbol = scope.named(left)
     if symbol is None or symbol.value is None:
         return whole
     match whole:
-        case Binary(
-            "+" | "-" as op, Binary("+" | "-" as inner, Var() as name, IntConst(a)), IntConst(c)
-        ):
-            offset = (a if inner == "+" else -a) + (c if op == "+" else -c)
-            if offset == 0:
-                return replace(name, span=whole.span)
-            sign = "+" if offset > 0 else "-"
-            return b.binary(sign, name, IntConst(abs(offset)), whole.span)
+        case Binary("+" | "-", Binary("+" | "-", Var(), IntConst()), IntConst()):
+            return replace(sizes.simplify(whole), span=whole.span)
         case _:
             return whole
 
@@ -174,23 +168,19 @@ def _constant(scope: Scope, node: ast.Constant) -> Expr:
             raise errors.SyntaxNotSupported("complex numbers are not part of loma", span)
         case str() | bytes():
             raise unsupported(node)
-        case None:
-            raise errors.SyntaxNotSupported(
-                "'None' is not part of loma", span, hint="leave out an argument that is not wanted"
-            )
-        case _:
-            raise errors.SyntaxNotSupported(
-                "'...' is not part of loma", span, hint="write the subscripts out"
-            )
+        case value:
+            none = "leave out an argument that is not wanted"
+            hint = none if value is None else "write the subscripts out"
+            text = ast.unparse(node)
+            raise errors.SyntaxNotSupported(f"'{text}' is not part of loma", span, hint=hint)
 
 
 def _unary(scope: Scope, node: ast.expr, op: ast.unaryop, inner: ast.expr) -> Expr:
     operand = expression(scope, inner)
     match op:
-        case ast.USub():
-            return b.unary("-", operand, span_of(node))
-        case ast.Not():
-            return b.unary("not", operand, span_of(node))
+        case ast.USub() | ast.Not():
+            symbol = "-" if isinstance(op, ast.USub) else "not"
+            return b.unary(symbol, operand, span_of(node))
         case ast.UAdd():
             if not isinstance(operand.type, TensorType) and not b.is_scalar(operand.type):
                 raise errors.UnaryOpTypeMismatch(
@@ -204,7 +194,7 @@ def _unary(scope: Scope, node: ast.expr, op: ast.unaryop, inner: ast.expr) -> Ex
 
 def _logic(scope: Scope, op: str, nodes: list[ast.expr], span: Span) -> Expr:
     values = [expression(scope, nodes[0])]
-    with scope.guard():
+    with scope.having(guarded=scope.guarded + 1):
         values += [expression(scope, node) for node in nodes[1:]]
     return _chain(op, values, span)
 
@@ -233,7 +223,7 @@ def _compare(scope: Scope, node: ast.expr, sides: list[ast.expr], ops: list[ast.
             raise unsupported(op, node)
     span = span_of(node)
     values = [expression(scope, sides[0]), _shared(scope, sides[1], len(sides) > 2)]
-    with scope.guard():
+    with scope.having(guarded=scope.guarded + 1):
         values += [_shared(scope, side, side is not sides[-1]) for side in sides[2:]]
     links = [
         b.binary(_COMPARE[type(op)], left, right, span)
@@ -258,38 +248,25 @@ def _shared(scope: Scope, node: ast.expr, twice: bool) -> Expr:
     return value
 
 
-# ------------------------------------------------------------------- elements and struct members
-
-
 def member(scope: Scope, node: ast.Attribute) -> Member:
     """``x.name`` of a struct."""
     attributes.check_module(scope, node)
     base = _base(scope, node.value)
     if not isinstance(base.type, StructType):
         raise attributes.no_struct(node, base)
-    struct = scope.program.structs[base.type.name]
-    for name, type_ in struct.members:
-        if name == node.attr:
-            return Member(base, name, type_, span_of(node))
-    names = [name for name, _ in struct.members]
+    members = dict(scope.program.structs[base.type.name].members)
+    if node.attr in members:
+        return Member(base, node.attr, members[node.attr], span_of(node))
     raise errors.StructMemberNotFound(
-        f"struct '{struct.name}' has no member '{node.attr}'", span_of(node),
-        hint=errors.suggest(node.attr, names) or f"its members are {', '.join(names)}",
+        f"struct '{base.type.name}' has no member '{node.attr}'", span_of(node),
+        hint=errors.suggest(node.attr, members) or f"its members are {', '.join(members)}",
     )  # fmt: skip
 
 
 def _base(scope: Scope, node: ast.expr) -> Expr:
     """What a subscript or a member access stands on: a whole tensor, array or struct."""
-    before, scope.elementwise = scope.elementwise, False
-    try:
+    with scope.having(elementwise=False):
         return _expression(scope, node)
-    finally:
-        scope.elementwise = before
-
-
-def subscript_nodes(node: ast.Subscript) -> list[ast.expr]:
-    """The subscripts of ``x[a, b]``; none for ``x[()]``."""
-    return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
 def subscript(
@@ -300,9 +277,9 @@ def subscript(
     ``padded``: a subscript may leave the tensor. ``target``: the element is written.
     """
     base = _base(scope, node.value)
-    nodes = subscript_nodes(node)
+    nodes = elts(node.slice)
     if isinstance(base.type, TensorType):
-        return _tensor_element(scope, node, base, base.type, nodes, padded, target)
+        return _tensor_element(scope, node, base, padded, target)
     if not isinstance(base.type, ArrayType):
         raise errors.ArrayAccessTypeMismatch(
             f"{b.show_type(base.type)} has no elements", span_of(node)
@@ -319,19 +296,19 @@ def subscript(
     return read
 
 
-def check_rank(node: ast.Subscript, base: Expr, type_: TensorType) -> tuple[Expr, ...]:
+def check_rank(node: ast.Subscript, type_: TensorType) -> tuple[Expr, ...]:
     """The dims of a tensor that is subscripted; RankMismatch if the subscripts do not fit them."""
-    nodes = subscript_nodes(node)
-    name = f"'{base.name}'" if isinstance(base, Var) else "this"
+    nodes = elts(node.slice)
+    name = f"'{node.value.id}'" if isinstance(node.value, ast.Name) else "this"
     if type_.dims is None:
         raise errors.RankMismatch(
             f"{name} is a tensor of unknown rank, which has no subscripts", span_of(node),
             hint="give its type sizes: Tensor[N, M]",
         )  # fmt: skip
     if len(nodes) != len(type_.dims):
-        count = f"{len(nodes)} subscript{'' if len(nodes) == 1 else 's'}"
         raise errors.RankMismatch(
-            f"{name} is {b.show_type(type_)}, of rank {len(type_.dims)}, but has {count}",
+            f"{name} is {b.show_type(type_)}, of rank {len(type_.dims)}, but has "
+            f"{errors.counted(len(nodes), 'subscript')}",
             span_of(node),
             hint="a tensor takes all its subscripts at once, and gives one element",
         )
@@ -339,9 +316,10 @@ def check_rank(node: ast.Subscript, base: Expr, type_: TensorType) -> tuple[Expr
 
 
 def _tensor_element(
-    scope: Scope, node: ast.Subscript, base: Expr, type_: TensorType, nodes: list[ast.expr],
-    padded: bool, target: bool,
-) -> Expr:  # fmt: skip
+    scope: Scope, node: ast.Subscript, base: Expr, padded: bool, target: bool
+) -> Expr:
+    type_, nodes = base.type, elts(node.slice)
+    assert isinstance(type_, TensorType)
     if type_.dims is not None and not (scope.elementwise or padded or target):
         part = slices.is_slice(nodes, len(type_.dims))
         if part or (nodes and not isinstance(base, Var)):
@@ -351,7 +329,7 @@ def _tensor_element(
     for item in nodes:
         if isinstance(item, ast.Slice | ast.Starred):
             raise unsupported(item, node if isinstance(item, ast.Slice) else item)
-    dims = check_rank(node, base, type_)
+    dims = check_rank(node, type_)
     if not isinstance(base, Var) and (nodes or scope.elementwise):
         raise errors.RankMismatch(
             "subscripts take elements of variables only", span_of(node),
@@ -369,18 +347,11 @@ def _tensor_element(
 
 
 def _positions(scope: Scope, nodes: Sequence[ast.expr]) -> tuple[Expr, ...]:
-    scope.subscripts += 1
-    try:
-        with scope.elements():
-            found = [expression(scope, node) for node in nodes]
-    finally:
-        scope.subscripts -= 1
-    for expr in found:
+    with scope.having(elementwise=True, subscripts=scope.subscripts + 1):
+        found = [expression(scope, node) for node in nodes]
+    for node, expr in zip(nodes, found, strict=True):
         if expr.type != INT:
-            raise errors.ArrayAccessTypeMismatch(
-                f"a subscript is an int, found {b.show_type(expr.type)}", expr.span,
-                hint="convert it: float2int(x)" if expr.type == FLOAT else None,
-            )  # fmt: skip
+            raise slices.not_an_int(node, expr.type)
     return tuple(found)
 
 
@@ -390,13 +361,13 @@ def _check_inside(
     """Refuses a subscript that provably leaves its dimension where the element is evaluated."""
     extents = {s.name: s.extent for s in scope.symbols.values() if s.extent is not None}
     known = frozenset(s.name for s in scope.symbols.values() if s.kind == "size")
-    items = subscript_nodes(node)
-    for k, (position, dim, item) in enumerate(zip(read.subscripts, dims, items, strict=True)):
+    places = zip(read.subscripts, dims, elts(node.slice), strict=True)
+    for k, (position, dim, item) in enumerate(places):
         found = escape(position, dim, extents, known)
-        if found is None or (scope.guarded and not found.always):
+        if found is None or (scope.guarded and not found[1]):
             continue
         name = ast.unparse(node.value)
-        what, hint = _describe(position, dim, found, item)
+        what, hint = _describe(position, dim, found[0], item)
         tensor = isinstance(read.base.type, TensorType)
         if tensor and (sizes.constant(position) or 0) < 0:
             hint = "positions count from 0, or from -1 at the end"
@@ -409,20 +380,18 @@ def _check_inside(
         )
 
 
-def _describe(position: Expr, dim: Expr, found: Escape, node: ast.expr) -> tuple[str, str | None]:
+def _describe(position: Expr, dim: Expr, found: Interval, node: ast.expr) -> tuple[str, str | None]:
     """What a subscript that leaves its dimension does, and a hint for a constant one."""
     text, value = print_expr(position), sizes.constant(position)
     if value is not None:
         back = IntConst(-value if value < 0 else 1)
         last = print_expr(sizes.simplify(b.binary("-", dim, back)))
         return f"{text} is", f"positions count from 0; the last one is {last}"
-    low, high = print_expr(found.range.low), print_expr(found.range.high)
+    low, high = print_expr(found.low), print_expr(found.high)
     return f"'{ast.unparse(node)}' runs from {low} to {high},", None
 
 
-def convert(
-    scope: Scope, value: Expr, target: Type, what: str, error: type[errors.TypeMismatch]
-) -> Expr:
+def convert(value: Expr, target: Type, what: str, error: type[errors.TypeMismatch]) -> Expr:
     """The value where ``target`` is expected: a rank-0 tensor is read as a scalar."""
     if isinstance(value.type, TupleType):
         raise error(

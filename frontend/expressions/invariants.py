@@ -14,6 +14,8 @@ from loma.core.ir import Expr, TensorType
 from loma.frontend.expressions import expression as ex
 from loma.frontend.expressions.slices import is_slice
 from loma.frontend.scope import Scope
+from loma.frontend.syntax.python_syntax import elts
+from loma.frontend.types import has_dimensions
 
 
 def invariant(scope: Scope, node: ast.expr) -> Expr | None:
@@ -30,29 +32,26 @@ def invariant(scope: Scope, node: ast.expr) -> Expr | None:
         return None
     if scope.in_condition():  # what may fail must not be worked out before
         return None
-    before, scope.elementwise = scope.elementwise, False
-    try:
+    with scope.having(elementwise=False):
         value = ex.expression(scope, node)
         return scope.once(b.as_scalar(value)) if b.is_rank0(value.type) else None
-    finally:
-        scope.elementwise = before
 
 
 def _has_index(scope: Scope, node: ast.expr) -> bool:
     names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-    return any(name in scope.symbols and scope.symbols[name].kind == "index" for name in names)
+    return any(symbol.kind == "index" and name in names for name, symbol in scope.symbols.items())
 
 
 def _is_whole(scope: Scope, node: ast.expr) -> bool:
     """Whether an operand has a tensor in it that is no single element."""
     match node:
-        case ast.Name(id=name):
-            symbol = scope.symbols.get(name)
-            return symbol is not None and _has_dimensions(symbol.type)
+        case ast.Name():
+            symbol = scope.named(node)
+            return symbol is not None and has_dimensions(symbol.type)
         case ast.Subscript(value=ast.Name(id=name)) if name in scope.symbols:
             type_ = scope.symbols[name].type
             rank = len(type_.dims or ()) if isinstance(type_, TensorType) else 0
-            return is_slice(ex.subscript_nodes(node), rank)
+            return is_slice(elts(node.slice), rank)
         case ast.Call(func=ast.Name(id="stack")):
             return True  # of numbers as well
         case ast.GeneratorExp():
@@ -63,7 +62,3 @@ def _is_whole(scope: Scope, node: ast.expr) -> bool:
                 for child in ast.iter_child_nodes(node)
                 if isinstance(child, ast.expr)
             )
-
-
-def _has_dimensions(type_: object) -> bool:
-    return isinstance(type_, TensorType) and type_.dims != ()

@@ -39,13 +39,12 @@ def operator(
         lists = any(attr.kind in ("ints", "dims") for attr in info.attrs)
         listed = "x, [a, b]" if info.args else f"[{', '.join(map(ast.unparse, node.args))}]"
         raise errors.OperatorArguments(
-            f"'{info.name}' takes at most {len(order)} argument{'' if len(order) == 1 else 's'}, "
+            f"'{info.name}' takes at most {errors.counted(len(order), 'argument')}, "
             f"found {len(items)}",
             span,
             hint=f"put lists in brackets: {info.name}({listed})" if lists else None,
         )
-    given: dict[str, Expr | list[Expr]] = {}
-    given.update(zip(order, items, strict=False))
+    given = dict(zip(order, items, strict=False))
     for keyword in node.keywords:
         key = _keyword(info, keyword, span)
         if key in given:
@@ -53,9 +52,8 @@ def operator(
         words = next((attr.words for attr in info.attrs if attr.name == key), ())
         given[key] = _word(keyword, words) if words else argument_of(scope, keyword.value)
     args = _tensor_args(info, given, node)
-    attrs = {
-        attr.name: _attribute(scope, given[attr.name]) for attr in info.attrs if attr.name in given
-    }
+    names = [attr.name for attr in info.attrs if attr.name in given]
+    attrs = {name: _attribute(scope, given[name]) for name in names}
     return applied(scope, info, args, attrs, span)
 
 
@@ -76,13 +74,12 @@ def applied(
 
 
 def _word(keyword: ast.keyword, words: tuple[str, ...]) -> IntConst:
-    match keyword.value:
-        case ast.Constant(value=str(word)) if word in words:
-            return IntConst(words.index(word))
-        case _:
-            raise errors.OperatorArguments(
-                f"'{keyword.arg}' is one of {', '.join(map(repr, words))}", span_of(keyword.value)
-            )
+    word = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+    if word not in words:
+        raise errors.OperatorArguments(
+            f"'{keyword.arg}' is one of {', '.join(map(repr, words))}", span_of(keyword.value)
+        )
+    return IntConst(words.index(str(word)))
 
 
 def _is_tensor(item: Expr | list[Expr]) -> bool:

@@ -16,10 +16,12 @@ from loma.core.printer import print_expr
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
 from loma.frontend.expressions.operators import argument_of
+from loma.frontend.expressions.slices import part_along
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.types import fixed_sizes
 
 Result: TypeAlias = tuple[Expr, TensorType]
+Slots: TypeAlias = dict[str, ast.expr]  # arguments by name
 
 USAGE = {
     "split": "a, b = split(x, [m, n], dim)",
@@ -29,10 +31,9 @@ USAGE = {
 }
 
 
-def _slots(node: ast.Call, names: tuple[str, ...], required: int) -> dict[str, ast.expr]:
+def _slots(node: ast.Call, names: tuple[str, ...], required: int) -> Slots:
     """The arguments by name, in PyTorch's order."""
-    assert isinstance(node.func, ast.Name)
-    slots: dict[str, ast.expr] = dict(zip(names, node.args, strict=False))
+    slots: Slots = dict(zip(names, node.args, strict=False))
     for keyword in node.keywords:
         if keyword.arg is None or keyword.arg not in names or keyword.arg in slots:
             break
@@ -40,25 +41,18 @@ def _slots(node: ast.Call, names: tuple[str, ...], required: int) -> dict[str, a
     if len(slots) != len(node.args) + len(node.keywords) or not {*names[:required]} <= set(slots):
         optional = f"; {', '.join(names[required:])} may be left out" if names[required:] else ""
         raise errors.OperatorArguments(
-            f"'{node.func.id}' takes {', '.join(names)}{optional}", span_of(node),
-            hint=USAGE[node.func.id],
+            f"'{ast.unparse(node.func)}' takes {', '.join(names)}{optional}", span_of(node),
+            hint=USAGE[ast.unparse(node.func)],
         )  # fmt: skip
     return slots
 
 
-def _name(node: ast.Call) -> str:
-    assert isinstance(node.func, ast.Name)
-    return node.func.id
-
-
-def _tensor(
-    scope: Scope, node: ast.Call, slots: dict[str, ast.expr]
-) -> tuple[Expr, tuple[Expr, ...]]:
+def _tensor(scope: Scope, node: ast.Call, slots: Slots) -> tuple[Expr, tuple[Expr, ...]]:
     """The argument x, as what may stand for several results, and its sizes."""
     x = ex.expression(scope, slots["x"])
     if not isinstance(x.type, TensorType) or not x.type.dims:
         raise errors.OperatorArguments(
-            f"argument 'x' of '{_name(node)}' must be a tensor with sizes, found "
+            f"argument 'x' of '{ast.unparse(node.func)}' must be a tensor with sizes, found "
             f"{b.show_type(x.type)}",
             span_of(slots["x"]),
             hint="give the tensor its sizes: Tensor[N, M]",
@@ -66,20 +60,15 @@ def _tensor(
     return scope.once(x), x.type.dims
 
 
-def _axis(
-    scope: Scope, node: ast.Call, slots: dict[str, ast.expr], dims: tuple[Expr, ...], default: int
-) -> int:
+def _axis(scope: Scope, node: ast.Call, slots: Slots, dims: tuple[Expr, ...], default: int) -> int:
     dim = ex.int_expression(scope, slots["dim"], "'dim'") if "dim" in slots else IntConst(default)
     position, rank = sizes.constant(dim), len(dims)
     if position is None or not -rank <= position < rank:
+        name = ast.unparse(node.func)
         raise errors.OperatorArguments(
-            f"attribute 'dim' of '{_name(node)}' is a constant from {-rank} to {rank - 1}", dim.span
+            f"attribute 'dim' of '{name}' is a constant from {-rank} to {rank - 1}", dim.span
         )
     return position % rank
-
-
-def _slice(x: Expr, dim: int, start: Expr, end: Expr, span: Span) -> Expr:
-    return b.operator("slice", (x,), {"dim": dim, "start": start, "end": end}, span)
 
 
 def _typed(value: Expr) -> Result:
@@ -89,9 +78,10 @@ def _typed(value: Expr) -> Result:
 
 def _check_count(node: ast.Call, results: int, count: int) -> None:
     if results != count:
+        name = ast.unparse(node.func)
         raise errors.OperatorArguments(
-            f"'{_name(node)}' has {results} results, found {count} names for them", span_of(node),
-            hint=USAGE[_name(node)],
+            f"'{name}' has {results} results, found {count} names for them", span_of(node),
+            hint=USAGE[name],
         )  # fmt: skip
 
 
@@ -110,58 +100,49 @@ def unbind(scope: Scope, node: ast.Call, count: int) -> list[Result]:
         )  # fmt: skip
     _check_count(node, size, count)
     shape = (*dims[:axis], *dims[axis + 1 :])
-    parts = (_slice(x, axis, IntConst(k), IntConst(k + 1), span) for k in range(size))
+    parts = (part_along(x, axis, IntConst(k), IntConst(k + 1), span) for k in range(size))
     return [_typed(b.operator("reshape", (part,), {"shape": shape}, span)) for part in parts]
 
 
-def sort(scope: Scope, node: ast.Call, count: int) -> list[Result]:
-    """``sort(x, dim=-1, descending=False)``: the elements in order, and where they were."""
-    slots = _slots(node, ("x", "dim", "descending"), 1)
+def in_order(scope: Scope, node: ast.Call, count: int) -> list[Result]:
+    """``sort(x, dim=-1, descending=False)``: the elements in order, and where they were;
+    ``topk(x, k, dim=-1, largest=True)``: the k largest ones."""
+    span, some = span_of(node), ast.unparse(node.func) == "topk"
+    names = ("x", "k", "dim", "largest") if some else ("x", "dim", "descending")
+    slots = _slots(node, names, 2 if some else 1)
     _check_count(node, 2, count)
     x, dims = _tensor(scope, node, slots)
     axis = _axis(scope, node, slots, dims, -1)
-    order = _order(x, axis, _flag(scope, node, slots, "descending", 0), span_of(node))
-    return _at(scope, x, order, axis, span_of(node))
+    k = _largest(scope, slots["k"], dims[axis], axis) if some else dims[axis]
+    descending = _flag(scope, node, slots, names[-1], int(some))
+    order = b.operator("argsort", (x,), {"dim": axis, "descending": descending}, span)
+    index = scope.once(part_along(order, axis, IntConst(0), k, span) if some else order)
+    return [_typed(b.operator("gather", (x, index), {"dim": axis}, span)), _typed(index)]
 
 
-def topk(scope: Scope, node: ast.Call, count: int) -> list[Result]:
-    """``topk(x, k, dim=-1, largest=True)``: the k largest elements in order, and where they were"""
-    slots = _slots(node, ("x", "k", "dim", "largest"), 2)
-    _check_count(node, 2, count)
-    x, dims = _tensor(scope, node, slots)
-    axis = _axis(scope, node, slots, dims, -1)
-    k = fixed_sizes(scope, ex.int_expression(scope, slots["k"], "'k'"))
-    few, over = sizes.constant(k), sizes.constant(b.binary("-", k, dims[axis]))
+def _largest(scope: Scope, node: ast.expr, size: Expr, axis: int) -> Expr:
+    """How many elements ``topk`` takes of a dimension."""
+    k = fixed_sizes(scope, ex.int_expression(scope, node, "'k'"))
+    few, over = sizes.constant(k), sizes.constant(b.binary("-", k, size))
     if (few is not None and few < 0) or (over is not None and over > 0):
         raise errors.OperatorArguments(
-            f"'topk' takes k from 0 to {print_expr(dims[axis])}, the size of dimension {axis}; "
+            f"'topk' takes k from 0 to {print_expr(size)}, the size of dimension {axis}; "
             f"found {print_expr(k)}",
-            span_of(slots["k"]),
+            span_of(node),
         )
-    order = _order(x, axis, _flag(scope, node, slots, "largest", 1), span_of(node))
-    order = _slice(order, axis, IntConst(0), k, span_of(node))
-    return _at(scope, x, order, axis, span_of(node))
+    return k
 
 
-def _flag(scope: Scope, node: ast.Call, slots: dict[str, ast.expr], name: str, default: int) -> int:
+def _flag(scope: Scope, node: ast.Call, slots: Slots, name: str, default: int) -> int:
     if name not in slots:
         return default
     value = sizes.constant(ex.int_expression(scope, slots[name], f"'{name}'"))
     if value is None:
         raise errors.OperatorArguments(
-            f"attribute '{name}' of '{_name(node)}' must be a constant", span_of(slots[name])
+            f"attribute '{name}' of '{ast.unparse(node.func)}' must be a constant",
+            span_of(slots[name]),
         )
     return int(value != 0)
-
-
-def _order(x: Expr, dim: int, descending: int, span: Span) -> Expr:
-    return b.operator("argsort", (x,), {"dim": dim, "descending": descending}, span)
-
-
-def _at(scope: Scope, x: Expr, index: Expr, dim: int, span: Span) -> list[Result]:
-    """The elements of x at the positions, and the positions."""
-    index = scope.once(index)
-    return [_typed(b.operator("gather", (x, index), {"dim": dim}, span)), _typed(index)]
 
 
 def split(scope: Scope, node: ast.Call, count: int) -> list[Result]:
@@ -178,7 +159,7 @@ def split(scope: Scope, node: ast.Call, count: int) -> list[Result]:
     each, bounds = _parts(scope, slots["sizes"], dims[axis], count, span)
     return [
         (
-            _slice(x, axis, lo, hi, span),
+            part_along(x, axis, lo, hi, span),
             TensorType((*dims[:axis], size, *dims[axis + 1 :]), x.type.element),
         )
         for size, lo, hi in zip(each, bounds[:-1], bounds[1:], strict=True)
@@ -189,11 +170,9 @@ def _parts(
     scope: Scope, node: ast.expr, whole: Expr, count: int, span: Span
 ) -> tuple[list[Expr], list[Expr]]:
     """The sizes of the parts of a split, and where each begins and the last one ends."""
-    items = argument_of(scope, node)
-    if isinstance(items, list):
-        each = [fixed_sizes(scope, b.as_scalar(item)) for item in items]
-    else:
-        each = [fixed_sizes(scope, b.as_scalar(items))] * count
+    given = argument_of(scope, node)
+    items = given if isinstance(given, list) else [given] * count
+    each = [fixed_sizes(scope, b.as_scalar(item)) for item in items]
     bounds: list[Expr] = [IntConst(0)]
     for size in each:
         if size.type != INT:
@@ -207,18 +186,18 @@ def _parts(
         )
     excess = sizes.constant(b.binary("-", bounds[-1], whole))
     each = [sizes.simplify(size) for size in each]
-    if not isinstance(items, list):
+    if not isinstance(given, list):
         # As in PyTorch, the last part is what is left: more than none, at most the given size.
         part = sizes.constant(each[0])
-        exact = excess == 0
-        if not (exact or (excess is not None and part is not None and 0 < excess < part)):
+        left = excess is not None and part is not None and 0 < excess < part
+        if excess != 0 and not left:
             raise errors.ShapeMismatch(
                 f"'split' into parts of size {print_expr(each[0])} does not make {count} parts "
                 f"of size {print_expr(whole)}",
                 span, hint="give all sizes: split(x, [m, n], dim)",
             )  # fmt: skip
         each[-1] = sizes.simplify(b.binary("-", whole, bounds[-2]))
-    elif excess is not None and excess != 0:
+    elif excess:
         raise errors.ShapeMismatch(
             f"the parts of 'split' add up to {print_expr(bounds[-1])}, and the dimension has "
             f"size {print_expr(whole)}",
@@ -228,5 +207,5 @@ def _parts(
 
 
 RESULTS: dict[str, Callable[[Scope, ast.Call, int], list[Result]]] = {
-    "split": split, "unbind": unbind, "sort": sort, "topk": topk,
+    "split": split, "unbind": unbind, "sort": in_order, "topk": in_order,
 }  # fmt: skip

@@ -12,7 +12,7 @@ from loma.core.ir import (
     Var,
 )  # fmt: skip
 from loma.core.unbounded import is_borrowed, is_unbounded
-from loma.core.walk import root
+from loma.core.walk import is_place, root
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
 from loma.frontend.scope import Scope, Symbol, span_of
@@ -77,22 +77,18 @@ def check_root(scope: Scope, node: ast.Subscript | ast.Attribute) -> str:
 
 def check_no_element(scope: Scope, node: ast.expr, what: str) -> None:
     """Refuses an element of a tensor for an argument that is written to."""
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-        symbol = scope.symbols.get(node.value.id)
-        if symbol is not None and isinstance(symbol.type, TensorType):
-            raise errors.CallArgNotLHS(
-                f"{what} is Out, and an element of a tensor cannot be passed there", span_of(node),
-                hint="let the function return what it computes: x[i] = f(...), or x[i], y[i] = "
-                "f(...) for two results",
-            )  # fmt: skip
+    symbol = scope.named(node.value) if isinstance(node, ast.Subscript) else None
+    if symbol is not None and isinstance(symbol.type, TensorType):
+        raise errors.CallArgNotLHS(
+            f"{what} is Out, and an element of a tensor cannot be passed there", span_of(node),
+            hint="let the function return what it computes: x[i] = f(...), or x[i], y[i] = f(...) "
+            "for two results",
+        )  # fmt: skip
 
 
 def argument_place(scope: Scope, arg: Expr, what: str) -> None:
     """Refuses an argument that is written to and cannot be."""
-    step: Expr = arg
-    while isinstance(step, Index | Member):
-        step = step.base
-    if not isinstance(step, Var):
+    if not is_place(arg):
         raise errors.CallArgNotLHS(
             f"{what} is Out, so it must be a variable that can be written to", arg.span
         )
@@ -108,17 +104,14 @@ def whole_value(scope: Scope, target: Type, span: Span) -> None:
     """Refuses an assignment of all of something whose length is not known."""
     if not is_unbounded(target, scope.program.structs):
         return
+    why = "has no known length"
+    hint = "assign its elements, or give its type a size: Array[float, 3]"
     if holds_struct(target):
-        raise errors.AssignTypeMismatch(
-            f"{b.show_type(target)} has an array of unknown length in it, so it cannot be assigned "
-            "at once",
-            span,
-            hint="assign its members, and the elements of the array",
-        )
+        why = "has an array of unknown length in it"
+        hint = "assign its members, and the elements of the array"
     raise errors.AssignTypeMismatch(
-        f"{b.show_type(target)} has no known length, so it cannot be assigned at once", span,
-        hint="assign its elements, or give its type a size: Array[float, 3]",
-    )  # fmt: skip
+        f"{b.show_type(target)} {why}, so it cannot be assigned at once", span, hint=hint
+    )
 
 
 def holds_struct(type_: Type) -> bool:
@@ -130,9 +123,7 @@ def holds_struct(type_: Type) -> bool:
 
 def stack_variable(scope: Scope, node: ast.expr) -> Var | None:
     """The stack that a name means; None for everything else."""
-    if not isinstance(node, ast.Name):
-        return None
-    symbol = scope.symbols.get(node.id)
+    symbol = scope.named(node)
     if symbol is None or not isinstance(symbol.type, StackType):
         return None
     return Var(symbol.name, symbol.type, span_of(node))
@@ -149,9 +140,6 @@ def _check_written(scope: Scope, place: Expr, span: Span) -> None:
             hint="make the argument Out[...]", var=name,
             related=((symbol.span, "declared here"),),
         )  # fmt: skip
-
-
-# --------------------------------------------------------------------------------------- aliases
 
 
 def check_aliases(scope: Scope, callee: Function, call: Call) -> None:

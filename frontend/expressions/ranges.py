@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.bounds import Interval, interval
@@ -11,18 +10,11 @@ from loma.core.ir import INT, Binary, Expr
 from loma.core.walk import variables
 
 
-@dataclass(frozen=True, slots=True)
-class Escape:
-    """How a subscript leaves its dimension; ``always`` when no value of it is inside."""
-
-    range: Interval
-    always: bool
-
-
 def escape(
     subscript: Expr, size: Expr, extents: Mapping[str, Expr], known: frozenset[str]
-) -> Escape | None:
-    """How the subscript provably leaves ``range(size)``; None if it does not, or who knows."""
+) -> tuple[Interval, bool] | None:
+    """The values of a subscript that provably leaves ``range(size)``, and whether none of them is
+    inside; None if it does not, or who knows."""
     used = {name: extents[name] for name in variables(subscript) if name in extents}
     if any((n := sizes.constant(e)) is not None and n <= 0 for e in used.values()):
         return None  # an empty loop reads nothing
@@ -35,4 +27,4 @@ def escape(
     always = (highest is not None and highest < 0) or (first is not None and first >= 0)
     below = found.low_attained and lowest is not None and lowest < 0
     above = found.high_attained and last is not None and last >= 0
-    return Escape(found, always) if always or below or above else None
+    return (found, always) if always or below or above else None

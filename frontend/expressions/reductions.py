@@ -36,7 +36,7 @@ def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.Gen
                 "a reduction binds one index in each 'for'", span_of(loop.target),
                 hint="write sum(... for i in N for j in M)",
             )  # fmt: skip
-        with scope.elements():
+        with scope.having(elementwise=True):
             found = _count(scope, loop.iter)
         used = set(variables(found.extent))
         before = [name for name, axis in zip(names, axes, strict=True) if axis.name in used]
@@ -57,7 +57,7 @@ def reduction(scope: Scope, node: ast.Call, kind: ReduceKind, generator: ast.Gen
 def _element(scope: Scope, kind: ReduceKind, generator: ast.GeneratorExp) -> Expr:
     """What a reduction is over: where a condition behind 'for' does not hold, nothing."""
     tests = [test for loop in generator.generators for test in loop.ifs]
-    with scope.elements():
+    with scope.having(elementwise=True):
         if not tests:
             return ex.scalar(scope, generator.elt)
         if kind not in OF_NOTHING:
@@ -67,7 +67,7 @@ def _element(scope: Scope, kind: ReduceKind, generator: ast.GeneratorExp) -> Exp
                 hint=f"write {kind}(... if condition else {low} for ...)",
             )  # fmt: skip
         conditions = [ex.condition(scope, test, "if") for test in tests]
-        with scope.guard():
+        with scope.having(guarded=scope.guarded + 1):
             value = ex.scalar(scope, generator.elt)
     condition = b.every(conditions)
     number = OF_NOTHING[kind]
@@ -117,15 +117,12 @@ def _condition(index: str, node: ast.expr) -> str:
 def _count(scope: Scope, node: ast.expr) -> Count:
     if range_of(node) is not None:
         return count(scope, node, "a range", in_order=True)
+    hint = elements(scope, node)
     match node:
         case ast.List() | ast.Tuple() | ast.Constant(value=str()):
-            raise errors.SyntaxNotSupported(
-                "a reduction runs over a size or a range", span_of(node),
-                hint="write 'for i in N' or 'for i in range(n)'",
-            )  # fmt: skip
-        case _ if (hint := elements(scope, node)) is not None:
-            raise errors.SyntaxNotSupported(
-                "a reduction runs over a size or a range", span_of(node), hint=hint
-            )
-        case _:
-            return Count(ex.int_expression(scope, node, "a range"), IntConst(0), IntConst(1))
+            hint = "write 'for i in N' or 'for i in range(n)'"
+    if hint is not None:
+        raise errors.SyntaxNotSupported(
+            "a reduction runs over a size or a range", span_of(node), hint=hint
+        )
+    return Count(ex.int_expression(scope, node, "a range"), IntConst(0), IntConst(1))

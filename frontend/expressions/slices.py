@@ -15,8 +15,11 @@ from loma.core.ir import FLOAT, INT, Expr, IntConst, TensorType, Type
 from loma.core.printer import print_expr
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
-from loma.frontend.scope import Scope, span_of
-from loma.frontend.types import fixed_sizes
+from loma.frontend.scope import Scope, Symbol, span_of
+from loma.frontend.syntax.python_syntax import elts
+from loma.frontend.types import fixed_sizes, has_dimensions
+
+_ONE = IntConst(1)
 
 
 def is_slice(nodes: list[ast.expr], rank: int) -> bool:
@@ -43,19 +46,21 @@ def sliced(scope: Scope, node: ast.Subscript, base: Expr, dims: tuple[Expr, ...]
     dim = -1
     for item in nodes:
         if _is_new(item):
-            kept.append(IntConst(1))
+            kept.append(_ONE)
             continue
         dim += 1
         size = dims[dim]
         if isinstance(item, ast.Slice):
-            value = _range(scope, item, value, dim, size, span)
+            if item.lower is not None or item.upper is not None or item.step is not None:
+                start, end, step = _bounds(scope, item, dim, size, span)
+                value = part_along(value, dim, start, end, span, step)
             assert isinstance(value.type, TensorType)
             assert value.type.dims is not None
             kept.append(value.type.dims[dim])
         else:
             start = _position(scope, item, dim, size)
-            end = sizes.simplify(b.binary("+", start, IntConst(1)))
-            value = _slice(value, dim, start, end, IntConst(1), span)
+            end = sizes.simplify(b.binary("+", start, _ONE))
+            value = part_along(value, dim, start, end, span)
     kept += dims[dim + 1 :]
     if len(kept) == len(dims) and not any(map(_is_new, nodes)):
         return value
@@ -68,8 +73,7 @@ def part(
     """For each dimension where the part of a tensor starts, its step, and how many positions it
     has; None for one position, which is no dimension of the part."""
     nodes = _for_each(node, dims)
-    new = [item for item in nodes if _is_new(item)]
-    if new:
+    if new := [item for item in nodes if _is_new(item)]:
         raise errors.SyntaxNotSupported(
             "'None' makes a new dimension of a value, and stands in no target", span_of(new[0])
         )
@@ -77,19 +81,19 @@ def part(
     for dim, size in enumerate(dims):
         item = nodes[dim] if dim < len(nodes) else ast.Slice()
         if not isinstance(item, ast.Slice):
-            found.append((_position(scope, item, dim, size), IntConst(1), None))
+            found.append((_position(scope, item, dim, size), _ONE, None))
             continue
         start, end, step = _bounds(scope, item, dim, size, span_of(node))
         length = b.binary("-", end, start)
-        if step != IntConst(1):
-            length = b.binary("//", b.binary("+", length, b.binary("-", step, IntConst(1))), step)
+        if step != _ONE:
+            length = b.binary("//", b.binary("+", length, b.binary("-", step, _ONE)), step)
         found.append((start, step, sizes.simplify(length)))
     return found
 
 
 def _for_each(node: ast.Subscript, dims: tuple[Expr, ...]) -> list[ast.expr]:
     """A subscript for each of the first dimensions: ``...`` stands for as many as are missing."""
-    nodes = ex.subscript_nodes(node)
+    nodes = elts(node.slice)
     places = [k for k, item in enumerate(nodes) if _is_ellipsis(item)]
     if len(places) > 1:
         raise errors.SyntaxNotSupported("'...' stands once in a slice", span_of(nodes[places[1]]))
@@ -105,19 +109,13 @@ def _for_each(node: ast.Subscript, dims: tuple[Expr, ...]) -> list[ast.expr]:
     return [*nodes[: places[0]], *whole, *nodes[places[0] + 1 :]]
 
 
-def _range(scope: Scope, item: ast.Slice, value: Expr, dim: int, size: Expr, span: Span) -> Expr:
-    if item.lower is None and item.upper is None and item.step is None:
-        return value
-    return _slice(value, dim, *_bounds(scope, item, dim, size, span), span)
-
-
 def _bounds(
     scope: Scope, item: ast.Slice, dim: int, size: Expr, span: Span
 ) -> tuple[Expr, Expr, Expr]:
     """Start, end and step of a slice."""
-    start = IntConst(0) if item.lower is None else _bound(scope, item.lower, dim, size)
-    end = size if item.upper is None else _bound(scope, item.upper, dim, size)
-    step: Expr = IntConst(1) if item.step is None else _int(scope, item.step)
+    start = IntConst(0) if item.lower is None else _inside(scope, item.lower, dim, size, size)
+    end = size if item.upper is None else _inside(scope, item.upper, dim, size, size)
+    step: Expr = _ONE if item.step is None else _int(scope, item.step)
     by = sizes.constant(step)
     if by is not None and by < 1 and item.step is not None:
         raise errors.SubscriptOutOfRange(
@@ -132,22 +130,18 @@ def _bounds(
     return start, end, step
 
 
-def _slice(value: Expr, dim: int, start: Expr, end: Expr, step: Expr, span: Span) -> Expr:
+def part_along(
+    value: Expr, dim: int, start: Expr, end: Expr, span: Span, step: Expr = _ONE
+) -> Expr:
+    """A slice along one dimension."""
     attrs: dict[str, object] = {"dim": dim, "start": start, "end": end, "step": step}
     return b.operator("slice", (value,), attrs, span)
 
 
 def _position(scope: Scope, node: ast.expr, dim: int, size: Expr) -> Expr:
     """The position that a subscript names: from the end where it is a negative constant."""
-    found = counted(_int(scope, node), size)
-    _check(found, sizes.simplify(b.binary("-", size, IntConst(1))), node, dim, size)
-    return found
-
-
-def _bound(scope: Scope, node: ast.expr, dim: int, size: Expr) -> Expr:
-    found = counted(_int(scope, node), size)
-    _check(found, size, node, dim, size)
-    return found
+    last = sizes.simplify(b.binary("-", size, _ONE))
+    return _inside(scope, node, dim, size, last)
 
 
 def counted(found: Expr, size: Expr) -> Expr:
@@ -158,8 +152,10 @@ def counted(found: Expr, size: Expr) -> Expr:
     return replace(sizes.simplify(b.binary("+", size, IntConst(value))), span=found.span)
 
 
-def _check(found: Expr, last: Expr, node: ast.expr, dim: int, size: Expr) -> None:
-    """Refuses what leaves the dimension whatever the sizes are; the rest is checked by a call."""
+def _inside(scope: Scope, node: ast.expr, dim: int, size: Expr, last: Expr) -> Expr:
+    """A position up to the last one. What leaves the dimension whatever the sizes are is refused;
+    the rest is checked by a call."""
+    found = counted(_int(scope, node), size)
     low, over = sizes.constant(found), sizes.constant(b.binary("-", found, last))
     if (low is not None and low < 0) or (over is not None and over > 0):
         raise errors.SubscriptOutOfRange(
@@ -168,15 +164,13 @@ def _check(found: Expr, last: Expr, node: ast.expr, dim: int, size: Expr) -> Non
             span_of(node),
             hint="positions count from 0, or from -1 at the end",
         )
+    return found
 
 
 def _int(scope: Scope, node: ast.expr) -> Expr:
     """A subscript outside index statements."""
-    scope.subscripts += 1
-    try:
+    with scope.having(subscripts=scope.subscripts + 1):
         found = b.as_scalar(ex.expression(scope, node))
-    finally:
-        scope.subscripts -= 1
     if found.type != INT:
         raise not_an_int(node, found.type)
     return fixed_sizes(scope, found)
@@ -185,13 +179,11 @@ def _int(scope: Scope, node: ast.expr) -> Expr:
 def check_no_tensor(scope: Scope, nodes: list[ast.expr]) -> None:
     """Refuses whole tensors as the subscripts of an element."""
     for node in nodes:
-        symbol = scope.symbols.get(node.id) if isinstance(node, ast.Name) else None
-        if symbol and isinstance(symbol.type, TensorType) and symbol.type.dims != ():
-            raise not_an_int(node, symbol.type)
+        found: Symbol | Expr | None = scope.named(node)
         if isinstance(node, ast.Compare | ast.BoolOp | ast.UnaryOp):
             found = ex.expression(scope, node)
-            if isinstance(found.type, TensorType) and found.type.dims != ():
-                raise not_an_int(node, found.type)
+        if found is not None and has_dimensions(found.type):
+            raise not_an_int(node, found.type)
 
 
 def not_an_int(node: ast.expr, found: Type) -> errors.UserError:

@@ -13,14 +13,6 @@ from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.types import read_stack, size_in_scope
 
 
-def is_stack_type(node: ast.expr) -> bool:
-    match node:
-        case ast.Subscript(value=ast.Name(id="Stack")):
-            return True
-        case _:
-            return False
-
-
 def declare(scope: Scope, node: ast.AnnAssign, name: str) -> Stmt:
     """A stack, which starts empty."""
     assert isinstance(node.annotation, ast.Subscript)
@@ -33,27 +25,33 @@ def declare(scope: Scope, node: ast.AnnAssign, name: str) -> Stmt:
     return Declare(Var(name, type_, span_of(node.target)), None, span_of(node))
 
 
+def _stack_of(scope: Scope, node: ast.expr, method: str) -> tuple[Var, StackType] | None:
+    """The stack whose method is called, and its type; None for another call."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=base, attr=attr)) if attr == method:
+            stack = stack_variable(scope, base)
+            if stack is not None and isinstance(stack.type, StackType):
+                return stack, stack.type
+    return None
+
+
 def push(scope: Scope, node: ast.Call) -> Stmt | None:
     """``stack.push(value)``; None for another call."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=base, attr="push")):
-            stack = stack_variable(scope, base)
-        case _:
-            return None
-    if stack is None:
+    found = _stack_of(scope, node, "push")
+    if found is None:
         return None
-    assert isinstance(stack.type, StackType)
+    stack, type_ = found
     if len(node.args) != 1 or node.keywords:
         raise errors.CallTypeMismatch(
             f"'{stack.name}.push' takes 1 argument, found {len(node.args) + len(node.keywords)}",
             span_of(node),
         )
     value: Expr = ex.expression(scope, node.args[0])
-    if b.is_scalar(stack.type.element):
+    if b.is_scalar(type_.element):
         value = b.as_scalar(value)
-    if value.type != stack.type.element:
+    if value.type != type_.element:
         raise errors.CallTypeMismatch(
-            f"'{stack.name}' is {b.show_type(stack.type)}, and {b.show_type(value.type)} is pushed",
+            f"'{stack.name}' is {b.show_type(type_)}, and {b.show_type(value.type)} is pushed",
             span_of(node.args[0]),
             hint="convert it: int2float(n), float2int(x)" if b.is_scalar(value.type) else None,
             related=((scope.symbols[stack.name].span, "declared here"),),
@@ -63,17 +61,11 @@ def push(scope: Scope, node: ast.Call) -> Stmt | None:
 
 def pop(scope: Scope, node: ast.Assign) -> Stmt | None:
     """``place = stack.pop()``; None for another assignment."""
-    match node:
-        case ast.Assign(
-            targets=[target],
-            value=ast.Call(func=ast.Attribute(value=base, attr="pop")) as call,
-        ):
-            stack = stack_variable(scope, base)
-        case _:
-            return None
-    if stack is None:
+    popped = _stack_of(scope, node.value, "pop")
+    if popped is None:
         return None
-    assert isinstance(stack.type, StackType)
+    (stack, type_), call, (target,) = popped, node.value, node.targets
+    assert isinstance(call, ast.Call)
     if call.args or call.keywords:
         raise errors.CallTypeMismatch(f"'{stack.name}.pop' takes no arguments", span_of(call))
     found = place(scope, target)
@@ -82,10 +74,9 @@ def pop(scope: Scope, node: ast.Assign) -> Stmt | None:
             "an element of a tensor cannot take what is on a stack", span_of(target),
             hint="pop into a variable, and assign that",
         )  # fmt: skip
-    if found.type != stack.type.element:
+    if found.type != type_.element:
         raise errors.AssignTypeMismatch(
-            f"the target is {b.show_type(found.type)}, and '{stack.name}' is "
-            f"{b.show_type(stack.type)}",
+            f"the target is {b.show_type(found.type)}, and '{stack.name}' is {b.show_type(type_)}",
             span_of(target),
             hint="pop into a variable of the stack's element type",
             related=((scope.symbols[stack.name].span, "declared here"),),
@@ -98,17 +89,13 @@ def misused(scope: Scope, node: ast.Attribute) -> errors.UserError | None:
     stack = stack_variable(scope, node.value)
     if stack is None:
         return None
-    name = stack.name
-    if node.attr == "pop":
-        return errors.SyntaxNotSupported(
-            f"'{name}.pop()' stands only as an assignment of its own", span_of(node),
-            hint=f"x = {name}.pop()",
-        )  # fmt: skip
-    if node.attr == "push":
-        return errors.SyntaxNotSupported(
-            f"'{name}.push(...)' is a statement of its own", span_of(node)
-        )
-    return errors.SyntaxNotSupported(
-        f"a stack has no '{node.attr}'", span_of(node),
-        hint=f"{name}.push(x), or x = {name}.pop()",
-    )  # fmt: skip
+    name, hint = stack.name, None
+    match node.attr:
+        case "pop":
+            message = f"'{name}.pop()' stands only as an assignment of its own"
+            hint = f"x = {name}.pop()"
+        case "push":
+            message = f"'{name}.push(...)' is a statement of its own"
+        case other:
+            message, hint = f"a stack has no '{other}'", f"{name}.push(x), or x = {name}.pop()"
+    return errors.SyntaxNotSupported(message, span_of(node), hint=hint)

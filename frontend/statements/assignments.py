@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from loma import errors
 from loma.core import builder as b
@@ -17,7 +18,7 @@ from loma.frontend.expressions.parts import RESULTS, Result
 from loma.frontend.expressions.places import check_root, place, result_variable, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.statements.index_statement import Operation, free_indices, index_statement
-from loma.frontend.statements.several import assign_results, has_elements
+from loma.frontend.statements.several import assign_results
 from loma.frontend.statements.slice_targets import assign_slice, is_slice_target
 from loma.frontend.syntax.python_syntax import SYMBOLS
 from loma.frontend.syntax.unsupported import unsupported
@@ -40,11 +41,10 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
     if popped is not None:
         return [popped]
     match target:
-        case ast.Tuple(elts=targets) | ast.List(elts=targets) if has_elements(
-            scope, targets, node.value
-        ):
-            return assign_results(scope, targets, node.value, span)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            results = assign_results(scope, targets, node.value, span)
+            if results is not None:
+                return results
             if isinstance(node.value, ast.Tuple | ast.List) and not all(
                 isinstance(item, ast.Name) for item in targets
             ):
@@ -55,12 +55,12 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
         case ast.Subscript() if is_slice_target(scope, target):
             return [assign_slice(scope, target, "=", node.value, span)]
         case ast.Subscript() if _tensor_of(scope, target) is not None:
-            _check_target(scope, target)
             return [index_statement(scope, target, "=", node.value, span)]
         case _:
             found = place(scope, target)
             whole_value(scope, found.type, span)
-            return [Assign(found, "=", _value(scope, node.value, found.type, "the value"), span)]
+            value = _converted(ex.expression(scope, node.value), found.type, "the value")
+            return [Assign(found, "=", value, span)]
 
 
 def _tensor_of(scope: Scope, target: ast.Subscript) -> Symbol | None:
@@ -69,24 +69,8 @@ def _tensor_of(scope: Scope, target: ast.Subscript) -> Symbol | None:
     return symbol if isinstance(symbol.type, TensorType) else None
 
 
-def _check_target(scope: Scope, target: ast.Subscript) -> None:
-    """Refuses a target that is an element of an element, or of a tensor that is read only."""
-    if not isinstance(target.value, ast.Name):
-        raise errors.RankMismatch(
-            "a tensor takes all its subscripts at once", span_of(target),
-            hint="write X[i, j] instead of X[i][j]",
-        )  # fmt: skip
-    symbol = scope.check_writable(target.value.id, span_of(target))
-    assert isinstance(symbol.type, TensorType)
-    ex.check_rank(target, Var(symbol.name, symbol.type), symbol.type)
-
-
-def _value(scope: Scope, node: ast.expr, type_: Type, what: str) -> Expr:
-    value = ex.expression(scope, node)
-    return ex.convert(scope, value, type_, what, errors.AssignTypeMismatch)
-
-
-# ------------------------------------------------------------------------------- whole variables
+def _converted(value: Expr, type_: Type, what: str) -> Expr:
+    return ex.convert(value, type_, what, errors.AssignTypeMismatch)
 
 
 def _assign_variable(scope: Scope, target: ast.Name, value: Expr, span: Span) -> Stmt:
@@ -95,9 +79,8 @@ def _assign_variable(scope: Scope, target: ast.Name, value: Expr, span: Span) ->
     if name in scope.symbols:
         symbol = scope.check_writable(name, at)
         whole_value(scope, symbol.type, span)
-        what = f"the value of '{name}'"
         try:
-            value = ex.convert(scope, value, symbol.type, what, errors.AssignTypeMismatch)
+            value = _converted(value, symbol.type, f"the value of '{name}'")
         except errors.AssignTypeMismatch as error:
             if isinstance(symbol.type, TensorType):
                 error.hint = error.hint or "a variable keeps its type: use another name"
@@ -116,7 +99,7 @@ def _assign_variable(scope: Scope, target: ast.Name, value: Expr, span: Span) ->
         scope.add(Symbol(name, value.type, "local", at, definition=definition, inferred=True))
         return Declare(Var(name, value.type, at), value, span)
     if isinstance(value.type, TupleType):
-        ex.convert(scope, value, FLOAT, f"'{name}'", errors.AssignTypeMismatch)
+        _converted(value, FLOAT, f"'{name}'")
     raise scope.undeclared(name, at, b.show_type(value.type))
 
 
@@ -145,15 +128,11 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
     if isinstance(target, ast.Subscript) and is_slice_target(scope, target):
         return assign_slice(scope, target, op, node.value, span)
     if isinstance(target, ast.Subscript) and _tensor_of(scope, target) is not None:
-        _check_target(scope, target)
         return index_statement(scope, target, op, node.value, span)
     if isinstance(target, ast.Name):
         symbol_ = scope.check_writable(target.id, span_of(target))
-        if isinstance(symbol_.type, TensorType) and symbol_.type.dims != ():
-            return _augment_tensor(scope, symbol_, target, op, node.value, span)
-        if (b.is_scalar(symbol_.type) or b.is_rank0(symbol_.type)) and (
-            scope.has_tensors() and free_indices(scope, node.value)
-        ):
+        is_number = b.is_scalar(symbol_.type) or b.is_rank0(symbol_.type)
+        if is_number and scope.has_tensors() and free_indices(scope, node.value):
             made = index_statement(scope, target, op, node.value, span)
             if isinstance(made, Assign):
                 _check_kept(symbol_, made.value, span)
@@ -165,7 +144,7 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
         raise errors.AssignTypeMismatch(
             f"'{op}' takes ints, floats and tensors, found {b.show_type(found.type)}", span
         )
-    value = _value(scope, node.value, FLOAT, "the value")
+    value = _converted(ex.expression(scope, node.value), FLOAT, "the value")
     whole = b.binary(op[0], found, value, span)  # an int over an int is an int
     if isinstance(found, Var):
         _check_kept(scope.symbols[found.name], whole, span)
@@ -182,35 +161,33 @@ def _augment_tensor(
     if op == "+=" and _adds_without_broadcast(value.type, symbol.type):
         return Assign(variable, "+=", value, span)
     whole = b.binary(op[0], variable, value, span)
-    what = f"the value of '{symbol.name}'"
-    return Assign(
-        variable, "=", ex.convert(scope, whole, symbol.type, what, errors.AssignTypeMismatch), span
-    )
+    whole = _converted(whole, symbol.type, f"the value of '{symbol.name}'")
+    return Assign(variable, "=", whole, span)
 
 
 def _adds_without_broadcast(value: Type, target: Type) -> bool:
     """Whether ``+=`` adds element by element, as far as can be told before a call."""
-    if not (isinstance(value, TensorType) and b.convertible(value, target)):
+    if not (isinstance(value, TensorType) and isinstance(target, TensorType)):
         return False
-    assert isinstance(target, TensorType)
-    if "bool" in (value.element, target.element):
+    if not b.convertible(value, target) or "bool" in (value.element, target.element):
         return False
     pairs = zip(value.dims or (), target.dims or (), strict=False)
     return all(a != IntConst(1) or c == IntConst(1) for a, c in pairs)
 
 
-# ------------------------------------------------------------------------------- several results
+def _check_count(targets: Sequence[ast.expr], nodes: list[ast.expr], noun: str, span: Span) -> None:
+    if len(nodes) != len(targets):
+        raise errors.AssignTypeMismatch(
+            f"there are {len(targets)} {noun}s for {len(nodes)} values", span,
+            hint=f"give each {noun} a value",
+        )  # fmt: skip
 
 
 def _assign_each(
     scope: Scope, names: list[ast.Name], nodes: list[ast.expr], span: Span
 ) -> list[Stmt]:
     """``a, b = b, a + b``: all values are those from before."""
-    if len(nodes) != len(names):
-        raise errors.AssignTypeMismatch(
-            f"there are {len(names)} variables for {len(nodes)} values", span,
-            hint="give each variable a value",
-        )  # fmt: skip
+    _check_count(names, nodes, "variable", span)
     values: list[Expr] = []
     for k, node in enumerate(nodes):
         value, written = ex.expression(scope, node), {name.id for name in names[:k]}
@@ -231,11 +208,7 @@ def _assign_places(
     scope: Scope, targets: list[ast.expr], nodes: list[ast.expr], node: ast.Assign
 ) -> list[Stmt]:
     """``y[0], y[1] = y[1], y[0]``: variables keep the values from before."""
-    if len(nodes) != len(targets):
-        raise errors.AssignTypeMismatch(
-            f"there are {len(targets)} places for {len(nodes)} values", span_of(node),
-            hint="give each place a value",
-        )  # fmt: skip
+    _check_count(targets, nodes, "place", span_of(node))
     kept: list[ast.expr] = []
     for value_node in nodes:
         value = None
@@ -265,9 +238,7 @@ def _unpack(scope: Scope, nodes: list[ast.expr], node: ast.expr, span: Span) -> 
                 hint="take them into variables, and assign those",
             )  # fmt: skip
         if item.id in {name.id for name in names}:
-            raise errors.DuplicateVariable(
-                f"'{item.id}' takes two results", span_of(item), var=item.id
-            )
+            raise errors.DuplicateVariable(f"'{item.id}' takes two results", span_of(item))
         names.append(item)
     match node:
         case ast.Call(func=ast.Name(id=name)) if (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loma import errors
 from loma.core.ir import (
@@ -14,14 +14,6 @@ from loma.core.ir import (
 from loma.core.printer import print_type
 from loma.core.walk import blocks, free_variables, map_blocks, map_expressions, substitute
 from loma.frontend.scope import Scope, Symbol
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The statements of a block, and the variables that exist at its end whatever it does."""
-
-    body: tuple[Stmt, ...]
-    declared: dict[str, Var]
 
 
 def declarations(scope: Scope, block: list[Stmt], outer: set[str]) -> dict[str, Var]:
@@ -125,6 +117,7 @@ def _hoist(scope: Scope, target: Var, renamed: dict[str, Expr]) -> None:
     symbol = scope.symbols.pop(target.name, None)
     if symbol is None:
         return  # two results of one call, or a second one
+    taken = target.name in scope.ended or target.name in scope.hoisted
     scope.ended[target.name] = "local"
     dims = target.type.dims or () if isinstance(target.type, TensorType) else ()
     for name in {name for dim in dims for name in free_variables(dim)}:
@@ -134,14 +127,12 @@ def _hoist(scope: Scope, target: Var, renamed: dict[str, Expr]) -> None:
                 "the block",
                 target.span,
                 hint="sizes of what a block declares are made of sizes and In[int] arguments",
-                var=target.name,
             )
     old = scope.hoisted.get(target.name)
     if old is not None and old.type == target.type:
         if old.name != target.name:
             renamed[target.name] = replace(old, span=target.span)
         return
-    taken = old is not None or target.name in scope.bound
     name = scope.names.fresh(target.name) if taken else target.name
     new = replace(target, name=name)
     scope.hoisted.setdefault(target.name, new)

@@ -22,8 +22,8 @@ from loma.core.walk import variables, walk
 from loma.errors.spans import Span
 from loma.frontend.expressions import expression as ex
 from loma.frontend.scope import Scope, span_of
-from loma.frontend.statements.recurrences import no_recurrence
-from loma.frontend.statements.sums import doubtful
+from loma.frontend.statements.doubts import doubtful, no_recurrence
+from loma.frontend.syntax.python_syntax import elts
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +97,19 @@ def free_indices(scope: Scope, *nodes: ast.expr) -> list[ast.Name]:
     return list(found.values())
 
 
-# ---------------------------------------------------------------------------------------- ranges
-
-
 def _ranges(scope: Scope, nodes: list[ast.expr], name: str) -> tuple[list[_Range], list[_Range]]:
     """Where an index stands alone: outside ``zero_pad``, and under it."""
     plain: list[_Range] = []
     padded: list[_Range] = []
     for node in nodes:
         for read in _reads(node):
-            if name in read.bound or not isinstance(read.node.value, ast.Name):
+            tensor = scope.named(read.node.value)
+            if tensor is None or not isinstance(tensor.type, TensorType) or name in read.bound:
                 continue
             if all(found.id != name for found in _names(read.node.slice)):
                 continue
-            tensor = scope.symbols.get(read.node.value.id)
-            if tensor is None or not isinstance(tensor.type, TensorType):
-                continue
-            base = Var(tensor.name, tensor.type, span_of(read.node.value))
-            dims = ex.check_rank(read.node, base, tensor.type)
-            for k, item in enumerate(ex.subscript_nodes(read.node)):
+            dims = ex.check_rank(read.node, tensor.type)
+            for k, item in enumerate(elts(read.node.slice)):
                 if isinstance(item, ast.Name) and item.id == name:
                     found = _Range(dims[k], span_of(item), f"dimension {k} of '{tensor.name}'")
                     (padded if read.padded else plain).append(found)
@@ -130,7 +124,6 @@ def _extent(scope: Scope, nodes: list[ast.expr], name: ast.Name) -> Expr:
             span_of(name),
             hint=f"give its range: sum(... for {name.id} in range(n)), or "
             f"'for {name.id} in range(n):' around the statement",
-            var=name.id,
         )
     first, *others = plain or padded[:1]
     for other in others:
@@ -143,12 +136,9 @@ def _extent(scope: Scope, nodes: list[ast.expr], name: ast.Name) -> Expr:
                 hint=f"where '{name.id}' need not fill the dimension write '{name.id} + 0', or "
                 f"give it a range of its own: for {name.id} in range(...)",
                 related=((first.span, f"size {a} here"),),
-                var=name.id,
             )
     return first.size
 
-
-# ------------------------------------------------------------------------------------- statement
 
 Operation = Literal["=", "+=", "-=", "*=", "/="]
 
@@ -159,9 +149,11 @@ def index_statement(
 ) -> Assign | IndexAssign:  # fmt: skip
     """``target op value`` on elements of a tensor, or a sum into a float variable. ``read`` makes
     an expression of the value."""
+    if isinstance(target, ast.Subscript):
+        _check_target(scope, target)
     nodes: list[ast.expr] = [target, value]
     indices = free_indices(scope, *nodes)
-    own = _target_names(scope, target)
+    own = {name.id for name in free_indices(scope, target)}
     if op not in ("+=", "-="):
         _check_bound(indices, own, op)
     # the target's indices first, then those that are summed over
@@ -174,7 +166,7 @@ def index_statement(
     axes = tuple(Axis(s[0].name, extent) for s, extent in zip(symbols, extents, strict=True))
     named = sum(name.id in own for name in indices)
     with scope.with_symbols(*chain.from_iterable(symbols)):
-        with scope.elements():
+        with scope.having(elementwise=True):
             place = _place(scope, target)
             expr = read(scope, value)
         if _is_truth(place) and op in ("+=", "-="):
@@ -203,15 +195,21 @@ def _instead_of_adding(target: str, summed: list[str]) -> str:
     return f"write {target} = {target} or ..., {again}; {counts}"
 
 
+def _check_target(scope: Scope, target: ast.Subscript) -> None:
+    """Refuses a target that is an element of an element, or of a tensor that is read only."""
+    if not isinstance(target.value, ast.Name):
+        raise errors.RankMismatch(
+            "a tensor takes all its subscripts at once", span_of(target),
+            hint="write X[i, j] instead of X[i][j]",
+        )  # fmt: skip
+    symbol = scope.check_writable(target.value.id, span_of(target))
+    assert isinstance(symbol.type, TensorType)
+    ex.check_rank(target, symbol.type)
+
+
 def _is_truth(place: Index | Var) -> bool:
     tensor = place.base.type if isinstance(place, Index) else place.type
     return isinstance(tensor, TensorType) and tensor.element == "bool"
-
-
-def _target_names(scope: Scope, target: ast.Subscript | ast.Name) -> set[str]:
-    if isinstance(target, ast.Name):
-        return set()
-    return {name.id for name in free_indices(scope, target)}
 
 
 def _check_bound(indices: list[ast.Name], own: set[str], op: str) -> None:
@@ -221,21 +219,16 @@ def _check_bound(indices: list[ast.Name], own: set[str], op: str) -> None:
                 f"index '{name.id}' is on the right of '{op}' only",
                 span_of(name),
                 hint=f"sum over it with '+=', or bind it: sum(... for {name.id} in range(n))",
-                var=name.id,
             )
 
 
 def _place(scope: Scope, target: ast.Subscript | ast.Name) -> Index | Var:
     if isinstance(target, ast.Subscript):
         found = ex.subscript(scope, target, target=True)
-        assert isinstance(found, Index)
-        return found
-    variable = scope.lookup(target)
-    assert isinstance(variable, Var)
-    # a rank-0 tensor is one element
-    place = b.as_scalar(variable)
-    assert isinstance(place, Index | Var)
-    return place
+    else:
+        found = b.as_scalar(scope.lookup(target))  # a rank-0 tensor is one element
+    assert isinstance(found, Index | Var)
+    return found
 
 
 def _checked(

@@ -8,7 +8,6 @@ results are worked out before any of them is assigned.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -21,7 +20,7 @@ from loma.core.ir import (
 from loma.core.overlap import apart, reads_of
 from loma.core.walk import root, variables
 from loma.errors.spans import Span
-from loma.frontend.expressions import calls, expression as ex
+from loma.frontend.expressions import calls
 from loma.frontend.expressions.places import check_root, result_variable
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.statements.index_statement import free_indices, index_statement
@@ -31,55 +30,39 @@ from loma.frontend.statements.slice_targets import is_slice_target
 _Result: TypeAlias = Assign | IndexAssign
 
 
-def has_elements(scope: Scope, targets: list[ast.expr], node: ast.expr) -> bool:
-    """Whether elements of tensors are among the targets of a scalar function's results."""
-    callee = _callee(scope, node)
-    return callee is not None and any(_tensor(scope, target) for target in targets)
-
-
-def _callee(scope: Scope, node: ast.expr) -> Function | None:
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-        return None
-    callee = scope.program.functions.get(node.func.id)
-    return None if callee is None or is_tensor_function(callee) else callee
-
-
 def _tensor(scope: Scope, target: ast.expr) -> Symbol | None:
     """The tensor that a target is an element of."""
-    if not isinstance(target, ast.Subscript) or not isinstance(target.value, ast.Name):
-        return None
-    symbol = scope.symbols.get(target.value.id)
+    symbol = scope.named(target.value) if isinstance(target, ast.Subscript) else None
     return symbol if symbol is not None and isinstance(symbol.type, TensorType) else None
 
 
-def assign_results(scope: Scope, targets: list[ast.expr], node: ast.expr, span: Span) -> list[Stmt]:
-    """``targets = f(...)``: statements that are as one."""
-    callee = _callee(scope, node)
-    assert callee is not None
-    assert isinstance(node, ast.Call)
+def assign_results(
+    scope: Scope, targets: list[ast.expr], node: ast.expr, span: Span
+) -> list[Stmt] | None:
+    """``targets = f(...)``: statements that are as one. None where no element of a tensor takes a
+    result of a scalar function."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        return None
+    callee = scope.program.functions.get(node.func.id)
+    if callee is None or is_tensor_function(callee):
+        return None
+    if not any(_tensor(scope, target) for target in targets):
+        return None
     _check_targets(scope, targets)
     _check_callee(scope, targets, node, callee)
     new = {t.id for t in targets if isinstance(t, ast.Name) and t.id not in scope.symbols}
-    made = [
-        _assign(scope, target, node, callee, position, span)
-        for position, target in enumerate(targets)
-    ]
+    made = [_assign(scope, target, node, callee, k, span) for k, target in enumerate(targets)]
     before: list[Stmt] = []
     if any(_disturbs(scope, stmt, later) for k, stmt in enumerate(made) for later in made[k + 1 :]):
         held = [_held(scope, stmt) for stmt in made]
         before = [stmt for first, _ in held for stmt in first]
         made = [stmt for _, stmt in held]
-    return [*before, *(_declaring(stmt, new) for stmt in made)]
-
-
-def _declaring(stmt: _Result, new: set[str]) -> Stmt:
-    """The statement, as the declaration of a variable that is new."""
-    if isinstance(stmt.target, Var) and stmt.target.name in new:
-        return Declare(stmt.target, stmt.value, stmt.span)
-    return stmt
-
-
-# ---------------------------------------------------------------------------------------- checks
+    for stmt in made:
+        if isinstance(stmt.target, Var) and stmt.target.name in new:
+            before.append(Declare(stmt.target, stmt.value, stmt.span))
+        else:
+            before.append(stmt)
+    return before
 
 
 def _check_targets(scope: Scope, targets: list[ast.expr]) -> None:
@@ -102,9 +85,10 @@ def _check_targets(scope: Scope, targets: list[ast.expr]) -> None:
             raise errors.DuplicateVariable(f"'{text}' takes two results", span_of(target), var=text)
         seen[text] = target
     for target in targets:
-        inner = list(_subscript_names(target))
+        at = target.slice if isinstance(target, ast.Subscript) else ast.Pass()
+        inner = [n for n in ast.walk(at) if isinstance(n, ast.Name)]
         for other in targets:
-            name = _root(other)
+            name = ast.unparse(other.value if isinstance(other, ast.Subscript) else other)
             place = next((n for n in inner if n.id == name), None)
             if other is not target and place is not None:
                 raise errors.SyntaxNotSupported(
@@ -114,24 +98,12 @@ def _check_targets(scope: Scope, targets: list[ast.expr]) -> None:
                 )  # fmt: skip
 
 
-def _subscript_names(target: ast.expr) -> Iterator[ast.Name]:
-    if isinstance(target, ast.Subscript):
-        yield from (n for n in ast.walk(target.slice) if isinstance(n, ast.Name))
-
-
-def _root(target: ast.expr) -> str:
-    found = target.value if isinstance(target, ast.Subscript) else target
-    assert isinstance(found, ast.Name)
-    return found.id
-
-
 def _check_callee(scope: Scope, targets: list[ast.expr], node: ast.Call, callee: Function) -> None:
     calls.check_value(callee, span_of(node))
     if len(callee.results) != len(targets):
-        count = len(callee.results)
         raise errors.AssignTypeMismatch(
-            f"'{callee.name}' has {count} result{'' if count == 1 else 's'}, and {len(targets)} "
-            f"targets are given",
+            f"'{callee.name}' has {errors.counted(len(callee.results), 'result')}, and "
+            f"{len(targets)} targets are given",
             span_of(node), related=((callee.span, "defined here"),),
         )  # fmt: skip
     for target, type_ in zip(targets, callee.results, strict=True):
@@ -141,9 +113,6 @@ def _check_callee(scope: Scope, targets: list[ast.expr], node: ast.Call, callee:
                 "tensors there are ints and floats only",
                 span_of(target), related=((callee.span, "defined here"),),
             )  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------ statements
 
 
 def _assign(
@@ -159,10 +128,6 @@ def _assign(
         return Call(name, call.args, callee.results[position], call.span)
 
     if isinstance(target, ast.Subscript):
-        assert isinstance(target.value, ast.Name)
-        symbol = scope.check_writable(target.value.id, span_of(target))
-        assert isinstance(symbol.type, TensorType)
-        ex.check_rank(target, Var(symbol.name, symbol.type), symbol.type)
         return index_statement(scope, target, "=", node, span, read)
     assert isinstance(target, ast.Name)
     indices = free_indices(scope, node)
@@ -172,7 +137,7 @@ def _assign(
             span_of(indices[0]), var=indices[0].id,
             hint=f"make '{target.id}' a tensor: {target.id}[{indices[0].id}], or write a loop",
         )  # fmt: skip
-    with scope.elements():
+    with scope.having(elementwise=True):
         value = read(scope, node)
     return Assign(result_variable(scope, target, value.type), "=", value, span)
 

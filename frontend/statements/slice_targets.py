@@ -19,14 +19,15 @@ from loma.frontend.expressions import expression as ex
 from loma.frontend.expressions.slices import is_slice, part
 from loma.frontend.scope import Scope, span_of
 from loma.frontend.statements.index_statement import Operation
+from loma.frontend.syntax.python_syntax import elts
 
 
 def is_slice_target(scope: Scope, node: ast.Subscript) -> bool:
     """Whether the target is a part of a tensor; with an index in it, it is none."""
-    symbol = scope.symbols.get(node.value.id) if isinstance(node.value, ast.Name) else None
+    symbol = scope.named(node.value)
     if symbol is None or not isinstance(symbol.type, TensorType) or symbol.type.dims is None:
         return False
-    nodes = ex.subscript_nodes(node)
+    nodes = elts(node.slice)
     names = {n.id for item in nodes for n in ast.walk(item) if isinstance(n, ast.Name)}
     return is_slice(nodes, len(symbol.type.dims)) and names <= scope.symbols.keys()
 
@@ -52,7 +53,7 @@ def assign_slice(
     element = INT if symbol.type.integer else FLOAT
     target = Index(base, tuple(subscripts), element, span_of(node))
     found = _element(scope, value, axes)
-    found = ex.convert(scope, found, element, "the value", errors.AssignTypeMismatch)
+    found = ex.convert(found, element, "the value", errors.AssignTypeMismatch)
     if op in ("*=", "/="):
         found = b.binary(op[0], target, found, span)
     elif op == "-=":

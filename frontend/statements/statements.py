@@ -8,19 +8,20 @@ from collections.abc import Callable
 from loma import errors
 from loma.core import builder as b
 from loma.core.ir import (
-    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, For, If, Index, Place, Return, StackType,
-    Stmt, TensorType, Var, While, Zero,
+    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, Expr, For, If, Index, Place, Return,
+    StackType, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 from loma.core.unbounded import is_unbounded
 from loma.frontend.constants import whole_number
 from loma.frontend.expressions import calls, stacks, expression as ex
-from loma.frontend.expressions.counting import Count, count, elements, range_of
+from loma.frontend.expressions.counting import count, elements, range_of
 from loma.frontend.expressions.places import check_aliases, holds_struct, place, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
 from loma.frontend.statements.assignments import assign, augment
-from loma.frontend.statements.blocks import Block, declarations, hoisted, keep_common, use_kept
+from loma.frontend.statements.blocks import declarations, hoisted, keep_common, use_kept
+from loma.frontend.syntax.python_syntax import elts
 from loma.frontend.syntax.unsupported import unsupported
-from loma.frontend.types import check_sizes, read_type, size_definition, size_in_scope
+from loma.frontend.types import check_sizes, is_stack, read_type, size_definition, size_in_scope
 
 
 def body(scope: Scope, nodes: list[ast.stmt]) -> tuple[Stmt, ...]:
@@ -41,12 +42,12 @@ def statement(scope: Scope, node: ast.stmt, last: bool = False) -> list[Stmt]:
     """One statement; none for ``pass``, several for ``split``. Only the ``last`` one returns."""
     use_kept(scope, node)
     try:
-        with scope.statement() as before:
+        with scope.having(before=[], guarded_outside=scope.guarded):
             if last and isinstance(node, ast.Return):
                 found = _return(scope, node)
             else:
                 found = _statement(scope, node)
-        return [*before, *found]
+            return [*scope.before, *found]
     except errors.UserError as error:
         error.inside(span_of(node))
         raise
@@ -62,9 +63,14 @@ def _statement(scope: Scope, node: ast.stmt) -> list[Stmt]:
             return [augment(scope, node)]
         case ast.If(test=test, body=then, orelse=other):
             cond = ex.condition(scope, test, "if")
-            first, second = _block(scope, then), _block(scope, other)
-            keep_common(scope, first.declared, second.declared)
-            return [If(cond, first.body, second.body, span_of(node))]
+            first, declared = _block(scope, then)
+            second, others = _block(scope, other)
+            keep_common(scope, declared, others)
+            return [If(cond, first, second, span_of(node))]
+        case ast.For(orelse=[other, *_]) | ast.While(orelse=[other, *_]):
+            raise errors.SyntaxNotSupported(
+                "a loop has no 'else'", span_of(other), hint="put it after the loop"
+            )
         case ast.For():
             return [_for(scope, node)]
         case ast.While():
@@ -90,20 +96,13 @@ def _statement(scope: Scope, node: ast.stmt) -> list[Stmt]:
             raise unsupported(node)
 
 
-def _block(scope: Scope, nodes: list[ast.stmt]) -> Block:
-    """A nested block, which may not be run. What it declares exists until it ends."""
+def _block(scope: Scope, nodes: list[ast.stmt]) -> tuple[tuple[Stmt, ...], dict[str, Var]]:
+    """A nested block, which may not be run, and what it declares: that exists until it ends."""
     known, kept = set(scope.symbols), set(scope.kept)
-    scope.depth += 1
-    try:
-        with scope.guard():
-            found = [stmt for node in nodes for stmt in statement(scope, node)]
-    finally:
-        scope.depth -= 1
+    with scope.having(depth=scope.depth + 1, guarded=scope.guarded + 1):
+        found = [stmt for node in nodes for stmt in statement(scope, node)]
     declared = declarations(scope, found, kept)
-    return Block(hoisted(scope, found, known), declared)
-
-
-# ---------------------------------------------------------------------------------- declarations
+    return hoisted(scope, found, known), declared
 
 
 def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
@@ -113,7 +112,7 @@ def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
         )
     name, span = node.target.id, span_of(node.target)
     scope.check_outermost(name, span)
-    if stacks.is_stack_type(node.annotation):
+    if is_stack(node.annotation):
         return stacks.declare(scope, node, name)
     type_ = read_type(node.annotation, scope.program, size_in_scope(scope))
     check_sizes(type_, span_of(node.annotation))
@@ -136,48 +135,33 @@ def _declare(scope: Scope, node: ast.AnnAssign) -> Stmt:
             value.span,
             hint="a declared tensor starts at zero; give it elements in an index statement",
         )
-    value = ex.convert(scope, value, type_, f"the value of '{name}'", errors.DeclareTypeMismatch)
+    value = ex.convert(value, type_, f"the value of '{name}'", errors.DeclareTypeMismatch)
     definition = size_definition(scope, name, type_, value)
     scope.add(Symbol(name, type_, "local", span, definition=definition))
     return Declare(Var(name, type_, span), value, span_of(node))
 
 
-# ----------------------------------------------------------------------------------------- loops
-
-
 def _for(scope: Scope, node: ast.For) -> Stmt:
-    if node.orelse:
-        raise errors.SyntaxNotSupported(
-            "a loop has no 'else'", span_of(node.orelse[0]), hint="put it after the loop"
-        )
     if not isinstance(node.target, ast.Name):
         raise errors.SyntaxNotSupported(
             "a loop has one counter", span_of(node.target),
             hint=elements(scope, node.iter) or "for i in range(n):",
         )  # fmt: skip
-    found = _loop_range(scope, node.iter)
+    if range_of(node.iter) is None:
+        name = node.iter.id if isinstance(node.iter, ast.Name) else None
+        hint = f"for ... in range({name}):" if name else "for i in range(n):"
+        hint = elements(scope, node.iter) or hint
+        raise errors.SyntaxNotSupported(
+            "a loop runs over 'range(n)'", span_of(node.iter), hint=hint
+        )
+    found = count(scope, node.iter, "the bound of a loop")
     symbols = found.symbols(scope, node.target, "counter")
     with scope.with_symbols(*symbols):
-        inner = _block(scope, node.body).body
+        inner, _ = _block(scope, node.body)
     return For(symbols[0].name, found.extent, inner, found.backwards, span_of(node))
 
 
-def _loop_range(scope: Scope, node: ast.expr) -> Count:
-    if range_of(node) is not None:
-        return count(scope, node, "the bound of a loop")
-    hint = elements(scope, node)
-    if hint is None:
-        hint = (
-            f"for ... in range({node.id}):" if isinstance(node, ast.Name) else "for i in range(n):"
-        )
-    raise errors.SyntaxNotSupported("a loop runs over 'range(n)'", span_of(node), hint=hint)
-
-
 def _while(scope: Scope, node: ast.While) -> Stmt:
-    if node.orelse:
-        raise errors.SyntaxNotSupported(
-            "a loop has no 'else'", span_of(node.orelse[0]), hint="put it after the loop"
-        )
     match node.test:
         case ast.Tuple(elts=[test, ast.NamedExpr(target=ast.Name(id="max_iter"), value=limit)]):
             bound = _max_iter(limit)
@@ -189,7 +173,7 @@ def _while(scope: Scope, node: ast.While) -> Stmt:
     mark = len(scope.before)
     cond = ex.condition(scope, test, "while")
     needed = scope.before[mark:]
-    inner = _block(scope, node.body).body
+    inner, _ = _block(scope, node.body)
     again = [Assign(s.target, "=", s.value, s.span) for s in needed if s.value is not None]
     return While(cond, bound, (*inner, *again), span_of(node))
 
@@ -204,36 +188,28 @@ def _max_iter(node: ast.expr) -> int:
     return limit
 
 
-# ------------------------------------------------------------------------------ calls and return
-
-
 def _call(scope: Scope, node: ast.Call) -> Stmt:
     pushed = stacks.push(scope, node)
     if pushed is not None:
         return pushed
-    if not isinstance(node.func, ast.Name):
-        calls.call(scope, node)  # has the message for it
-    assert isinstance(node.func, ast.Name)
-    name = node.func.id
+    name = ast.unparse(node.func)
     callee = scope.program.functions.get(name)
-    if callee is None and name in _STATEMENTS:
+    if callee is not None:
+        result = calls.user_call(scope, node, callee)
+        if not callee.results or any(p.mode == "Out" for p in callee.params):
+            check_aliases(scope, callee, result)
+            return CallStmt(result, span_of(node))
+    elif name in _STATEMENTS:
         return _STATEMENTS[name](scope, node)
-    if callee is None:
+    else:
         calls.call(scope, node)  # has the message for an unknown name
-        raise errors.SyntaxNotSupported(
-            f"the result of '{name}' is not used", span_of(node), hint="assign it: x = ..."
-        )
-    result = calls.user_call(scope, node, callee)
-    if callee.results and not any(p.mode == "Out" for p in callee.params):
-        raise errors.SyntaxNotSupported(
-            f"the result of '{name}' is not used", span_of(node), hint="assign it: x = ..."
-        )
-    check_aliases(scope, callee, result)
-    return CallStmt(result, span_of(node))
+    raise errors.SyntaxNotSupported(
+        f"the result of '{name}' is not used", span_of(node), hint="assign it: x = ..."
+    )
 
 
 def _zero(scope: Scope, node: ast.Call) -> Stmt:
-    (target,) = _places(scope, node, 1, "place")
+    target = _first_place(scope, node, 1, "place")
     if holds_struct(target.type):
         whole_value(scope, target.type, span_of(node))
     return Zero(target, span_of(node))
@@ -241,7 +217,7 @@ def _zero(scope: Scope, node: ast.Call) -> Stmt:
 
 def _atomic_add(scope: Scope, node: ast.Call) -> Stmt:
     """``atomic_add(place, value)``."""
-    (target,) = _places(scope, node, 2, "place and a value")
+    target = _first_place(scope, node, 2, "place and a value")
     if not b.is_scalar(target.type):
         raise errors.CallTypeMismatch(
             f"'atomic_add' adds to an int or a float, found {b.show_type(target.type)}",
@@ -259,16 +235,12 @@ def _atomic_add(scope: Scope, node: ast.Call) -> Stmt:
     return AtomicAdd(target, value, span_of(node))
 
 
-def _places(scope: Scope, node: ast.Call, count: int, what: str) -> list[Place]:
+def _first_place(scope: Scope, node: ast.Call, count: int, what: str) -> Place:
     """The place that is the first of ``count`` arguments."""
-    assert isinstance(node.func, ast.Name)
-    name = node.func.id
+    name = ast.unparse(node.func)
     if node.keywords or len(node.args) != count:
-        found = len(node.args) + len(node.keywords)
-        raise errors.CallTypeMismatch(
-            f"'{name}' takes a {what}, found {found} argument{'' if found == 1 else 's'}",
-            span_of(node),
-        )
+        found = errors.counted(len(node.args) + len(node.keywords), "argument")
+        raise errors.CallTypeMismatch(f"'{name}' takes a {what}, found {found}", span_of(node))
     if not isinstance(node.args[0], ast.Name | ast.Subscript | ast.Attribute):
         raise errors.CallArgNotLHS(
             f"'{name}' writes to its argument, which must be a place", span_of(node.args[0]),
@@ -281,7 +253,7 @@ def _places(scope: Scope, node: ast.Call, count: int, what: str) -> list[Place]:
         )
     if isinstance(target.type, StackType):
         raise errors.CallArgNotLHS(f"'{name}' takes no stack", target.span)
-    return [target]
+    return target
 
 
 _STATEMENTS: dict[str, Callable[[Scope, ast.Call], Stmt]] = {
@@ -296,13 +268,7 @@ def _result_types(scope: Scope, nodes: list[ast.expr]) -> str:
 
 def _return(scope: Scope, node: ast.Return) -> list[Stmt]:
     header = scope.header
-    match node.value:
-        case None:
-            nodes: list[ast.expr] = []
-        case ast.Tuple(elts=items):
-            nodes = items
-        case value:
-            nodes = [value]
+    nodes = [] if node.value is None else elts(node.value)
     if not header.results and nodes:
         raise errors.ReturnTypeMismatch(
             f"'{header.name}' has no result type but returns a value", span_of(node),
@@ -311,20 +277,14 @@ def _return(scope: Scope, node: ast.Return) -> list[Stmt]:
         )  # fmt: skip
     if len(nodes) != len(header.results):
         raise errors.ReturnTypeMismatch(
-            f"'{header.name}' has {len(header.results)} result"
-            f"{'' if len(header.results) == 1 else 's'}, but {len(nodes)} "
-            f"{'is' if len(nodes) == 1 else 'are'} returned",
+            f"'{header.name}' has {errors.counted(len(header.results), 'result')}, but "
+            f"{len(nodes)} {'is' if len(nodes) == 1 else 'are'} returned",
             span_of(node),
             related=((header.span, "defined here"),),
         )
-    results = tuple(
-        ex.convert(
-            scope,
-            ex.expression(scope, item),
-            type_,
-            "the result" if len(nodes) == 1 else f"result {k + 1}",
-            errors.ReturnTypeMismatch,
-        )
-        for k, (item, type_) in enumerate(zip(nodes, header.results, strict=True))
-    )
-    return [Return(results, span_of(node))] if results else []
+    results: list[Expr] = []
+    for k, (item, type_) in enumerate(zip(nodes, header.results, strict=True), 1):
+        what = "the result" if len(nodes) == 1 else f"result {k}"
+        value = ex.expression(scope, item)
+        results.append(ex.convert(value, type_, what, errors.ReturnTypeMismatch))
+    return [Return(tuple(results), span_of(node))] if results else []

@@ -34,10 +34,8 @@ def method(scope: Scope, node: ast.Call) -> errors.UserError:
             shown = text if len(text) <= _LONGEST else f"{func.attr}(...)"
             hint = f"methods are functions in loma: {shown}"
         else:
-            hint = (
-                foreign.instead(func.attr, True)
-                or "methods are functions in loma: relu(x) instead of x.relu()"
-            )
+            hint = "methods are functions in loma: relu(x) instead of x.relu()"
+            hint = foreign.instead(func.attr, True) or hint
     return errors.SyntaxNotSupported(
         "only functions that have a name can be called", span_of(func), hint=hint
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 from loma.core.names import Names
 
@@ -51,7 +51,7 @@ def _shorten_sums(tree: ast.AST) -> None:
                 waiting.append(new)
 
 
-def _is_sum(node: ast.AST) -> bool:
+def _is_sum(node: ast.AST) -> TypeGuard[ast.BinOp]:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub)
 
 
@@ -59,7 +59,7 @@ def _shorter(node: Any) -> Any:
     """A sum that is not long."""
     terms: list[Term] = []
     start = node
-    while isinstance(start, ast.BinOp) and isinstance(start.op, ast.Add | ast.Sub):
+    while _is_sum(start):
         terms.append((type(start.op), start.right))
         start = start.left
     if len(terms) < LONGEST_SUM:
@@ -76,10 +76,10 @@ def _sum(terms: list[Term]) -> ast.expr:
     groups: list[Term] = []
     for k in range(0, len(rest), size):
         group = rest[k : k + size]
-        if group[0][0] is ast.Sub:  # a - c + d is a - (c - d)
-            groups.append((ast.Sub, _sum([(_OTHER[op], term) for op, term in group])))
-        else:
-            groups.append((ast.Add, _sum(group)))
+        sign = group[0][0]
+        if sign is ast.Sub:  # a - c + d is a - (c - d)
+            group = [(_OTHER[op], term) for op, term in group]
+        groups.append((sign, _sum(group)))
     return _left_to_right([*first, *groups])
 
 
@@ -150,16 +150,18 @@ class _Chains:
         if self._names is None:
             self._names = Names(identifiers(self._function))
         name = self._names.fresh("_rest")
-        target = ast.copy_location(ast.Name(name, ast.Store()), chain.test)
-        int_ = ast.copy_location(ast.Name("int", ast.Load()), chain.test)
-        self._flags.append(ast.copy_location(ast.AnnAssign(target, int_, None, 1), chain.test))
+        target, int_ = ast.Name(name, ast.Store()), ast.Name("int", ast.Load())
+        self._flags.append(_at(ast.AnnAssign(target, int_, None, 1), chain.test))
         return name
 
 
 def _assign(name: str, value: int, at: ast.If) -> ast.stmt:
-    target = ast.copy_location(ast.Name(name, ast.Store()), at.test)
-    constant = ast.copy_location(ast.Constant(value), at.test)
-    return ast.copy_location(ast.Assign([target], constant), at.test)
+    return _at(ast.Assign([ast.Name(name, ast.Store())], ast.Constant(value)), at.test)
+
+
+def _at(node: ast.stmt, place: ast.AST) -> ast.stmt:
+    """The statement with all its parts at a place."""
+    return ast.fix_missing_locations(ast.copy_location(node, place))
 
 
 def identifiers(function: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:

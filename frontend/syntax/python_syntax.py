@@ -19,6 +19,11 @@ SYMBOLS: dict[type[ast.operator], BinaryOp] = {
 _lock = threading.Lock()
 
 
+def elts(node: ast.expr) -> list[ast.expr]:
+    """What commas separate between brackets or on a side of ``=``; none for ``()``."""
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
 def parse_python(source: str) -> ast.Module:
     """``ast.parse`` without warnings, safe to call from several threads."""
     with _lock, warnings.catch_warnings():

@@ -185,7 +185,7 @@ def builtin(name: str, args: Sequence[Expr], span: Span = NOWHERE) -> Expr:
     info = BUILTINS[name]
     if len(args) != info.arity:
         raise errors.CallTypeMismatch(
-            f"'{name}' takes {_count(info.arity, 'argument')}, found {len(args)}", span
+            f"'{name}' takes {errors.counted(info.arity, 'argument')}, found {len(args)}", span
         )
     scalars = tuple(as_scalar(arg) for arg in args)
     for arg_name, arg in zip(info.args, scalars, strict=True):
@@ -218,7 +218,7 @@ def make_struct(struct: Struct, args: Sequence[Expr], span: Span = NOWHERE) -> M
     if len(args) != len(struct.members):
         listed = ", ".join(member for member, _ in struct.members) or "none"
         raise errors.CallTypeMismatch(
-            f"'{name}' takes {_count(len(struct.members), 'argument')} ({listed}), found "
+            f"'{name}' takes {errors.counted(len(struct.members), 'argument')} ({listed}), found "
             f"{len(args)}",
             span,
         )
@@ -438,7 +438,3 @@ def _constant(
             f"'{info.name}' has no dimension {value}: its argument has rank {len(own)}", span
         )
     return IntConst(value % len(own))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Self, TypeAlias
 
@@ -72,6 +72,10 @@ class Name(str):
     arg = id
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def renamed(text: str, shown: Mapping[str, str]) -> str:
     """A text with other names for those in ``shown``."""
     return re.sub(r"\w+", lambda word: shown.get(word[0], word[0]), text)
@@ -83,13 +87,20 @@ class _Report(Exception):
     _word = "error"
 
     def __init__(
-        self, message: str, span: Span = NOWHERE, *, hint: str | None = None, related: Related = ()
+        self,
+        message: str,
+        span: Span = NOWHERE,
+        *,
+        hint: str | None = None,
+        related: Related = (),
+        var: str | None = None,
     ) -> None:
         super().__init__(message, span)
         self.message = message
         self.span = span
         self.hint = hint
         self.related = related
+        self._var = var
         self.source = ""
         self.path = "<text>"
 
@@ -101,10 +112,13 @@ class _Report(Exception):
 
     def rename(self, shown: Mapping[str, str]) -> Self:
         """Says names as the program has them, where the compiler has others; returns the report."""
-        if shown:
-            self.message = renamed(self.message, shown)
-            self.hint = None if self.hint is None else renamed(self.hint, shown)
-            self.related = tuple((span, renamed(note, shown)) for span, note in self.related)
+        return self.reword(lambda text: renamed(text, shown)) if shown else self
+
+    def reword(self, said: Callable[[str], str]) -> Self:
+        """Says all of it in other words; returns the report."""
+        self.message = said(self.message)
+        self.hint = None if self.hint is None else said(self.hint)
+        self.related = tuple((span, said(note)) for span, note in self.related)
         return self
 
     def to_string(self) -> str:
@@ -127,8 +141,7 @@ class _Report(Exception):
             lines.append(f"  {paint('hint', 'hint: ')}{self.hint}")
         return "\n".join(lines)
 
-    def __str__(self) -> str:
-        return self.to_string()
+    __str__ = to_string
 
 
 class UserError(_Report):
@@ -138,18 +151,7 @@ class UserError(_Report):
     error is about, where there is one; left out, it is the text under ``span``.
     """
 
-    def __init__(
-        self,
-        message: str,
-        span: Span = NOWHERE,
-        *,
-        hint: str | None = None,
-        related: Related = (),
-        var: str | None = None,
-    ) -> None:
-        super().__init__(message, span, hint=hint, related=related)
-        self._var = var
-        self._stmt: Span | None = None
+    _stmt: Span | None = None
 
     def inside(self, stmt: Span) -> None:
         """Says which statement the error is in; the innermost says it first."""
@@ -202,6 +204,9 @@ class UserWarning(_Report, builtins.UserWarning):
         return cls(record["message"], span, hint=record["hint"], related=related).locate(
             source, path
         )
+
+
+Warnings: TypeAlias = Iterator[UserWarning]
 
 
 # ------------------------------------------------- shared with the teaching language's compiler

@@ -78,11 +78,7 @@ def _source_line(source: str, line: int) -> str:
 
 def text_at(source: str, span: Span) -> str:
     """The program's text in a span; "" if that is nowhere, or goes over several lines."""
-    if not span.line or span.line != span.end_line:
-        return ""
-    line = _source_line(source, span.line)
-    start, stop = _columns(line, span)
-    return line[start:stop]
+    return text_under(source, span) if span.line and span.line == span.end_line else ""
 
 
 def _columns(text: str, span: Span) -> tuple[int, int]:

@@ -258,7 +258,7 @@ def test_escape(subscript: str, size: Expr, low: str, high: str) -> None:
         assert found is None  # 2 * N may or may not be below 5
         return
     assert found is not None
-    assert (print_expr(found.range.low), print_expr(found.range.high)) == (low, high)
+    assert (print_expr(found[0].low), print_expr(found[0].high)) == (low, high)
 
 
 def test_empty_loops_leave_nothing() -> None:

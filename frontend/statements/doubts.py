@@ -1,15 +1,20 @@
-"""Sums that a program says and may not mean: warnings of statements with ``+=`` and ``-=``."""
+"""Statements that may not mean what they say: warnings of doubtful sums, and of what looks like a
+recurrence and is none, as all reads see what was there before."""
 
 from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
 
 from loma import errors
-from loma.core.ir import Axis, Binary, Expr, FloatConst, IntConst, NoDiff, Select, Unary
+from loma.core import sizes
+from loma.core.ir import (
+    INT, Axis, Binary, Expr, FloatConst, Index, IntConst, NoDiff, Select, Unary, ZeroPad,
+)  # fmt: skip
+from loma.core.overlap import reads_of
 from loma.core.printer import print_expr
 from loma.core.walk import free_variables
+from loma.errors import Warnings
 from loma.errors.spelling import nearest
 from loma.frontend.scope import span_of
 
@@ -17,7 +22,7 @@ from loma.frontend.scope import span_of
 def doubtful(
     value: Expr, summed: tuple[Axis, ...], own: list[ast.Name], names: list[ast.Name],
     right: ast.expr,
-) -> Iterator[errors.UserWarning]:  # fmt: skip
+) -> Warnings:  # fmt: skip
     """Warnings of a statement that sums ``value`` over indices.
 
     ``own`` are the indices of the target, ``names`` those of the whole statement, each at its first
@@ -30,7 +35,7 @@ def doubtful(
 
 def _misspelt(
     summed: tuple[Axis, ...], own: list[ast.Name], names: list[ast.Name], right: ast.expr
-) -> Iterator[errors.UserWarning]:
+) -> Warnings:
     """An index of the target that is not on the right, where only one like it is."""
     there = {node.id for node in ast.walk(right) if isinstance(node, ast.Name)}
     candidates = [axis.name for axis in summed]
@@ -48,7 +53,7 @@ def _misspelt(
         )
 
 
-def _left_out(value: Expr, axis: Axis) -> Iterator[errors.UserWarning]:
+def _left_out(value: Expr, axis: Axis) -> Warnings:
     """A term without an index that the sum runs over because of another term."""
     lacking: list[Expr] = []
     having: list[Expr] = []
@@ -96,3 +101,41 @@ def _terms(expr: Expr, index: str, lacking: list[Expr], having: list[Expr]) -> N
             pass
         case _:
             (having if index in free_variables(expr) else lacking).append(expr)
+
+
+def no_recurrence(place: Index, name: str, value: Expr, axes: tuple[Axis, ...]) -> Warnings:
+    """A warning where the target is read at neighbours on one side only, as a recurrence does; a
+    stencil reads both sides, and a move has nothing but the read on its right side."""
+    if isinstance(value, Index | ZeroPad):
+        return
+    found = [(read.place, _shift(place, read.place, axes)) for read in reads_of(name, value)]
+    shifts = [(read, shift) for read, shift in found if shift and any(shift.values())]
+    signs = {next(step for step in shift.values() if step) > 0 for _, shift in shifts}
+    if len(signs) != 1:
+        return
+    moved = {axis for _, shift in shifts for axis, step in shift.items() if step}
+    loops = " ".join(
+        f"for {axis.name} in range({print_expr(axis.extent)}):"
+        for axis in axes
+        if axis.name in moved
+    )
+    yield errors.UserWarning(
+        f"this is no recurrence: '{print_expr(shifts[0][0])}' is the value from before the "
+        f"statement, which writes all of '{print_expr(place)}' at once",
+        shifts[0][0].span,
+        hint=f"for a recurrence write it in loops, {loops}; if old values are meant, copy "
+        f"'{name}' to another tensor before, and read the copy",
+    )
+
+
+def _shift(place: Index, read: Index, axes: tuple[Axis, ...]) -> dict[str, int] | None:
+    """By how much each axis is moved at the read; None where it is no such neighbour."""
+    names = {axis.name for axis in axes}
+    found: dict[str, int] = {}
+    for written, there in zip(place.subscripts, read.subscripts, strict=True):
+        step = sizes.constant(Binary("-", there, written, INT))
+        own = free_variables(written) & names
+        if step is None or (step and not own):
+            return None
+        found |= dict.fromkeys(own, step)
+    return found
