@@ -9,9 +9,9 @@ from typing import TypeGuard, assert_never
 
 from loma.core.ir import (
     INT, ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
-    FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member, NoDiff, Op,
-    Place, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType, TensorType, TupleType,
-    Type, Unary, Unpack, Var, While, Zero, ZeroPad,
+    FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member, Module, NoDiff,
+    Op, Place, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType, TensorType,
+    TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.errors.spans import Span
 
@@ -314,6 +314,12 @@ def aggregates(function: Function) -> Iterator[tuple[Type, Span]]:
             for node in walk(expr):
                 if isinstance(node.type, ArrayType | StructType | StackType):
                     yield node.type, node.span
+
+
+def map_tensor_functions(module: Module, change: Callable[[Function], Function]) -> Module:
+    """The module with ``change`` applied to its tensor functions."""
+    functions = (change(f) if is_tensor_function(f) else f for f in module.functions)
+    return replace(module, functions=tuple(functions))
 
 
 def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:

@@ -14,23 +14,22 @@ from loma.core import sizes
 from loma.core.axes import runs_over
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Binary, Call, Declare, Expr, FloatConst, If, Index, IndexAssign, IntConst, Module, Op,
-    Reduce, Select, Stmt, TensorType, Var, is_tensor_function,
+    INT, Binary, Call, Declare, Expr, FloatConst, Function, If, Index, IndexAssign, IntConst,
+    Module, Op, Reduce, Select, Stmt, TensorType, Var,
 )  # fmt: skip
-from loma.core.walk import free_variables, map_blocks, mentioned_names, statements, substitute, walk
+from loma.core.walk import (
+    free_variables, map_blocks, map_tensor_functions, mentioned_names, statements, substitute, walk,
+)  # fmt: skip
 
 
 def additions(module: Module) -> Module:
     """The pass on every tensor function of a module."""
-    return replace(
-        module,
-        functions=tuple(
-            replace(f, body=_block(f.body, {param.name for param in f.params}))
-            if is_tensor_function(f)
-            else f
-            for f in module.functions
-        ),
-    )
+
+    def joined(function: Function) -> Function:
+        params = {param.name for param in function.params}
+        return replace(function, body=_block(function.body, params))
+
+    return map_tensor_functions(module, joined)
 
 
 @dataclass(frozen=True, slots=True)

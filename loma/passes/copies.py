@@ -11,23 +11,18 @@ from dataclasses import replace
 
 from loma.core import sizes
 from loma.core.effects import written
-from loma.core.ir import (
-    Declare, Function, If, IntConst, Module, Stmt, TensorType, Var, is_tensor_function,
+from loma.core.ir import Declare, Function, If, IntConst, Module, Stmt, TensorType, Var
+from loma.core.walk import (
+    map_blocks, map_expressions, map_tensor_functions, mentioned_names, substitute,
 )  # fmt: skip
-from loma.core.walk import map_blocks, map_expressions, mentioned_names, substitute
 
 
 def copies(module: Module) -> Module:
     """The pass on every tensor function of a module."""
-    return replace(
-        module,
-        functions=tuple(
-            without_copies(f) if is_tensor_function(f) else f for f in module.functions
-        ),
-    )
+    return map_tensor_functions(module, _without_copies)
 
 
-def without_copies(function: Function) -> Function:
+def _without_copies(function: Function) -> Function:
     body = _without_constant_conditions(function.body)
     fixed = {param.name for param in function.params}
     position = 0

@@ -25,22 +25,18 @@ from loma.core.axes import ranged
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, Function, Index, IndexAssign,
     IntConst, Module, NoDiff, Reduce, Select, Stmt, TensorType, Unary, Var, ZeroPad,
-    is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.ops import divisor
 from loma.core.sizes import Polynomial
-from loma.core.walk import children, free_variables, map_blocks, walk
+from loma.core.walk import children, free_variables, map_blocks, map_tensor_functions, walk
 
 _MOST = 8  # indices summed over for which orders are compared; with more, a sum stays as it is
 
 
 def factor(module: Module) -> Module:
     """The pass on every tensor function of a module."""
-    return replace(
-        module,
-        functions=tuple(_Factor(f).run() if is_tensor_function(f) else f for f in module.functions),
-    )
+    return map_tensor_functions(module, lambda function: _Factor(function).run())
 
 
 @dataclass(frozen=True, slots=True)

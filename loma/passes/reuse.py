@@ -15,11 +15,11 @@ from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
     INT, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, NoDiff,
-    Reduce, Stmt, Var, While, ZeroPad, is_tensor_function,
+    Reduce, Stmt, Var, While, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, children, expressions, free_variables, map_children, map_expressions, mentioned_names,
-    root, statements, substitute,
+    blocks, children, expressions, free_variables, map_children, map_expressions,
+    map_tensor_functions, mentioned_names, root, statements, substitute,
 )  # fmt: skip
 from loma.passes.liveness import covers
 
@@ -36,10 +36,7 @@ class _Value:
 
 def reuse(module: Module) -> Module:
     """The pass on every tensor function of a module."""
-    return replace(
-        module,
-        functions=tuple(_Reuse(f).run() if is_tensor_function(f) else f for f in module.functions),
-    )
+    return map_tensor_functions(module, lambda function: _Reuse(function).run())
 
 
 class _Reuse:
