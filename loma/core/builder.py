@@ -58,13 +58,7 @@ def convertible(source: Type, target: Type) -> bool:
         return is_scalar(source) or is_rank0(source)
     match source, target:
         case TensorType(a), TensorType(b):
-            if source.integer != target.integer:
-                return False
-            if a is None or b is None:
-                return True
-            return len(a) == len(b) and all(
-                sizes.equal(x, y) is not False for x, y in zip(a, b, strict=True)
-            )
+            return source.integer == target.integer and not sizes.differ(a, b)
         case _:
             return source == target
 

@@ -140,14 +140,14 @@ def layer_norm(c: Definition) -> Expr:
     x, shape = c.once(c.args[0]), c.ints("normalized_shape")
     for position, what in ((1, "weight"), (2, "bias")):
         own = c.dims(position) if position < len(c.args) else None
-        if own is not None and _differ(own, shape):
+        if sizes.differ(own, shape):
             raise errors.ShapeMismatch(
                 f"the {what} of 'layer_norm' is {shapes.show(own)}, and normalized_shape says "
                 f"{shapes.show(shape)}",
                 c.args[position].span,
             )
     own = c.dims(0)
-    if not shape or (own is not None and _differ(own[-len(shape) :], shape)):
+    if not shape or (own is not None and sizes.differ(own[-len(shape) :], shape)):
         raise errors.ShapeMismatch(
             f"normalized_shape of 'layer_norm' is {shapes.show(shape)}, and x, which ends in these "
             f"sizes, {shapes.show(own)}",
@@ -166,13 +166,6 @@ def layer_norm(c: Definition) -> Expr:
     for name, arg in zip(("mul", "add"), scale, strict=False):
         y = _op(c, name, y, arg)
     return y
-
-
-def _differ(found: Dims, wanted: Dims) -> bool:
-    """Whether shapes are known to differ."""
-    return len(found) != len(wanted) or any(
-        sizes.equal(a, d) is False for a, d in zip(found, wanted, strict=True)
-    )
 
 
 # -------------------------------------------------------------------------- products
@@ -214,7 +207,7 @@ def stack(c: Definition) -> Expr:
     rows = []
     for position, tensor in enumerate(c.args):
         dims: Dims = () if b.is_scalar(tensor.type) else _known(c, position)
-        if _differ(dims, first):
+        if sizes.differ(dims, first):
             raise errors.ShapeMismatch(
                 f"'stack' joins tensors of one shape, found {b.show_type(c.args[0].type)} and "
                 f"{b.show_type(tensor.type)}",

@@ -306,7 +306,7 @@ _ROWS: tuple[OpInfo, ...] = (
     OpInfo("to_rows", ("x",), _DIMS, adjoint_shapes.rows,
            "dims (all of them by default) as one, which comes last", "other", linear="together",
            shares=True, internal=True),
-    _like("from_rows_like", "rows", adjoint_shapes.from_rows_like,
+    _like("from_rows_like", "rows", adjoint_shapes.reshape_like,
           "x of rows = to_rows(x, dims), shaped as like", "other", _DIMS, any_element=False),
     OpInfo("moved", ("x",), (*_DIM, _a("ones", "flag", 0)), shapes.same,
            "each element at the next place along dim; zeros, or ones, come in at the start",

@@ -133,6 +133,13 @@ def same(left: tuple[Expr, ...] | None, right: tuple[Expr, ...] | None) -> bool:
     return len(left) == len(right) and all(map(equal, left, right))
 
 
+def differ(left: tuple[Expr, ...] | None, right: tuple[Expr, ...] | None) -> bool:
+    """Whether two lists of sizes are known to differ; nothing is known of unknown rank (None)."""
+    if left is None or right is None:
+        return False
+    return len(left) != len(right) or False in map(equal, left, right)
+
+
 def product(factors: tuple[Expr, ...]) -> Expr:
     """The product of int expressions, in normal form."""
     poly: Polynomial = {(): 1}
