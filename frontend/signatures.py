@@ -8,8 +8,10 @@ from typing import Literal
 from loma import errors
 from loma.core import sizes
 from loma.core.differentials import (
-    forward_signature, reverse_signature, tensor_forward_signature, tensor_reverse_signature,
-)  # fmt: skip
+    forward_signature,
+    reverse_signature,
+    tensor_forward_signature,
+)
 from loma.core.ir import (
     FLOAT, INT, ArrayType, Derivative, Expr, FloatConst, Function, IntConst, Param, TensorType,
     Type, Var, is_tensor_function,
@@ -288,7 +290,7 @@ def derivative_header(derivative: Derivative, program: Program) -> Function:
     if is_tensor_function(primal):
         if derivative.mode == "fwd_diff":
             return Function(name, *tensor_forward_signature(primal, span), (), span=span)
-        return Function(name, tensor_reverse_signature(primal, span), (), (), span=span)
+        return Function(name, reverse_signature(primal, span), (), (), span=span)
     results: tuple[Type, ...] = ()
     if derivative.mode == "fwd_diff":
         params, results = forward_signature(primal)
