@@ -84,12 +84,18 @@ class Optimizer(torch.optim.Optimizer):
         """Steps the parameters of a group that have a gradient."""
         raise NotImplementedError
 
-    def refuse_sparse(self, param: Tensor) -> None:
-        raise RuntimeError(
-            f"{type(self).__name__}: the gradient of a parameter of shape {tuple(param.shape)} is "
-            "sparse, and loma's optimisers take dense gradients: use an embedding with "
-            "sparse=False, or torch.optim.SparseAdam"
-        )
+    def with_gradients(self, group: dict[str, Any]) -> list[Tensor]:
+        """The parameters of a group that have a gradient. RuntimeError where one is sparse."""
+        params: list[Tensor] = [param for param in group["params"] if param.grad is not None]
+        for param in params:
+            if param.grad is not None and param.grad.layout is not torch.strided:
+                shape = tuple(param.shape)
+                raise RuntimeError(
+                    f"{type(self).__name__}: the gradient of a parameter of shape {shape} is "
+                    "sparse, and loma's optimisers take dense gradients: use an embedding with "
+                    "sparse=False, or torch.optim.SparseAdam"
+                )
+        return params
 
 
 def _update(optimizer: Optimizer, group: dict[str, Any]) -> None:
