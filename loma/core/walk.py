@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from typing import TypeGuard, assert_never
 
 from loma.core.ir import (
-    INT, ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
+    INT, ArrayType, Assign, AtomicAdd, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
     FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member, Module, NoDiff,
     Op, Place, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType, TensorType,
     TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
@@ -34,18 +34,14 @@ def children(expr: Expr) -> tuple[Expr, ...]:
         case Builtin(_, args) | Call(_, args) | MakeStruct(args):
             return args
         case Op(_, args, attrs):
-            return args + tuple(e for _, value in attrs for e in attr_items(value))
+            lists = (value if isinstance(value, tuple) else (value,) for _, value in attrs)
+            return (*args, *chain.from_iterable(lists))
         case Reduce(_, body, axes):
             return (*tuple(axis.extent for axis in axes), body)
         case ZeroPad(read):
             return (read,)
         case _:
             assert_never(expr)
-
-
-def attr_items(value: Attr) -> tuple[Expr, ...]:
-    """The int expressions of an operator's attribute."""
-    return value if isinstance(value, tuple) else (value,)
 
 
 def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
@@ -127,6 +123,12 @@ def free_variables(expr: Expr, bound: frozenset[str] = frozenset()) -> set[str]:
             return names | free_variables(body, bound | {axis.name for axis in axes})
         case _:
             return {v for child in children(expr) for v in free_variables(child, bound)}
+
+
+def reads_of_type(type_: Type) -> set[str]:
+    """Variables in a tensor type's dimensions."""
+    dims = type_.dims or () if isinstance(type_, TensorType) else ()
+    return {name for dim in dims for name in variables(dim)}
 
 
 def used_as_value(expr: Expr) -> set[str]:
@@ -346,9 +348,8 @@ def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:
 
     match stmt:
         case Declare(target, value):
-            return replace(
-                stmt, target=variable(target), value=None if value is None else function(value)
-            )
+            start = None if value is None else function(value)
+            return replace(stmt, target=variable(target), value=start)
         case Assign(target, _, value) | AtomicAdd(target, value):
             return replace(stmt, target=place_of(target), value=function(value))
         case Push(stack, value):

@@ -20,8 +20,8 @@ from loma.core.ir import (
 from loma.core.names import Names, axes_of, axis_names, names_of, with_own_indices
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    aggregates, free_variables, map_expressions, own_names, root, statements, substitute_type,
-    substitute_typed, variables,
+    aggregates, free_variables, map_expressions, own_names, reads_of_type, root, statements,
+    substitute_type, substitute_typed,
 )  # fmt: skip
 
 LARGEST = 400  # statements of a caller beyond which nothing more is put into it
@@ -166,14 +166,8 @@ class _Inlining:
         for param in callee.params:
             if not _same(substitute_type(param.type, values), values[param.name].type):
                 return None
-        captured = {name for value in values.values() for name in free_variables(value)}
-        captured |= {
-            name
-            for value in values.values()
-            if isinstance(value.type, TensorType) and value.type.dims is not None
-            for dim in value.type.dims
-            for name in variables(dim)
-        }
+        every = values.values()
+        captured = {n for v in every for n in free_variables(v) | reads_of_type(v.type)}
         return None if captured & axis_names(callee) else values
 
     def _locals(

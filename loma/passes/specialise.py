@@ -13,12 +13,12 @@ from dataclasses import replace
 from loma.core.effects import counters, written
 from loma.core.ir import (
     INT, Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Reduce,
-    Stmt, TensorType, Type, Var, While,
+    Stmt, Type, Var, While,
 )  # fmt: skip
 from loma.core.names import axis_names
 from loma.core.walk import (
-    expressions, free_variables, map_blocks, map_expressions, statements, substitute_type,
-    substitute_typed, variables, walk,
+    expressions, free_variables, map_blocks, map_expressions, reads_of_type, statements,
+    substitute_type, substitute_typed, walk,
 )  # fmt: skip
 from loma.passes.fold import folded, folded_type, size
 
@@ -56,10 +56,8 @@ def _constants(function: Function) -> set[str]:
         match param.type:
             case IntType() if param.mode == "In":
                 found.add(param.name)
-            case TensorType(dims) if dims is not None:
-                found |= {name for dim in dims for name in variables(dim)}
-                changed.add(param.name)
             case _:
+                found |= reads_of_type(param.type)
                 changed.add(param.name)
     changed |= written(function.body) | counters(function.body)
     return found - changed - axis_names(function)
@@ -92,15 +90,8 @@ def _without_idle_axes(stmt: Stmt) -> Stmt:
 
 def _sizes_of_variables(body: tuple[Stmt, ...]) -> set[str]:
     """Variables in the types of others: those keep the size that they were declared with."""
-    return {
-        name
-        for stmt in statements(body)
-        for expr in expressions(stmt)
-        for node in walk(expr)
-        if isinstance(node.type, TensorType)
-        for dim in node.type.dims or ()
-        for name in variables(dim)
-    }
+    nodes = (node for stmt in statements(body) for e in expressions(stmt) for node in walk(e))
+    return set().union(*(reads_of_type(node.type) for node in nodes))
 
 
 class _Propagation:
