@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Expr, Function, Index, IntConst, Param, TensorType, Unary, Var,
+    INT, Axis, Binary, Builtin, Expr, Function, Index, IntConst, Param, TensorType, Type, Unary,
+    Var,
 )  # fmt: skip
 
 Monomial: TypeAlias = tuple[Expr, ...]
@@ -131,6 +132,15 @@ def same(left: tuple[Expr, ...] | None, right: tuple[Expr, ...] | None) -> bool:
     if left is None or right is None:
         return False
     return len(left) == len(right) and all(map(equal, left, right))
+
+
+def same_type(left: Type, right: Type) -> bool:
+    """Whether types are equal, and their sizes provably so."""
+    match left, right:
+        case TensorType(a, own), TensorType(b, other):
+            return own == other and (a is b is None or same(a, b))
+        case _:
+            return left == right
 
 
 def differ(left: tuple[Expr, ...] | None, right: tuple[Expr, ...] | None) -> bool:

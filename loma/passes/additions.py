@@ -14,11 +14,11 @@ from loma.core import sizes
 from loma.core.axes import runs_over
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Binary, Call, Declare, Expr, FloatConst, Function, If, Index, IndexAssign, IntConst,
+    INT, Binary, Call, Expr, FloatConst, Function, If, Index, IndexAssign, IntConst,
     Module, Op, Reduce, Select, Stmt, TensorType, Var,
 )  # fmt: skip
 from loma.core.walk import (
-    free_variables, map_blocks, map_tensor_functions, mentioned_names, statements, substitute, walk,
+    free_variables, map_blocks, map_tensor_functions, mentioned_names, substitute, walk,
 )  # fmt: skip
 
 
@@ -94,12 +94,8 @@ def _additions(stmt: Stmt) -> list[_Addition]:
             continue
         others = stmt.then[:k] + stmt.then[k + 1 :]
         addition = _Addition(inner, stmt.cond, replace(stmt, then=others))
-        own = {s.target.name for s in statements(stmt.then) if isinstance(s, Declare)}
-        if (
-            inner.op == "+="
-            and not addition.inputs & (own | written(stmt.then[k:]))
-            and _target(inner).name not in mentioned_names(others) | own
-        ):
+        quiet = addition.inputs.isdisjoint(written(stmt.then[k:]))
+        if inner.op == "+=" and quiet and _target(inner).name not in mentioned_names(others):
             found.append(addition)
     return found
 
@@ -155,9 +151,8 @@ def _joined(first: _Addition, later: Stmt) -> IndexAssign | None:
 
 def _fits(addition: _Addition, kept: set[str]) -> bool:
     """Whether the operands are there anyway, or smaller than the tensor."""
-    size = _target(addition.stmt).type
-    assert isinstance(size, TensorType)
-    rank = len(size.dims or ())
+    assert isinstance(addition.stmt.target, Index)
+    rank = len(addition.stmt.target.subscripts)
     return all(
         node.name in kept or len(node.type.dims or ()) < rank
         for node in walk(addition.stmt.value)

@@ -9,6 +9,7 @@ gives a whole value first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loma.core.builtins import BUILTINS
@@ -62,7 +63,7 @@ class _Reuse:
 
     def _statement(self, stmt: Stmt, known: list[_Value], rest: tuple[Stmt, ...]) -> Stmt | None:
         if self._names:
-            stmt = self._renamed(stmt)
+            stmt = map_expressions(stmt, lambda e: substitute(e, self._names))
         match stmt:
             case IndexAssign(Index(Var() as target), "=", value):
                 found = self._value(stmt)
@@ -91,17 +92,6 @@ class _Reuse:
                 for name in written((stmt,)):
                     self._forget(known, name)
                 return stmt
-
-    def _renamed(self, stmt: Stmt) -> Stmt:
-        match stmt:
-            case If(cond):
-                return replace(stmt, cond=substitute(cond, self._names))
-            case For(_, extent):
-                return replace(stmt, extent=substitute(extent, self._names))
-            case While(cond):
-                return replace(stmt, cond=substitute(cond, self._names))
-            case _:
-                return map_expressions(stmt, lambda e: substitute(e, self._names))
 
     def _branch(self, stmt: If, known: list[_Value]) -> Stmt:
         cond = stmt.cond
@@ -208,32 +198,31 @@ def _match(
         case Reduce(kind, body, own), Reduce(kind_2, body_2, own_2):
             if kind != kind_2 or len(own) != len(own_2):
                 return None
-            found: dict[str, str] | None = bound
-            for axis, other_axis in zip(own, own_2, strict=True):
-                if found is not None:
-                    found = _match(axis.extent, other_axis.extent, axes, found)
-            if found is None:
-                return None
-            inner = {**found, **{a.name: c.name for a, c in zip(own, own_2, strict=True)}}
-            result = _match(body, body_2, axes | {a.name for a in own}, inner)
-            if result is None:
-                return None
-            return {k: v for k, v in result.items() if k not in {a.name for a in own}}
+            names = {a.name: c.name for a, c in zip(own, own_2, strict=True)}
+            extents = [axis.extent for axis in own], [axis.extent for axis in own_2]
+            found = _match_all(*extents, axes, bound)
+            if found is not None:
+                found = _match(body, body_2, axes | names.keys(), found | names)
+            return None if found is None else {k: v for k, v in found.items() if k not in names}
         case _:
-            if type(pattern) is not type(expr) or isinstance(pattern, Reduce):
-                return None
             below, below_2 = children(pattern), children(expr)
+            if type(pattern) is not type(expr) or len(below) != len(below_2):
+                return None
             blank = IntConst(0)
-            if len(below) != len(below_2) or isinstance(pattern, Var):
-                return None
-            if not isinstance(pattern, ZeroPad) and map_children(
-                pattern, lambda _: blank
-            ) != map_children(expr, lambda _: blank):
-                return None
-            found = bound
-            for a, c in zip(below, below_2, strict=True):
-                found = None if found is None else _match(a, c, axes, found)
-            return found
+            alike = isinstance(pattern, ZeroPad) or (
+                map_children(pattern, lambda _: blank) == map_children(expr, lambda _: blank)
+            )
+            return _match_all(below, below_2, axes, bound) if alike else None
+
+
+def _match_all(
+    patterns: Sequence[Expr], exprs: Sequence[Expr], axes: frozenset[str], bound: dict[str, str]
+) -> dict[str, str] | None:
+    """:func:`_match` of each pair."""
+    found: dict[str, str] | None = bound
+    for pattern, expr in zip(patterns, exprs, strict=True):
+        found = None if found is None else _match(pattern, expr, axes, found)
+    return found
 
 
 def _whole_uses(body: tuple[Stmt, ...], name: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    INT, Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Reduce,
+    Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Reduce,
     Stmt, Type, Var, While,
 )  # fmt: skip
 from loma.core.names import axis_names
@@ -64,13 +64,10 @@ def _constants(function: Function) -> set[str]:
 
 
 def _simple_extents(stmt: Stmt) -> Stmt:
-    match stmt:
-        case IndexAssign(_, _, _, axes):
-            return replace(stmt, axes=tuple(Axis(axis.name, size(axis.extent)) for axis in axes))
-        case For(_, extent):
-            stmt = replace(stmt, extent=size(extent))
-        case _:
-            pass
+    if isinstance(stmt, IndexAssign):
+        return replace(stmt, axes=tuple(Axis(a.name, size(a.extent)) for a in stmt.axes))
+    if isinstance(stmt, For):
+        stmt = replace(stmt, extent=size(stmt.extent))
     return map_blocks(stmt, lambda block: tuple(map(_simple_extents, block)))
 
 
@@ -149,11 +146,11 @@ class _Propagation:
 
     def _learn(self, stmt: Stmt, known: dict[str, Expr]) -> None:
         match stmt:
-            case Declare(Var(name, type_), None) if type_ == INT:
+            case Declare(Var(name, IntType()), None):
                 value: Expr = IntConst(0)
-            case Declare(Var(name, type_), IntConst() as value) if type_ == INT:
+            case Declare(Var(name, IntType()), IntConst() as value):
                 pass
-            case Assign(Var(name, type_), "=", IntConst() as value) if type_ == INT:
+            case Assign(Var(name, IntType()), "=", IntConst() as value):
                 pass
             case _:
                 return
