@@ -7,7 +7,7 @@ write statements that read back as what they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,9 +16,8 @@ from loma.core.ir import (
     INT, Assign, Axis, Binary, Expr, For, If, Index, IndexAssign, IntConst, Reduce, Select, Stmt,
     TensorType, Var, ZeroPad,
 )  # fmt: skip
+from loma.core.sizes import IsSize
 from loma.core.walk import children, free_variables, map_children, walk
-
-IsSize = Callable[[str], bool]
 
 
 def _in_text_order(expr: Expr) -> Iterator[Expr]:
@@ -54,11 +53,8 @@ def runs_over(subscript: Expr, dim: Expr, axes: Mapping[str, Axis]) -> bool:
 
 def _order(expr: Expr, names: set[str]) -> list[str]:
     """Those of ``names`` that occur in the expression, in order of first appearance."""
-    found: dict[str, None] = {}
-    for node in _in_text_order(expr):
-        if isinstance(node, Var) and node.name in names:
-            found[node.name] = None
-    return list(found)
+    every = (node.name for node in _in_text_order(expr) if isinstance(node, Var))
+    return list(dict.fromkeys(name for name in every if name in names))
 
 
 def ranged(

@@ -7,16 +7,16 @@ ranges, which may depend on each other (``k in range(j)``), and the conditions a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.bounds import facts, is_never_negative
 from loma.core.ir import INT, Axis, Binary, Expr, Index, IntConst, Reduce, Unary, Var, ZeroPad
 from loma.core.names import Names
+from loma.core.sizes import IsSize
 from loma.core.walk import children, map_guarded, substitute, walk
 
-IsSize = Callable[[str], bool]
 ONE = IntConst(1)
 
 
@@ -98,14 +98,10 @@ def apart(
     there, extents = _renamed(read, axes, around)
     return any(
         differ(left, right, extents, is_size, known + there.known)
-        or any(sizes.equal(_minus(left, right), e) or sizes.equal(_minus(right, left), e)
-               for e in there.nonzero)
+        or any(sizes.equal(Binary("-", *pair, INT), e)
+               for e in there.nonzero for pair in ((left, right), (right, left)))
         for left, right in zip(written.subscripts, there.place.subscripts, strict=True)
     )  # fmt: skip
-
-
-def _minus(left: Expr, right: Expr) -> Expr:
-    return Binary("-", left, right, INT)
 
 
 def _renamed(

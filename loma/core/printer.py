@@ -326,19 +326,19 @@ def print_param(param: Param) -> str:
     return f"{param.name} : {param.mode}[{print_type(param.type)}]"
 
 
-def print_head(function: Function) -> list[str]:
-    """The lines of a function's definition before its statements."""
-    lines = print_function(replace(function, body=())).split("\n")
-    while lines and lines[-1].strip() in ("", "pass"):
-        lines.pop()
-    return lines
-
-
 def print_function(function: Function, module: Module | None = None) -> str:
     """The definition of a function, no line end after it. Functions of the ``module`` hide the
     language's own of the same names, which have a prefix then."""
     if module is not None:
         function = _qualified(function, module)
+    lines = print_head(function)
+    if function.body or not function.doc:
+        lines += _block(function.body, "")
+    return "\n".join(lines)
+
+
+def print_head(function: Function) -> list[str]:
+    """The lines of a function's definition before its statements."""
     match function.results:
         case ():
             result = ""
@@ -359,10 +359,7 @@ def print_function(function: Function, module: Module | None = None) -> str:
         head = lines.pop().removesuffix(f"{result}:")
         types = tuple(map(print_type, function.results))
         lines += _wrapped(f"{head} -> tuple[", types, "]:", "")
-    lines += _doc(function.doc)
-    if function.body or not function.doc:
-        lines += _block(function.body, "")
-    return "\n".join(lines)
+    return lines + _doc(function.doc)
 
 
 def _qualified(function: Function, module: Module) -> Function:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from loma.core import sizes
 from loma.core.axes import index_statement
-from loma.core.bounds import IsSize, facts, least, stays_inside
+from loma.core.bounds import facts, least, stays_inside
 from loma.core.distinct import names_once
 from loma.core.effects import assigned
 from loma.core.ir import (
@@ -25,6 +25,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.overlap import Read, apart, reads_of, same_element
+from loma.core.sizes import IsSize
 from loma.core.walk import free_variables, map_blocks, map_children
 
 # Names of copies begin with it, so that whoever prints statements can say what they are.
