@@ -8,7 +8,7 @@ from itertools import chain, count
 from typing import TypeGuard, assert_never
 
 from loma.core.ir import (
-    INT, ArrayType, Assign, AtomicAdd, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
+    INT, ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
     FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member, Module, NoDiff,
     Op, Place, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType, TensorType,
     TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
@@ -62,11 +62,8 @@ def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
         case Builtin(_, args) | Call(_, args) | MakeStruct(args):
             return replace(expr, args=tuple(map(function, args)))
         case Op(_, args, attrs):
-            new = tuple(
-                (k, tuple(map(function, v)) if isinstance(v, tuple) else function(v))
-                for k, v in attrs
-            )
-            return replace(expr, args=tuple(map(function, args)), attrs=new)
+            new = tuple(map(function, args))
+            return replace(expr, args=new, attrs=map_attrs(attrs, function))
         case Reduce(_, body, axes):
             ranges = tuple(Axis(axis.name, function(axis.extent)) for axis in axes)
             return replace(expr, body=function(body), axes=ranges)
@@ -75,6 +72,15 @@ def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
             return replace(expr, read=inner) if isinstance(inner, Index) else inner
         case _:
             assert_never(expr)
+
+
+def map_attrs(
+    attrs: tuple[tuple[str, Attr], ...], function: Callable[[Expr], Expr]
+) -> tuple[tuple[str, Attr], ...]:
+    """An operator's attributes with ``function`` applied to each expression."""
+    return tuple(
+        (k, tuple(map(function, v)) if isinstance(v, tuple) else function(v)) for k, v in attrs
+    )
 
 
 def map_guarded(expr: Expr, function: Callable[[Expr, Expr | None], Expr]) -> Expr:
@@ -166,13 +172,18 @@ def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
             return map_children(expr, lambda child: substitute(child, values))
 
 
+def map_sizes(type_: Type, function: Callable[[Expr], Expr]) -> Type:
+    """A type with ``function`` applied to each of a tensor's dimensions."""
+    if isinstance(type_, TensorType) and type_.dims is not None:
+        return replace(type_, dims=tuple(map(function, type_.dims)))
+    if isinstance(type_, TupleType):
+        return TupleType(tuple(map_sizes(item, function) for item in type_.items))
+    return type_
+
+
 def substitute_type(type_: Type, values: dict[str, Expr]) -> Type:
     """A type with the variables in a tensor's dimensions replaced by name."""
-    if isinstance(type_, TensorType) and type_.dims is not None:
-        return replace(type_, dims=tuple(substitute(d, values) for d in type_.dims))
-    if isinstance(type_, TupleType):
-        return TupleType(tuple(substitute_type(item, values) for item in type_.items))
-    return type_
+    return map_sizes(type_, lambda dim: substitute(dim, values))
 
 
 def substitute_typed(expr: Expr, values: dict[str, Expr]) -> Expr:
@@ -366,12 +377,10 @@ def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:
             return replace(stmt, targets=tuple(map(variable, targets)), call=new)
         case Zero(target):
             return replace(stmt, target=place_of(target))
-        case If(cond, then, other):
-            return replace(stmt, cond=function(cond), then=body_of(then), other=body_of(other))
-        case While(cond, _, body):
-            return replace(stmt, cond=function(cond), body=body_of(body))
-        case For(_, extent, body):
-            return replace(stmt, extent=function(extent), body=body_of(body))
+        case If(cond) | While(cond):
+            return map_blocks(replace(stmt, cond=function(cond)), body_of)
+        case For(_, extent):
+            return map_blocks(replace(stmt, extent=function(extent)), body_of)
         case CallStmt(call):
             new = function(call)
             assert isinstance(new, Call)
