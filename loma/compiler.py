@@ -103,19 +103,20 @@ def compile_many(
     programs: Sequence[str | Path], done: Callable[[str | Path], None] | None = None
 ) -> list[LomaModule]:
     """Compiles several programs, as many at once as there are CPUs; ``done`` hears of each."""
+    read = [_read(program) for program in programs]
 
-    def one(program: str | Path) -> LomaModule:
-        module = load(_read(program))
+    def one(k: int) -> LomaModule:
+        module = load(read[k])
         if done is not None:
-            done(program)
+            done(programs[k])
         return module
 
     # The longest first, so that none runs on alone at the end. One thread more than compilers may
     # run: one that generates code keeps none waiting.
-    order = sorted(range(len(programs)), key=lambda k: -len(_read(programs[k]).source))
+    order = sorted(range(len(read)), key=lambda k: -len(read[k].source))
     with ThreadPoolExecutor(max_workers=config.jobs() + 1) as pool:
-        modules = dict(zip(order, pool.map(lambda k: one(programs[k]), order), strict=True))
-    found = [modules[k] for k in range(len(programs))]
+        modules = dict(zip(order, pool.map(one, order), strict=True))
+    found = [modules[k] for k in range(len(read))]
     for module in found:
         show_warnings(warnings_of(module))
     return found

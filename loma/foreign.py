@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from loma import runtime_errors
+from loma.structs import leaf
 
 Structs = dict[str, type[ctypes.Structure]]
 Check = Callable[[Any, Any, Any], Any]
@@ -215,15 +216,9 @@ def _argument(param: Mapping[str, Any], structs: Structs) -> Any:
     else:
         return ctype(type_, structs)
     # ints have adjoints that nothing reads or writes
-    if param["role"] == "Adjoint" and _leaf(type_) == ["int"]:
+    if param["role"] == "Adjoint" and leaf(type_)[0] == ["int"]:
         return ctypes.POINTER(pointed)
     return _pointer(pointed, param["name"])
-
-
-def _leaf(type_: list[Any]) -> list[Any]:
-    while type_[0] == "array":
-        type_ = type_[1]
-    return type_
 
 
 def _pointer(pointed: Any, name: str) -> Any:

@@ -81,29 +81,22 @@ def _is_balanced(body: tuple[Stmt, ...], name: str) -> bool:
     if not uses:
         return True
     if _filling(uses[0], name):
-        return _clears(uses[-1], name) and not any(_clears_inside(s, name) for s in uses[:-1])
+        return _clears(uses, name)
     return all(blocks(s) for s in uses) and all(
         _is_balanced(block, name) for s in uses for block in blocks(s)
     )
 
 
-def _clears(stmt: Stmt, name: str) -> bool:
-    """Whether the tensor is zero after the statement, on all its paths."""
-    match stmt:
-        case If(_, then, other):
-            for block in (then, other):
-                uses = [s for s in block if name in mentioned_names((s,))]
-                if not uses or not _clears(uses[-1], name):
-                    return False
-                if any(_clears_inside(s, name) for s in uses[:-1]):
-                    return False
-            return True
-        case _:
-            return _is_zero(stmt, name)
-
-
-def _clears_inside(stmt: Stmt, name: str) -> bool:
-    return any(_is_zero(inner, name) for inner in statements((stmt,)))
+def _clears(uses: list[Stmt], name: str) -> bool:
+    """Whether the last of the statements clears the tensor, on all its paths, and none before."""
+    if any(_is_zero(inner, name) for inner in statements(tuple(uses[:-1]))):
+        return False
+    match uses[-1:]:
+        case [If(_, then, other)]:
+            below = ([s for s in block if name in mentioned_names((s,))] for block in (then, other))
+            return all(_clears(part, name) for part in below)
+        case last:
+            return any(_is_zero(stmt, name) for stmt in last)
 
 
 def _rewritten(body: tuple[Stmt, ...], name: str, filled: bool = False) -> tuple[Stmt, ...]:
