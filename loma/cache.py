@@ -333,8 +333,7 @@ def _delete(path: Path) -> None:
 
 
 def info() -> dict[str, object]:
-    """Where the cache is, where new entries go, how many programs and compiled folders there are,
-    and their bytes."""
+    """Where the cache is, where new entries go, and how many programs, folders and bytes it has."""
     roots = cache_roots.roots()
     files = [path for root in roots.read for path in root.rglob("*") if path.is_file()]
     return {

@@ -39,8 +39,8 @@ class Library(ctypes.CDLL):
     """The functions of a program, by their loma names, with argument and result types set.
 
     A call raises what :mod:`loma.runtime_errors` lists: RuntimeError for a loop that passes its
-    ``max_iter``, IndexError, ZeroDivisionError. Several results come as a tuple. A function hides
-    whatever else has its name here.
+    ``max_iter``, IndexError, ZeroDivisionError. Several results are a tuple. A function hides what
+    else has its name here.
     """
 
     def __init__(self, path: Path, functions: list[Mapping[str, Any]], structs: Structs) -> None:

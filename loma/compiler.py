@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Program:
     """What is compiled: a text, and the functions whose derivatives were asked for one after the
-    other, each a function of what the one before gave. ``timed``: it measures its statements;
-    ``save``: what it keeps for its backward parts; ``contract``: a product and a sum may be rounded
-    as one."""
+    other, each a function of what the one before gave. The rest is as :func:`compile` takes it."""
 
     source: str
     path: str
@@ -188,9 +186,8 @@ _FIELDS = ("name", "namespace", "operators", "functions", "structs", "tensor_str
 def _build(program: Program) -> tuple[Path, Record]:
     """Compiles the tensor functions; where there are none, the scalar functions.
 
-    The record is kept in the index: ``functions`` and ``structs`` are what Python sees,
-    ``operators`` leads from operators to tensor functions and is None where the folder has scalar
-    functions.
+    The record is kept in the index: ``functions`` and ``structs`` are what Python sees; the tensor
+    functions of ``operators``, None where the folder has scalar functions.
     """
     from loma import pipeline
     from loma.backends import scalar, toolchain

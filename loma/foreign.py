@@ -134,8 +134,7 @@ class _StructFunction(Function):
 
 
 def _by_reference(type_: Any) -> Any:
-    """What passes the address of a copy where ctypes would pass a struct by value; other types are
-    left alone."""
+    """What passes the address of a copy where ctypes would pass a struct by value."""
     if not (isinstance(type_, type) and issubclass(type_, ctypes.Structure)):
         return type_
 

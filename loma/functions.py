@@ -17,8 +17,7 @@ Functions = Mapping[str, Callable[..., Any]]
 
 
 class LomaModule:
-    """A compiled program. Its functions and the classes of its structs are attributes:
-    ``module.f(x)``.
+    """A compiled program, with its functions and structs' classes as attributes: ``module.f(x)``.
 
     ``__name__`` is the namespace of its operators in ``torch.ops`` (or a name of that kind, where
     there are no tensor functions), ``__source__`` the program's text, ``__folder__`` the folder in
@@ -121,3 +120,12 @@ def documentation(record: Record) -> str:
         result = f"tuple[{', '.join(types)}]"
     first = f"{record['name']}({params})" + (f" -> {result}" if types else "")
     return f"{first}\n\n{record['doc']}".rstrip()
+
+
+def described(call: Callable[..., Any], record: Record, module: str) -> Callable[..., Any]:
+    """With what Python's own functions tell about themselves."""
+    call.__name__ = call.__qualname__ = record["name"]
+    call.__module__ = module
+    call.__doc__ = documentation(record)
+    call.__signature__ = signature(record)  # type: ignore[attr-defined]
+    return call

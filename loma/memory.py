@@ -51,8 +51,7 @@ def stats() -> Stats:
 def release() -> int:
     """Gives all memory that lies unused back to the system; how many bytes those were.
 
-    The peak begins again at what is in use. The next calls take longer, because they fetch memory
-    again.
+    The peak begins again at what is in use. The next calls take longer: they fetch memory again.
     """
     return int(_library().loma_pool_release())
 

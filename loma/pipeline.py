@@ -134,8 +134,7 @@ def program(
 def derived(base: Optimised, function: str) -> Optimised:
     """What a derivative of ``function`` (a derivative itself, or half of a split pair) needs.
 
-    The saved values of a pair are functions of the arguments, so its two halves are differentiated
-    together.
+    Saved values are functions of the arguments, so a pair's halves are differentiated together.
     """
     from loma import ad, passes
 
@@ -345,8 +344,7 @@ def _located_in(module: Module) -> AbstractContextManager[None]:
 
 
 def _reachable(module: Module, names: tuple[str, ...]) -> Module:
-    """The module with those functions, what they call, and the derivatives that the program gives
-    for these; no more."""
+    """The module with no more than those functions, what they call, and their own derivatives."""
     functions = {function.name: function for function in module.functions}
     own = {f.derivative_of: f.name for f in module.functions if f.derivative_of is not None}
     wanted: set[str] = set()

@@ -104,8 +104,7 @@ def struct_classes(
 
 
 def zero(type_: TypeRecord, classes: Mapping[str, StructClass]) -> Any:
-    """The all-zero value of a type; an array of any size has no elements, and a tensor, whose shape
-    nobody knows, is None."""
+    """The all-zero value of a type; an array of any size has no elements, a tensor is None."""
     match type_:
         case ["tensor"]:
             return None
@@ -175,8 +174,7 @@ def _shown(value: Any) -> str:
 
 
 def _register(cls: StructClass, members: Sequence[str]) -> None:
-    """Lets torch see the tensors in an object of a struct: ``torch.func.grad`` and its relatives
-    take it, and give one back."""
+    """Lets torch see the tensors in an object: ``torch.func.grad`` and others take and give it."""
     from torch.utils import _pytree
 
     def unflatten(values: Any, context: Any) -> Any:

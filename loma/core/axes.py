@@ -35,8 +35,7 @@ def _in_text_order(expr: Expr) -> Iterator[Expr]:
 
 
 def standalone(expr: Expr) -> Iterator[tuple[str, Expr, bool]]:
-    """(name, size of the dimension, whether inside ``zero_pad``) for each subscript that is a bare
-    name, in order."""
+    """(name, size of the dimension, whether inside ``zero_pad``) for each bare name, in order."""
     for above, node in pairwise((None, *_in_text_order(expr))):  # a ZeroPad stands before its read
         if isinstance(node, Index) and isinstance(node.base.type, TensorType):
             dims = node.base.type.dims
@@ -71,8 +70,7 @@ def ranged(
     ``axes`` give every index of the statement with its extent; those that stand alone somewhere in
     a dimension of that size need no loop. An axis in ``own`` has a range of its own: it need not
     fill the other dimensions where it stands alone, and is written ``i + 0`` there. Summing over an
-    index that does not occur multiplies by its extent, where ``is_size`` tells what is no size and
-    so may be negative.
+    index that does not occur multiplies by its extent; what is no size may be negative.
     """
     occurring = {name for part in (target, value) for name in _order(part, {a.name for a in axes})}
     unused = tuple(sizes.count(a.extent, is_size) for a in axes if a.name not in occurring)
@@ -137,8 +135,7 @@ def index_statement(
     own: Collection[str] = (),
     is_size: IsSize = lambda name: False,
 ) -> Stmt:
-    """The index statement, inside ``for`` loops over the axes that have no range of their own; see
-    :func:`ranged`."""
+    """The statement in ``for`` loops over axes that have no range of their own: :func:`ranged`."""
     names = {axis.name for axis in axes}
     if op == "+=":  # without the axis there is nothing else that keeps an empty sum from reading
         used = free_variables(target) | free_variables(value)

@@ -64,8 +64,7 @@ def convertible(source: Type, target: Type) -> bool:
 
 
 def same_ints(expr: Expr, type_: Type) -> Expr:
-    """A convertible tensor with the elements of that type: a BoolTensor widened, or an IntTensor
-    made one of what is not 0."""
+    """A tensor with that type's elements: a BoolTensor widened, or of what in ints is not 0."""
     match expr.type, type_:
         case TensorType(_, "bool"), TensorType(_, "int"):
             return operator("add", (expr, IntConst(0)), {}, expr.span)

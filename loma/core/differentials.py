@@ -141,8 +141,7 @@ def _header_names(primal: Function) -> Names:
 def tensor_forward_signature(
     primal: Function, span: Span = NOWHERE
 ) -> tuple[tuple[Param, ...], tuple[Type, ...]]:
-    """Arguments and results of ``fwd_diff`` of a tensor function: each float is followed by its
-    tangent."""
+    """Those of ``fwd_diff`` of a tensor function: each float is followed by its tangent."""
     names = _header_names(primal)
     params: list[Param] = []
     for param in primal.params:

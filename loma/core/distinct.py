@@ -117,8 +117,7 @@ def _with_terms(value: Expr, names: set[str], places: dict[str, Expr]) -> Expr:
 
 
 def _values_of(term: Expr, axes: tuple[Axis, ...]) -> Expr | None:
-    """How many values a remainder may have; None where the divisor may be negative, and for other
-    terms."""
+    """How many values a remainder by a positive number may have; None for other terms."""
     if not (isinstance(term, Binary) and term.op == "%"):
         return None
     size = sizes.constant(term.right)
@@ -221,16 +220,14 @@ def unproved(stmt: IndexAssign) -> tuple[Part, ...]:
 
 
 def checked_elsewhere(stmt: Stmt) -> Stmt:
-    """The statement without checks, its blocks included: its assignments are to the places of
-    others, which check them."""
+    """The statement, with its blocks, without checks: others check the places it assigns to."""
     if isinstance(stmt, IndexAssign):
         return replace(stmt, distinct=True) if unproved(stmt) else stmt
     return map_blocks(stmt, lambda body: tuple(map(checked_elsewhere, body)))
 
 
 def names_once(stmt: IndexAssign) -> bool:
-    """Whether no two points of the target's axes name one element: that is proved, or has been
-    checked when the statement runs."""
+    """Whether no two points of the target's axes name one element: by proof, or by a check."""
     target = stmt.target
     if stmt.distinct or not isinstance(target, Index):
         return True
@@ -240,14 +237,12 @@ def names_once(stmt: IndexAssign) -> bool:
 
 
 def is_constant(value: Expr) -> bool:
-    """Whether a right side is a number: then it does not matter if an element is named twice, also
-    to derivatives."""
+    """Whether a right side is a number: it may be assigned to an element more than once."""
     return not any(isinstance(node, Var) for node in walk(value))
 
 
 def _parts(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> list[Part]:
-    """The dimensions and axes that hang together. Points of all axes differ in their elements if
-    those of each part do."""
+    """Dimensions and axes that hang together: points name other elements if those of parts do."""
     found: list[Part] = []
     for dim, subscript in enumerate(subscripts):
         own = tuple(axis for axis in axes if sizes.mentions(subscript, {axis.name}))

@@ -174,8 +174,7 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A scalar operation. Mixed int and float operands are computed in float; comparisons, ``and``
-    and ``or`` are ints."""
+    """A scalar operation, in float if an operand is; comparisons, ``and`` and ``or`` are ints."""
 
     op: BinaryOp
     left: Expr

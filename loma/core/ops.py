@@ -33,10 +33,9 @@ REQUIRED = None
 class AttrInfo:
     """An attribute: "int" and "ints" take any int expressions; "dim" and "dims" take constants
     that name dimensions of the first argument (negative ones count from the end); "flag" is a
-    constant 0 or 1, "float" any number, "word" a string of ``words``, of which the
-    operator has the position. ``default`` None means that it must be given, a string is the name of
-    the attribute whose value it has. A list without a default of that length has ``count`` ints,
-    any number if that is 0."""
+    constant 0 or 1, "float" any number, "word" a string of ``words``, of which the operator has the
+    position. ``default`` None means that it must be given, a string is the name of the attribute
+    whose value it has. A list without a default has ``count`` ints, any number if that is 0."""
 
     name: str
     kind: AttrKind

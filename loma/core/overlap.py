@@ -131,8 +131,7 @@ def _renamed(
 def differ(
     left: Expr, right: Expr, extents: Mapping[str, Expr], is_size: IsSize, known: tuple[Expr, ...]
 ) -> bool:
-    """Whether two ints are never the same, wherever none of the ranges is empty and the expressions
-    ``known`` are not negative."""
+    """Whether two ints are never the same where no range is empty and no ``known`` is negative."""
     difference = Binary("-", left, right, INT)
     parts = sizes.polynomial(difference)
     rest = parts.pop((), 0)

@@ -231,19 +231,18 @@ def _stmt(stmt: Stmt, pad: str) -> list[str]:
         case Zero(target):
             return [f"{pad}zero({print_expr(target)})"]
         case Push(stack, value):
-            return _wrapped(f"{pad}{stack.name}.push(", (print_expr(value),), ")", pad)
+            return _called(f"{pad}{stack.name}.push", (value,), pad)
         case Pop(stack, target):
             return [f"{pad}{print_expr(target)} = {stack.name}.pop()"]
         case AtomicAdd(target, value):
-            items = print_expr(target), print_expr(value)
-            return _wrapped(f"{pad}atomic_add(", items, ")", pad)
+            return _called(f"{pad}atomic_add", (target, value), pad)
         case CallStmt(call):
-            return _wrapped(f"{pad}{call.function}(", tuple(map(print_expr, call.args)), ")", pad)
+            return _called(f"{pad}{call.function}", call.args, pad)
         case Return(values):
             line = f"{pad}return {', '.join(map(print_expr, values))}".rstrip()
             if len(line) <= WIDTH or len(values) < 2:
                 return [line]
-            return _wrapped(f"{pad}return (", tuple(map(print_expr, values)), ")", pad)
+            return _called(f"{pad}return ", values, pad)
         case For(counter, extent, body, backwards):
             steps = f"range({print_expr(extent)})"
             steps = f"reversed({steps})" if backwards else steps
@@ -279,10 +278,9 @@ def _assignment(head: str, value: Expr, pad: str) -> list[str]:
         return [line]
     match value:
         case Call(name, args):
-            return _wrapped(f"{head} {name}(", tuple(map(print_expr, args)), ")", pad)
+            return _called(f"{head} {name}", args, pad)
         case MakeStruct(args, type_):
-            items = tuple(map(print_expr, args))
-            return _wrapped(f"{head} make_{type_.name}(", items, ")", pad)
+            return _called(f"{head} make_{type_.name}", args, pad)
         case Op(name) if line.endswith(")") and line.startswith(f"{head} {name}("):
             return _wrapped(f"{head} {name}(", tuple(_arguments(value)), ")", pad)
         case _:
@@ -303,6 +301,10 @@ def _terms(value: Expr) -> list[str]:
         parts.append(f"{rest.op} {_expr(rest.right, level + 1)}")
         rest = rest.left
     return [_expr(rest, level), *reversed(parts)]
+
+
+def _called(head: str, args: tuple[Expr, ...], pad: str) -> list[str]:
+    return _wrapped(f"{head}(", tuple(map(print_expr, args)), ")", pad)
 
 
 def _wrapped(head: str, items: tuple[str, ...], tail: str, pad: str) -> list[str]:

@@ -133,8 +133,7 @@ def equal(left: Expr, right: Expr) -> bool | None:
 
 
 def same(left: tuple[Expr, ...] | None, right: tuple[Expr, ...] | None) -> bool:
-    """Whether two lists of sizes are provably equal; those of a tensor of unknown rank (None) are
-    not."""
+    """Whether two lists of sizes are provably equal; of unknown rank (None) they are not."""
     if left is None or right is None:
         return False
     return len(left) == len(right) and all(map(equal, left, right))

@@ -132,8 +132,11 @@ class _Statements(Expressions):
                 self.condition(cond)
                 self.require(max_iter > 0, "a max_iter that is not positive")
                 self.block(body)
-            case For():
-                self.for_loop(stmt)
+            case For(name, extent, body):
+                self.require(self.expr(extent) == INT, "the range of a loop is no int")
+                self.require(name not in self.scope, f"the counter '{name}' hides a variable")
+                with self.inside([name], "counter"):
+                    self.block(body)
             case CallStmt(call):
                 self.called(call)
             case Return(values):
@@ -172,13 +175,6 @@ class _Statements(Expressions):
 
     def condition(self, cond: Expr) -> None:
         self.require(self.expr(cond) in (INT, FLOAT), "a condition that is no int or float")
-
-    def for_loop(self, stmt: For) -> None:
-        self.require(self.expr(stmt.extent) == INT, "the range of a loop is no int")
-        name = stmt.counter
-        self.require(name not in self.scope, f"the counter '{name}' hides a variable")
-        with self.inside([name], "counter"):
-            self.block(stmt.body)
 
     def unpack(self, targets: tuple[Var, ...], call: Call, outermost: bool) -> None:
         type_ = self.called(call)
@@ -223,17 +219,11 @@ class _Statements(Expressions):
     def axes_complete(self, stmt: IndexAssign) -> None:
         """Axes: the target's in order of first appearance, then those only on the right."""
         names = [axis.name for axis in stmt.axes]
-        in_target: list[str] = []
-        if isinstance(stmt.target, Index):
-            for sub in stmt.target.subscripts:
-                new = [n for n in free_variables(sub) if n in names and n not in in_target]
-                in_target += sorted(new, key=names.index)
-        self.require(
-            set(names[: len(in_target)]) == set(in_target),
-            f"the axes {names} do not begin with the target's {in_target}",
-        )
+        own = free_variables(stmt.target)
+        in_target = [name for name in names if name in own]
         rest = names[len(in_target) :]
+        begins = names == in_target + rest
+        self.require(begins, f"the axes {names} do not begin with the target's {in_target}")
         self.require(stmt.op == "+=" or not rest, f"'=' cannot sum over {rest}")
-        if rest:
-            right = free_variables(stmt.value)
-            self.require(all(name in right for name in rest), f"no use of an axis among {rest}")
+        used = free_variables(stmt.value)
+        self.require(used.issuperset(rest), f"no use of an axis among {rest}")

@@ -153,8 +153,7 @@ def used_as_value(expr: Expr) -> set[str]:
 def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
     """The expression with variables replaced by name; a reduction's own axes are left alone.
 
-    What stands for a variable keeps its place in the text, so that messages show what is written
-    there.
+    What stands for a variable keeps its place in the text, for messages.
     """
     if not values:
         return expr

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from loma.core import builder as b, bounds, sizes
-from loma.core.axes import ranged
+from loma.core.axes import ranged, target_axes
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, Function, Index, IndexAssign,
     IntConst, Module, NoDiff, Reduce, Select, Stmt, TensorType, Unary, Var, ZeroPad,
@@ -103,15 +103,13 @@ class _Factor:
     # --------------------------------------------------------------------- what may be rewritten
 
     def _sum(self, stmt: IndexAssign) -> _Sum | None:
-        """What the statement sums, if its parts may as well be computed before it: nothing in it
-        fails, or reads what it writes."""
+        """What the statement sums, if nothing in it fails, or reads what it writes."""
         value: Expr = stmt.value
         inner: tuple[Axis, ...] = ()
         if isinstance(value, Reduce) and value.kind == "sum":
             inner, value = value.axes, value.body
-        own = free_variables(stmt.target)
-        axes = tuple(axis for axis in stmt.axes if axis.name in own)
-        summed = tuple(axis for axis in stmt.axes if axis.name not in own) + inner
+        axes = target_axes(stmt)
+        summed = tuple(axis for axis in stmt.axes if axis not in axes) + inner
         found = {axis.name: axis.extent for axis in (*axes, *summed)}
         parts = _factors(value)
         if len(parts) < 2 or not 0 < len(summed) <= _MOST:

@@ -46,7 +46,7 @@ class _Reuse:
         self._params = {param.name for param in function.params}
         self._names: dict[str, Expr] = {}  # in this block: what stands for tensors that are dropped
         # What each branch of an ``if`` on a variable left behind, for the next ``if`` on it.
-        self._branches: dict[tuple[str, bool], list[_Value]] = {}
+        self._branches: dict[tuple[str | None, bool], list[_Value]] = {}
 
     def run(self) -> Function:
         return replace(self._function, body=self._block(self._function.body, []))
@@ -65,8 +65,8 @@ class _Reuse:
         if self._names:
             stmt = map_expressions(stmt, lambda e: substitute(e, self._names))
         match stmt:
-            case IndexAssign(Index(Var() as target), "=", value):
-                found = self._value(stmt)
+            case IndexAssign(Index(Var() as target, subscripts), "=", value):
+                found = self._value(stmt, target, subscripts)
                 if found is not None and self._drops(found, known, rest):
                     return None
                 new = replace(stmt, value=self._expr(value, known))
@@ -94,55 +94,40 @@ class _Reuse:
                 return stmt
 
     def _branch(self, stmt: If, known: list[_Value]) -> Stmt:
-        cond = stmt.cond
+        name = stmt.cond.name if isinstance(stmt.cond, Var) else None
         blocks: list[tuple[Stmt, ...]] = []
-        left: list[list[_Value]] = []
+        left: dict[tuple[str | None, bool], list[_Value]] = {}
         for taken, block in ((True, stmt.then), (False, stmt.other)):
-            inner = list(known)
-            if isinstance(cond, Var):
-                inner += self._branches.get((cond.name, taken), [])
+            inner = left[name, taken] = [*known, *self._branches.get((name, taken), ())]
             blocks.append(self._block(block, inner))
-            left.append(inner)
-        for name in written((stmt,)):
-            self._forget(known, name)
-        if isinstance(cond, Var):
-            for taken, inner in zip((True, False), left, strict=True):
-                self._branches[cond.name, taken] = inner
+        for changed in written((stmt,)):
+            self._forget(known, changed)
+        if name is not None:
+            self._branches |= left
         return replace(stmt, then=blocks[0], other=blocks[1])
 
     # ------------------------------------------------------------------------------- values
 
-    def _value(self, stmt: IndexAssign) -> _Value | None:
+    def _value(self, stmt: IndexAssign, target: Var, subscripts: tuple[Expr, ...]) -> _Value | None:
         """What a statement that writes a whole tensor makes known."""
-        target = stmt.target
-        assert isinstance(target, Index)
-        assert isinstance(target.base, Var)
-        name = target.base.name
-        if name in self._params or not covers(stmt):
-            return None
-        axes = tuple(s.name for s in target.subscripts if isinstance(s, Var))
+        axes = tuple(s.name for s in subscripts if isinstance(s, Var))
         inputs = free_variables(stmt.value) - set(axes)
-        if name in inputs or len(axes) != len(target.subscripts):
+        others = target.name not in self._params | inputs
+        if not others or len(axes) != len(subscripts) or not covers(stmt):
             return None
-        return _Value(target.base, axes, _plain(stmt.value), frozenset(inputs))
+        return _Value(target, axes, _plain(stmt.value), frozenset(inputs))
 
     def _drops(self, found: _Value, known: list[_Value], rest: tuple[Stmt, ...]) -> bool:
         """Whether a tensor with this value exists, and can stand for the new one from here on."""
-        if not known:
-            return False
-        name, changed = found.tensor.name, written(rest)
+        name, changed = found.tensor.name, written(rest) if known else set[str]()
         if name in changed:
             return False
         for old in known:
+            if old.tensor.type != found.tensor.type or old.tensor.name in changed:
+                continue
             bound = _match(old.value, found.value, frozenset(old.axes), {})
-            wanted = dict(zip(old.axes, found.axes, strict=False))
-            if (
-                bound is not None
-                and len(old.axes) == len(found.axes)
-                and all(bound.get(a, c) == c for a, c in wanted.items())
-                and old.tensor.type == found.tensor.type
-                and old.tensor.name not in changed
-            ):
+            wanted = zip(old.axes, found.axes, strict=True)
+            if bound is not None and all(bound.get(a, c) == c for a, c in wanted):
                 body = self._function.body
                 if _whole_uses(body, name) or not _is_local(body, name):
                     return False
@@ -152,17 +137,14 @@ class _Reuse:
 
     def _expr(self, expr: Expr, known: list[_Value]) -> Expr:
         """With reads of tensors that hold a costly part already."""
-        match expr:
-            case Builtin(name) if BUILTINS[name].costly:
-                for old in known:
-                    if not isinstance(old.value, Builtin) or old.value.name != name:
-                        continue
-                    bound = _match(old.value, _plain(expr), frozenset(old.axes), {})
-                    if bound is not None and set(bound) == set(old.axes):
-                        subscripts = tuple(Var(bound[axis], INT) for axis in old.axes)
-                        return Index(old.tensor, subscripts, expr.type, expr.span)
-            case _:
-                pass
+        if isinstance(expr, Builtin) and BUILTINS[expr.name].costly:
+            for old in known:
+                if not isinstance(old.value, Builtin) or old.value.name != expr.name:
+                    continue
+                bound = _match(old.value, _plain(expr), frozenset(old.axes), {})
+                if bound is not None and set(bound) == set(old.axes):
+                    subscripts = tuple(Var(bound[axis], INT) for axis in old.axes)
+                    return Index(old.tensor, subscripts, expr.type, expr.span)
         return map_children(expr, lambda child: self._expr(child, known))
 
     def _forget(self, known: list[_Value], name: str) -> None:
@@ -226,8 +208,7 @@ def _match_all(
 
 
 def _whole_uses(body: tuple[Stmt, ...], name: str) -> bool:
-    """Whether a tensor is used other than by its elements, so that a result or another function
-    may depend on its storage."""
+    """Whether a tensor is used other than by its elements: its storage may matter."""
 
     def whole(expr: Expr) -> bool:
         match expr:

@@ -47,8 +47,7 @@ def _next_use(body: list[Stmt | None], position: int, name: str) -> int | None:
 
 
 def _filling(stmt: Stmt, name: str) -> IndexAssign | None:
-    """The assignment that a statement may be which adds to every element of a tensor, without
-    looking at it."""
+    """The assignment that may stand for a statement which adds to every element of a tensor."""
     match stmt:
         case IndexAssign(Index(Var(target)), "+=", value) if target == name:
             fills = covers(stmt) and name not in free_variables(value)
