@@ -46,10 +46,8 @@ class Library(ctypes.CDLL):
     def __init__(self, path: Path, functions: list[Mapping[str, Any]], structs: Structs) -> None:
         super().__init__(str(path))
         library = ctypes.CDLL(str(path))
-        makers = {
-            record["name"]: partial(foreign.function, library, record, structs)
-            for record in functions
-        }
+        make = partial(foreign.function, library, structs=structs)
+        makers = {record["name"]: partial(make, record) for record in functions}
         self.__dict__[_STATE] = makers, {name: make() for name, make in makers.items()}
 
     def __getattribute__(self, name: str) -> Any:

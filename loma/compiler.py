@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -168,11 +169,7 @@ def with_imports(text: str, path: str) -> str:
 def _obtain(program: Program, key: str) -> LomaModule:
     folder, kept = cache.recall(key, _FIELDS, lambda: _build(program))
     native = None if kept["operators"] is None else _native(program, kept, folder)
-
-    @public
-    def scalar_functions(module: LomaModule) -> Functions:
-        return _scalar_functions(program, kept, module)
-
+    scalar_functions = public(partial(_scalar_functions, program, kept))
     module = LomaModule(program.source, program.path, kept, native, folder, scalar_functions)
     if native is None:
         module.__dict__.update(scalar_functions(module))
@@ -237,7 +234,7 @@ def _native(program: Program, kept: Record, folder: Path) -> ModuleType:
         # Two texts can give the same operators, which can be registered only once.
         if namespace not in _natives:
             native = toolchain.load(folder, namespace)
-            native.set_derivative_hook(_derivative_hook(program, kept["operators"]))
+            native.set_derivative_hook(public(partial(_derivative, program, kept["operators"])))
             if not program.timed:  # whose statements count all calls
                 specialise.attach(native, program, kept["operators"], folder)
             _natives[namespace] = native
@@ -250,14 +247,7 @@ def natives() -> list[ModuleType]:
         return list(_natives.values())
 
 
-def _derivative_hook(program: Program, functions: Mapping[str, str]) -> Callable[[str], str]:
-    """What the runtime calls when it needs the derivative of a function that has none compiled.
-
-    ``functions``: names by operator. The hook returns the namespace of the operators that have it.
-    """
-
-    @public
-    def hook(operator: str) -> str:
-        return load(replace(program, derived=(*program.derived, functions[operator]))).__name__
-
-    return hook
+def _derivative(program: Program, functions: Mapping[str, str], operator: str) -> str:
+    """What the runtime calls when it needs the derivative of a function that has none compiled: the
+    namespace of the operators that have it. ``functions``: names by operator."""
+    return load(replace(program, derived=(*program.derived, functions[operator]))).__name__

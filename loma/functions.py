@@ -99,11 +99,9 @@ def _reload(source: str, path: str, name: str) -> LomaModule:
 def signature(record: Record) -> inspect.Signature:
     """What Python's tools see of a function's arguments."""
     kind, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    params = record["params"]
     return inspect.Signature(
-        [
-            inspect.Parameter(param["name"], kind, default=param.get("default", none))
-            for param in record["params"]
-        ]
+        [inspect.Parameter(p["name"], kind, default=p.get("default", none)) for p in params]
     )
 
 

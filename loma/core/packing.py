@@ -97,10 +97,9 @@ def shown_names(function: Function, packings: Packings) -> Function:
     """The head of a function with the program's own names of members: ``l.w``."""
     shown = packings.shown
     values: dict[str, Expr] = {name: Var(own, INT) for name, own in shown.items()}
-    params = tuple(
-        replace(
-            param, name=shown.get(param.name, param.name), type=substitute_type(param.type, values)
-        )
-        for param in function.params
-    )
-    return replace(function, params=params)
+
+    def named(param: Param) -> Param:
+        name, type_ = shown.get(param.name, param.name), substitute_type(param.type, values)
+        return replace(param, name=name, type=type_)
+
+    return replace(function, params=tuple(map(named, function.params)))

@@ -69,10 +69,8 @@ class _Statements(Expressions):
             self.check_type(type_)
             self.require(not isinstance(type_, ArrayType), "an array among the results")
         last = function.body[-1] if function.body else None
-        self.require(
-            isinstance(last, Return) == bool(function.results),
-            "a function ends in a return exactly when it has results",
-        )
+        ends = isinstance(last, Return) == bool(function.results)
+        self.require(ends, "a function ends in a return exactly when it has results")
         self.block(function.body, outermost=True)
 
     # ------------------------------------------------------------------------------ statements

@@ -270,11 +270,16 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield from statements(block)
 
 
-def calls(body: tuple[Stmt, ...]) -> Iterator[Call]:
-    """Every call of a function of the program, nested ones included."""
+def nodes(body: tuple[Stmt, ...]) -> Iterator[Expr]:
+    """Every expression and all parts of it, of nested statements, too."""
     for stmt in statements(body):
         for expr in expressions(stmt):
-            yield from (node for node in walk(expr) if isinstance(node, Call))
+            yield from walk(expr)
+
+
+def calls(body: tuple[Stmt, ...]) -> Iterator[Call]:
+    """Every call of a function of the program, nested ones included."""
+    return (node for node in nodes(body) if isinstance(node, Call))
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:
@@ -321,11 +326,9 @@ def aggregates(function: Function) -> Iterator[tuple[Type, Span]]:
     for param in function.params:
         if isinstance(param.type, ArrayType | StructType | StackType):
             yield param.type, param.span
-    for stmt in statements(function.body):
-        for expr in expressions(stmt):
-            for node in walk(expr):
-                if isinstance(node.type, ArrayType | StructType | StackType):
-                    yield node.type, node.span
+    for node in nodes(function.body):
+        if isinstance(node.type, ArrayType | StructType | StackType):
+            yield node.type, node.span
 
 
 def map_tensor_functions(module: Module, change: Callable[[Function], Function]) -> Module:

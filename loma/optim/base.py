@@ -33,7 +33,7 @@ class Optimizer(torch.optim.Optimizer):
     with TypeError or ValueError.
     """
 
-    # _update, into which torch.compile does not trace: of calls of compiled kernels there is
+    # Calls update, into which torch.compile does not trace: of calls of compiled kernels there is
     # nothing to compile. Made with the first optimiser: it imports torch.compile, as torch.optim
     # does then, too.
     _untraced: ClassVar[Callable[[Optimizer, dict[str, Any]], None]]
@@ -98,13 +98,10 @@ class Optimizer(torch.optim.Optimizer):
         return params
 
 
-def _update(optimizer: Optimizer, group: dict[str, Any]) -> None:
-    optimizer.update(group)
-
-
 def _make_untraced() -> None:
     if not hasattr(Optimizer, "_untraced"):
-        Optimizer._untraced = staticmethod(torch.compiler.disable(_update))
+        update = torch.compiler.disable(lambda optimizer, group: optimizer.update(group))
+        Optimizer._untraced = staticmethod(update)
 
 
 def zeros_like(param: Tensor, program: LomaModule) -> Tensor:

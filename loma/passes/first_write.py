@@ -22,10 +22,8 @@ from loma.passes.liveness import covers
 
 def first_write(module: Module) -> Module:
     """The pass on every function of a module."""
-    return replace(
-        module,
-        functions=tuple(replace(f, body=first_writes(f.body)) for f in module.functions),
-    )
+    functions = (replace(f, body=first_writes(f.body)) for f in module.functions)
+    return replace(module, functions=tuple(functions))
 
 
 def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

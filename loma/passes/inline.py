@@ -91,9 +91,8 @@ class _Inlining:
 
     def _result_name(self, call: Call) -> str:
         callee = self._functions.get(call.function)
-        last = callee.body[-1] if callee is not None and callee.body else None
-        match last:
-            case Return((Var(name),)):
+        match callee.body[-1:] if callee is not None else ():
+            case (Return((Var(name),)),):
                 return name
             case _:
                 return "_result"

@@ -17,8 +17,8 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import axis_names
 from loma.core.walk import (
-    expressions, free_variables, map_blocks, map_expressions, reads_of_type, statements,
-    substitute_type, substitute_typed, walk,
+    free_variables, map_blocks, map_expressions, nodes, reads_of_type, substitute_type,
+    substitute_typed,
 )  # fmt: skip
 from loma.passes.fold import folded, folded_type, size
 
@@ -87,8 +87,7 @@ def _without_idle_axes(stmt: Stmt) -> Stmt:
 
 def _sizes_of_variables(body: tuple[Stmt, ...]) -> set[str]:
     """Variables in the types of others: those keep the size that they were declared with."""
-    nodes = (node for stmt in statements(body) for e in expressions(stmt) for node in walk(e))
-    return set().union(*(reads_of_type(node.type) for node in nodes))
+    return set().union(*(reads_of_type(node.type) for node in nodes(body)))
 
 
 class _Propagation:
