@@ -128,9 +128,8 @@ def attach(
         round(THRESHOLDS.call_ms * 1e6),
         round(THRESHOLDS.total_ms * 1e6),
         [
-            (f"{native.namespace}::{note['operator']}", list(note["sizes"].values()), is_double)
-            for note, _ in _known(module.folder)
-            for is_double in [note["dtype"] == "double"]
+            (f"{native.namespace}::{n['operator']}", [*n["sizes"].values()], n["dtype"] == "double")
+            for n, _ in _known(module.folder)
         ],
     )
 

@@ -88,9 +88,8 @@ def slice_into(call: OpCall) -> TensorType:
 
 
 def scan(call: OpCall) -> TensorType:
-    a, b = call.tensor(0), call.tensor(1)
-    _check_same(call, a.dims, b.dims, "the factors")
-    return TensorType(b.dims, b.element)
+    _check_same(call, call.tensor(0).dims, call.tensor(1).dims, "the factors")
+    return call.tensor(1)
 
 
 def sum_to(call: OpCall) -> TensorType:

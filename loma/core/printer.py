@@ -50,24 +50,23 @@ def print_type(type_: Type) -> str:
             return "int"
         case FloatType():
             return "float"
-        case ArrayType(element, None):
-            return f"Array[{print_type(element)}]"
-        case ArrayType(element, size):
-            return f"Array[{print_type(element)}, {size}]"
+        case ArrayType(element, count):
+            return f"Array[{_counted(element, count)}]"
         case StructType(name):
             return name
-        case StackType(element, None):
-            return f"Stack[{print_type(element)}]"
-        case StackType(element, capacity):
-            return f"Stack[{print_type(element)}, {capacity}]"
-        case TensorType(None, element_name):
-            return _TENSOR_NAMES[element_name]
-        case TensorType(dims, element_name):
-            return f"{_TENSOR_NAMES[element_name]}[{_subscripts(dims or ())}]"
+        case StackType(element, count):
+            return f"Stack[{_counted(element, count)}]"
+        case TensorType(dims, name):
+            sizes = "" if dims is None else f"[{_subscripts(dims)}]"
+            return f"{_TENSOR_NAMES[name]}{sizes}"
         case TupleType(items):
             return f"tuple[{', '.join(map(print_type, items)) or '()'}]"
         case _:
             assert_never(type_)
+
+
+def _counted(element: Type, count: int | None) -> str:
+    return print_type(element) + ("" if count is None else f", {count}")
 
 
 # ----------------------------------------------------------------------------------- expressions

@@ -213,11 +213,8 @@ def reduced(call: OpCall, of: Dims | None) -> Dims | None:
 
 
 def argmax(call: OpCall) -> TensorType:
-    dims = call.tensor(0).dims
-    if dims is None:
-        return TensorType(None, "int")
-    dim = call.const("dim")
-    return TensorType(dims[:dim] + dims[dim + 1 :], "int")
+    dims, dim = call.tensor(0).dims, call.const("dim")
+    return TensorType(None if dims is None else dims[:dim] + dims[dim + 1 :], "int")
 
 
 def positions(call: OpCall) -> TensorType:
@@ -335,12 +332,12 @@ def reshape(call: OpCall) -> TensorType:
     if len(unknown) > 1:
         raise errors.OperatorArguments("'reshape' takes at most one size of -1", call.span)
     known = sizes.product(tuple(s for s in shape if s != IntConst(-1)))
-    if unknown and x.dims is None:
-        raise errors.OperatorArguments(
-            "'reshape' cannot work out the size -1 of a tensor of unknown rank", call.span,
-            hint="give the argument its sizes: Tensor[N, ...]",
-        )  # fmt: skip
-    if unknown and x.dims is not None:
+    if unknown:
+        if x.dims is None:
+            raise errors.OperatorArguments(
+                "'reshape' cannot work out the size -1 of a tensor of unknown rank", call.span,
+                hint="give the argument its sizes: Tensor[N, ...]",
+            )  # fmt: skip
         rest = sizes.quotient(sizes.product(x.dims), known)
         shape = (*shape[: unknown[0]], rest, *shape[unknown[0] + 1 :])
     elif x.dims is not None and sizes.equal(sizes.product(x.dims), known) is False:
@@ -369,8 +366,8 @@ def transpose(call: OpCall) -> TensorType:
     x = call.tensor(0)
     if x.dims is None:
         return x
-    dims = list(x.dims)
     i, j = call.const("dim0"), call.const("dim1")
+    dims = list(x.dims)
     dims[i], dims[j] = dims[j], dims[i]
     return TensorType(tuple(dims), x.element)
 
@@ -398,14 +395,14 @@ def cat(call: OpCall) -> TensorType:
     dim = call.const("dim")
     first = call.tensor(0).dims
     total: Expr = IntConst(0)
-    for position in range(len(call.args)):
+    for position, arg in enumerate(call.args):
         dims = call.tensor(position).dims
         if dims is None or first is None:
             return TensorType(None, _element(call))
         if len(dims) != len(first):
             raise errors.RankMismatch(
                 f"'cat' joins tensors of one rank, found {show(first)} and {show(dims)}",
-                call.args[position].span,
+                arg.span,
             )
         for k, (a, b) in enumerate(zip(first, dims, strict=True)):
             if k != dim:
@@ -416,8 +413,7 @@ def cat(call: OpCall) -> TensorType:
 
 
 def slice_(call: OpCall) -> TensorType:
-    x = call.tensor(0)
-    return TensorType(sliced(call, x.dims), x.element)
+    return replace(call.tensor(0), dims=sliced(call, call.tensor(0).dims))
 
 
 def sliced(call: OpCall, x: Dims | None) -> Dims | None:

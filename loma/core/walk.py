@@ -199,13 +199,10 @@ def substitute_typed(expr: Expr, values: dict[str, Expr]) -> Expr:
 
 def root(place: Expr) -> str:
     """The variable that a place is a part of."""
-    match place:
-        case Var(name):
-            return name
-        case Index(base) | Member(base):
-            return root(base)
-        case _:
-            raise AssertionError(place)
+    while isinstance(place, Index | Member):
+        place = place.base
+    assert isinstance(place, Var), place
+    return place.name
 
 
 def is_place(expr: Expr) -> TypeGuard[Place]:
@@ -343,9 +340,6 @@ def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:
     A target must stay a place: ``function`` may only rename what it stands on.
     """
 
-    def axes_of(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        return tuple(Axis(axis.name, function(axis.extent)) for axis in axes)
-
     def body_of(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         return tuple(map_expressions(inner, function) for inner in body)
 
@@ -372,7 +366,8 @@ def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:
         case IndexAssign(target, _, value, axes):
             place = function(target)
             assert isinstance(place, Var | Index)
-            return replace(stmt, target=place, value=function(value), axes=axes_of(axes))
+            stmt = replace(stmt, target=place, value=function(value))
+            return replace(stmt, axes=tuple(Axis(a.name, function(a.extent)) for a in axes))
         case Unpack(targets, call):
             new = function(call)
             assert isinstance(new, Call)
