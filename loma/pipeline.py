@@ -246,11 +246,7 @@ def tensor_struct_records(module: Module) -> list[Any]:
 
 
 def stage_text(
-    source: str,
-    stage: str,
-    function: str | None = None,
-    path: str = "<text>",
-    save: Save = "auto",
+    source: str, stage: str, function: str | None = None, path: str = "<text>", save: Save = "auto"
 ) -> str:
     """The program after a stage as text: loma, C++ for ``cpp``, C for ``c``; or one function of it.
 

@@ -93,8 +93,7 @@ def ranged(
     for name in padded.keys() - natural.keys():
         if sizes.equal(padded[name], extents[name]):
             natural[name] = padded[name]
-    names = _order(target, set(extents))
-    names += [name for name in _order(value, set(extents)) if name not in names]
+    names = list(dict.fromkeys(n for part in (target, value) for n in _order(part, set(extents))))
     inner = {a.name for node in walk(value) if isinstance(node, Reduce) for a in node.axes}
     whole = set(natural)
     # what a range depends on must be a counter around it

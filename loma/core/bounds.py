@@ -52,7 +52,7 @@ def interval(expr: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Interv
         used |= own
         sign = 1 if coefficient > 0 else -1
         ends = [(found.low, found.low_attained), (found.high, found.high_attained)]
-        least, most = ends if coefficient > 0 else reversed(ends)
+        least, most = ends[::sign]
         low = sizes.added(low, sizes.polynomial(Binary("*", factor, least[0], INT)), sign)
         high = sizes.added(high, sizes.polynomial(Binary("*", factor, most[0], INT)), sign)
         low_attained = low_attained and alone and least[1]

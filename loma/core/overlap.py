@@ -15,7 +15,7 @@ from loma.core.bounds import facts, is_never_negative
 from loma.core.ir import INT, Axis, Binary, Expr, Index, IntConst, Reduce, Unary, Var, ZeroPad
 from loma.core.names import Names
 from loma.core.sizes import IsSize
-from loma.core.walk import children, map_guarded, substitute, walk
+from loma.core.walk import children, map_guarded, substitute, variables
 
 ONE = IntConst(1)
 
@@ -109,17 +109,12 @@ def _renamed(
 ) -> tuple[Read, dict[str, Expr]]:
     """The read at another point of the axes, and the ranges at both."""
     taken = {axis.name for axis in axes} | set(around) | set(read.extents)
-    names = Names(taken | {n.name for n in walk(read.place) if isinstance(n, Var)})
-    inner = [axis for axis in axes if axis.name not in read.extents]
-    new: dict[str, Expr] = {
-        name: Var(names.fresh(f"{name}_read"), INT)
-        for name in [*(axis.name for axis in inner), *read.extents]
-    }
+    names = Names({*taken, *variables(read.place)})
+    there = {a.name: a.extent for a in axes if a.name not in read.extents} | dict(read.extents)
+    other = {name: names.fresh(f"{name}_read") for name in there}
+    new: dict[str, Expr] = {name: Var(own, INT) for name, own in other.items()}
     extents = {**around, **{axis.name: axis.extent for axis in axes}}
-    for name, extent in [*((a.name, a.extent) for a in inner), *read.extents.items()]:
-        var = new[name]
-        assert isinstance(var, Var)
-        extents[var.name] = substitute(extent, new)
+    extents |= {other[name]: substitute(extent, new) for name, extent in there.items()}
     place = substitute(read.place, new)
     assert isinstance(place, Index)
     known, nonzero = (

@@ -57,12 +57,12 @@ def _value(expr: Expr) -> int | None:
             return _fitting(-value)
         case Unary("not", IntConst(value)):
             return int(not value)
-        case Binary("and", IntConst(0), _) | Binary("or", IntConst(0), IntConst(0)):
+        case Binary("and", IntConst(0), _):
             return 0
-        case Binary("and", IntConst(), IntConst(right)):
-            return int(right != 0)
-        case Binary("or", IntConst(left), other) if left or isinstance(other, IntConst):
+        case Binary("or", IntConst(left), _) if left:
             return 1
+        case Binary("and" | "or", IntConst(), IntConst(right)):
+            return int(right != 0)
         case Binary("**"):
             return None
         case Binary(op, IntConst(left), IntConst(right)):

@@ -165,11 +165,7 @@ class _Inlining:
         return None if captured & axis_names(callee) else values
 
     def _locals(
-        self,
-        callee: Function,
-        returned: Return,
-        targets: tuple[Var, ...],
-        values: dict[str, Expr],
+        self, callee: Function, returned: Return, targets: tuple[Var, ...], values: dict[str, Expr]
     ) -> dict[str, Expr]:
         """The values, and names of the caller's own for the callee's variables: a variable that is
         returned gets the name of what the caller makes of it."""

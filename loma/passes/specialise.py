@@ -110,14 +110,10 @@ class _Propagation:
                 if isinstance(cond, IntConst):
                     return self.block(then if cond.value else other, known)
                 left, right = dict(known), dict(known)
-                new = replace(
-                    stmt, cond=cond, then=self.block(then, left), other=self.block(other, right)
-                )
+                then, other = self.block(then, left), self.block(other, right)
                 known.clear()
-                known.update(
-                    (name, value) for name, value in left.items() if right.get(name) == value
-                )
-                return (new,)
+                known.update((name, v) for name, v in left.items() if right.get(name) == v)
+                return (replace(stmt, cond=cond, then=then, other=other),)
             case For(_, IntConst(count)) if count <= 0:
                 return ()
             case For() | While():
