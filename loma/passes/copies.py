@@ -26,8 +26,7 @@ def _without_copies(function: Function) -> Function:
     body = _without_constant_conditions(function.body)
     position = 0
     while position < len(body):
-        new = _without_copy(body, position)
-        if new is None:
+        if (new := _without_copy(body, position)) is None:
             position += 1
         else:
             body = new

@@ -29,21 +29,14 @@ def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     for position, stmt in enumerate(out):
         match stmt:
             case Zero(Var(name)):
-                later = _next_use(out, position, name)
-                use = None if later is None else out[later]
-                if later is not None and use is not None and (new := _filling(use, name)):
-                    out[position], out[later] = None, new
+                later = ((k, s) for k, s in enumerate(out) if k > position and s is not None)
+                uses = ((k, s) for k, s in later if name in mentioned_names((s,)))
+                at, use = next(uses, (position, stmt))
+                if (new := _filling(use, name)) is not None:
+                    out[position], out[at] = None, new
             case _:
                 continue
     return tuple(stmt for stmt in out if stmt is not None)
-
-
-def _next_use(body: list[Stmt | None], position: int, name: str) -> int | None:
-    for k in range(position + 1, len(body)):
-        stmt = body[k]
-        if stmt is not None and name in mentioned_names((stmt,)):
-            return k
-    return None
 
 
 def _filling(stmt: Stmt, name: str) -> IndexAssign | None:
