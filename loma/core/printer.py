@@ -97,7 +97,7 @@ def _render(expr: Expr) -> tuple[str, int]:
         case Member(base, name):
             return f"{_expr(base, _ATOM)}.{name}", _ATOM
         case Unary("-", operand):
-            return f"-{_negated(operand)}", _NEGATION
+            return f"-{_expr(operand, _POWER)}", _NEGATION  # -(-x) reads better than --x
         case Unary(_, operand):
             return f"not {_expr(operand, _NOT)}", _NOT
         case Binary(op, left, right):
@@ -128,12 +128,6 @@ def _float(value: float) -> tuple[str, int]:
         return "1e999 - 1e999", _SUM
     text = "1e999" if math.isinf(value) else repr(abs(value))
     return (f"-{text}", _NEGATION) if math.copysign(1.0, value) < 0 else (text, _ATOM)
-
-
-def _negated(operand: Expr) -> str:
-    # -(-x) reads better than --x
-    text, level = _render(operand)
-    return text if level > _NEGATION else f"({text})"
 
 
 def _infix(op: str, left: Expr, right: Expr) -> tuple[str, int]:
@@ -168,7 +162,7 @@ def _operator(op: Op) -> tuple[str, int]:
         if info.infix == "not":
             return f"not {_expr(op.args[0], _NOT)}", _NOT
         if len(op.args) == 1:
-            return f"-{_negated(op.args[0])}", _NEGATION
+            return f"-{_expr(op.args[0], _POWER)}", _NEGATION
         return _infix(info.infix, *op.args)
     return f"{op.name}({', '.join(_arguments(op))})", _ATOM
 

@@ -149,8 +149,7 @@ class _Reuse:
 
     def _forget(self, known: list[_Value], name: str) -> None:
         """What depended on a variable that changes is no longer known."""
-        lists = [known, *self._branches.values()]
-        for values in lists:
+        for values in (known, *self._branches.values()):
             values[:] = [v for v in values if name not in v.inputs and name != v.tensor.name]
         for key in [key for key in self._branches if key[0] == name]:
             del self._branches[key]
