@@ -130,8 +130,8 @@ def std(c: Definition) -> Expr:
 
 def norm(c: Definition) -> Expr:
     """the root of the sum of squares"""
-    x = c.once(c.args[0])
-    total = _op(c, "sum", _op(c, "mul", x, x), dims=c.attrs["dims"], keepdim=c.attrs["keepdim"])
+    squares = _square(c, c.args[0])
+    total = _op(c, "sum", squares, dims=c.attrs["dims"], keepdim=c.attrs["keepdim"])
     return _op(c, "sqrt", total)
 
 
@@ -223,12 +223,8 @@ def stack(c: Definition) -> Expr:
 
 def conv1d(c: Definition) -> Expr:
     """conv2d along the last dimension of tensors with another one, of size 1, before it"""
-    for position in range(2):
-        _known(c, position)
-    x, w = shapes.rank_of(c, 0, 3), shapes.rank_of(c, 1, 3)
+    x, w = _known(c, 0), _known(c, 1)
     out = shapes.convolution(c).dims
-    assert x is not None
-    assert w is not None
     assert out is not None
     one = IntConst(1)
     wide = [_op(c, "reshape", arg, shape=(*dims[:2], one, dims[2]))
