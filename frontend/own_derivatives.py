@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from loma import errors
-from loma.core.differentials import reverse_signature, tensor_reverse_signature
+from loma.core.differentials import reverse_signature
 from loma.core.ir import Derivative, Function, is_tensor_function
 from loma.core.printer import print_param
 from loma.errors.spans import Span
@@ -107,8 +107,7 @@ def _check_primal(
 
 
 def _check_signature(own: Function, primal: Function) -> None:
-    tensors = is_tensor_function(primal)
-    expected = (tensor_reverse_signature if tensors else reverse_signature)(primal)
+    expected = reverse_signature(primal)
     hint = f"def {own.name}({', '.join(map(print_param, expected))}):"
     related = ((primal.span, f"'{primal.name}' is defined here"),)
     what = f"'{own.name}' must take what rev_diff({primal.name}) takes"

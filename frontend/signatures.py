@@ -9,8 +9,10 @@ from typing import Literal
 from loma import errors
 from loma.core import sizes
 from loma.core.differentials import (
-    forward_signature, reverse_signature, tensor_forward_signature, tensor_reverse_signature,
-)  # fmt: skip
+    forward_signature,
+    reverse_signature,
+    tensor_forward_signature,
+)
 from loma.core.ir import (
     FLOAT, INT, ArrayType, Derivative, Expr, FloatConst, Function, IntConst, Param, TensorType,
     Type, Var, is_tensor_function,
@@ -257,7 +259,7 @@ def derivative_header(derivative: Derivative, program: Program) -> Function:
     span, tensors = derivative.span, is_tensor_function(primal)
     results: tuple[Type, ...] = ()
     if derivative.mode == "rev_diff":
-        params = (tensor_reverse_signature if tensors else reverse_signature)(primal, span)
+        params = reverse_signature(primal, span)
     elif tensors:
         params, results = tensor_forward_signature(primal, span)
     else:

@@ -33,18 +33,7 @@ _PUBLIC = {  # name: the module that has it, or that it is
     "specialise": "loma.specialise",
 }
 
-__all__ = [
-    "LomaModule",
-    "UserError",
-    "UserWarning",
-    "check_gradients",
-    "compile",
-    "compile_many",
-    "memory",
-    "module",
-    "optim",
-    "specialise",
-]
+__all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:

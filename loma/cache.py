@@ -64,10 +64,10 @@ def package_fingerprint() -> str:
 
 def find(key: object) -> Path | None:
     """The object of that key, if there is one and it is what was put there."""
-    if not _is_key(key):
-        return None
+    if not isinstance(key, str) or not re.fullmatch(r"\w+", key, re.ASCII):
+        return None  # what may name something elsewhere
     for root in cache_roots.roots().read:
-        if _is_whole(folder := root / "objects" / str(key)):
+        if _is_whole(folder := root / "objects" / key):
             return folder
     return None
 
@@ -303,11 +303,6 @@ def _storing() -> Iterator[Path]:
         raise cache_roots.failure(root, error) from error
 
 
-def _is_key(key: object) -> bool:
-    """Whether it names an entry, and nothing elsewhere."""
-    return isinstance(key, str) and re.fullmatch(r"\w+", key, re.ASCII) is not None
-
-
 def _fresh(name: str) -> str:
     return f"{name}.{os.urandom(8).hex()}"
 
@@ -333,8 +328,7 @@ def _delete(path: Path) -> None:
 
 
 def info() -> dict[str, object]:
-    """Where the cache is, where new entries go, how many programs and compiled folders there are,
-    and their bytes."""
+    """Where the cache is, where new entries go, and how many programs, folders and bytes it has."""
     roots = cache_roots.roots()
     files = [path for root in roots.read for path in root.rglob("*") if path.is_file()]
     return {

@@ -16,8 +16,9 @@ import ctypes
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,62 +39,44 @@ class Library(ctypes.CDLL):
     """The functions of a program, by their loma names, with argument and result types set.
 
     A call raises what :mod:`loma.runtime_errors` lists: RuntimeError for a loop that passes its
-    ``max_iter``, IndexError, ZeroDivisionError. Several results come as a tuple. A function hides
-    whatever else has its name here.
+    ``max_iter``, IndexError, ZeroDivisionError. Several results are a tuple. A function hides what
+    else has its name here.
     """
 
     def __init__(self, path: Path, functions: list[Mapping[str, Any]], structs: Structs) -> None:
         super().__init__(str(path))
-        self.__dict__[_STATE] = _Functions(ctypes.CDLL(str(path)), functions, structs)
+        library = ctypes.CDLL(str(path))
+        make = partial(foreign.function, library, structs=structs)
+        makers = {record["name"]: partial(make, record) for record in functions}
+        self.__dict__[_STATE] = makers, {name: make() for name, make in makers.items()}
 
     def __getattribute__(self, name: str) -> Any:
-        state: _Functions | None = object.__getattribute__(self, "__dict__").get(_STATE)
-        if state is not None and name in state.records:
-            return state.function(name)
-        return super().__getattribute__(name)
+        _, made = _functions(self)
+        return made[name] if name in made else super().__getattribute__(name)
 
     def __getattr__(self, name: str) -> Any:
-        state: _Functions | None = object.__getattribute__(self, "__dict__").get(_STATE)
-        records = state.records if state is not None else {}
-        hint = suggest(name, records) or f"it has {', '.join(records) or 'none'}"
+        makers, _ = _functions(self)
+        hint = suggest(name, makers) or f"it has {', '.join(makers) or 'none'}"
         raise AttributeError(f"the program has no function '{name}': {hint}")
 
     def __getitem__(self, name: Any) -> Any:
-        return _state(self).make(name)
+        makers, _ = _functions(self)
+        return makers[name]()
 
     def __repr__(self) -> str:
-        return f"<compiled program: {', '.join(_state(self).records) or 'no functions'}>"
+        makers, _ = _functions(self)
+        return f"<compiled program: {', '.join(makers) or 'no functions'}>"
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *_state(self).records} - {_STATE})
+        return sorted({*super().__dir__(), *_functions(self)[0]} - {_STATE})
 
 
-def _state(library: Library) -> _Functions:
-    state: _Functions = object.__getattribute__(library, "__dict__")[_STATE]
-    return state
-
-
-class _Functions:
-    """The functions of a library that is loaded already. It is none of the library's attributes,
-    for these may be functions of the program."""
-
-    def __init__(
-        self, library: ctypes.CDLL, functions: list[Mapping[str, Any]], structs: Structs
-    ) -> None:
-        self.library = library
-        self.structs = structs
-        self.records = {record["name"]: record for record in functions}
-        self.made: dict[str, Any] = {}
-
-    def function(self, name: str) -> Any:
-        """The same object each time."""
-        if name not in self.made:
-            self.made.setdefault(name, self.make(name))
-        return self.made[name]
-
-    def make(self, name: str) -> Any:
-        """A new object for the function."""
-        return foreign.function(self.library, self.records[name], self.structs)
+def _functions(library: Library) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
+    """What makes each function, and the functions that attributes give: the same objects each time.
+    They are none of the library's attributes, for these may be functions of the program."""
+    state: dict[str, Any] = object.__getattribute__(library, "__dict__")
+    found: tuple[dict[str, Callable[[], Any]], dict[str, Any]] = state.get(_STATE, ({}, {}))
+    return found
 
 
 @public
@@ -167,10 +150,7 @@ def _keep(folder: Path, record: Mapping[str, Any], output: Path) -> None:
     if output.suffix != ".so":
         output = output.with_name(f"{output.name}.so")
     output.parent.mkdir(parents=True, exist_ok=True)
-    for name, target in (
-        (LIBRARY_FILE, output),
-        (record["source"], output.with_suffix(".c")),
-    ):
+    for name, target in (LIBRARY_FILE, output), (record["source"], output.with_suffix(".c")):
         handle, draft = tempfile.mkstemp(prefix=".loma-", dir=output.parent)
         os.close(handle)
         try:

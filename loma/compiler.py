@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Program:
     """What is compiled: a text, and the functions whose derivatives were asked for one after the
-    other, each a function of what the one before gave. ``timed``: it measures its statements;
-    ``save``: what it keeps for its backward parts; ``contract``: a product and a sum may be rounded
-    as one."""
+    other, each a function of what the one before gave. The rest is as :func:`compile` takes it."""
 
     source: str
     path: str
@@ -103,19 +102,20 @@ def compile_many(
     programs: Sequence[str | Path], done: Callable[[str | Path], None] | None = None
 ) -> list[LomaModule]:
     """Compiles several programs, as many at once as there are CPUs; ``done`` hears of each."""
+    read = [_read(program) for program in programs]
 
-    def one(program: str | Path) -> LomaModule:
-        module = load(_read(program))
+    def one(k: int) -> LomaModule:
+        module = load(read[k])
         if done is not None:
-            done(program)
+            done(programs[k])
         return module
 
     # The longest first, so that none runs on alone at the end. One thread more than compilers may
     # run: one that generates code keeps none waiting.
-    order = sorted(range(len(programs)), key=lambda k: -len(_read(programs[k]).source))
+    order = sorted(range(len(read)), key=lambda k: -len(read[k].source))
     with ThreadPoolExecutor(max_workers=config.jobs() + 1) as pool:
-        modules = dict(zip(order, pool.map(lambda k: one(programs[k]), order), strict=True))
-    found = [modules[k] for k in range(len(programs))]
+        modules = dict(zip(order, pool.map(one, order), strict=True))
+    found = [modules[k] for k in range(len(read))]
     for module in found:
         show_warnings(warnings_of(module))
     return found
@@ -169,11 +169,7 @@ def with_imports(text: str, path: str) -> str:
 def _obtain(program: Program, key: str) -> LomaModule:
     folder, kept = cache.recall(key, _FIELDS, lambda: _build(program))
     native = None if kept["operators"] is None else _native(program, kept, folder)
-
-    @public
-    def scalar_functions(module: LomaModule) -> Functions:
-        return _scalar_functions(program, kept, module)
-
+    scalar_functions = public(partial(_scalar_functions, program, kept))
     module = LomaModule(program.source, program.path, kept, native, folder, scalar_functions)
     if native is None:
         module.__dict__.update(scalar_functions(module))
@@ -187,9 +183,8 @@ _FIELDS = ("name", "namespace", "operators", "functions", "structs", "tensor_str
 def _build(program: Program) -> tuple[Path, Record]:
     """Compiles the tensor functions; where there are none, the scalar functions.
 
-    The record is kept in the index: ``functions`` and ``structs`` are what Python sees,
-    ``operators`` leads from operators to tensor functions and is None where the folder has scalar
-    functions.
+    The record is kept in the index: ``functions`` and ``structs`` are what Python sees; the tensor
+    functions of ``operators``, None where the folder has scalar functions.
     """
     from loma import pipeline
     from loma.backends import scalar, toolchain
@@ -239,7 +234,7 @@ def _native(program: Program, kept: Record, folder: Path) -> ModuleType:
         # Two texts can give the same operators, which can be registered only once.
         if namespace not in _natives:
             native = toolchain.load(folder, namespace)
-            native.set_derivative_hook(_derivative_hook(program, kept["operators"]))
+            native.set_derivative_hook(public(partial(_derivative, program, kept["operators"])))
             if not program.timed:  # whose statements count all calls
                 specialise.attach(native, program, kept["operators"], folder)
             _natives[namespace] = native
@@ -252,14 +247,7 @@ def natives() -> list[ModuleType]:
         return list(_natives.values())
 
 
-def _derivative_hook(program: Program, functions: Mapping[str, str]) -> Callable[[str], str]:
-    """What the runtime calls when it needs the derivative of a function that has none compiled.
-
-    ``functions``: names by operator. The hook returns the namespace of the operators that have it.
-    """
-
-    @public
-    def hook(operator: str) -> str:
-        return load(replace(program, derived=(*program.derived, functions[operator]))).__name__
-
-    return hook
+def _derivative(program: Program, functions: Mapping[str, str], operator: str) -> str:
+    """What the runtime calls when it needs the derivative of a function that has none compiled: the
+    namespace of the operators that have it. ``functions``: names by operator."""
+    return load(replace(program, derived=(*program.derived, functions[operator]))).__name__

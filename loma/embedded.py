@@ -52,25 +52,15 @@ def _program_text(lines: list[str], first: int) -> str:
     lines = textwrap.dedent("".join(lines)).splitlines(keepends=True)
     node = parse_python("".join(lines)).body[0]
     assert isinstance(node, ast.ClassDef | ast.FunctionDef)
-    if isinstance(node, ast.FunctionDef) and _takes_arguments(node):
+    if isinstance(node, ast.FunctionDef) and (
+        node.args.args or node.args.posonlyargs or node.args.kwonlyargs
+    ):
         start = node.lineno
     else:
-        body = _without_docstring(node.body)
-        decorators = getattr(body[0], "decorator_list", [])
-        start = min([body[0].lineno, *(item.lineno for item in decorators)])
+        documented = ast.get_docstring(node, clean=False) is not None and len(node.body) > 1
+        head = node.body[1 if documented else 0]
+        decorators = getattr(head, "decorator_list", [])
+        start = min([head.lineno, *(item.lineno for item in decorators)])
         if start == node.lineno:
             raise TypeError(f"loma.module: the body of {node.name} must start on a line of its own")
     return "\n" * (first + start - 2) + textwrap.dedent("".join(lines[start - 1 :]))
-
-
-def _takes_arguments(node: ast.FunctionDef) -> bool:
-    arguments = node.args
-    return bool(arguments.args or arguments.posonlyargs or arguments.kwonlyargs)
-
-
-def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    match body[0]:
-        case ast.Expr(ast.Constant(str())) if len(body) > 1:
-            return body[1:]
-        case _:
-            return body

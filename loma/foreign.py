@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from loma import runtime_errors
+from loma.structs import leaf
 
 Structs = dict[str, type[ctypes.Structure]]
 Check = Callable[[Any, Any, Any], Any]
@@ -133,8 +134,7 @@ class _StructFunction(Function):
 
 
 def _by_reference(type_: Any) -> Any:
-    """What passes the address of a copy where ctypes would pass a struct by value; other types are
-    left alone."""
+    """What passes the address of a copy where ctypes would pass a struct by value."""
     if not (isinstance(type_, type) and issubclass(type_, ctypes.Structure)):
         return type_
 
@@ -215,15 +215,9 @@ def _argument(param: Mapping[str, Any], structs: Structs) -> Any:
     else:
         return ctype(type_, structs)
     # ints have adjoints that nothing reads or writes
-    if param["role"] == "Adjoint" and _leaf(type_) == ["int"]:
+    if param["role"] == "Adjoint" and leaf(type_)[0] == ["int"]:
         return ctypes.POINTER(pointed)
     return _pointer(pointed, param["name"])
-
-
-def _leaf(type_: list[Any]) -> list[Any]:
-    while type_[0] == "array":
-        type_ = type_[1]
-    return type_
 
 
 def _pointer(pointed: Any, name: str) -> Any:

@@ -17,8 +17,7 @@ Functions = Mapping[str, Callable[..., Any]]
 
 
 class LomaModule:
-    """A compiled program. Its functions and the classes of its structs are attributes:
-    ``module.f(x)``.
+    """A compiled program, with its functions and structs' classes as attributes: ``module.f(x)``.
 
     ``__name__`` is the namespace of its operators in ``torch.ops`` (or a name of that kind, where
     there are no tensor functions), ``__source__`` the program's text, ``__folder__`` the folder in
@@ -100,11 +99,9 @@ def _reload(source: str, path: str, name: str) -> LomaModule:
 def signature(record: Record) -> inspect.Signature:
     """What Python's tools see of a function's arguments."""
     kind, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    params = record["params"]
     return inspect.Signature(
-        [
-            inspect.Parameter(param["name"], kind, default=param.get("default", none))
-            for param in record["params"]
-        ]
+        [inspect.Parameter(p["name"], kind, default=p.get("default", none)) for p in params]
     )
 
 
@@ -121,3 +118,12 @@ def documentation(record: Record) -> str:
         result = f"tuple[{', '.join(types)}]"
     first = f"{record['name']}({params})" + (f" -> {result}" if types else "")
     return f"{first}\n\n{record['doc']}".rstrip()
+
+
+def described(call: Callable[..., Any], record: Record, module: str) -> Callable[..., Any]:
+    """With what Python's own functions tell about themselves."""
+    call.__name__ = call.__qualname__ = record["name"]
+    call.__module__ = module
+    call.__doc__ = documentation(record)
+    call.__signature__ = signature(record)  # type: ignore[attr-defined]
+    return call

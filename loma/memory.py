@@ -12,17 +12,15 @@ The pool keeps a quarter more unused than was in use at once since the last :fun
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from loma.backends import pool
-
-# The members of LomaPoolStats of runtime/memory/pool.h, in order.
-_STATS = ("held", "in_use", "peak", "limit", "obtained", "blocks", "requests")
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What the pool has, in bytes but for the last two.
+    """What the pool has, in bytes but for the last two: the members of LomaPoolStats of
+    runtime/memory/pool.h, in order.
 
     held: memory that the process has for the pool, used or not
     in_use: what tensors and workspaces hold
@@ -44,18 +42,16 @@ class Stats:
 
 def stats() -> Stats:
     """What the pool has now."""
-    found = (ctypes.c_uint64 * len(_STATS))()
+    found = (ctypes.c_uint64 * len(fields(Stats)))()
     _library().loma_pool_stats(found)
-    numbers = dict(zip(_STATS, found, strict=True))
-    limit = numbers.pop("limit")
-    return Stats(limit=None if limit == pool.PEAK else limit, **numbers)
+    numbers = Stats(*found)
+    return replace(numbers, limit=None) if numbers.limit == pool.PEAK else numbers
 
 
 def release() -> int:
     """Gives all memory that lies unused back to the system; how many bytes those were.
 
-    The peak begins again at what is in use. The next calls take longer, because they fetch memory
-    again.
+    The peak begins again at what is in use. The next calls take longer: they fetch memory again.
     """
     return int(_library().loma_pool_release())
 

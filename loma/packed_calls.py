@@ -66,11 +66,7 @@ def packed(
     ``members``, which gives what is passed for these, by name."""
     name, groups, results = record["name"], record["packed"]["params"], record["packed"]["results"]
     names = [group["name"] for group in groups]
-    defaults = {
-        group["name"]: record["params"][group["at"][0]]["default"]
-        for group in groups
-        if "default" in record["params"][group["at"][0]]
-    }
+    defaults = {p["name"]: p["default"] for p in shown(record)["params"] if "default" in p}
     count = len(record["params"])
 
     def unpacked(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -17,12 +17,13 @@ A user's mistake is a :class:`loma.errors.UserError` that knows its place in the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from loma.core.ir import Function, Module, is_tensor_function
 from loma.core.names import module_names
+from loma.core.packing import Packings
 from loma.core.printer import print_function, print_module
 from loma.core.saving import Save
 from loma.core.walk import calls, aggregates
@@ -95,8 +96,10 @@ def optimised(
     names = tuple(names)
     wanted = [
         f.name
-        for f in _callable(module, names)
-        if f.primal is None
+        for f in module.functions
+        if is_tensor_function(f)
+        and f.name in names
+        and f.primal is None
         and f.tangent_of is None
         and f.derivative_of is None
         and not any(aggregates(f))  # those the backend refuses
@@ -131,8 +134,7 @@ def program(
 def derived(base: Optimised, function: str) -> Optimised:
     """What a derivative of ``function`` (a derivative itself, or half of a split pair) needs.
 
-    The saved values of a pair are functions of the arguments, so its two halves are differentiated
-    together.
+    Saved values are functions of the arguments, so a pair's halves are differentiated together.
     """
     from loma import ad, passes
 
@@ -233,24 +235,18 @@ def function_records(stage: Optimised) -> list[dict[str, Any]]:
 def tensor_struct_records(module: Module) -> list[Any]:
     """Structs with tensors as :mod:`loma.structs` takes them, parts first."""
     structs = module.packings.structs if module.packings else {}
+
+    def record(kind: str) -> list[str]:
+        return ["struct", kind] if kind in structs else [kind]
+
     return [
-        [
-            name,
-            [
-                [member, ["struct", kind] if kind in structs else [kind]]
-                for member, kind in members.items()
-            ],
-        ]
+        [name, [[member, record(kind)] for member, kind in members.items()]]
         for name, members in structs.items()
     ]
 
 
 def stage_text(
-    source: str,
-    stage: str,
-    function: str | None = None,
-    path: str = "<text>",
-    save: Save = "auto",
+    source: str, stage: str, function: str | None = None, path: str = "<text>", save: Save = "auto"
 ) -> str:
     """The program after a stage as text: loma, C++ for ``cpp``, C for ``c``; or one function of it.
 
@@ -320,10 +316,6 @@ def _c_text(module: Module, function: str | None) -> str:
         return c.function_text(module, find(module, function).name)
 
 
-def _callable(module: Module, names: tuple[str, ...]) -> list[Function]:
-    return [f for f in module.functions if is_tensor_function(f) and f.name in names]
-
-
 def _verified(module: Module) -> Module:
     from loma.core.verify import verify
 
@@ -332,29 +324,23 @@ def _verified(module: Module) -> Module:
 
 
 @contextmanager
-def _located_in(module: Module) -> Iterator[None]:
+def _located(source: str, path: str, packings: Packings | None = None) -> Iterator[None]:
     """Tells errors that pass which text they point into, and how it calls things."""
-    try:
-        with _located(module.source, module.path):
-            yield
-    except UserError as error:
-        error.rename(module.packings.shown if module.packings else {})
-        raise
-
-
-@contextmanager
-def _located(source: str, path: str) -> Iterator[None]:
-    """Tells errors that pass which text they point into."""
     try:
         yield
     except UserError as error:
         error.locate(source, path)
+        if packings is not None:
+            error.rename(packings.shown)
         raise
 
 
+def _located_in(module: Module) -> AbstractContextManager[None]:
+    return _located(module.source, module.path, module.packings)
+
+
 def _reachable(module: Module, names: tuple[str, ...]) -> Module:
-    """The module with those functions, what they call, and the derivatives that the program gives
-    for these; no more."""
+    """The module with no more than those functions, what they call, and their own derivatives."""
     functions = {function.name: function for function in module.functions}
     own = {f.derivative_of: f.name for f in module.functions if f.derivative_of is not None}
     wanted: set[str] = set()

@@ -8,7 +8,6 @@ than one way, is left open.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 
@@ -26,33 +25,24 @@ class Kind(IntEnum):
     LENGTH = 9
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """``text`` may name the record's two numbers, ``first`` and ``second``."""
-
-    error: type[Exception]
-    text: str
-
-
-_FAILURES: dict[Kind, _Failure] = {
-    Kind.LOOP: _Failure(RuntimeError, "the loop runs more than max_iter = {first} times"),
-    Kind.SUBSCRIPT: _Failure(
-        IndexError, "subscript {first} is outside an array of {second} elements"
+# Of each the exception and its text, which may name the record's two numbers.
+_FAILURES: dict[Kind, tuple[type[Exception], str]] = {
+    Kind.LOOP: (RuntimeError, "the loop runs more than max_iter = {first} times"),
+    Kind.SUBSCRIPT: (IndexError, "subscript {first} is outside an array of {second} elements"),
+    Kind.DIVISION: (ZeroDivisionError, "division of an int by zero"),
+    Kind.FULL_STACK: (RuntimeError, "push on a full stack of {first}"),
+    Kind.EMPTY_STACK: (RuntimeError, "pop from an empty stack"),
+    Kind.MEMORY: (MemoryError, "out of memory"),
+    Kind.ALIAS: (
+        ValueError,
+        "arguments {first} and {second} are the same storage, and one of them is Out",
     ),
-    Kind.DIVISION: _Failure(ZeroDivisionError, "division of an int by zero"),
-    Kind.FULL_STACK: _Failure(RuntimeError, "push on a full stack of {first}"),
-    Kind.EMPTY_STACK: _Failure(RuntimeError, "pop from an empty stack"),
-    Kind.MEMORY: _Failure(MemoryError, "out of memory"),
-    Kind.ALIAS: _Failure(
-        ValueError, "arguments {first} and {second} are the same storage, and one of them is Out"
-    ),
-    Kind.STEP: _Failure(ValueError, "the step of a range is 0"),
-    Kind.LENGTH: _Failure(OverflowError, "a range has more than 2147483647 values"),
+    Kind.STEP: (ValueError, "the step of a range is 0"),
+    Kind.LENGTH: (OverflowError, "a range has more than 2147483647 values"),
 }
 
 
 def exception(kind: int, function: str, line: int, first: int = 0, second: int = 0) -> Exception:
     """The Python exception of a failure in a line of a function."""
-    failure = _FAILURES[Kind(kind)]
-    text = failure.text.format(first=first, second=second)
-    return failure.error(f"{function}: line {line}: {text}")
+    error, text = _FAILURES[Kind(kind)]
+    return error(f"{function}: line {line}: {text.format(first=first, second=second)}")

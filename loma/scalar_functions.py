@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from loma import runtime_errors
 from loma.backends.compilers import LIBRARY_FILE
 from loma.backends.scalar import TAKE_FAILURE, entry_name, extension
-from loma.functions import Record, documentation, signature
+from loma.functions import Record, described
 
 if TYPE_CHECKING:
     from loma.functions import LomaModule
@@ -41,18 +41,9 @@ def load(module: LomaModule, record: Record, folder: Path) -> dict[str, Callable
             take_failure,
             runtime_errors.exception,
         )
-        functions[item["name"]] = _described(call, item, module)
+        call.__self__ = module
+        functions[item["name"]] = described(call, item, module.__name__)
     return functions
-
-
-def _described(call: Callable[..., Any], record: Record, module: LomaModule) -> Callable[..., Any]:
-    """With what Python's own functions tell about themselves."""
-    call.__name__ = call.__qualname__ = record["name"]
-    call.__module__ = module.__name__
-    call.__doc__ = documentation(record)
-    call.__self__ = module  # type: ignore[attr-defined]
-    call.__signature__ = signature(record)  # type: ignore[attr-defined]
-    return call
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:

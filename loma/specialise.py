@@ -82,8 +82,7 @@ def wait(timeout: float | None = None) -> bool:
 def declined() -> Iterator[None]:
     """Sizes that are called inside for the first time keep the general kernel, in this process.
 
-    Whatever the cache has. It holds for all threads, and for sizes whose first calls inside reach
-    the :data:`THRESHOLDS`.
+    Whatever the cache has, in all threads, where the first calls reach the :data:`THRESHOLDS`.
     """
     global _declined
     _declined += 1
@@ -129,9 +128,8 @@ def attach(
         round(THRESHOLDS.call_ms * 1e6),
         round(THRESHOLDS.total_ms * 1e6),
         [
-            (f"{native.namespace}::{note['operator']}", list(note["sizes"].values()), is_double)
-            for note, _ in _known(module.folder)
-            for is_double in [note["dtype"] == "double"]
+            (f"{native.namespace}::{n['operator']}", [*n["sizes"].values()], n["dtype"] == "double")
+            for n, _ in _known(module.folder)
         ],
     )
 
@@ -145,8 +143,7 @@ def _known(folder: Path) -> Iterator[tuple[Note, Path]]:
 
 
 def _notes_key(folder: Path) -> str:
-    """Where the cache notes the kernels of a module: they depend on the code and the passes that
-    made them, too."""
+    """Where the cache notes the kernels of a module: they depend on loma's code and passes, too."""
     passes = ",".join(sorted(config.optimisations()))
     return cache.digest([folder.name, cache.package_fingerprint(), passes])
 

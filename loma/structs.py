@@ -7,7 +7,7 @@ A type is described by what JSON can hold: ``["float"]``, ``["int"]``, ``["struc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +24,11 @@ class StructClass(type):
         import numpy as np
 
         members, classes = _layouts[cls].members, _layouts[cls].classes
-        if any(_is_open(type_, classes) for type_ in members.values()):
-            raise TypeError(
-                f"{cls.__name__} has arrays of any size in it, which a NumPy structure cannot have"
-            )
-        if any(_has_tensor(type_, classes) for type_ in members.values()):
-            raise TypeError(
-                f"{cls.__name__} has tensors in it, which a NumPy structure cannot have"
-            )
+        leaves = [part for type_ in members.values() for part in _leaves(type_, classes)]
+        is_open = any(None in shape for _, shape in leaves)
+        if is_open or any(kind == "tensor" for kind, _ in leaves):
+            what = "arrays of any size" if is_open else "tensors"
+            raise TypeError(f"{cls.__name__} has {what} in it, which a NumPy structure cannot have")
         if not members:  # C has no empty structs: there is an int in it
             return np.dtype({"names": [], "formats": [], "itemsize": 4})
         return np.dtype([(name, *_field(type_, classes)) for name, type_ in members.items()])
@@ -107,8 +104,7 @@ def struct_classes(
 
 
 def zero(type_: TypeRecord, classes: Mapping[str, StructClass]) -> Any:
-    """The all-zero value of a type; an array of any size has no elements, and a tensor, whose shape
-    nobody knows, is None."""
+    """The all-zero value of a type; an array of any size has no elements, a tensor is None."""
     match type_:
         case ["tensor"]:
             return None
@@ -119,36 +115,35 @@ def zero(type_: TypeRecord, classes: Mapping[str, StructClass]) -> Any:
         case ["struct", name]:
             return classes[name]()
         case ["array", element, size]:
-            leaf, shape = _leaf(type_)
-            if size is None and len(shape) == 1 and leaf[0] != "struct":
+            (kind, *_), shape = leaf(type_)
+            if size is None and len(shape) == 1 and kind != "struct":
                 shape = (0,)
-            elif size is None:
-                return []
-            elif leaf[0] == "struct" or None in shape:
-                return [zero(element, classes) for _ in range(size)]
+            elif kind == "struct" or None in shape:
+                return [zero(element, classes) for _ in range(size or 0)]
             import numpy as np
 
-            return np.zeros(shape, "float32" if leaf[0] == "float" else "int32")
+            return np.zeros(shape, "float32" if kind == "float" else "int32")
         case _:
             raise AssertionError(type_)
 
 
-def _is_open(type_: TypeRecord, classes: Mapping[str, StructClass]) -> bool:
-    """Whether there are arrays of any size in a value."""
-    leaf, shape = _leaf(type_)
-    if None in shape or leaf[0] != "struct":
-        return None in shape
-    return any(_is_open(member, classes) for member in _layouts[classes[leaf[1]]].members.values())
+def _leaves(
+    type_: TypeRecord, classes: Mapping[str, StructClass]
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """What the numbers and tensors in a value are, and the sizes of the arrays around them."""
+    (kind, *name), shape = leaf(type_)
+    yield kind, shape
+    if kind == "struct":
+        for member in _layouts[classes[name[0]]].members.values():
+            yield from _leaves(member, classes)
 
 
 def _has_tensor(type_: TypeRecord, classes: Mapping[str, StructClass]) -> bool:
-    if type_[0] != "struct":
-        return bool(type_[0] == "tensor")
-    members = _layouts[classes[type_[1]]].members
-    return any(_has_tensor(member, classes) for member in members.values())
+    return any(kind == "tensor" for kind, _ in _leaves(type_, classes))
 
 
-def _leaf(type_: TypeRecord) -> tuple[TypeRecord, tuple[Any, ...]]:
+def leaf(type_: TypeRecord) -> tuple[TypeRecord, tuple[Any, ...]]:
+    """The type of an array's elements, which is no array, and the sizes."""
     shape: tuple[Any, ...] = ()
     while type_[0] == "array":
         shape += (type_[2],)
@@ -157,8 +152,8 @@ def _leaf(type_: TypeRecord) -> tuple[TypeRecord, tuple[Any, ...]]:
 
 
 def _field(type_: TypeRecord, classes: Mapping[str, StructClass]) -> tuple[Any, ...]:
-    leaf, shape = _leaf(type_)
-    dtype = {"int": "i4", "float": "f4"}.get(leaf[0]) or classes[leaf[1]].dtype
+    (kind, *name), shape = leaf(type_)
+    dtype = classes[name[0]].dtype if name else {"int": "i4", "float": "f4"}[kind]
     return (dtype, shape) if shape else (dtype,)
 
 
@@ -179,8 +174,7 @@ def _shown(value: Any) -> str:
 
 
 def _register(cls: StructClass, members: Sequence[str]) -> None:
-    """Lets torch see the tensors in an object of a struct: ``torch.func.grad`` and its relatives
-    take it, and give one back."""
+    """Lets torch see the tensors in an object: ``torch.func.grad`` and others take and give it."""
     from torch.utils import _pytree
 
     def unflatten(values: Any, context: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from loma.functions import documentation, signature
+from loma.functions import described
 from loma.packed_calls import packed, positional, shown
 
 if TYPE_CHECKING:
@@ -33,11 +33,7 @@ def tensor_function(
     if "packed" in record:
         call = packed(record, call, structs)
         record = shown(record)
-    call.__name__ = call.__qualname__ = record["name"]
-    call.__module__ = native.__name__
-    call.__doc__ = documentation(record)
-    call.__signature__ = signature(record)  # type: ignore[attr-defined]
-    return call
+    return described(call, record, native.__name__)
 
 
 def _completed(record: Record, call: Callable[..., Any]) -> Callable[..., Any]:

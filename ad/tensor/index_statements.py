@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from loma.ad.expressions import Contribution, PartialName, contributions
 from loma.ad.tensor.gather import between, both, gather, inside_tests
 from loma.core import builder as b, sizes
-from loma.core.axes import IsSize, index_statement, target_axes
+from loma.core.axes import index_statement, target_axes
 from loma.core.bounds import facts, stays_inside
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Expr, FloatConst, If, Index, IndexAssign, IntConst, Place, Reduce,
@@ -29,6 +29,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.overlap import reads_of, same_element
+from loma.core.sizes import IsSize
 from loma.core.walk import free_variables, map_children, substitute, walk
 from loma.passes.liveness import covers
 

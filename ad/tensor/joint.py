@@ -16,9 +16,9 @@ from loma.ad.tensor.versions import merged_names, rename
 from loma.core.distinct import checked_elsewhere
 from loma.core.ir import Declare, Function, Module, Return, Stmt, Var
 from loma.core.sizes import size_variables
-from loma.core.walk import mentioned_names
+from loma.core.walk import mentioned_names, reads_of_type
 from loma.passes.first_write import first_writes
-from loma.passes.liveness import Liveness, reads_of_type
+from loma.passes.liveness import Liveness
 
 
 @dataclass(frozen=True, slots=True)

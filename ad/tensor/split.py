@@ -24,8 +24,9 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.saving import Save
 from loma.core.sizes import bindings
+from loma.core.walk import reads_of_type
 from loma.passes.first_write import first_writes
-from loma.passes.liveness import Liveness, reads_of_type
+from loma.passes.liveness import Liveness
 
 
 @dataclass(frozen=True, slots=True)

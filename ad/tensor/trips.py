@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from loma.ad.tensor.normalise import Normal
 from loma.core import builder as b, sizes
-from loma.core.axes import IsSize
 from loma.core.bounds import interval
 from loma.core.effects import assigned
 from loma.core.ir import INT, Assign, Axis, Builtin, Declare, Expr, For, IntConst, Stmt, Var, While
+from loma.core.sizes import IsSize
 from loma.core.walk import free_variables, map_blocks, substitute
 
 

@@ -13,8 +13,8 @@ from loma.core.effects import assigned, written_places
 from loma.core.ir import (
     CallStmt, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
-from loma.core.walk import blocks, mentioned_names, statements
-from loma.passes.liveness import Liveness, reads_of_type
+from loma.core.walk import blocks, mentioned_names, reads_of_type, statements
+from loma.passes.liveness import Liveness
 
 _WAYS = 8  # ways to share an index that are looked at side by side
 

@@ -61,15 +61,6 @@ def truncated_quotient(a: Value, b: Value) -> Value:
     return choose((a < 0) == (b < 0), quotient, -quotient)
 
 
-INT_BINARY: dict[str, Callable[[Value, Value], Value]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": truncated_quotient,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "**": lambda a, b: a**b,
-}
 FLOAT_BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -79,6 +70,7 @@ FLOAT_BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "%": operator.mod,
     "**": np.power,
 }
+INT_BINARY = FLOAT_BINARY | {"/": truncated_quotient, "**": operator.pow}
 COMPARISONS: dict[str, Callable[[Value, Value], Value]] = {
     "<": lambda a, b: _as_int(a < b),
     "<=": lambda a, b: _as_int(a <= b),
@@ -132,26 +124,19 @@ def range_length(start: Value, stop: Value, step: Value) -> Value:
     return np.maximum(-((start - stop) // step), 0)
 
 
+_OF_NUMPY = (
+    "sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "expm1", "exp2", "log", "log1p", "log2",
+    "sqrt", "floor", "ceil",
+)  # fmt: skip
 BUILTIN_FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
+    **{name: getattr(np, name) for name in _OF_NUMPY},
     "asin": np.arcsin,
     "acos": np.arccos,
     "atan": np.arctan,
     "atan2": np.arctan2,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "tanh": np.tanh,
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "exp2": np.exp2,
-    "log": np.log,
-    "log1p": np.log1p,
-    "log2": np.log2,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "round": np.rint,
     "pow": np.power,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "erf": special.erf,
     "erfc": special.erfc,
     "lgamma": special.lgamma,
@@ -162,9 +147,6 @@ BUILTIN_FUNCTIONS: dict[str, Callable[..., Value]] = {
     "min": smaller,
     "max": larger,
     "clamp": lambda x, low, high: smaller(larger(x, low), high),
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.rint,
     "isnan": lambda x: _as_int(np.isnan(x)),
     "isfinite": lambda x: _as_int(np.isfinite(x)),
     "sigmoid": sigmoid,

@@ -15,22 +15,14 @@ import numpy as np
 Value = Any
 
 
-def _elementwise(function: Callable[..., float]) -> Callable[..., Value]:
-    """A function of floats on numbers and grids."""
-    ufunc = np.frompyfunc(function, function.__code__.co_argcount, 1)
+def _elementwise(function: Callable[..., float], count: int = 1) -> Callable[..., Value]:
+    """A function of so many floats on numbers and grids."""
+    ufunc = np.frompyfunc(function, count, 1)
 
     def on_values(*args: Value) -> Value:
         return np.asarray(ufunc(*args), dtype=np.float64)[()]
 
     return on_values
-
-
-def _erf(x: float) -> float:
-    return math.erf(x)
-
-
-def _erfc(x: float) -> float:
-    return math.erfc(x)
 
 
 def _lgamma(x: float) -> float:
@@ -113,5 +105,5 @@ def _polygamma(n: float, x: float) -> float:
     return (-1.0 if odd else 1.0) * math.gamma(s) * total
 
 
-erf, erfc, lgamma = _elementwise(_erf), _elementwise(_erfc), _elementwise(_lgamma)
-digamma, polygamma = _elementwise(_digamma), _elementwise(_polygamma)
+erf, erfc, lgamma = _elementwise(math.erf), _elementwise(math.erfc), _elementwise(_lgamma)
+digamma, polygamma = _elementwise(_digamma), _elementwise(_polygamma, 2)

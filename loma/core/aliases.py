@@ -9,7 +9,6 @@ struct with arrays of unknown length, which are not copied.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
 
 from loma.core import builder as b, sizes
 from loma.core.ir import (
@@ -17,7 +16,6 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.unbounded import is_unbounded
 
-Step: TypeAlias = tuple[Literal["element", "member"], Expr | str]
 CERTAIN = IntConst(1)
 
 
@@ -50,31 +48,31 @@ def _is_copied(param: Param, structs: Mapping[str, Struct]) -> bool:
 def _meet(left: Expr, right: Expr) -> Expr | None:
     """The condition under which two places overlap; None where they never do."""
     a, c = _path(left), _path(right)
-    if a is None or c is None or a[0] != c[0]:
+    if a is None or c is None:
         return None
     condition: Expr = CERTAIN
-    for (_, x), (_, y) in zip(a[1], c[1], strict=False):
+    for x, y in zip(a, c, strict=False):
         if isinstance(x, str) or isinstance(y, str):
             if x != y:
                 return None
-        elif sizes.equal(x, y) is False:
+        elif (same := sizes.equal(x, y)) is False:
             return None
-        elif x != y and sizes.equal(x, y) is not True:
-            same = b.binary("==", x, y)
-            condition = same if condition == CERTAIN else b.binary("and", condition, same)
+        elif x != y and not same:
+            equal = b.binary("==", x, y)
+            condition = equal if condition == CERTAIN else b.binary("and", condition, equal)
     return condition
 
 
-def _path(expr: Expr) -> tuple[str, list[Step]] | None:
-    """A place as its variable and the steps from there; None for a value that is no place."""
-    steps: list[Step] = []
+def _path(expr: Expr) -> list[Expr | str] | None:
+    """A place as its variable and the members and positions from there; None for what is none."""
+    steps: list[Expr | str] = []
     while not isinstance(expr, Var):
         match expr:
             case Index(base, (position,)):
-                steps.append(("element", position))
+                steps.append(position)
             case Member(base, name):
-                steps.append(("member", name))
+                steps.append(name)
             case _:
                 return None
         expr = base
-    return expr.name, steps[::-1]
+    return [expr.name, *steps[::-1]]

@@ -7,7 +7,7 @@ write statements that read back as what they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,9 +16,8 @@ from loma.core.ir import (
     INT, Assign, Axis, Binary, Expr, For, If, Index, IndexAssign, IntConst, Reduce, Select, Stmt,
     TensorType, Var, ZeroPad,
 )  # fmt: skip
+from loma.core.sizes import IsSize
 from loma.core.walk import children, free_variables, map_children, walk
-
-IsSize = Callable[[str], bool]
 
 
 def _in_text_order(expr: Expr) -> Iterator[Expr]:
@@ -36,8 +35,7 @@ def _in_text_order(expr: Expr) -> Iterator[Expr]:
 
 
 def standalone(expr: Expr) -> Iterator[tuple[str, Expr, bool]]:
-    """(name, size of the dimension, whether inside ``zero_pad``) for each subscript that is a bare
-    name, in order."""
+    """(name, size of the dimension, whether inside ``zero_pad``) for each bare name, in order."""
     for above, node in pairwise((None, *_in_text_order(expr))):  # a ZeroPad stands before its read
         if isinstance(node, Index) and isinstance(node.base.type, TensorType):
             dims = node.base.type.dims
@@ -54,11 +52,8 @@ def runs_over(subscript: Expr, dim: Expr, axes: Mapping[str, Axis]) -> bool:
 
 def _order(expr: Expr, names: set[str]) -> list[str]:
     """Those of ``names`` that occur in the expression, in order of first appearance."""
-    found: dict[str, None] = {}
-    for node in _in_text_order(expr):
-        if isinstance(node, Var) and node.name in names:
-            found[node.name] = None
-    return list(found)
+    every = (node.name for node in _in_text_order(expr) if isinstance(node, Var))
+    return list(dict.fromkeys(name for name in every if name in names))
 
 
 def ranged(
@@ -75,8 +70,7 @@ def ranged(
     ``axes`` give every index of the statement with its extent; those that stand alone somewhere in
     a dimension of that size need no loop. An axis in ``own`` has a range of its own: it need not
     fill the other dimensions where it stands alone, and is written ``i + 0`` there. Summing over an
-    index that does not occur multiplies by its extent, where ``is_size`` tells what is no size and
-    so may be negative.
+    index that does not occur multiplies by its extent; what is no size may be negative.
     """
     occurring = {name for part in (target, value) for name in _order(part, {a.name for a in axes})}
     unused = tuple(sizes.count(a.extent, is_size) for a in axes if a.name not in occurring)
@@ -99,8 +93,7 @@ def ranged(
     for name in padded.keys() - natural.keys():
         if sizes.equal(padded[name], extents[name]):
             natural[name] = padded[name]
-    names = _order(target, set(extents))
-    names += [name for name in _order(value, set(extents)) if name not in names]
+    names = list(dict.fromkeys(n for part in (target, value) for n in _order(part, set(extents))))
     inner = {a.name for node in walk(value) if isinstance(node, Reduce) for a in node.axes}
     whole = set(natural)
     # what a range depends on must be a counter around it
@@ -141,8 +134,7 @@ def index_statement(
     own: Collection[str] = (),
     is_size: IsSize = lambda name: False,
 ) -> Stmt:
-    """The index statement, inside ``for`` loops over the axes that have no range of their own; see
-    :func:`ranged`."""
+    """The statement in ``for`` loops over axes that have no range of their own: :func:`ranged`."""
     names = {axis.name for axis in axes}
     if op == "+=":  # without the axis there is nothing else that keeps an empty sum from reading
         used = free_variables(target) | free_variables(value)

@@ -3,16 +3,16 @@ inside its dimension where a condition holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma.core import sizes
-from loma.core.ir import INT, Axis, Binary, BinaryOp, Expr, IntConst, Unary, Var
+from loma.core.ir import INT, Axis, Binary, Expr, IntConst, Unary, Var
+from loma.core.sizes import IsSize, arith
 from loma.core.walk import free_variables
 
 ZERO = IntConst(0)
 ONE = IntConst(1)
-IsSize = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def interval(expr: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Interv
         used |= own
         sign = 1 if coefficient > 0 else -1
         ends = [(found.low, found.low_attained), (found.high, found.high_attained)]
-        least, most = ends if coefficient > 0 else reversed(ends)
+        least, most = ends[::sign]
         low = sizes.added(low, sizes.polynomial(Binary("*", factor, least[0], INT)), sign)
         high = sizes.added(high, sizes.polynomial(Binary("*", factor, most[0], INT)), sign)
         low_attained = low_attained and alone and least[1]
@@ -81,9 +81,9 @@ def least(expr: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Expr | No
             slope, rest = form[0][name], form[1]
             if sizes.is_nonnegative(slope, is_size):
                 expr = rest
-            elif sizes.is_nonnegative(_arith("-", ZERO, slope), is_size):
+            elif sizes.is_nonnegative(arith("-", ZERO, slope), is_size):
                 last = Binary("-", left[name], ONE, INT)
-                expr = _arith("+", rest, Binary("*", slope, last, INT))
+                expr = arith("+", rest, Binary("*", slope, last, INT))
             else:
                 continue
             del left[name]
@@ -113,22 +113,18 @@ def _atom(atom: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Interval 
             if bound is None:
                 return None
             same = bound.low == bound.high  # whatever other indices are
-            return Interval(ZERO, _arith("-", bound.high, ONE), same, same)
+            return Interval(ZERO, arith("-", bound.high, ONE), same, same)
         case Binary("//" | "%" as op, left, right) if _is_positive(right, is_size):
             of = interval(left, extents, is_size)
             if op == "%":
                 from_zero = of is not None and of.low_attained and of.low == ZERO
-                return Interval(ZERO, _arith("-", right, ONE), from_zero, False)
+                return Interval(ZERO, arith("-", right, ONE), from_zero, False)
             if of is None:
                 return None
-            low, high = (_arith("//", end, right) for end in (of.low, of.high))
+            low, high = (arith("//", end, right) for end in (of.low, of.high))
             return Interval(low, high, of.low_attained, of.high_attained)
         case _:
             return None
-
-
-def _arith(op: BinaryOp, left: Expr, right: Expr) -> Expr:
-    return sizes.simplify(Binary(op, left, right, INT))
 
 
 def _is_positive(expr: Expr, is_size: IsSize) -> bool:
@@ -154,14 +150,14 @@ def facts(condition: Expr, holds: bool = True) -> tuple[Expr, ...]:
                 return ()
             if op in ("==", "!="):
                 equal = (op == "==") == holds
-                return (_arith("-", left, right), _arith("-", right, left)) if equal else ()
+                return (arith("-", left, right), arith("-", right, left)) if equal else ()
             if op in (">", ">="):
                 left, right = right, left
             if not holds:  # left > right, or left >= right
                 left, right = right, left
             strict = (op in ("<", ">")) == holds
             difference = Binary("-", right, left, INT)
-            return (_arith("-", difference, ONE) if strict else sizes.simplify(difference),)
+            return (arith("-", difference, ONE) if strict else sizes.simplify(difference),)
         case _:
             return ()
 

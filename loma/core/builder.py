@@ -58,20 +58,13 @@ def convertible(source: Type, target: Type) -> bool:
         return is_scalar(source) or is_rank0(source)
     match source, target:
         case TensorType(a), TensorType(b):
-            if source.integer != target.integer:
-                return False
-            if a is None or b is None:
-                return True
-            return len(a) == len(b) and all(
-                sizes.equal(x, y) is not False for x, y in zip(a, b, strict=True)
-            )
+            return source.integer == target.integer and not sizes.differ(a, b)
         case _:
             return source == target
 
 
 def same_ints(expr: Expr, type_: Type) -> Expr:
-    """A convertible tensor with the elements of that type: a BoolTensor widened, or an IntTensor
-    made one of what is not 0."""
+    """A tensor with that type's elements: a BoolTensor widened, or of what in ints is not 0."""
     match expr.type, type_:
         case TensorType(_, "bool"), TensorType(_, "int"):
             return operator("add", (expr, IntConst(0)), {}, expr.span)
@@ -196,7 +189,7 @@ def builtin(name: str, args: Sequence[Expr], span: Span = NOWHERE) -> Expr:
         if arg_name in info.ints and arg.type != INT:
             raise errors.CallTypeMismatch(
                 f"argument '{arg_name}' of '{name}' is an int, found {show_type(arg.type)}",
-                arg.span if arg.span != NOWHERE else span, hint="convert it: float2int(x)",
+                _place(arg, span), hint="convert it: float2int(x)",
             )  # fmt: skip
     if info.result == "operands":
         result: Type = FLOAT if any(a.type == FLOAT for a in scalars) else INT
@@ -229,7 +222,7 @@ def make_struct(struct: Struct, args: Sequence[Expr], span: Span = NOWHERE) -> M
             raise errors.CallTypeMismatch(
                 f"argument '{member}' of '{name}' must be {show_type(type_)}, found "
                 f"{show_type(value.type)}",
-                arg.span if arg.span != NOWHERE else span,
+                _place(arg, span),
             )
         values.append(value)
     return MakeStruct(tuple(values), StructType(struct.name), span)
@@ -307,19 +300,14 @@ def attributes(
 ) -> dict[str, Attr]:
     """The attributes of an operator's call, all of them; the arguments are checked, too."""
     _check_args(info, args, span)
-    values: list[tuple[str, Attr]] = []
     given = dict(attrs or {})
-    for attr in info.attrs:
-        values.append((attr.name, _attr(info, attr, given, args, span)))
-        given.pop(attr.name, None)
-    for unknown in given:
-        names = [a.name for a in info.attrs]
-        raise errors.OperatorArguments(
-            f"'{info.name}' has no attribute '{unknown}'; it has {', '.join(names) or 'none'}",
-            span,
-            hint=errors.suggest(unknown, names),
-        )  # fmt: skip
-    complete = dict(values)
+    complete = {attr.name: _attr(info, attr, given, args, span) for attr in info.attrs}
+    for name in given:
+        if name not in complete:
+            raise errors.OperatorArguments(
+                f"'{info.name}' has no attribute '{name}'; it has {', '.join(complete) or 'none'}",
+                span, hint=errors.suggest(name, complete),
+            )  # fmt: skip
     for attr in info.attrs:
         if isinstance(attr.default, str) and complete[attr.name] == ():
             complete[attr.name] = complete[attr.default]
@@ -335,27 +323,24 @@ def _check_args(info: OpInfo, args: Sequence[Expr], span: Span) -> None:
             f"({', '.join(info.args)}), found {len(args)}",
             span,
         )
+    kinds = {"bool": "a BoolTensor", "int": "an IntTensor"}
     for position, arg in enumerate(args):
-        name = info.arg(position)
+        name, place = info.arg(position), _place(arg, span)
         if info.scalars and is_scalar(arg.type):
             continue
+        what = f"argument '{name}' of '{info.name}' must be"
         if not isinstance(arg.type, TensorType):
-            raise errors.OperatorArguments(
-                f"argument '{name}' of '{info.name}' must be a tensor, found {show_type(arg.type)}",
-                arg.span if arg.span != NOWHERE else span,
-            )
-        is_int = arg.type.integer
-        if is_int and name not in info.ints and not info.any_element:
-            found = "a BoolTensor" if arg.type.element == "bool" else "an IntTensor"
-            raise errors.DtypeMismatch(
-                f"argument '{name}' of '{info.name}' must be a float tensor, found {found}",
-                arg.span if arg.span != NOWHERE else span,
-            )
-        if not is_int and name in info.ints:
-            raise errors.DtypeMismatch(
-                f"argument '{name}' of '{info.name}' must be an IntTensor, found a float tensor",
-                arg.span if arg.span != NOWHERE else span,
-            )
+            raise errors.OperatorArguments(f"{what} a tensor, found {show_type(arg.type)}", place)
+        takes_ints, found = name in info.ints, kinds.get(arg.type.element, "a float tensor")
+        if takes_ints and not arg.type.integer:
+            raise errors.DtypeMismatch(f"{what} an IntTensor, found {found}", place)
+        if arg.type.integer and not takes_ints and not info.any_element:
+            raise errors.DtypeMismatch(f"{what} a float tensor, found {found}", place)
+
+
+def _place(part: Expr, span: Span) -> Span:
+    """Where a part of an expression stands, else the expression."""
+    return part.span if part.span != NOWHERE else span
 
 
 def _attr(
@@ -363,21 +348,18 @@ def _attr(
 ) -> Attr:
     copies = isinstance(attr.default, str)
     value = given.get(attr.name, () if copies else attr.default)
+    what = f"attribute '{attr.name}' of '{info.name}'"
     if value is None:
         raise errors.OperatorArguments(
             f"'{info.name}' needs its attribute '{attr.name}'", span,
             hint=f"{info.name}(..., {attr.name}=...)",
         )  # fmt: skip
-    items = value if isinstance(value, tuple | list) else (value,)
-    exprs = tuple(_number(v) for v in items)
+    is_list = isinstance(value, tuple | list)
+    exprs = tuple(map(_number, value if isinstance(value, tuple | list) else (value,)))
     for expr in exprs:
-        if attr.kind == "float":
-            continue
-        if expr.type != INT:
+        if attr.kind != "float" and expr.type != INT:
             raise errors.OperatorArguments(
-                f"attribute '{attr.name}' of '{info.name}' takes ints, found "
-                f"{show_type(expr.type)}",
-                expr.span if expr.span != NOWHERE else span,
+                f"{what} takes ints, found {show_type(expr.type)}", _place(expr, span)
             )
     if attr.kind in ("dim", "dims", "flag", "word"):
         exprs = tuple(_constant(info, attr, e, args, span) for e in exprs)
@@ -387,27 +369,20 @@ def _attr(
                 f"'{info.name}' names dimension {sizes.constant(twice[0])} twice", span
             )
     if attr.kind in ("int", "dim", "flag", "float", "word"):
-        wanted = "float" if attr.kind == "float" else "int"
-        if isinstance(value, tuple | list):
-            raise errors.OperatorArguments(
-                f"attribute '{attr.name}' of '{info.name}' is one {wanted}, found a list", span
-            )
+        if is_list:
+            wanted = "float" if attr.kind == "float" else "int"
+            raise errors.OperatorArguments(f"{what} is one {wanted}, found a list", span)
         if not is_scalar(exprs[0].type):
             raise errors.OperatorArguments(
-                f"attribute '{attr.name}' of '{info.name}' is a float, found "
-                f"{show_type(exprs[0].type)}",
-                span,
+                f"{what} is a float, found {show_type(exprs[0].type)}", span
             )
         return exprs[0]
     rank = attr.count or (len(attr.default) if isinstance(attr.default, tuple) else 0)
     if rank:
-        if not isinstance(value, tuple | list):
-            exprs = exprs * rank
-        if len(exprs) not in ((0, rank) if copies else (rank,)):
+        exprs = exprs if is_list else exprs * rank
+        if len(exprs) != rank and not (copies and not exprs):
             count = {1: "one int", 2: "two ints", 3: "three ints"}[rank]
-            raise errors.OperatorArguments(
-                f"attribute '{attr.name}' of '{info.name}' takes {count}, found {len(exprs)}", span
-            )
+            raise errors.OperatorArguments(f"{what} takes {count}, found {len(exprs)}", span)
     return exprs
 
 

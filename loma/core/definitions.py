@@ -130,8 +130,8 @@ def std(c: Definition) -> Expr:
 
 def norm(c: Definition) -> Expr:
     """the root of the sum of squares"""
-    x = c.once(c.args[0])
-    total = _op(c, "sum", _op(c, "mul", x, x), dims=c.attrs["dims"], keepdim=c.attrs["keepdim"])
+    squares = _square(c, c.args[0])
+    total = _op(c, "sum", squares, dims=c.attrs["dims"], keepdim=c.attrs["keepdim"])
     return _op(c, "sqrt", total)
 
 
@@ -140,14 +140,14 @@ def layer_norm(c: Definition) -> Expr:
     x, shape = c.once(c.args[0]), c.ints("normalized_shape")
     for position, what in ((1, "weight"), (2, "bias")):
         own = c.dims(position) if position < len(c.args) else None
-        if own is not None and _differ(own, shape):
+        if sizes.differ(own, shape):
             raise errors.ShapeMismatch(
                 f"the {what} of 'layer_norm' is {shapes.show(own)}, and normalized_shape says "
                 f"{shapes.show(shape)}",
                 c.args[position].span,
             )
     own = c.dims(0)
-    if not shape or (own is not None and _differ(own[-len(shape) :], shape)):
+    if not shape or (own is not None and sizes.differ(own[-len(shape) :], shape)):
         raise errors.ShapeMismatch(
             f"normalized_shape of 'layer_norm' is {shapes.show(shape)}, and x, which ends in these "
             f"sizes, {shapes.show(own)}",
@@ -166,13 +166,6 @@ def layer_norm(c: Definition) -> Expr:
     for name, arg in zip(("mul", "add"), scale, strict=False):
         y = _op(c, name, y, arg)
     return y
-
-
-def _differ(found: Dims, wanted: Dims) -> bool:
-    """Whether shapes are known to differ."""
-    return len(found) != len(wanted) or any(
-        sizes.equal(a, d) is False for a, d in zip(found, wanted, strict=True)
-    )
 
 
 # -------------------------------------------------------------------------- products
@@ -214,7 +207,7 @@ def stack(c: Definition) -> Expr:
     rows = []
     for position, tensor in enumerate(c.args):
         dims: Dims = () if b.is_scalar(tensor.type) else _known(c, position)
-        if _differ(dims, first):
+        if sizes.differ(dims, first):
             raise errors.ShapeMismatch(
                 f"'stack' joins tensors of one shape, found {b.show_type(c.args[0].type)} and "
                 f"{b.show_type(tensor.type)}",
@@ -230,12 +223,8 @@ def stack(c: Definition) -> Expr:
 
 def conv1d(c: Definition) -> Expr:
     """conv2d along the last dimension of tensors with another one, of size 1, before it"""
-    for position in range(2):
-        _known(c, position)
-    x, w = shapes.rank_of(c, 0, 3), shapes.rank_of(c, 1, 3)
+    x, w = _known(c, 0), _known(c, 1)
     out = shapes.convolution(c).dims
-    assert x is not None
-    assert w is not None
     assert out is not None
     one = IntConst(1)
     wide = [_op(c, "reshape", arg, shape=(*dims[:2], one, dims[2]))

@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from loma.core.ir import (
     FLOAT, INT, ArrayType, FloatType, Function, IntType, Param, StackType, Struct, StructType,
-    TensorType, Type,
+    TensorType, Type, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names
-from loma.core.walk import variables
+from loma.core.walk import reads_of_type
 from loma.errors.spans import NOWHERE, Span
 
 DFLOAT = StructType("_dfloat")
@@ -71,26 +71,7 @@ def with_differentials(types: Iterable[Type], structs: Mapping[str, Struct]) -> 
 
     ``structs`` holds every struct that ``types`` mention, except for differential ones.
     """
-    found = dict(structs)
-
-    def add(type_: Type) -> None:
-        """Adds the struct of the differential of a type."""
-        match type_:
-            case FloatType():
-                found.setdefault(DFLOAT.name, DFLOAT_STRUCT)
-            case ArrayType(element) | StackType(element):
-                add(element)
-            case StructType(name) if f"_d{name}" not in found:
-                _provide(name, found)
-                for _, member in found[name].members:
-                    add(member)
-                found[f"_d{name}"] = differential_struct(found[name])
-            case _:
-                pass
-
-    for type_ in types:
-        add(type_)
-    return in_order(found)
+    return with_mentioned(map(differential, types), structs)
 
 
 def with_mentioned(types: Iterable[Type], structs: Mapping[str, Struct]) -> dict[str, Struct]:
@@ -101,27 +82,21 @@ def with_mentioned(types: Iterable[Type], structs: Mapping[str, Struct]) -> dict
         match type_:
             case ArrayType(element) | StackType(element):
                 add(element)
-            case StructType(name):
-                _provide(name, found)
+            case StructType(DFLOAT.name):
+                found[DFLOAT.name] = DFLOAT_STRUCT
+            case StructType(name) if name not in found:
+                base = name.removeprefix("_d")
+                assert base != name, name
+                add(StructType(base))
+                found[name] = differential_struct(found[base])
+                for _, member in found[name].members:
+                    add(member)
             case _:
                 pass
 
     for type_ in types:
         add(type_)
     return in_order(found)
-
-
-def _provide(name: str, found: dict[str, Struct]) -> None:
-    """Adds a struct that may be missing because it is a differential one."""
-    if name in found:
-        return
-    if name == DFLOAT.name:
-        found[name] = DFLOAT_STRUCT
-        return
-    base = name.removeprefix("_d")
-    assert base != name, name
-    _provide(base, found)
-    found.update(with_differentials((StructType(base),), found))
 
 
 def in_order(structs: Mapping[str, Struct]) -> dict[str, Struct]:
@@ -155,41 +130,18 @@ def forward_signature(primal: Function) -> tuple[tuple[Param, ...], tuple[Type, 
     return params, tuple(differential(type_) for type_ in primal.results)
 
 
-def reverse_signature(primal: Function, span: Span = NOWHERE) -> tuple[Param, ...]:
-    """Arguments of ``rev_diff``.
-
-    Each ``In`` argument ``x`` is followed by its adjoint ``_d_x`` as ``Out``; each ``Out`` argument
-    becomes its adjoint as ``In``; a result adds a last ``In`` argument, its adjoint.
-    """
-    names = Names(param.name for param in primal.params)
-    params: list[Param] = []
-    for param in primal.params:
-        adjoint = names.fresh(f"_d_{param.name.lstrip('_')}")
-        if param.mode == "In":
-            params += [param, Param(adjoint, param.type, "Out", span)]
-        else:
-            params.append(Param(adjoint, param.type, "In", span))
-    several = len(primal.results) > 1
-    for k, type_ in enumerate(primal.results):
-        wish = f"_d_result_{k}" if several else "_d_result"
-        params.append(Param(names.fresh(wish), type_, "In", span))
-    return tuple(params)
-
-
 def _header_names(primal: Function) -> Names:
     """The names of a function's arguments and sizes."""
     names = Names(p.name for p in primal.params)
     for type_ in (*(p.type for p in primal.params), *primal.results):
-        if isinstance(type_, TensorType):
-            names.take(*(name for dim in type_.dims or () for name in variables(dim)))
+        names.take(*reads_of_type(type_))
     return names
 
 
 def tensor_forward_signature(
     primal: Function, span: Span = NOWHERE
 ) -> tuple[tuple[Param, ...], tuple[Type, ...]]:
-    """Arguments and results of ``fwd_diff`` of a tensor function: each float is followed by its
-    tangent."""
+    """Those of ``fwd_diff`` of a tensor function: each float is followed by its tangent."""
     names = _header_names(primal)
     params: list[Param] = []
     for param in primal.params:
@@ -203,21 +155,21 @@ def tensor_forward_signature(
     return tuple(params), tuple(results)
 
 
-def tensor_reverse_signature(primal: Function, span: Span = NOWHERE) -> tuple[Param, ...]:
-    """Arguments of ``rev_diff`` of a tensor function.
+def reverse_signature(primal: Function, span: Span = NOWHERE) -> tuple[Param, ...]:
+    """Arguments of ``rev_diff``.
 
-    Each In argument is followed by its adjoint as Out; each Out argument becomes its adjoint as
-    In; each result adds a last In argument, its adjoint.
+    Each ``In`` argument ``x`` is followed by its adjoint ``_d_x`` as ``Out``; each ``Out`` argument
+    becomes its adjoint as ``In``; each result adds a last ``In`` argument, its adjoint.
     """
     names = _header_names(primal)
+    of_out = "_out" if is_tensor_function(primal) else ""
     params: list[Param] = []
     for param in primal.params:
         wish = f"_d_{param.name.lstrip('_')}"
         if param.mode == "In":
-            params.append(param)
-            params.append(Param(names.fresh(wish), param.type, "Out", span))
+            params += [param, Param(names.fresh(wish), param.type, "Out", span)]
         else:
-            params.append(Param(names.fresh(f"{wish}_out"), param.type, "In", span))
+            params.append(Param(names.fresh(f"{wish}{of_out}"), param.type, "In", span))
     several = len(primal.results) > 1
     for k, type_ in enumerate(primal.results):
         wish = f"_d_result_{k}" if several else "_d_result"

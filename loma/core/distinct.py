@@ -44,6 +44,10 @@ def told_apart(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> set[str]
     return told
 
 
+def _tells_all(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> bool:
+    return told_apart(subscripts, axes) >= {axis.name for axis in axes}
+
+
 def _terms(value: Expr, axes: tuple[Axis, ...]) -> list[Expr]:
     """What a value tells of the terms that it is the sum of."""
     if isinstance(value, Binary) and value.op == "%":
@@ -83,13 +87,8 @@ def _mixed_radix(value: Expr, axes: tuple[Axis, ...]) -> tuple[list[Expr], Expr 
     found = [places[name] for name in left]
     radix: Expr | None = ONE
     while left:
-        fitting = [
-            (excess, name)
-            for name, coefficient in left.items()
-            if radix is not None
-            and (excess := sizes.constant(Binary("-", coefficient, radix, INT))) is not None
-            and excess >= 0
-        ]
+        excesses = {name: _excess(coefficient, radix) for name, coefficient in left.items()}
+        fitting = [(e, name) for name, e in excesses.items() if e is not None and e >= 0]
         if radix is None or not fitting:
             return None
         _, name = min(fitting)
@@ -118,8 +117,7 @@ def _with_terms(value: Expr, names: set[str], places: dict[str, Expr]) -> Expr:
 
 
 def _values_of(term: Expr, axes: tuple[Axis, ...]) -> Expr | None:
-    """How many values a remainder may have; None where the divisor may be negative, and for other
-    terms."""
+    """How many values a remainder by a positive number may have; None for other terms."""
     if not (isinstance(term, Binary) and term.op == "%"):
         return None
     size = sizes.constant(term.right)
@@ -129,9 +127,14 @@ def _values_of(term: Expr, axes: tuple[Axis, ...]) -> Expr | None:
     return term.right if positive else None
 
 
+def _excess(size: Expr, other: Expr | None) -> int | None:
+    """By how much one is larger, where that is known."""
+    return None if other is None else sizes.constant(Binary("-", size, other, INT))
+
+
 def _at_least(size: Expr, other: Expr | None) -> bool:
-    difference = None if other is None else sizes.constant(Binary("-", size, other, INT))
-    return difference is not None and difference >= 0
+    excess = _excess(size, other)
+    return excess is not None and excess >= 0
 
 
 def _magnitude(coefficient: Expr) -> Expr:
@@ -143,30 +146,17 @@ def _joined(values: Sequence[Expr], one: Expr) -> list[Expr]:
     """What a remainder tells together with other values: beside the quotient the number itself, and
     beside the remainder of the quotient that by both divisors."""
     found: list[Expr] = []
-    for remainder in values:
-        match remainder:
-            case Binary("%", number, divisor):
-                pass
-            case _:
-                continue
-        for other in values:
-            if one is not other and one is not remainder:
-                continue
-            match other:
-                case Binary("//", top, by) if _same(top, number) and _same(by, divisor):
-                    found.append(sizes.simplify(number))
-                case Binary("%", Binary("//", top, by), more) if _same(top, number) and _same(
-                    by, divisor
-                ):
-                    both = sizes.product((divisor, more))
-                    found.append(Binary("%", sizes.simplify(number), both, INT))
-                case _:
-                    pass
+    remainders = [v for v in values if isinstance(v, Binary) and v.op == "%"]
+    for remainder in remainders:
+        number, divisor = sizes.simplify(remainder.left), remainder.right
+        quotient = Binary("//", number, divisor, INT)
+        if any(sizes.equal(v, quotient) for v in values if one is v or one is remainder):
+            found.append(number)
+        for other in remainders:
+            if (one is other or one is remainder) and sizes.equal(other.left, quotient):
+                both = sizes.product((divisor, other.right))
+                found.append(Binary("%", number, both, INT))
     return found
-
-
-def _same(left: Expr, right: Expr) -> bool:
-    return sizes.equal(left, right) is True
 
 
 def fills(place: Index, axes: tuple[Axis, ...]) -> bool:
@@ -176,7 +166,7 @@ def fills(place: Index, axes: tuple[Axis, ...]) -> bool:
     own = free_variables(place)
     kept = tuple(axis for axis in axes if axis.name in own)
     dims = place.base.type.dims
-    if dims is None or told_apart(place.subscripts, kept) < {axis.name for axis in kept}:
+    if dims is None or not _tells_all(place.subscripts, kept):
         return False
     points = sizes.product(tuple(axis.extent for axis in kept))
     return sizes.equal(points, sizes.product(dims)) is True
@@ -219,46 +209,40 @@ def unproved(stmt: IndexAssign) -> tuple[Part, ...]:
     target = stmt.target
     if stmt.op != "=" or stmt.distinct or not isinstance(target, Index) or is_constant(stmt.value):
         return ()
-    axes = target_axes(stmt)
-    told = told_apart(target.subscripts, axes)
-    if told >= {axis.name for axis in axes}:
+    axes, subscripts = target_axes(stmt), target.subscripts
+    if _tells_all(subscripts, axes):
         return ()
     return tuple(
-        part for part in _parts(target.subscripts, axes)
-        if told_apart(tuple(target.subscripts[d] for d in part.dims), part.axes)
-        < {axis.name for axis in part.axes}
-    )  # fmt: skip
+        part
+        for part in _parts(subscripts, axes)
+        if not _tells_all(tuple(subscripts[d] for d in part.dims), part.axes)
+    )
 
 
 def checked_elsewhere(stmt: Stmt) -> Stmt:
-    """The statement without checks, its blocks included: its assignments are to the places of
-    others, which check them."""
+    """The statement, with its blocks, without checks: others check the places it assigns to."""
     if isinstance(stmt, IndexAssign):
         return replace(stmt, distinct=True) if unproved(stmt) else stmt
     return map_blocks(stmt, lambda body: tuple(map(checked_elsewhere, body)))
 
 
 def names_once(stmt: IndexAssign) -> bool:
-    """Whether no two points of the target's axes name one element: that is proved, or has been
-    checked when the statement runs."""
+    """Whether no two points of the target's axes name one element: by proof, or by a check."""
     target = stmt.target
     if stmt.distinct or not isinstance(target, Index):
         return True
     if stmt.op == "=" and not is_constant(stmt.value):
         return True
-    axes = target_axes(stmt)
-    return told_apart(target.subscripts, axes) >= {axis.name for axis in axes}
+    return _tells_all(target.subscripts, target_axes(stmt))
 
 
 def is_constant(value: Expr) -> bool:
-    """Whether a right side is a number: then it does not matter if an element is named twice, also
-    to derivatives."""
+    """Whether a right side is a number: it may be assigned to an element more than once."""
     return not any(isinstance(node, Var) for node in walk(value))
 
 
 def _parts(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> list[Part]:
-    """The dimensions and axes that hang together. Points of all axes differ in their elements if
-    those of each part do."""
+    """Dimensions and axes that hang together: points name other elements if those of parts do."""
     found: list[Part] = []
     for dim, subscript in enumerate(subscripts):
         own = tuple(axis for axis in axes if sizes.mentions(subscript, {axis.name}))

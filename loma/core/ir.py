@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from loma.errors.spans import NOWHERE, Span
 
 if TYPE_CHECKING:
     from loma.core.packing import Packings
     from loma.errors import UserWarning
-
-# ------------------------------------------------------------------------------------- positions
-
 
 # ----------------------------------------------------------------------------------------- types
 
@@ -116,9 +113,7 @@ class IntConst:
     value: int
     span: Span = field(default=NOWHERE, compare=False)
 
-    @property
-    def type(self) -> Type:
-        return INT
+    type: ClassVar[Type] = INT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,9 +132,7 @@ class FloatConst:
     def _signed(self) -> tuple[float, float]:
         return self.value, math.copysign(1.0, self.value)
 
-    @property
-    def type(self) -> Type:
-        return FLOAT
+    type: ClassVar[Type] = FLOAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +174,7 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A scalar operation. Mixed int and float operands are computed in float; comparisons, ``and``
-    and ``or`` are ints."""
+    """A scalar operation, in float if an operand is; comparisons, ``and`` and ``or`` are ints."""
 
     op: BinaryOp
     left: Expr
@@ -522,10 +514,7 @@ class Module:
 
     def function(self, name: str) -> Function:
         """The function of that name; KeyError when there is none."""
-        for function in self.functions:
-            if function.name == name:
-                return function
-        raise KeyError(name)
+        return {function.name: function for function in self.functions}[name]
 
 
 def default_values(function: Function) -> dict[str, int | float]:

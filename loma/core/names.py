@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from loma.core.effects import counters, declared, effects
 from loma.core.ir import (
-    INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, TensorType, Var,
+    INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, Var,
 )  # fmt: skip
 from loma.core.walk import (
-    expressions, map_blocks, map_children, map_expressions, statements, substitute, variables, walk,
+    expressions, map_blocks, map_children, map_expressions, reads_of_type, statements, substitute,
+    variables, walk,
 )  # fmt: skip
 
 
@@ -41,17 +42,12 @@ class Names:
 def names_of(function: Function) -> set[str]:
     """Every name that the function's text mentions, sizes and indices included."""
     found = {param.name for param in function.params}
-    for type_ in [param.type for param in function.params] + list(function.results):
-        if isinstance(type_, TensorType) and type_.dims is not None:
-            found.update(name for dim in type_.dims for name in variables(dim))
-    found |= counters(function.body)
+    types = [*(param.type for param in function.params), *function.results]
+    found |= counters(function.body).union(*map(reads_of_type, types))
     for stmt in statements(function.body):
-        match stmt:
-            case Declare(target) if isinstance(target.type, TensorType) and target.type.dims:
-                found.update(name for dim in target.type.dims for name in variables(dim))
-            case _:
-                pass
         found |= axes_of(stmt)
+        if isinstance(stmt, Declare):
+            found |= reads_of_type(stmt.target.type)
         for expr in expressions(stmt):
             found.update(variables(expr))
     return found
@@ -118,15 +114,12 @@ def with_own_indices(function: Function, taken: Iterable[str] = ()) -> Function:
 
     def renamed(stmt: Stmt) -> Stmt:
         own: dict[str, Expr] = {}
-        match stmt:
-            case For(counter):
-                own = values([counter])
-                stmt = replace(stmt, counter=new.get(counter, counter))
-            case IndexAssign(_, _, _, old):
-                own = values(axis.name for axis in old)
-                stmt = replace(stmt, axes=axes(old))
-            case _:
-                pass
+        if isinstance(stmt, For):
+            own = values([stmt.counter])
+            stmt = replace(stmt, counter=new.get(stmt.counter, stmt.counter))
+        elif isinstance(stmt, IndexAssign):
+            own = values(axis.name for axis in stmt.axes)
+            stmt = replace(stmt, axes=axes(stmt.axes))
         stmt = map_expressions(stmt, lambda expr: substitute(expr, own)) if own else stmt
         return map_blocks(stmt, lambda block: tuple(map(renamed, block)))
 

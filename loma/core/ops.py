@@ -33,10 +33,9 @@ REQUIRED = None
 class AttrInfo:
     """An attribute: "int" and "ints" take any int expressions; "dim" and "dims" take constants
     that name dimensions of the first argument (negative ones count from the end); "flag" is a
-    constant 0 or 1, "float" any number, "word" a string of ``words``, of which the
-    operator has the position. ``default`` None means that it must be given, a string is the name of
-    the attribute whose value it has. A list without a default of that length has ``count`` ints,
-    any number if that is 0."""
+    constant 0 or 1, "float" any number, "word" a string of ``words``, of which the operator has the
+    position. ``default`` None means that it must be given, a string is the name of the attribute
+    whose value it has. A list without a default has ``count`` ints, any number if that is 0."""
 
     name: str
     kind: AttrKind
@@ -306,7 +305,7 @@ _ROWS: tuple[OpInfo, ...] = (
     OpInfo("to_rows", ("x",), _DIMS, adjoint_shapes.rows,
            "dims (all of them by default) as one, which comes last", "other", linear="together",
            shares=True, internal=True),
-    _like("from_rows_like", "rows", adjoint_shapes.from_rows_like,
+    _like("from_rows_like", "rows", adjoint_shapes.reshape_like,
           "x of rows = to_rows(x, dims), shaped as like", "other", _DIMS, any_element=False),
     OpInfo("moved", ("x",), (*_DIM, _a("ones", "flag", 0)), shapes.same,
            "each element at the next place along dim; zeros, or ones, come in at the start",

@@ -7,16 +7,16 @@ ranges, which may depend on each other (``k in range(j)``), and the conditions a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.bounds import facts, is_never_negative
 from loma.core.ir import INT, Axis, Binary, Expr, Index, IntConst, Reduce, Unary, Var, ZeroPad
 from loma.core.names import Names
-from loma.core.walk import children, map_guarded, substitute, walk
+from loma.core.sizes import IsSize
+from loma.core.walk import children, map_guarded, substitute, variables
 
-IsSize = Callable[[str], bool]
 ONE = IntConst(1)
 
 
@@ -98,14 +98,10 @@ def apart(
     there, extents = _renamed(read, axes, around)
     return any(
         differ(left, right, extents, is_size, known + there.known)
-        or any(sizes.equal(_minus(left, right), e) or sizes.equal(_minus(right, left), e)
-               for e in there.nonzero)
+        or any(sizes.equal(Binary("-", *pair, INT), e)
+               for e in there.nonzero for pair in ((left, right), (right, left)))
         for left, right in zip(written.subscripts, there.place.subscripts, strict=True)
     )  # fmt: skip
-
-
-def _minus(left: Expr, right: Expr) -> Expr:
-    return Binary("-", left, right, INT)
 
 
 def _renamed(
@@ -113,17 +109,12 @@ def _renamed(
 ) -> tuple[Read, dict[str, Expr]]:
     """The read at another point of the axes, and the ranges at both."""
     taken = {axis.name for axis in axes} | set(around) | set(read.extents)
-    names = Names(taken | {n.name for n in walk(read.place) if isinstance(n, Var)})
-    inner = [axis for axis in axes if axis.name not in read.extents]
-    new: dict[str, Expr] = {
-        name: Var(names.fresh(f"{name}_read"), INT)
-        for name in [*(axis.name for axis in inner), *read.extents]
-    }
+    names = Names({*taken, *variables(read.place)})
+    there = {a.name: a.extent for a in axes if a.name not in read.extents} | dict(read.extents)
+    other = {name: names.fresh(f"{name}_read") for name in there}
+    new: dict[str, Expr] = {name: Var(own, INT) for name, own in other.items()}
     extents = {**around, **{axis.name: axis.extent for axis in axes}}
-    for name, extent in [*((a.name, a.extent) for a in inner), *read.extents.items()]:
-        var = new[name]
-        assert isinstance(var, Var)
-        extents[var.name] = substitute(extent, new)
+    extents |= {other[name]: substitute(extent, new) for name, extent in there.items()}
     place = substitute(read.place, new)
     assert isinstance(place, Index)
     known, nonzero = (
@@ -135,8 +126,7 @@ def _renamed(
 def differ(
     left: Expr, right: Expr, extents: Mapping[str, Expr], is_size: IsSize, known: tuple[Expr, ...]
 ) -> bool:
-    """Whether two ints are never the same, wherever none of the ranges is empty and the expressions
-    ``known`` are not negative."""
+    """Whether two ints are never the same where no range is empty and no ``known`` is negative."""
     difference = Binary("-", left, right, INT)
     parts = sizes.polynomial(difference)
     rest = parts.pop((), 0)

@@ -51,20 +51,22 @@ class Packings:
     shown: Mapping[str, str] = field(default_factory=dict)
 
 
+def _partners(primal: Packing, prefix: str) -> dict[str, str]:
+    """Names of the adjoints or tangents of what a program calls arguments."""
+    own = dict.fromkeys(slot.name for slot in primal.params)
+    names = Names(own)
+    return {name: names.fresh(f"{prefix}{name.lstrip('_')}") for name in own}
+
+
 def reverse_packing(primal: Packing) -> Packing:
-    """Of ``rev_diff``: see :func:`loma.core.differentials.tensor_reverse_signature`."""
-    names = Names(slot.name for slot in primal.params)
-    adjoints: dict[str, str] = {}
-    for slot in primal.params:
-        if slot.name not in adjoints:
-            adjoints[slot.name] = names.fresh(f"_d_{slot.name.lstrip('_')}")
+    """Of ``rev_diff``: see :func:`loma.core.differentials.reverse_signature`."""
+    adjoints = _partners(primal, "_d_")
     params: list[Slot] = []
     for slot in primal.params:
-        adjoint = replace(slot, name=adjoints[slot.name])
         if slot.mode == "In":
-            params += [slot, replace(adjoint, mode="Out")]
+            params += [slot, replace(slot, name=adjoints[slot.name], mode="Out")]
         else:
-            params.append(replace(adjoint, mode="In"))
+            params.append(replace(slot, name=adjoints[slot.name], mode="In"))
     several = len({slot.name for slot in primal.results}) > 1
     for slot in primal.results:
         name = f"_d_result_{slot.name}" if several else "_d_result"
@@ -77,13 +79,10 @@ def forward_packing(
 ) -> Packing:
     """Of ``fwd_diff``, from the primal's own arguments and results: see
     :func:`loma.core.differentials.tensor_forward_signature`."""
-    names = Names(slot.name for slot in primal.params)
-    tangents: dict[str, str] = {}
+    tangents = _partners(primal, "_t_")
     found: list[Slot] = []
     for slot, param in zip(primal.params, params, strict=True):
         found.append(slot)
-        if slot.name not in tangents:
-            tangents[slot.name] = names.fresh(f"_t_{slot.name.lstrip('_')}")
         if has_tangent(param.type):
             found.append(replace(slot, name=tangents[slot.name]))
     given: list[Slot] = []
@@ -98,10 +97,9 @@ def shown_names(function: Function, packings: Packings) -> Function:
     """The head of a function with the program's own names of members: ``l.w``."""
     shown = packings.shown
     values: dict[str, Expr] = {name: Var(own, INT) for name, own in shown.items()}
-    params = tuple(
-        replace(
-            param, name=shown.get(param.name, param.name), type=substitute_type(param.type, values)
-        )
-        for param in function.params
-    )
-    return replace(function, params=params)
+
+    def named(param: Param) -> Param:
+        name, type_ = shown.get(param.name, param.name), substitute_type(param.type, values)
+        return replace(param, name=name, type=type_)
+
+    return replace(function, params=tuple(map(named, function.params)))

@@ -50,24 +50,23 @@ def print_type(type_: Type) -> str:
             return "int"
         case FloatType():
             return "float"
-        case ArrayType(element, None):
-            return f"Array[{print_type(element)}]"
-        case ArrayType(element, size):
-            return f"Array[{print_type(element)}, {size}]"
+        case ArrayType(element, count):
+            return f"Array[{_counted(element, count)}]"
         case StructType(name):
             return name
-        case StackType(element, None):
-            return f"Stack[{print_type(element)}]"
-        case StackType(element, capacity):
-            return f"Stack[{print_type(element)}, {capacity}]"
-        case TensorType(None, element_name):
-            return _TENSOR_NAMES[element_name]
-        case TensorType(dims, element_name):
-            return f"{_TENSOR_NAMES[element_name]}[{_subscripts(dims or ())}]"
+        case StackType(element, count):
+            return f"Stack[{_counted(element, count)}]"
+        case TensorType(dims, name):
+            sizes = "" if dims is None else f"[{_subscripts(dims)}]"
+            return f"{_TENSOR_NAMES[name]}{sizes}"
         case TupleType(items):
             return f"tuple[{', '.join(map(print_type, items)) or '()'}]"
         case _:
             assert_never(type_)
+
+
+def _counted(element: Type, count: int | None) -> str:
+    return print_type(element) + ("" if count is None else f", {count}")
 
 
 # ----------------------------------------------------------------------------------- expressions
@@ -98,7 +97,7 @@ def _render(expr: Expr) -> tuple[str, int]:
         case Member(base, name):
             return f"{_expr(base, _ATOM)}.{name}", _ATOM
         case Unary("-", operand):
-            return f"-{_negated(operand)}", _NEGATION
+            return f"-{_expr(operand, _POWER)}", _NEGATION  # -(-x) reads better than --x
         case Unary(_, operand):
             return f"not {_expr(operand, _NOT)}", _NOT
         case Binary(op, left, right):
@@ -129,12 +128,6 @@ def _float(value: float) -> tuple[str, int]:
         return "1e999 - 1e999", _SUM
     text = "1e999" if math.isinf(value) else repr(abs(value))
     return (f"-{text}", _NEGATION) if math.copysign(1.0, value) < 0 else (text, _ATOM)
-
-
-def _negated(operand: Expr) -> str:
-    # -(-x) reads better than --x
-    text, level = _render(operand)
-    return text if level > _NEGATION else f"({text})"
 
 
 def _infix(op: str, left: Expr, right: Expr) -> tuple[str, int]:
@@ -169,7 +162,7 @@ def _operator(op: Op) -> tuple[str, int]:
         if info.infix == "not":
             return f"not {_expr(op.args[0], _NOT)}", _NOT
         if len(op.args) == 1:
-            return f"-{_negated(op.args[0])}", _NEGATION
+            return f"-{_expr(op.args[0], _POWER)}", _NEGATION
         return _infix(info.infix, *op.args)
     return f"{op.name}({', '.join(_arguments(op))})", _ATOM
 
@@ -231,19 +224,18 @@ def _stmt(stmt: Stmt, pad: str) -> list[str]:
         case Zero(target):
             return [f"{pad}zero({print_expr(target)})"]
         case Push(stack, value):
-            return _wrapped(f"{pad}{stack.name}.push(", (print_expr(value),), ")", pad)
+            return _called(f"{pad}{stack.name}.push", (value,), pad)
         case Pop(stack, target):
             return [f"{pad}{print_expr(target)} = {stack.name}.pop()"]
         case AtomicAdd(target, value):
-            items = print_expr(target), print_expr(value)
-            return _wrapped(f"{pad}atomic_add(", items, ")", pad)
+            return _called(f"{pad}atomic_add", (target, value), pad)
         case CallStmt(call):
-            return _wrapped(f"{pad}{call.function}(", tuple(map(print_expr, call.args)), ")", pad)
+            return _called(f"{pad}{call.function}", call.args, pad)
         case Return(values):
             line = f"{pad}return {', '.join(map(print_expr, values))}".rstrip()
             if len(line) <= WIDTH or len(values) < 2:
                 return [line]
-            return _wrapped(f"{pad}return (", tuple(map(print_expr, values)), ")", pad)
+            return _called(f"{pad}return ", values, pad)
         case For(counter, extent, body, backwards):
             steps = f"range({print_expr(extent)})"
             steps = f"reversed({steps})" if backwards else steps
@@ -279,10 +271,9 @@ def _assignment(head: str, value: Expr, pad: str) -> list[str]:
         return [line]
     match value:
         case Call(name, args):
-            return _wrapped(f"{head} {name}(", tuple(map(print_expr, args)), ")", pad)
+            return _called(f"{head} {name}", args, pad)
         case MakeStruct(args, type_):
-            items = tuple(map(print_expr, args))
-            return _wrapped(f"{head} make_{type_.name}(", items, ")", pad)
+            return _called(f"{head} make_{type_.name}", args, pad)
         case Op(name) if line.endswith(")") and line.startswith(f"{head} {name}("):
             return _wrapped(f"{head} {name}(", tuple(_arguments(value)), ")", pad)
         case _:
@@ -303,6 +294,10 @@ def _terms(value: Expr) -> list[str]:
         parts.append(f"{rest.op} {_expr(rest.right, level + 1)}")
         rest = rest.left
     return [_expr(rest, level), *reversed(parts)]
+
+
+def _called(head: str, args: tuple[Expr, ...], pad: str) -> list[str]:
+    return _wrapped(f"{head}(", tuple(map(print_expr, args)), ")", pad)
 
 
 def _wrapped(head: str, items: tuple[str, ...], tail: str, pad: str) -> list[str]:
@@ -326,19 +321,19 @@ def print_param(param: Param) -> str:
     return f"{param.name} : {param.mode}[{print_type(param.type)}]"
 
 
-def print_head(function: Function) -> list[str]:
-    """The lines of a function's definition before its statements."""
-    lines = print_function(replace(function, body=())).split("\n")
-    while lines and lines[-1].strip() in ("", "pass"):
-        lines.pop()
-    return lines
-
-
 def print_function(function: Function, module: Module | None = None) -> str:
     """The definition of a function, no line end after it. Functions of the ``module`` hide the
     language's own of the same names, which have a prefix then."""
     if module is not None:
         function = _qualified(function, module)
+    lines = print_head(function)
+    if function.body or not function.doc:
+        lines += _block(function.body, "")
+    return "\n".join(lines)
+
+
+def print_head(function: Function) -> list[str]:
+    """The lines of a function's definition before its statements."""
     match function.results:
         case ():
             result = ""
@@ -359,10 +354,7 @@ def print_function(function: Function, module: Module | None = None) -> str:
         head = lines.pop().removesuffix(f"{result}:")
         types = tuple(map(print_type, function.results))
         lines += _wrapped(f"{head} -> tuple[", types, "]:", "")
-    lines += _doc(function.doc)
-    if function.body or not function.doc:
-        lines += _block(function.body, "")
-    return "\n".join(lines)
+    return lines + _doc(function.doc)
 
 
 def _qualified(function: Function, module: Module) -> Function:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from loma import errors
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
-from loma.core.ir import INT, Attr, Binary, Element, Expr, FloatType, IntConst, IntType, TensorType
+from loma.core.ir import INT, Attr, Element, Expr, FloatType, IntConst, IntType, TensorType
+from loma.core.sizes import arith
 from loma.errors.spans import Span
 
 Dims: TypeAlias = tuple[Expr, ...]
@@ -61,10 +62,6 @@ def show(dims: Dims | None) -> str:
     from loma.core.printer import print_type
 
     return print_type(TensorType(dims))
-
-
-def _arith(op: Literal["+", "-", "*", "//"], left: Expr, right: Expr) -> Expr:
-    return sizes.simplify(Binary(op, left, right, INT))
 
 
 def _element(call: OpCall) -> Element:
@@ -118,9 +115,9 @@ def _joined(call: OpCall, left: Dims, right: Dims) -> Dims:
     return tuple(reversed(out))
 
 
-def _broadcast_dims(call: OpCall, start: int = 0) -> Dims | None:
+def _broadcast_dims(call: OpCall) -> Dims | None:
     dims: Dims = ()
-    for arg in call.args[start:]:
+    for arg in call.args:
         match arg.type:
             case IntType() | FloatType():
                 continue
@@ -160,9 +157,7 @@ def like(call: OpCall) -> TensorType:
 
 
 def broadcast(call: OpCall) -> TensorType:
-    element = _element(call)
-    element = "int" if element == "bool" else element
-    return TensorType(_broadcast_dims(call), element)
+    return _counted(TensorType(_broadcast_dims(call), _element(call)))
 
 
 def quotient(call: OpCall) -> TensorType:
@@ -186,13 +181,12 @@ def builtin(call: OpCall) -> TensorType:
             raise errors.OperatorArguments(
                 f"argument '{name}' of '{call.name}' is one int for all elements", call.span
             )
-    element = _element(call)
-    element = "int" if element == "bool" else element
+    dims, element = _broadcast_dims(call), _element(call)
     if info.result == "int":  # of these each is a question
-        element = "bool"
-    elif element == "int" and (info.result == "float" and not _is_whole_power(call)):
-        element = "float"
-    return TensorType(_broadcast_dims(call), element)
+        return TensorType(dims, "bool")
+    if element != "float32" and info.result == "float" and not _is_whole_power(call):
+        return TensorType(dims, "float")
+    return _counted(TensorType(dims, element))
 
 
 def _is_whole_power(call: OpCall) -> bool:
@@ -219,11 +213,8 @@ def reduced(call: OpCall, of: Dims | None) -> Dims | None:
 
 
 def argmax(call: OpCall) -> TensorType:
-    dims = call.tensor(0).dims
-    if dims is None:
-        return TensorType(None, "int")
-    dim = call.const("dim")
-    return TensorType(dims[:dim] + dims[dim + 1 :], "int")
+    dims, dim = call.tensor(0).dims, call.const("dim")
+    return TensorType(None if dims is None else dims[:dim] + dims[dim + 1 :], "int")
 
 
 def positions(call: OpCall) -> TensorType:
@@ -248,10 +239,7 @@ def matmul(call: OpCall) -> TensorType:
 
 def linear(call: OpCall) -> TensorType:
     x, w = call.tensor(0).dims, rank_of(call, 1, 2)
-    if len(call.args) == 3:
-        bias = rank_of(call, 2, 1)
-        if bias is not None and w is not None:
-            agree(call, bias[0], w[0], "the size of the bias and the rows of the weight")
+    _check_bias(call, None if w is None else w[0], "the rows of the weight")
     if x is None or w is None:
         return TensorType(None, _element(call))
     if not x:
@@ -261,16 +249,16 @@ def linear(call: OpCall) -> TensorType:
 
 
 def _window(size: Expr, kernel: Expr, stride: Expr, padding: Expr, dilation: Expr) -> Expr:
-    span = _arith("+", _arith("*", dilation, _arith("-", kernel, IntConst(1))), IntConst(1))
-    room = _arith("-", _arith("+", size, _arith("*", IntConst(2), padding)), span)
-    return _arith("+", _arith("//", room, stride), IntConst(1))
+    span = arith("+", arith("*", dilation, arith("-", kernel, IntConst(1))), IntConst(1))
+    room = arith("-", arith("+", size, arith("*", IntConst(2), padding)), span)
+    return arith("+", arith("//", room, stride), IntConst(1))
 
 
-def _check_bias(call: OpCall, channels: Expr | None) -> None:
+def _check_bias(call: OpCall, size: Expr | None, what: str = "the output channels") -> None:
     if len(call.args) == 3:
         bias = rank_of(call, 2, 1)
-        if bias is not None and channels is not None:
-            agree(call, bias[0], channels, "the size of the bias and the output channels")
+        if bias is not None and size is not None:
+            agree(call, bias[0], size, f"the size of the bias and {what}")
 
 
 def convolution(call: OpCall) -> TensorType:
@@ -283,7 +271,7 @@ def convolution(call: OpCall) -> TensorType:
 def convolved(call: OpCall, x: Dims | None, w: Dims | None) -> Dims | None:
     if x is None or w is None:
         return None
-    agree(call, x[1], _arith("*", w[1], call.one("groups")), "the channels of x and of the weight")
+    agree(call, x[1], arith("*", w[1], call.one("groups")), "the channels of x and of the weight")
     attrs = zip(call.ints("stride"), call.ints("padding"), call.ints("dilation"), strict=True)
     out = [_window(x[2 + k], w[2 + k], s, p, d) for k, (s, p, d) in enumerate(attrs)]
     return (x[0], w[0], *out)
@@ -291,7 +279,7 @@ def convolved(call: OpCall, x: Dims | None, w: Dims | None) -> Dims | None:
 
 def conv_transpose2d(call: OpCall) -> TensorType:
     x, w = rank_of(call, 0, 4), rank_of(call, 1, 4)
-    channels = None if w is None else _arith("*", w[1], call.one("groups"))
+    channels = None if w is None else arith("*", w[1], call.one("groups"))
     _check_bias(call, channels)
     if x is None or w is None or channels is None:
         return TensorType(None, _element(call))
@@ -299,11 +287,11 @@ def conv_transpose2d(call: OpCall) -> TensorType:
     out = []
     for k in range(2):
         s, p, d = (call.ints(a)[k] for a in ("stride", "padding", "dilation"))
-        room = _arith("*", _arith("-", x[2 + k], IntConst(1)), s)
-        window = _arith("*", d, _arith("-", w[2 + k], IntConst(1)))
-        extra = _arith("+", call.ints("output_padding")[k], IntConst(1))
-        size = _arith("-", _arith("+", room, window), _arith("*", IntConst(2), p))
-        out.append(_arith("+", size, extra))
+        room = arith("*", arith("-", x[2 + k], IntConst(1)), s)
+        window = arith("*", d, arith("-", w[2 + k], IntConst(1)))
+        extra = arith("+", call.ints("output_padding")[k], IntConst(1))
+        size = arith("-", arith("+", room, window), arith("*", IntConst(2), p))
+        out.append(arith("+", size, extra))
     return TensorType((x[0], channels, *out), _element(call))
 
 
@@ -344,12 +332,12 @@ def reshape(call: OpCall) -> TensorType:
     if len(unknown) > 1:
         raise errors.OperatorArguments("'reshape' takes at most one size of -1", call.span)
     known = sizes.product(tuple(s for s in shape if s != IntConst(-1)))
-    if unknown and x.dims is None:
-        raise errors.OperatorArguments(
-            "'reshape' cannot work out the size -1 of a tensor of unknown rank", call.span,
-            hint="give the argument its sizes: Tensor[N, ...]",
-        )  # fmt: skip
-    if unknown and x.dims is not None:
+    if unknown:
+        if x.dims is None:
+            raise errors.OperatorArguments(
+                "'reshape' cannot work out the size -1 of a tensor of unknown rank", call.span,
+                hint="give the argument its sizes: Tensor[N, ...]",
+            )  # fmt: skip
         rest = sizes.quotient(sizes.product(x.dims), known)
         shape = (*shape[: unknown[0]], rest, *shape[unknown[0] + 1 :])
     elif x.dims is not None and sizes.equal(sizes.product(x.dims), known) is False:
@@ -378,8 +366,8 @@ def transpose(call: OpCall) -> TensorType:
     x = call.tensor(0)
     if x.dims is None:
         return x
-    dims = list(x.dims)
     i, j = call.const("dim0"), call.const("dim1")
+    dims = list(x.dims)
     dims[i], dims[j] = dims[j], dims[i]
     return TensorType(tuple(dims), x.element)
 
@@ -407,26 +395,25 @@ def cat(call: OpCall) -> TensorType:
     dim = call.const("dim")
     first = call.tensor(0).dims
     total: Expr = IntConst(0)
-    for position in range(len(call.args)):
+    for position, arg in enumerate(call.args):
         dims = call.tensor(position).dims
         if dims is None or first is None:
             return TensorType(None, _element(call))
         if len(dims) != len(first):
             raise errors.RankMismatch(
                 f"'cat' joins tensors of one rank, found {show(first)} and {show(dims)}",
-                call.args[position].span,
+                arg.span,
             )
         for k, (a, b) in enumerate(zip(first, dims, strict=True)):
             if k != dim:
                 agree(call, a, b, f"the sizes of dimension {k}")
-        total = _arith("+", total, dims[dim])
+        total = arith("+", total, dims[dim])
     assert first is not None
     return TensorType((*first[:dim], total, *first[dim + 1 :]), _element(call))
 
 
 def slice_(call: OpCall) -> TensorType:
-    x = call.tensor(0)
-    return TensorType(sliced(call, x.dims), x.element)
+    return replace(call.tensor(0), dims=sliced(call, call.tensor(0).dims))
 
 
 def sliced(call: OpCall, x: Dims | None) -> Dims | None:
@@ -434,7 +421,7 @@ def sliced(call: OpCall, x: Dims | None) -> Dims | None:
         return None
     dim = call.const("dim")
     start, end, step = (call.one(name) for name in ("start", "end", "step"))
-    room = _arith("+", _arith("-", end, start), _arith("-", step, IntConst(1)))
+    room = arith("+", arith("-", end, start), arith("-", step, IntConst(1)))
     for bound in (start, end):
         value, size = sizes.constant(bound), sizes.constant(x[dim])
         if value is not None and (value < 0 or (size is not None and value > size)):
@@ -443,7 +430,7 @@ def sliced(call: OpCall, x: Dims | None) -> Dims | None:
                 f"{dim} of {show(x)}",
                 call.span,
             )
-    return (*x[:dim], _arith("//", room, step), *x[dim + 1 :])
+    return (*x[:dim], arith("//", room, step), *x[dim + 1 :])
 
 
 def one_hot(call: OpCall) -> TensorType:

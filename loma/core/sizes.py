@@ -7,14 +7,19 @@ are, provably different when they differ by a constant, else a call has to check
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Expr, Function, Index, IntConst, Param, TensorType, Unary, Var,
+    INT, Axis, Binary, BinaryOp, Builtin, Expr, Function, Index, IntConst, Param, TensorType, Type,
+    Unary, Var,
 )  # fmt: skip
+from loma.core.walk import variables, walk
 
+IsSize: TypeAlias = Callable[[str], bool]  # tells the variables that are never negative
 Monomial: TypeAlias = tuple[Expr, ...]
 Polynomial: TypeAlias = dict[Monomial, int]
 
@@ -100,19 +105,21 @@ def from_polynomial(poly: Polynomial) -> Expr:
             term = atom if term is None else Binary("*", term, atom, INT)
         assert term is not None
         if result is None:
-            result = term if coefficient > 0 else _negate(term)
+            negative = Unary("-", term, INT) if monomial else IntConst(coefficient)
+            result = term if coefficient > 0 else negative
         else:
             result = Binary("+" if coefficient > 0 else "-", result, term, INT)
     return IntConst(0) if result is None else result
 
 
-def _negate(term: Expr) -> Expr:
-    return IntConst(-term.value) if isinstance(term, IntConst) else Unary("-", term, INT)
-
-
 def simplify(expr: Expr) -> Expr:
     """The int expression in normal form."""
     return from_polynomial(polynomial(expr))
+
+
+def arith(op: BinaryOp, left: Expr, right: Expr) -> Expr:
+    """An operation on ints, in normal form."""
+    return simplify(Binary(op, left, right, INT))
 
 
 def equal(left: Expr, right: Expr) -> bool | None:
@@ -126,27 +133,36 @@ def equal(left: Expr, right: Expr) -> bool | None:
 
 
 def same(left: tuple[Expr, ...] | None, right: tuple[Expr, ...] | None) -> bool:
-    """Whether two lists of sizes are provably equal; those of a tensor of unknown rank (None) are
-    not."""
+    """Whether two lists of sizes are provably equal; of unknown rank (None) they are not."""
     if left is None or right is None:
         return False
     return len(left) == len(right) and all(map(equal, left, right))
 
 
+def same_type(left: Type, right: Type) -> bool:
+    """Whether types are equal, and their sizes provably so."""
+    match left, right:
+        case TensorType(a, own), TensorType(b, other):
+            return own == other and (a is b is None or same(a, b))
+        case _:
+            return left == right
+
+
+def differ(left: tuple[Expr, ...] | None, right: tuple[Expr, ...] | None) -> bool:
+    """Whether two lists of sizes are known to differ; nothing is known of unknown rank (None)."""
+    if left is None or right is None:
+        return False
+    return len(left) != len(right) or False in map(equal, left, right)
+
+
 def product(factors: tuple[Expr, ...]) -> Expr:
     """The product of int expressions, in normal form."""
-    poly: Polynomial = {(): 1}
-    for factor in factors:
-        poly = _product(poly, polynomial(factor))
-    return from_polynomial(poly)
+    return from_polynomial(functools.reduce(_product, map(polynomial, factors), {(): 1}))
 
 
 def total(terms: tuple[Expr, ...]) -> Expr:
     """The sum of int expressions, simplified."""
-    result: Expr = IntConst(0)
-    for term in terms:
-        result = Binary("+", result, term, INT)
-    return simplify(result)
+    return from_polynomial(functools.reduce(added, map(polynomial, terms), {}))
 
 
 def quotient(top: Expr, bottom: Expr) -> Expr:
@@ -156,19 +172,14 @@ def quotient(top: Expr, bottom: Expr) -> Expr:
         ((factors, coefficient),) = divisor.items()
         out: Polynomial = {}
         for monomial, value in polynomial(top).items():
-            rest = list(monomial)
-            for atom in factors:
-                if atom not in rest:
-                    break
-                rest.remove(atom)
-            else:
-                if value % coefficient == 0:
-                    out[tuple(rest)] = value // coefficient
-                    continue
-            break
+            rest = Counter(monomial)
+            if value % coefficient or not rest >= Counter(factors):
+                break
+            rest.subtract(factors)
+            out[tuple(rest.elements())] = value // coefficient
         else:
             return from_polynomial(out)
-    return simplify(Binary("//", top, bottom, INT))
+    return arith("//", top, bottom)
 
 
 def affine(expr: Expr, axes: tuple[Axis, ...]) -> tuple[dict[str, Expr], Expr] | None:
@@ -280,7 +291,7 @@ def is_arithmetic(expr: Expr) -> bool:
             return False
 
 
-def is_nonnegative(expr: Expr, is_size: Callable[[str], bool]) -> bool:
+def is_nonnegative(expr: Expr, is_size: IsSize) -> bool:
     """Whether an int expression is provably not negative, as sizes are not."""
 
     def atom(expr: Expr) -> bool:
@@ -298,7 +309,7 @@ def is_nonnegative(expr: Expr, is_size: Callable[[str], bool]) -> bool:
     )
 
 
-def count(extent: Expr, is_size: Callable[[str], bool]) -> Expr:
+def count(extent: Expr, is_size: IsSize) -> Expr:
     """How many values ``range(extent)`` has: a size, also where the extent may be negative."""
     if is_nonnegative(extent, is_size):
         return extent
@@ -307,16 +318,12 @@ def count(extent: Expr, is_size: Callable[[str], bool]) -> Expr:
 
 def mentions(expr: Expr, names: set[str]) -> bool:
     """Whether a variable of one of these names occurs in the expression."""
-    from loma.core.walk import variables
-
     return any(name in names for name in variables(expr))
 
 
 def keeps_value(expr: Expr, changing: Collection[str]) -> bool:
     """Whether an int expression has the same value at any time while those variables change: it
     mentions none of them, and reads no element of a tensor."""
-    from loma.core.walk import walk
-
     return not any(
         isinstance(node, Index) or (isinstance(node, Var) and node.name in changing)
         for node in walk(expr)
@@ -326,6 +333,4 @@ def keeps_value(expr: Expr, changing: Collection[str]) -> bool:
 def varies(extent: Expr, names: set[str]) -> bool:
     """Whether a range may differ from place to place: it mentions one of the variables, or it reads
     an element of a tensor, which is looked at where the range begins."""
-    from loma.core.walk import walk
-
     return mentions(extent, names) or any(isinstance(node, Index) for node in walk(extent))

@@ -29,8 +29,7 @@ def is_unbounded(type_: Type, structs: Mapping[str, Struct]) -> bool:
 
 
 def is_borrowed(place: Expr) -> bool:
-    """Whether a place is reached through an array of unknown length in a struct: a copy of the
-    struct has the same place."""
+    """Whether a place is in an array of unknown length in a struct: copies share the place."""
     while isinstance(place, Index | Member):
         if isinstance(place, Index) and not isinstance(place.base, Var):
             type_ = place.base.type

@@ -58,27 +58,19 @@ class _Statements(Expressions):
     def run(self) -> None:
         function = self.function
         unique([p.name for p in function.params], "parameter", function.name)
-        for param in function.params:
-            self.types[param.name] = param.type
-            self.kinds[param.name] = param.mode
-        for name in size_variables(function):
-            self.types[name] = INT
-            self.kinds[name] = "size"
+        self.scope |= {param.name: (param.type, param.mode) for param in function.params}
+        self.scope |= dict.fromkeys(size_variables(function), (INT, "size"))
         for param in function.params:
             self.check_type(param.type)
-            self.require(
-                not (function.simd and isinstance(param.type, TensorType)),
-                "a tensor among the parameters of a simd function",
-            )
+            tensor = function.simd and isinstance(param.type, TensorType)
+            self.require(not tensor, "a tensor among the parameters of a simd function")
         self.require(not (function.simd and function.results), "a simd function with results")
         for type_ in function.results:
             self.check_type(type_)
             self.require(not isinstance(type_, ArrayType), "an array among the results")
         last = function.body[-1] if function.body else None
-        self.require(
-            isinstance(last, Return) == bool(function.results),
-            "a function ends in a return exactly when it has results",
-        )
+        ends = isinstance(last, Return) == bool(function.results)
+        self.require(ends, "a function ends in a return exactly when it has results")
         self.block(function.body, outermost=True)
 
     # ------------------------------------------------------------------------------ statements
@@ -100,22 +92,17 @@ class _Statements(Expressions):
                     self.check_stack(target.type, value)
                 else:
                     self.check_type(target.type)
-                self.require(
-                    not is_unbounded(target.type, self.structs), "a local array without a size"
-                )
+                sized = not is_unbounded(target.type, self.structs)
+                self.require(sized, "a local array without a size")
                 if value is not None:
                     self.fits(self.expr(value), target.type)
                 self.declare(target)
             case Assign(target, op, value):
                 self.whole_place(target)
-                self.require(
-                    not is_unbounded(target.type, self.structs),
-                    "an array without a size is assigned",
-                )
-                self.require(
-                    op == "=" or isinstance(target.type, TensorType) or target.type in (INT, FLOAT),
-                    "'+=' on neither a number nor a tensor",
-                )
+                sized = not is_unbounded(target.type, self.structs)
+                self.require(sized, "an array without a size is assigned")
+                adds = isinstance(target.type, TensorType) or target.type in (INT, FLOAT)
+                self.require(op == "=" or adds, "'+=' on neither a number nor a tensor")
                 self.fits(self.expr(value), target.type)
             case IndexAssign():
                 self.index_assign(stmt)
@@ -133,10 +120,8 @@ class _Statements(Expressions):
             case AtomicAdd(target, value):
                 self.whole_place(target)
                 self.require(target.type in (INT, FLOAT), "atomic_add to no number")
-                found = self.scalar(value)
-                self.require(
-                    found == INT or target.type == FLOAT, "atomic_add of a float to an int"
-                )
+                fits = self.scalar(value) == INT or target.type == FLOAT
+                self.require(fits, "atomic_add of a float to an int")
             case If(cond, then, other):
                 self.condition(cond)
                 self.block(then)
@@ -145,74 +130,61 @@ class _Statements(Expressions):
                 self.condition(cond)
                 self.require(max_iter > 0, "a max_iter that is not positive")
                 self.block(body)
-            case For():
-                self.for_loop(stmt)
+            case For(name, extent, body):
+                self.require(self.expr(extent) == INT, "the range of a loop is no int")
+                self.require(name not in self.scope, f"the counter '{name}' hides a variable")
+                with self.inside([name], "counter"):
+                    self.block(body)
             case CallStmt(call):
                 self.called(call)
             case Return(values):
-                results = self.function.results
-                self.require(
-                    len(values) == len(results),
-                    f"{len(values)} values for {len(results)} results",
-                )
+                results, count = self.function.results, len(values)
+                self.require(count == len(results), f"{count} values for {len(results)} results")
                 for value, type_ in zip(values, results, strict=True):
                     self.fits(self.expr(value), type_)
             case _:
                 assert_never(stmt)
 
     def declare(self, target: Var) -> None:
-        self.require(target.name not in self.types, f"'{target.name}' is declared already")
-        self.types[target.name] = target.type
-        self.kinds[target.name] = "local"
+        self.require(target.name not in self.scope, f"'{target.name}' is declared already")
+        self.scope[target.name] = (target.type, "local")
 
     def check_stack(self, type_: StackType, value: Expr | None) -> None:
-        self.check_type(type_.element)
-        self.require(
-            not isinstance(type_.element, TensorType)
-            and not is_unbounded(type_.element, self.structs),
-            "a stack of what has no fixed size",
-        )
+        element = type_.element
+        self.check_type(element)
+        fixed = not isinstance(element, TensorType) and not is_unbounded(element, self.structs)
+        self.require(fixed, "a stack of what has no fixed size")
         self.require(type_.capacity is None or type_.capacity > 0, "a stack of no capacity")
         self.require(value is None, "a stack with an initial value")
 
     def stack(self, stack: Var) -> Type:
         """The type of a stack's elements."""
-        type_ = self.types.get(stack.name)
-        self.require(isinstance(type_, StackType), f"'{stack.name}' is no stack")
+        type_, _ = self.scope.get(stack.name, (None, None))
+        if not isinstance(type_, StackType):
+            raise self.fail(f"'{stack.name}' is no stack")
         self.require(type_ == stack.type, f"`{stack.name}` says that it is another stack")
-        assert isinstance(type_, StackType)
         return type_.element
 
     def whole_place(self, target: Place) -> None:
         """A place that a statement writes, other than an index statement."""
         self.place(target)
-        self.require(
-            not (isinstance(target, Index) and isinstance(target.base.type, TensorType)),
-            "an element of a tensor is assigned by an index statement",
-        )
+        element = isinstance(target, Index) and isinstance(target.base.type, TensorType)
+        self.require(not element, "an element of a tensor is assigned by an index statement")
 
     def condition(self, cond: Expr) -> None:
         self.require(self.expr(cond) in (INT, FLOAT), "a condition that is no int or float")
-
-    def for_loop(self, stmt: For) -> None:
-        self.require(self.expr(stmt.extent) == INT, "the range of a loop is no int")
-        name = stmt.counter
-        self.require(name not in self.types, f"the counter '{name}' hides a variable")
-        self.types[name], self.kinds[name] = INT, "counter"
-        self.block(stmt.body)
-        del self.types[name], self.kinds[name]
 
     def unpack(self, targets: tuple[Var, ...], call: Call, outermost: bool) -> None:
         type_ = self.called(call)
         self.require(len({t.name for t in targets}) == len(targets), "a target twice")
         if call.function in self.known:
-            self.require(isinstance(type_, TupleType), "only several results are taken apart")
-            assert isinstance(type_, TupleType)
+            if not isinstance(type_, TupleType):
+                raise self.fail("only several results are taken apart")
             self.require(len(type_.items) == len(targets), "not one target for each result")
             for target, item in zip(targets, type_.items, strict=True):
                 self.fits(item, target.type)
         for target in targets:
-            if target.name in self.types:
+            if target.name in self.scope:
                 self.place(target)
             else:
                 self.require(outermost, f"'{target.name}' is not declared")
@@ -222,42 +194,34 @@ class _Statements(Expressions):
     # ------------------------------------------------------------------------ index statements
 
     def index_assign(self, stmt: IndexAssign) -> None:
-        unique([axis.name for axis in stmt.axes], "axis", self.function.name)
+        names = [axis.name for axis in stmt.axes]
+        unique(names, "axis", self.function.name)
         for axis in stmt.axes:
             self.require(self.expr(axis.extent) == INT, f"the range of '{axis.name}' is no int")
-            self.require(axis.name not in self.types, f"the axis '{axis.name}' hides a variable")
+            self.require(axis.name not in self.scope, f"the axis '{axis.name}' hides a variable")
         target = stmt.target
-        if isinstance(target, Var):
-            self.require(stmt.op == "+=", "only '+=' sums into a variable")
-            self.require(target.type in (FLOAT, INT), "the target is neither element nor number")
-        else:
-            self.require(
-                isinstance(target, Index) and isinstance(target.base, Var)
-                and isinstance(target.base.type, TensorType),
-                "the target is no element of a tensor",
-            )  # fmt: skip
-        with_axes = self.scoped(stmt.axes)
-        try:
+        match target:
+            case Var():
+                self.require(stmt.op == "+=", "only '+=' sums into a variable")
+                number = target.type in (FLOAT, INT)
+                self.require(number, "the target is neither element nor number")
+            case Index(Var(_, TensorType())):
+                pass
+            case _:
+                raise self.fail("the target is no element of a tensor")
+        with self.inside(names, "axis"):
             self.place(target)
             self.fits(self.expr(stmt.value), target.type)
-        finally:
-            self.unscoped(with_axes)
         self.axes_complete(stmt)
 
     def axes_complete(self, stmt: IndexAssign) -> None:
         """Axes: the target's in order of first appearance, then those only on the right."""
         names = [axis.name for axis in stmt.axes]
-        in_target: list[str] = []
-        if isinstance(stmt.target, Index):
-            for sub in stmt.target.subscripts:
-                new = [n for n in free_variables(sub) if n in names and n not in in_target]
-                in_target += sorted(new, key=names.index)
-        self.require(
-            set(names[: len(in_target)]) == set(in_target),
-            f"the axes {names} do not begin with the target's {in_target}",
-        )
+        own = free_variables(stmt.target)
+        in_target = [name for name in names if name in own]
         rest = names[len(in_target) :]
+        begins = names == in_target + rest
+        self.require(begins, f"the axes {names} do not begin with the target's {in_target}")
         self.require(stmt.op == "+=" or not rest, f"'=' cannot sum over {rest}")
-        if rest:
-            right = free_variables(stmt.value)
-            self.require(all(name in right for name in rest), f"no use of an axis among {rest}")
+        used = free_variables(stmt.value)
+        self.require(used.issuperset(rest), f"no use of an axis among {rest}")

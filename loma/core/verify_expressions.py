@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
@@ -9,12 +12,13 @@ from loma import errors
 from loma.core import builder, sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT, INT, POSITIONS, ArrayType, Attr, Axis, Binary, Builtin, Call, Expr, FloatConst, Function,
-    Index, IntConst, MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, StackType, Stmt, Struct,
-    StructType, TensorType, TupleType, Type, Unary, Var, ZeroPad,
+    FLOAT, INT, POSITIONS, ArrayType, Binary, Builtin, Call, Expr, FloatConst, Function, Index,
+    IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Select, StackType, Stmt, Struct, StructType,
+    TensorType, TupleType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.core.ops import OPS, PREDICATES
+from loma.core.ops import OPS
 from loma.core.unbounded import is_borrowed, is_unbounded
+from loma.core.walk import children, is_place, root
 
 Kind = Literal["In", "Out", "local", "size", "counter", "axis"]
 
@@ -35,12 +39,7 @@ def same_type(found: Type, expected: Type) -> bool:
     """Whether two types are equal, with sizes that do not provably differ."""
     match found, expected:
         case TensorType(a, e1), TensorType(b, e2):
-            if e1 != e2 or (a is None) != (b is None):
-                return False
-            return a is None or b is None or (
-                len(a) == len(b)
-                and all(sizes.equal(x, y) is not False for x, y in zip(a, b, strict=True))
-            )  # fmt: skip
+            return e1 == e2 and (a is None) == (b is None) and not sizes.differ(a, b)
         case TupleType(a_items), TupleType(b_items):
             return len(a_items) == len(b_items) and all(map(same_type, a_items, b_items))
         case _:
@@ -64,8 +63,7 @@ class Expressions:
     known: dict[str, Function]
     promised: set[str]
     structs: dict[str, Struct]
-    types: dict[str, Type] = field(default_factory=dict)
-    kinds: dict[str, Kind] = field(default_factory=dict)
+    scope: ChainMap[str, tuple[Type, Kind]] = field(default_factory=ChainMap)
     stmt: Stmt | None = None
 
     def fail(self, what: str) -> VerificationError:
@@ -99,33 +97,23 @@ class Expressions:
             shown = f"{builder.show_type(found)}, expected {builder.show_type(expected)}"
             raise self.fail(f"found a value of type {shown}")
 
-    def place(self, target: Place) -> None:
+    def place(self, target: Expr) -> None:
         """The target of an assignment: a variable that may be written, or a part of one."""
         self.expr(target)
-        base: Expr = target
-        while not isinstance(base, Var):
-            self.require(isinstance(base, Index | Member), "a target that is no place")
-            assert isinstance(base, Index | Member)
-            base = base.base
-        kind = self.kinds[base.name]
-        is_whole = isinstance(base.type, TensorType | ArrayType)
-        own = kind == "In" and not is_whole
+        if not is_place(target):
+            raise self.fail(f"`{printed(target)}` is no place")
+        name = root(target)
+        type_, kind = self.scope[name]
+        own = kind == "In" and not isinstance(type_, TensorType | ArrayType)
         own = own and not is_borrowed(target) and not is_unbounded(target.type, self.structs)
-        self.require(kind in ("Out", "local") or own, f"'{base.name}' ({kind}) may not be written")
+        self.require(kind in ("Out", "local") or own, f"'{name}' ({kind}) may not be written")
 
-    def scoped(self, axes: tuple[Axis, ...]) -> list[tuple[str, Type | None, Kind | None]]:
-        """Declares axes; what they hide is given back for :meth:`unscoped`."""
-        hidden = [(a.name, self.types.get(a.name), self.kinds.get(a.name)) for a in axes]
-        for axis in axes:
-            self.types[axis.name], self.kinds[axis.name] = INT, "axis"
-        return hidden
-
-    def unscoped(self, hidden: list[tuple[str, Type | None, Kind | None]]) -> None:
-        for name, type_, kind in hidden:
-            if type_ is None or kind is None:
-                del self.types[name], self.kinds[name]
-            else:
-                self.types[name], self.kinds[name] = type_, kind
+    @contextmanager
+    def inside(self, names: Iterable[str], kind: Kind) -> Iterator[None]:
+        """Where these counters or axes exist; they hide what has their names."""
+        self.scope = self.scope.new_child(dict.fromkeys(names, (INT, kind)))
+        yield
+        self.scope = self.scope.parents
 
     # ----------------------------------------------------------------------------- expressions
 
@@ -143,6 +131,10 @@ class Expressions:
             raise self.fail(f"`{printed(expr)}` is neither int nor float")
         return type_
 
+    def scalars(self, *exprs: Expr) -> None:
+        for expr in exprs:
+            self.scalar(expr)
+
     def type_of(self, expr: Expr) -> Type:
         match expr:
             case IntConst(value):
@@ -152,10 +144,11 @@ class Expressions:
                 self.require(type(value) is float, f"{value!r} is no float")
                 return FLOAT
             case Var(name):
-                self.require(name in self.types, f"'{name}' is not declared")
-                is_stack = isinstance(self.types[name], StackType)
+                self.require(name in self.scope, f"'{name}' is not declared")
+                type_, _ = self.scope[name]
+                is_stack = isinstance(type_, StackType)
                 self.require(not is_stack, f"the stack '{name}' is used as a value")
-                return self.types[name]
+                return type_
             case Index():
                 return self.element(expr)
             case Member(base, name):
@@ -169,11 +162,12 @@ class Expressions:
             case Unary(op, operand):
                 type_ = self.scalar(operand)
                 return INT if op == "not" else type_
-            case Binary():
-                return self.binary(expr)
+            case Binary(op, left, right):
+                self.scalars(left, right)
+                return builder.binary(op, left, right).type
             case Select(cond, then, other):
-                self.scalar(cond)
-                return FLOAT if FLOAT in (self.scalar(then), self.scalar(other)) else INT
+                self.scalars(cond, then, other)
+                return builder.select(cond, then, other).type
             case Builtin():
                 return self.builtin(expr)
             case Call():
@@ -186,10 +180,10 @@ class Expressions:
                 for axis in axes:
                     self.require(self.expr(axis.extent) == INT, "the range of an axis is no int")
                 self.require(bool(axes), "a reduction over nothing")
-                unique([axis.name for axis in axes], "axis", self.function.name)
-                hidden = self.scoped(axes)
-                type_ = self.scalar(body)
-                self.unscoped(hidden)
+                names = [axis.name for axis in axes]
+                unique(names, "axis", self.function.name)
+                with self.inside(names, "axis"):
+                    type_ = self.scalar(body)
                 return INT if kind in POSITIONS else type_
             case ZeroPad(read):
                 self.require(isinstance(read.base.type, TensorType), "zero_pad takes a tensor read")
@@ -217,58 +211,41 @@ class Expressions:
             case _:
                 raise self.fail(f"`{printed(expr.base)}` takes no subscript")
 
-    def binary(self, expr: Binary) -> Type:
-        left, right = self.scalar(expr.left), self.scalar(expr.right)
-        if expr.op in PREDICATES:
-            return INT
-        if expr.op == "**" and not (isinstance(expr.right, IntConst) and expr.right.value >= 0):
-            return FLOAT
-        return FLOAT if FLOAT in (left, right) else INT
+    @contextmanager
+    def made_again(self) -> Iterator[None]:
+        """What the builder refuses has been made without it."""
+        try:
+            yield
+        except errors.UserError as error:
+            raise self.fail(error.message) from error
 
     def builtin(self, expr: Builtin) -> Type:
-        info = BUILTINS.get(expr.name)
-        self.require(info is not None, f"no built-in function is named '{expr.name}'")
-        assert info is not None
-        self.require(
-            expr.name != "thread_id" or self.function.simd, "thread_id() outside a simd function"
-        )
-        self.require(len(expr.args) == info.arity, f"'{expr.name}' takes {info.arity} arguments")
-        types = [self.scalar(arg) for arg in expr.args]
-        for arg, type_ in zip(info.args, types, strict=True):
-            self.require(
-                arg not in info.ints or type_ == INT, f"'{arg}' of '{expr.name}' is no int"
-            )
-        if info.result == "operands":
-            return FLOAT if FLOAT in types else INT
-        return INT if info.result == "int" else FLOAT
+        name, args = expr.name, expr.args
+        self.require(name in BUILTINS, f"no built-in function is named '{name}'")
+        outside = name == "thread_id" and not self.function.simd
+        self.require(not outside, "thread_id() outside a simd function")
+        self.scalars(*args)
+        with self.made_again():
+            return builder.builtin(name, args).type
 
     def make_struct(self, expr: MakeStruct) -> Type:
         self.check_type(expr.type)
         for arg in expr.args:
             self.expr(arg)
-        try:
-            builder.make_struct(self.structs[expr.type.name], expr.args)
-        except errors.UserError as error:
-            raise self.fail(error.message) from error
-        return expr.type
+        with self.made_again():
+            return builder.make_struct(self.structs[expr.type.name], expr.args).type
 
     def operator(self, expr: Op) -> Type:
-        info = OPS.get(expr.name)
-        self.require(info is not None, f"no operator is named '{expr.name}'")
-        assert info is not None
-        for arg in expr.args:
-            self.expr(arg)
-        found = [name for name, _ in expr.attrs]
-        table = [attr.name for attr in info.attrs]
-        self.require(found == table, f"'{expr.name}' has the attributes {table}, found {found}")
-        for _, value in expr.attrs:
-            for item in _items(value):
-                self.expr(item)
-        try:
-            again = builder.operator(expr.name, expr.args, dict(expr.attrs))
-        except errors.UserError as error:
-            raise self.fail(error.message) from error
-        self.require(again.attrs == expr.attrs, f"attributes of '{expr.name}' are not complete")
+        name = expr.name
+        self.require(name in OPS, f"no operator is named '{name}'")
+        for part in children(expr):
+            self.expr(part)
+        found = [attr for attr, _ in expr.attrs]
+        table = [attr.name for attr in OPS[name].attrs]
+        self.require(found == table, f"'{name}' has the attributes {table}, found {found}")
+        with self.made_again():
+            again = builder.operator(name, expr.args, dict(expr.attrs))
+        self.require(again.attrs == expr.attrs, f"attributes of '{name}' are not complete")
         return again.type
 
     # ----------------------------------------------------------------------------------- calls
@@ -276,57 +253,41 @@ class Expressions:
     def call(self, expr: Call) -> Type:
         """A call inside an expression: one result, no Out argument."""
         type_ = self.called(expr)
-        callee = self.known.get(expr.function)
-        if callee is not None:
-            self.require(
-                all(param.mode == "In" for param in callee.params),
-                f"'{expr.function}' has Out arguments, so its call must be a statement",
-            )
-            self.require(len(callee.results) == 1, f"'{expr.function}' does not give one value")
+        name = expr.function
+        if (callee := self.known.get(name)) is not None:
+            has_out = any(param.mode == "Out" for param in callee.params)
+            self.require(not has_out, f"'{name}' has Out arguments: its call must be a statement")
+            self.require(len(callee.results) == 1, f"'{name}' does not give one value")
         return type_
 
     def called(self, call: Call) -> Type:
         """Checks arguments; returns the type that the call must say it has."""
-        callee = self.known.get(call.function)
+        name, count = call.function, len(call.args)
+        callee = self.known.get(name)
         if callee is None:
-            earlier = call.function in self.promised
-            self.require(earlier, f"no function '{call.function}' stands before this one")
+            self.require(name in self.promised, f"no function '{name}' stands before this one")
             for arg in call.args:
                 self.expr(arg)
             return call.type
-        self.require(not callee.simd, f"a call of '{call.function}', which is a simd function")
-        self.require(
-            len(call.args) == len(callee.params),
-            f"'{call.function}' takes {len(callee.params)} arguments, found {len(call.args)}",
-        )
+        params = callee.params
+        self.require(not callee.simd, f"a call of '{name}', which is a simd function")
+        self.require(count == len(params), f"'{name}' takes {len(params)} arguments, found {count}")
         written: list[str] = []
         read: list[str] = []
-        for arg, param in zip(call.args, callee.params, strict=True):
-            type_ = self.expr(arg)
-            self.require(
-                _same_rank(type_, param.type),
-                f"argument '{param.name}' of '{call.function}' is "
-                f"{builder.show_type(param.type)}, found {builder.show_type(type_)}",
-            )
+        for arg, param in zip(call.args, params, strict=True):
+            if not _same_rank(self.expr(arg), param.type):
+                shown = f"{builder.show_type(param.type)}, found {builder.show_type(arg.type)}"
+                raise self.fail(f"argument '{param.name}' of '{name}' is {shown}")
             if param.mode == "Out":
-                if not isinstance(arg, Var | Index | Member):
-                    raise self.fail(f"`{printed(arg)}` is no place")
-                assert isinstance(arg, Var | Index | Member)
                 self.place(arg)
             if isinstance(arg, Var):
                 (written if param.mode == "Out" else read).append(arg.name)
         twice = [n for n in written if n in read or written.count(n) > 1]
         self.require(not twice, f"{twice} passed as Out and once more")
         expected = callee.results[0] if len(callee.results) == 1 else TupleType(callee.results)
-        self.require(
-            not callee.results or _same_rank(call.type, expected),
-            f"the call of '{call.function}' says that it is {call.type}",
-        )
+        fits = not callee.results or _same_rank(call.type, expected)
+        self.require(fits, f"the call of '{name}' says that it is {call.type}")
         return call.type
-
-
-def _items(value: Attr) -> tuple[Expr, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def printed(node: Stmt | Expr) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from typing import TypeGuard, assert_never
 
 from loma.core.ir import (
     INT, ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
-    FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member, NoDiff, Op,
-    Place, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType, TensorType, TupleType,
-    Type, Unary, Unpack, Var, While, Zero, ZeroPad,
+    FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member, Module, NoDiff,
+    Op, Place, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType, TensorType,
+    TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.errors.spans import Span
 
@@ -34,18 +34,14 @@ def children(expr: Expr) -> tuple[Expr, ...]:
         case Builtin(_, args) | Call(_, args) | MakeStruct(args):
             return args
         case Op(_, args, attrs):
-            return args + tuple(e for _, value in attrs for e in attr_items(value))
+            lists = (value if isinstance(value, tuple) else (value,) for _, value in attrs)
+            return (*args, *chain.from_iterable(lists))
         case Reduce(_, body, axes):
             return (*tuple(axis.extent for axis in axes), body)
         case ZeroPad(read):
             return (read,)
         case _:
             assert_never(expr)
-
-
-def attr_items(value: Attr) -> tuple[Expr, ...]:
-    """The int expressions of an operator's attribute."""
-    return value if isinstance(value, tuple) else (value,)
 
 
 def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
@@ -66,11 +62,8 @@ def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
         case Builtin(_, args) | Call(_, args) | MakeStruct(args):
             return replace(expr, args=tuple(map(function, args)))
         case Op(_, args, attrs):
-            new = tuple(
-                (k, tuple(map(function, v)) if isinstance(v, tuple) else function(v))
-                for k, v in attrs
-            )
-            return replace(expr, args=tuple(map(function, args)), attrs=new)
+            new = tuple(map(function, args))
+            return replace(expr, args=new, attrs=map_attrs(attrs, function))
         case Reduce(_, body, axes):
             ranges = tuple(Axis(axis.name, function(axis.extent)) for axis in axes)
             return replace(expr, body=function(body), axes=ranges)
@@ -79,6 +72,15 @@ def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
             return replace(expr, read=inner) if isinstance(inner, Index) else inner
         case _:
             assert_never(expr)
+
+
+def map_attrs(
+    attrs: tuple[tuple[str, Attr], ...], function: Callable[[Expr], Expr]
+) -> tuple[tuple[str, Attr], ...]:
+    """An operator's attributes with ``function`` applied to each expression."""
+    return tuple(
+        (k, tuple(map(function, v)) if isinstance(v, tuple) else function(v)) for k, v in attrs
+    )
 
 
 def map_guarded(expr: Expr, function: Callable[[Expr, Expr | None], Expr]) -> Expr:
@@ -129,6 +131,12 @@ def free_variables(expr: Expr, bound: frozenset[str] = frozenset()) -> set[str]:
             return {v for child in children(expr) for v in free_variables(child, bound)}
 
 
+def reads_of_type(type_: Type) -> set[str]:
+    """Variables in a tensor type's dimensions."""
+    dims = type_.dims or () if isinstance(type_, TensorType) else ()
+    return {name for dim in dims for name in variables(dim)}
+
+
 def used_as_value(expr: Expr) -> set[str]:
     """Names that occur other than in the subscripts of an element read."""
     match expr:
@@ -145,8 +153,7 @@ def used_as_value(expr: Expr) -> set[str]:
 def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
     """The expression with variables replaced by name; a reduction's own axes are left alone.
 
-    What stands for a variable keeps its place in the text, so that messages show what is written
-    there.
+    What stands for a variable keeps its place in the text, for messages.
     """
     if not values:
         return expr
@@ -164,13 +171,18 @@ def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
             return map_children(expr, lambda child: substitute(child, values))
 
 
+def map_sizes(type_: Type, function: Callable[[Expr], Expr]) -> Type:
+    """A type with ``function`` applied to each of a tensor's dimensions."""
+    if isinstance(type_, TensorType) and type_.dims is not None:
+        return replace(type_, dims=tuple(map(function, type_.dims)))
+    if isinstance(type_, TupleType):
+        return TupleType(tuple(map_sizes(item, function) for item in type_.items))
+    return type_
+
+
 def substitute_type(type_: Type, values: dict[str, Expr]) -> Type:
     """A type with the variables in a tensor's dimensions replaced by name."""
-    if isinstance(type_, TensorType) and type_.dims is not None:
-        return replace(type_, dims=tuple(substitute(d, values) for d in type_.dims))
-    if isinstance(type_, TupleType):
-        return TupleType(tuple(substitute_type(item, values) for item in type_.items))
-    return type_
+    return map_sizes(type_, lambda dim: substitute(dim, values))
 
 
 def substitute_typed(expr: Expr, values: dict[str, Expr]) -> Expr:
@@ -187,13 +199,10 @@ def substitute_typed(expr: Expr, values: dict[str, Expr]) -> Expr:
 
 def root(place: Expr) -> str:
     """The variable that a place is a part of."""
-    match place:
-        case Var(name):
-            return name
-        case Index(base) | Member(base):
-            return root(base)
-        case _:
-            raise AssertionError(place)
+    while isinstance(place, Index | Member):
+        place = place.base
+    assert isinstance(place, Var), place
+    return place.name
 
 
 def is_place(expr: Expr) -> TypeGuard[Place]:
@@ -258,11 +267,16 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield from statements(block)
 
 
-def calls(body: tuple[Stmt, ...]) -> Iterator[Call]:
-    """Every call of a function of the program, nested ones included."""
+def nodes(body: tuple[Stmt, ...]) -> Iterator[Expr]:
+    """Every expression and all parts of it, of nested statements, too."""
     for stmt in statements(body):
         for expr in expressions(stmt):
-            yield from (node for node in walk(expr) if isinstance(node, Call))
+            yield from walk(expr)
+
+
+def calls(body: tuple[Stmt, ...]) -> Iterator[Call]:
+    """Every call of a function of the program, nested ones included."""
+    return (node for node in nodes(body) if isinstance(node, Call))
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:
@@ -309,11 +323,15 @@ def aggregates(function: Function) -> Iterator[tuple[Type, Span]]:
     for param in function.params:
         if isinstance(param.type, ArrayType | StructType | StackType):
             yield param.type, param.span
-    for stmt in statements(function.body):
-        for expr in expressions(stmt):
-            for node in walk(expr):
-                if isinstance(node.type, ArrayType | StructType | StackType):
-                    yield node.type, node.span
+    for node in nodes(function.body):
+        if isinstance(node.type, ArrayType | StructType | StackType):
+            yield node.type, node.span
+
+
+def map_tensor_functions(module: Module, change: Callable[[Function], Function]) -> Module:
+    """The module with ``change`` applied to its tensor functions."""
+    functions = (change(f) if is_tensor_function(f) else f for f in module.functions)
+    return replace(module, functions=tuple(functions))
 
 
 def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:
@@ -321,9 +339,6 @@ def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:
 
     A target must stay a place: ``function`` may only rename what it stands on.
     """
-
-    def axes_of(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        return tuple(Axis(axis.name, function(axis.extent)) for axis in axes)
 
     def body_of(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         return tuple(map_expressions(inner, function) for inner in body)
@@ -340,9 +355,8 @@ def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:
 
     match stmt:
         case Declare(target, value):
-            return replace(
-                stmt, target=variable(target), value=None if value is None else function(value)
-            )
+            start = None if value is None else function(value)
+            return replace(stmt, target=variable(target), value=start)
         case Assign(target, _, value) | AtomicAdd(target, value):
             return replace(stmt, target=place_of(target), value=function(value))
         case Push(stack, value):
@@ -352,19 +366,18 @@ def map_expressions(stmt: Stmt, function: Callable[[Expr], Expr]) -> Stmt:
         case IndexAssign(target, _, value, axes):
             place = function(target)
             assert isinstance(place, Var | Index)
-            return replace(stmt, target=place, value=function(value), axes=axes_of(axes))
+            stmt = replace(stmt, target=place, value=function(value))
+            return replace(stmt, axes=tuple(Axis(a.name, function(a.extent)) for a in axes))
         case Unpack(targets, call):
             new = function(call)
             assert isinstance(new, Call)
             return replace(stmt, targets=tuple(map(variable, targets)), call=new)
         case Zero(target):
             return replace(stmt, target=place_of(target))
-        case If(cond, then, other):
-            return replace(stmt, cond=function(cond), then=body_of(then), other=body_of(other))
-        case While(cond, _, body):
-            return replace(stmt, cond=function(cond), body=body_of(body))
-        case For(_, extent, body):
-            return replace(stmt, extent=function(extent), body=body_of(body))
+        case If(cond) | While(cond):
+            return map_blocks(replace(stmt, cond=function(cond)), body_of)
+        case For(_, extent):
+            return map_blocks(replace(stmt, extent=function(extent)), body_of)
         case CallStmt(call):
             new = function(call)
             assert isinstance(new, Call)

@@ -61,54 +61,34 @@ class Adam(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
-            group.setdefault("amsgrad", False)
-            group.setdefault("maximize", False)
-            group.setdefault("decoupled_weight_decay", False)
+            for option in ("amsgrad", "maximize", "decoupled_weight_decay"):
+                group.setdefault(option, False)
             for param in group["params"]:
                 own = self.state.get(param)
                 if own and not isinstance(own["step"], Tensor):  # as old versions of torch kept it
                     own["step"] = torch.tensor(float(own["step"]), dtype=_step_dtype())
 
     def update(self, group: dict[str, Any]) -> None:
-        amsgrad = group["amsgrad"]
-        params: list[Tensor] = []
-        averages: list[Tensor] = []
-        squares: list[Tensor] = []
-        largest: list[Tensor] = []
-        grads: list[Tensor] = []
-        steps: list[Tensor] = []
-        for param in group["params"]:
-            grad = param.grad
-            if grad is None:
-                continue
-            if grad.layout is not torch.strided:
-                self.refuse_sparse(param)
-            state = self.state[param]
-            if not state:
-                self._start(param, state)
-            if amsgrad:
-                if "max_exp_avg_sq" not in state:
-                    state["max_exp_avg_sq"] = zeros_like(param, program("adam"))
-                largest.append(state["max_exp_avg_sq"])
-            params.append(param)
-            averages.append(state["exp_avg"])
-            squares.append(state["exp_avg_sq"])
-            grads.append(grad)
-            steps.append(state["step"])
+        params = self.with_gradients(group)
         if not params:
             return
-        functions = program("adam")
+        functions, amsgrad = program("adam"), group["amsgrad"]
+        names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])]
+        states = [self.state[param] for param in params]
+        for param, state in zip(params, states, strict=True):
+            if not state:
+                state["step"] = torch.tensor(0.0, dtype=_step_dtype())
+            for name in names:
+                if name not in state:
+                    state[name] = zeros_like(param, functions)
+        steps = [state["step"] for state in states]
         functions.count.each(steps)
         function = functions.amsgrad if amsgrad else functions.adam
-        lists = [params, averages, squares, *([largest] if amsgrad else []), grads]
+        lists = [params, *([state[name] for state in states] for name in names)]
+        lists.append([param.grad for param in params])
         for step, positions in _by_step(steps):
             own = lists if positions is None else [[one[k] for k in positions] for one in lists]
             function.each(*own, *self._numbers(group, step))
-
-    def _start(self, param: Tensor, state: dict[str, Any]) -> None:
-        state["step"] = torch.tensor(0.0, dtype=_step_dtype())
-        state["exp_avg"] = zeros_like(param, program("adam"))
-        state["exp_avg_sq"] = zeros_like(param, program("adam"))
 
     def _numbers(self, group: dict[str, Any], step: float) -> tuple[float, ...]:
         """The numbers of adam.loma for the step of that number, computed in double."""
@@ -144,16 +124,8 @@ class AdamW(Adam):
         *,
         maximize: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            maximize=maximize,
-            decoupled_weight_decay=True,
-        )
+        options = {"maximize": maximize, "decoupled_weight_decay": True}
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -33,7 +33,7 @@ class Optimizer(torch.optim.Optimizer):
     with TypeError or ValueError.
     """
 
-    # _update, into which torch.compile does not trace: of calls of compiled kernels there is
+    # Calls update, into which torch.compile does not trace: of calls of compiled kernels there is
     # nothing to compile. Made with the first optimiser: it imports torch.compile, as torch.optim
     # does then, too.
     _untraced: ClassVar[Callable[[Optimizer, dict[str, Any]], None]]
@@ -84,21 +84,24 @@ class Optimizer(torch.optim.Optimizer):
         """Steps the parameters of a group that have a gradient."""
         raise NotImplementedError
 
-    def refuse_sparse(self, param: Tensor) -> None:
-        raise RuntimeError(
-            f"{type(self).__name__}: the gradient of a parameter of shape {tuple(param.shape)} is "
-            "sparse, and loma's optimisers take dense gradients: use an embedding with "
-            "sparse=False, or torch.optim.SparseAdam"
-        )
-
-
-def _update(optimizer: Optimizer, group: dict[str, Any]) -> None:
-    optimizer.update(group)
+    def with_gradients(self, group: dict[str, Any]) -> list[Tensor]:
+        """The parameters of a group that have a gradient. RuntimeError where one is sparse."""
+        params: list[Tensor] = [param for param in group["params"] if param.grad is not None]
+        for param in params:
+            if param.grad is not None and param.grad.layout is not torch.strided:
+                shape = tuple(param.shape)
+                raise RuntimeError(
+                    f"{type(self).__name__}: the gradient of a parameter of shape {shape} is "
+                    "sparse, and loma's optimisers take dense gradients: use an embedding with "
+                    "sparse=False, or torch.optim.SparseAdam"
+                )
+        return params
 
 
 def _make_untraced() -> None:
     if not hasattr(Optimizer, "_untraced"):
-        Optimizer._untraced = staticmethod(torch.compiler.disable(_update))
+        update = torch.compiler.disable(lambda optimizer, group: optimizer.update(group))
+        Optimizer._untraced = staticmethod(update)
 
 
 def zeros_like(param: Tensor, program: LomaModule) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -58,49 +57,25 @@ class SGD(Optimizer):
             group.setdefault("maximize", False)
 
     def update(self, group: dict[str, Any]) -> None:
-        momentum = float(group["momentum"])
-        params: list[Tensor] = []
-        grads: list[Tensor] = []
-        buffers: list[Tensor] = []
-        first: tuple[list[Tensor], list[Tensor], list[Tensor]] = [], [], []  # in their first step
-        for param in group["params"]:
-            grad = param.grad
-            if grad is None:
-                continue
-            if grad.layout is not torch.strided:
-                self.refuse_sparse(param)
-            if momentum == 0.0:
-                params.append(param)
-                grads.append(grad)
-                continue
-            state = self.state[param]
-            buffer = state.get("momentum_buffer")
-            if buffer is None:
-                buffer = state["momentum_buffer"] = zeros_like(param, program("sgd"))
-                for to, value in zip(first, (param, buffer, grad), strict=True):
-                    to.append(value)
-                continue
-            params.append(param)
-            buffers.append(buffer)
-            grads.append(grad)
+        momentum, params = float(group["momentum"]), self.with_gradients(group)
         if momentum == 0.0:
+            grads = [param.grad for param in params]
             program("sgd").sgd.each(params, grads, *self._numbers(group))
             return
-        if first[0]:
-            self._step(group, first, 0.0, 1.0)
-        if params:
-            take = 1.0 - float(group["dampening"])
-            self._step(group, (params, buffers, grads), momentum, take)
+        first = [p for p in params if self.state[p].get("momentum_buffer") is None]
+        later = [p for p in params if self.state[p].get("momentum_buffer") is not None]
+        for param in first:
+            self.state[param]["momentum_buffer"] = zeros_like(param, program("sgd"))
+        self._step(group, first, 0.0, 1.0)
+        self._step(group, later, momentum, 1.0 - float(group["dampening"]))
 
-    def _step(
-        self,
-        group: dict[str, Any],
-        lists: tuple[list[Tensor], list[Tensor], list[Tensor]],
-        keep: float,
-        take: float,
-    ) -> None:
-        """One step with momentum, of parameters, buffers and gradients."""
+    def _step(self, group: dict[str, Any], params: list[Tensor], keep: float, take: float) -> None:
+        """One step with momentum."""
+        if not params:
+            return
         functions, numbers = program("sgd"), self._numbers(group)
+        buffers = [self.state[param]["momentum_buffer"] for param in params]
+        lists = params, buffers, [param.grad for param in params]
         if group["nesterov"]:
             functions.nesterov.each(*lists, *numbers, keep, take, float(group["momentum"]))
         else:

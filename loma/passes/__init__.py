@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from loma import config
 from loma.core.ir import Module
-from loma.passes.additions import additions
-from loma.passes.copies import copies
-from loma.passes.dead_code import dead_code
-from loma.passes.factor import factor
-from loma.passes.first_write import first_write
-from loma.passes.inline import inline
-from loma.passes.old_values import old_values
-from loma.passes.reuse import reuse
-from loma.passes.specialise import specialise
-from loma.passes.zeroing import zeroing
-
-__all__ = [
-    "additions",
-    "copies",
-    "dead_code",
-    "factor",
-    "first_write",
-    "inline",
-    "joined",
-    "old_values",
-    "optimise",
-    "reuse",
-    "specialise",
-    "zeroing",
-]
+from loma.passes.additions import additions as additions
+from loma.passes.copies import copies as copies
+from loma.passes.dead_code import dead_code as dead_code
+from loma.passes.factor import factor as factor
+from loma.passes.first_write import first_write as first_write
+from loma.passes.inline import inline as inline
+from loma.passes.old_values import old_values as old_values
+from loma.passes.reuse import reuse as reuse
+from loma.passes.specialise import specialise as specialise
+from loma.passes.zeroing import zeroing as zeroing
 
 
 def joined(module: Module) -> Module:

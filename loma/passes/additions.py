@@ -14,36 +14,38 @@ from loma.core import sizes
 from loma.core.axes import runs_over
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Binary, Call, Declare, Expr, FloatConst, If, Index, IndexAssign, IntConst, Module, Op,
-    Reduce, Select, Stmt, TensorType, Var, is_tensor_function,
+    INT, Axis, Binary, Call, Expr, FloatConst, Function, If, Index, IndexAssign, IntConst,
+    Module, Op, Reduce, Select, Stmt, TensorType, Var,
 )  # fmt: skip
-from loma.core.walk import free_variables, map_blocks, mentioned_names, statements, substitute, walk
+from loma.core.walk import (
+    free_variables, map_blocks, map_tensor_functions, mentioned_names, substitute, walk,
+)  # fmt: skip
 
 
 def additions(module: Module) -> Module:
     """The pass on every tensor function of a module."""
-    return replace(
-        module,
-        functions=tuple(
-            replace(f, body=_block(f.body, {param.name for param in f.params}))
-            if is_tensor_function(f)
-            else f
-            for f in module.functions
-        ),
-    )
+
+    def joined(function: Function) -> Function:
+        params = {param.name for param in function.params}
+        return replace(function, body=_block(function.body, params))
+
+    return map_tensor_functions(module, joined)
 
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """``tensor[axes] += value``, under a condition or not, that a statement of a block makes."""
+    """``tensor[axes] += value`` or ``=``, under a condition or not, that a statement of a block
+    makes; ``axes`` are in the order of the subscripts."""
 
     stmt: IndexAssign
-    condition: Expr | None
-    rest: Stmt | None  # what stays of the statement of the block
+    tensor: Var
+    axes: tuple[Axis, ...]
+    condition: Expr | None = None
+    rest: Stmt | None = None  # what stays of the statement of the block
 
     @property
     def inputs(self) -> set[str]:
-        found = free_variables(self.stmt.value) - {axis.name for axis in self.stmt.axes}
+        found = free_variables(self.stmt.value) - {axis.name for axis in self.axes}
         return found | (free_variables(self.condition) if self.condition is not None else set())
 
 
@@ -61,16 +63,13 @@ def _moved(
 ) -> tuple[Stmt | None, int, IndexAssign] | None:
     """What is left of a statement, and which later one makes its addition as well."""
     stmt = block[position]
-    if stmt is None:
-        return None
-    for addition in _additions(stmt):
-        name = _target(addition.stmt).name
+    for addition in [] if stmt is None else _additions(stmt):
         inputs, between = addition.inputs, set[str]()
         for later in range(position + 1, len(block)):
             other = block[later]
             if other is None:
                 continue
-            if name not in mentioned_names((other,)):
+            if addition.tensor.name not in mentioned_names((other,)):
                 between |= written((other,))
                 continue
             joined = _joined(addition, other)
@@ -85,82 +84,61 @@ def _moved(
 def _additions(stmt: Stmt) -> list[_Addition]:
     """The additions of a statement that may be made after it as well."""
     if (plain := _plain(stmt)) is not None:
-        return [_Addition(plain, None, None)]
+        return [plain]
     if not isinstance(stmt, If) or stmt.other or not isinstance(stmt.cond, Var):
         return []
     found: list[_Addition] = []
     for k, step in enumerate(stmt.then):
         inner = _plain(step)
-        if inner is None or not _reads_whole(inner):
+        if inner is None or inner.stmt.op != "+=" or not _reads_whole(inner.stmt):
             continue
         others = stmt.then[:k] + stmt.then[k + 1 :]
-        addition = _Addition(inner, stmt.cond, replace(stmt, then=others))
-        own = {s.target.name for s in statements(stmt.then) if isinstance(s, Declare)}
-        if (
-            inner.op == "+="
-            and not addition.inputs & (own | written(stmt.then[k:]))
-            and _target(inner).name not in mentioned_names(others) | own
-        ):
+        addition = replace(inner, condition=stmt.cond, rest=replace(stmt, then=others))
+        quiet = addition.inputs.isdisjoint(written(stmt.then[k:]))
+        if quiet and addition.tensor.name not in mentioned_names(others):
             found.append(addition)
     return found
 
 
-def _target(stmt: IndexAssign) -> Var:
-    assert isinstance(stmt.target, Index)
-    assert isinstance(stmt.target.base, Var)
-    return stmt.target.base
-
-
-def _plain(stmt: Stmt) -> IndexAssign | None:
+def _plain(stmt: Stmt) -> _Addition | None:
     """The statement, if it gives each element of a tensor a value or adds one, without loops or
     calls and without looking at the tensor."""
     match stmt:
-        case IndexAssign(Index(Var(name), subscripts), "=" | "+=", value):
-            axes = [s.name for s in subscripts if isinstance(s, Var)]
+        case IndexAssign(Index(Var() as tensor, subscripts), "=" | "+=", value):
+            own = {axis.name: axis for axis in stmt.axes}
+            axes = tuple(own[s.name] for s in subscripts if isinstance(s, Var) and s.name in own)
             plain = (
-                sorted(axes) == sorted(axis.name for axis in stmt.axes)
-                and len(axes) == len(subscripts)
-                and name not in free_variables(value)
+                len(set(axes)) == len(stmt.axes) == len(subscripts)
+                and tensor.name not in free_variables(value)
                 and not any(isinstance(node, Reduce | Call | Op) for node in walk(value))
             )
-            return stmt if plain else None
+            return _Addition(stmt, tensor, axes) if plain else None
         case _:
             return None
 
 
 def _joined(first: _Addition, later: Stmt) -> IndexAssign | None:
     """The later statement with the addition, if it adds to the same elements."""
-    stmt = _plain(later)
-    if stmt is None or stmt.op != "+=" or _target(stmt) != _target(first.stmt):
+    other = _plain(later)
+    if other is None or other.stmt.op != "+=" or other.tensor != first.tensor:
         return None
-    assert isinstance(stmt.target, Index)
-    assert isinstance(first.stmt.target, Index)
-    extents = {axis.name: axis.extent for axis in first.stmt.axes}
-    others = {axis.name: axis.extent for axis in stmt.axes}
-    names: dict[str, Expr] = {}
-    for own, other in zip(first.stmt.target.subscripts, stmt.target.subscripts, strict=True):
-        assert isinstance(own, Var)
-        assert isinstance(other, Var)
-        if sizes.equal(extents[own.name], others[other.name]) is not True:
-            return None
-        names[own.name] = Var(other.name, INT)
-    if first.inputs & others.keys():
+    pairs = list(zip(first.axes, other.axes, strict=True))
+    if not all(sizes.equal(own.extent, new.extent) for own, new in pairs):
         return None
-    value = substitute(first.stmt.value, names)
+    if first.inputs & {axis.name for axis in other.axes}:
+        return None
+    value = substitute(first.stmt.value, {own.name: Var(new.name, INT) for own, new in pairs})
     if first.condition is not None:
         zero = IntConst(0) if value.type == INT else FloatConst(0.0)
         value = Select(first.condition, value, zero, value.type)
-    both = Binary("+", value, stmt.value, stmt.target.type)
-    return replace(stmt, op=first.stmt.op, value=both)
+    both = Binary("+", value, other.stmt.value, other.stmt.target.type)
+    return replace(other.stmt, op=first.stmt.op, value=both)
 
 
 def _fits(addition: _Addition, kept: set[str]) -> bool:
     """Whether the operands are there anyway, or smaller than the tensor."""
-    size = _target(addition.stmt).type
-    assert isinstance(size, TensorType)
-    rank = len(size.dims or ())
     return all(
-        node.name in kept or len(node.type.dims or ()) < rank
+        node.name in kept or len(node.type.dims or ()) < len(addition.axes)
         for node in walk(addition.stmt.value)
         if isinstance(node, Var) and isinstance(node.type, TensorType)
     )
@@ -172,9 +150,7 @@ def _reads_whole(stmt: IndexAssign) -> bool:
     for node in walk(stmt.value):
         if isinstance(node, Index):
             assert isinstance(node.base.type, TensorType)
-            if node.base.type.dims is None:
+            pairs = zip(node.subscripts, node.base.type.dims or (), strict=True)
+            if not all(runs_over(subscript, dim, axes) for subscript, dim in pairs):
                 return False
-            for subscript, dim in zip(node.subscripts, node.base.type.dims, strict=True):
-                if not runs_over(subscript, dim, axes):
-                    return False
     return True

@@ -11,29 +11,22 @@ from dataclasses import replace
 
 from loma.core import sizes
 from loma.core.effects import written
-from loma.core.ir import (
-    Declare, Function, If, IntConst, Module, Stmt, TensorType, Var, is_tensor_function,
+from loma.core.ir import Declare, Function, If, IntConst, Module, Stmt, TensorType, Var
+from loma.core.walk import (
+    map_blocks, map_expressions, map_tensor_functions, mentioned_names, substitute,
 )  # fmt: skip
-from loma.core.walk import map_blocks, map_expressions, mentioned_names, substitute
 
 
 def copies(module: Module) -> Module:
     """The pass on every tensor function of a module."""
-    return replace(
-        module,
-        functions=tuple(
-            without_copies(f) if is_tensor_function(f) else f for f in module.functions
-        ),
-    )
+    return map_tensor_functions(module, _without_copies)
 
 
-def without_copies(function: Function) -> Function:
+def _without_copies(function: Function) -> Function:
     body = _without_constant_conditions(function.body)
-    fixed = {param.name for param in function.params}
     position = 0
     while position < len(body):
-        new = _without_copy(body, position, fixed)
-        if new is None:
+        if (new := _without_copy(body, position)) is None:
             position += 1
         else:
             body = new
@@ -51,36 +44,19 @@ def _without_constant_conditions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     return tuple(out)
 
 
-def _without_copy(
-    body: tuple[Stmt, ...], position: int, fixed: set[str]
-) -> tuple[Stmt, ...] | None:
+def _without_copy(body: tuple[Stmt, ...], position: int) -> tuple[Stmt, ...] | None:
     """The body with the copy at that position gone, if it may go."""
     match body[position]:
-        case Declare(target, Var() as source) if isinstance(target.type, TensorType):
+        case Declare(Var(_, TensorType(dims)) as target, Var() as source) if dims is not None:
             pass
         case _:
             return None
-    if not _same_sizes(target.type, source.type):
-        return None
     before, after = body[:position], body[position + 1 :]
-    changed = written(after)
-    if target.name in mentioned_names(before):
+    if not sizes.same_type(target.type, source.type) or target.name in mentioned_names(before):
         return None
-    quiet = source.name not in changed and target.name not in changed
-    alone = source.name not in fixed and source.name not in mentioned_names(after)
-    if not quiet and not alone:
-        return None
-    if (
-        alone
-        and not quiet
-        and source.name not in {s.target.name for s in before if isinstance(s, Declare)}
-    ):
+    quiet = written(after).isdisjoint((source.name, target.name))
+    local = any(isinstance(s, Declare) and s.target.name == source.name for s in before)
+    if not quiet and not (local and source.name not in mentioned_names(after)):
         return None
     rest = (map_expressions(s, lambda e: substitute(e, {target.name: source})) for s in after)
     return (*before, *rest)
-
-
-def _same_sizes(left: TensorType, right: object) -> bool:
-    if not isinstance(right, TensorType):
-        return False
-    return left.element == right.element and sizes.same(left.dims, right.dims)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loma.core.ir import Function, Module, is_tensor_function
+from loma.core.ir import Function, Module
+from loma.core.walk import map_tensor_functions
 from loma.passes.liveness import CallModes, Liveness
 
 
@@ -15,14 +16,10 @@ def dead_code(module: Module) -> Module:
     that is an error that the program is owed.
     """
     modes = CallModes(module.functions)
-    functions = tuple(
-        _function(function, modes) if is_tensor_function(function) else function
-        for function in module.functions
-    )
-    return replace(module, functions=functions)
 
+    def alive(function: Function) -> Function:
+        outs = frozenset(param.name for param in function.params if param.mode == "Out")
+        body, _ = Liveness(modes).block(function.body, outs)
+        return replace(function, body=body)
 
-def _function(function: Function, modes: CallModes) -> Function:
-    outs = frozenset(param.name for param in function.params if param.mode == "Out")
-    body, _ = Liveness(modes).block(function.body, outs)
-    return replace(function, body=body)
+    return map_tensor_functions(module, alive)

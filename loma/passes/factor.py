@@ -21,26 +21,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from loma.core import builder as b, bounds, sizes
-from loma.core.axes import ranged
+from loma.core.axes import ranged, target_axes
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, Function, Index, IndexAssign,
     IntConst, Module, NoDiff, Reduce, Select, Stmt, TensorType, Unary, Var, ZeroPad,
-    is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.ops import divisor
 from loma.core.sizes import Polynomial
-from loma.core.walk import children, free_variables, map_blocks, walk
+from loma.core.walk import children, free_variables, map_blocks, map_tensor_functions, walk
 
 _MOST = 8  # indices summed over for which orders are compared; with more, a sum stays as it is
 
 
 def factor(module: Module) -> Module:
     """The pass on every tensor function of a module."""
-    return replace(
-        module,
-        functions=tuple(_Factor(f).run() if is_tensor_function(f) else f for f in module.functions),
-    )
+    return map_tensor_functions(module, lambda function: _Factor(function).run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +51,12 @@ class _Sum:
     summed: tuple[Axis, ...]
 
     @property
+    def extents(self) -> dict[str, Expr]:
+        return {axis.name: axis.extent for axis in (*self.axes, *self.summed)}
+
+    @property
     def factors(self) -> tuple[frozenset[str], ...]:
-        names = {axis.name for axis in (*self.axes, *self.summed)}
+        names = self.extents.keys()
         return tuple(frozenset(free_variables(f) & names) for f in _factors(self.product))
 
 
@@ -91,11 +91,10 @@ class _Factor:
         whole = self._sum(stmt)
         if whole is None:
             return [stmt]
-        extents = {axis.name: axis.extent for axis in (*whole.axes, *whole.summed)}
+        extents = whole.extents
         sized = {name for name, extent in extents.items() if self._is_size(extent)}
-        first = _Orders(extents, sized, _order(whole)).first(
-            whole.factors, frozenset(axis.name for axis in whole.axes)
-        )
+        axes = frozenset(axis.name for axis in whole.axes)
+        _, first = _Orders(extents, sized, _order(whole)).best(whole.factors, axes)
         if first is None:
             return [stmt]
         step = self._step(stmt, whole, first)
@@ -104,15 +103,13 @@ class _Factor:
     # --------------------------------------------------------------------- what may be rewritten
 
     def _sum(self, stmt: IndexAssign) -> _Sum | None:
-        """What the statement sums, if its parts may as well be computed before it: nothing in it
-        fails, or reads what it writes."""
+        """What the statement sums, if nothing in it fails, or reads what it writes."""
         value: Expr = stmt.value
         inner: tuple[Axis, ...] = ()
         if isinstance(value, Reduce) and value.kind == "sum":
             inner, value = value.axes, value.body
-        own = free_variables(stmt.target)
-        axes = tuple(axis for axis in stmt.axes if axis.name in own)
-        summed = tuple(axis for axis in stmt.axes if axis.name not in own) + inner
+        axes = target_axes(stmt)
+        summed = tuple(axis for axis in stmt.axes if axis not in axes) + inner
         found = {axis.name: axis.extent for axis in (*axes, *summed)}
         parts = _factors(value)
         if len(parts) < 2 or not 0 < len(summed) <= _MOST:
@@ -177,27 +174,22 @@ class _Factor:
         factors = whole.factors
         taken = [k for k, own in enumerate(factors) if first in own]
         gone = _gone(factors, frozenset(taken), frozenset(axis.name for axis in whole.summed))
-        extents = {axis.name: axis.extent for axis in (*whole.axes, *whole.summed)}
-        kept = {name: None for name in _ordered(whole, taken) if name not in gone}
+        extents, parts = whole.extents, _factors(whole.product)
+        kept = [name for name in _ordered(whole, taken) if name not in gone]
         axes = tuple(Axis(name, extents[name]) for name in kept)
-        parts = _factors(whole.product)
-        body = _pruned(
-            whole.product, iter([p if k in taken else None for k, p in enumerate(parts)])
-        )
+        inside = (part if k in taken else None for k, part in enumerate(parts))
+        body = _pruned(whole.product, inside)
         assert body is not None
-        type_ = TensorType(
-            tuple(axis.extent for axis in axes), "int" if body.type == INT else "float"
-        )
+        dims = tuple(axis.extent for axis in axes)
+        type_ = TensorType(dims, "int" if body.type == INT else "float")
         var = Var(self._names.fresh("_t"), type_, stmt.span)
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), body.type, stmt.span)
         summed = tuple(axis for axis in whole.summed if axis.name in gone)
         value = Reduce("sum", body, summed, body.type, stmt.span)
         step = IndexAssign(place, "=", value, axes, stmt.span)
-        rest = _pruned(
-            whole.product,
-            iter([place if k == taken[0] else None if k in taken else p
-                  for k, p in enumerate(parts)]),
-        )  # fmt: skip
+        left_over = [None if k in taken else part for k, part in enumerate(parts)]
+        left_over[taken[0]] = place
+        rest = _pruned(whole.product, iter(left_over))
         assert rest is not None
         if isinstance(stmt.value, Reduce):
             left = tuple(axis for axis in stmt.value.axes if axis.name not in gone)
@@ -284,24 +276,16 @@ class _Orders:
         self._extents = extents
         self._sized = sized
         self._order = order
-        self._best: dict[object, tuple[Polynomial, str | None]] = {}
+        self._found: dict[object, tuple[Polynomial, str | None]] = {}
 
-    def first(self, factors: tuple[frozenset[str], ...], axes: frozenset[str]) -> str | None:
-        """The index to eliminate first in a sum for each point of ``axes``; None for none."""
-        return self._plan(factors, axes)[1]
-
-    def _plan(
+    def best(
         self, factors: tuple[frozenset[str], ...], axes: frozenset[str]
     ) -> tuple[Polynomial, str | None]:
-        """The work of the best order, and its first index."""
+        """The work of the best order in a sum for each point of ``axes``, and the index to
+        eliminate first; None for none."""
         key = factors, axes
-        if key not in self._best:
-            self._best[key] = self._planned(factors, axes)
-        return self._best[key]
-
-    def _planned(
-        self, factors: tuple[frozenset[str], ...], axes: frozenset[str]
-    ) -> tuple[Polynomial, str | None]:
+        if key in self._found:
+            return self._found[key]
         every = axes.union(*factors)
         best: tuple[Polynomial, str | None] = self._points(every), None
         for name in self._order:
@@ -314,11 +298,12 @@ class _Orders:
             if not kept or not kept <= self._sized or not self._falls(every - inside, gone):
                 continue
             others = tuple(own for k, own in enumerate(factors) if k not in taken)
-            step, _ = self._plan(tuple(factors[k] for k in sorted(taken)), kept)
-            rest, _ = self._plan((kept, *others), axes)
+            step, _ = self.best(tuple(factors[k] for k in sorted(taken)), kept)
+            rest, _ = self.best((kept, *others), axes)
             work = sizes.added(step, rest)
             if best[1] is None or _is_less(work, best[0]):
                 best = work, name
+        self._found[key] = best
         return best
 
     def _points(self, names: frozenset[str]) -> Polynomial:

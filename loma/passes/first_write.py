@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma.core import sizes
-from loma.core.axes import runs_over
+from loma.core.axes import runs_over, target_axes
 from loma.core.ir import (
-    FLOAT, Assign, Axis, Declare, Expr, Index, IndexAssign, Module, Op, Reduce, Stmt, TensorType,
+    Assign, Axis, Declare, Expr, Index, IndexAssign, Module, Op, Reduce, Stmt, TensorType,
     Var, Zero, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import OPS
@@ -22,10 +22,8 @@ from loma.passes.liveness import covers
 
 def first_write(module: Module) -> Module:
     """The pass on every function of a module."""
-    return replace(
-        module,
-        functions=tuple(replace(f, body=first_writes(f.body)) for f in module.functions),
-    )
+    functions = (replace(f, body=first_writes(f.body)) for f in module.functions)
+    return replace(module, functions=tuple(functions))
 
 
 def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -82,14 +80,12 @@ def _same_type(target: Var, value: Expr) -> bool:
 def assigned(stmt: IndexAssign) -> IndexAssign:
     """``T[l] += e`` into zeros as ``T[l] = sum(e for ...)``; as it is where a check would be lost,
     that all dimensions in which an index of the statement stands alone have the same size."""
-    own = free_variables(stmt.target)
-    kept = tuple(axis for axis in stmt.axes if axis.name in own)
-    summed = tuple(axis for axis in stmt.axes if axis.name not in own)
-    value = stmt.value
+    kept, value = target_axes(stmt), stmt.value
+    summed = tuple(axis for axis in stmt.axes if axis not in kept)
     if summed and (isinstance(value, Reduce) or not _agrees(value, summed)):
         return stmt
     if summed:
-        value = Reduce("sum", value, summed, FLOAT if value.type == FLOAT else value.type)
+        value = Reduce("sum", value, summed, value.type)
     return replace(stmt, op="=", value=value, axes=kept)
 
 

@@ -10,11 +10,10 @@ from loma.arithmetic import BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Expr, IntConst, Op, Reduce, Select, TensorType, TupleType, Type,
-    Unary,
+    INT, Axis, Binary, Builtin, Expr, IntConst, Op, Reduce, Select, Type, Unary,
 )  # fmt: skip
 from loma.core.ops import divisor
-from loma.core.walk import map_children
+from loma.core.walk import map_attrs, map_children, map_sizes
 
 _LARGEST = 1 << 63  # ints of the tensor layer have 64 bits
 
@@ -27,11 +26,7 @@ def folded(expr: Expr) -> Expr:
     new = map_children(expr, folded)
     match new:
         case Op(_, _, attrs):
-            given = tuple(
-                (name, tuple(map(size, value)) if isinstance(value, tuple) else size(value))
-                for name, value in attrs
-            )
-            new = replace(new, attrs=given)
+            new = replace(new, attrs=map_attrs(attrs, size))
         case Reduce(_, _, axes):
             new = replace(new, axes=tuple(Axis(axis.name, size(axis.extent)) for axis in axes))
         case Select(IntConst(value), then, other):
@@ -46,18 +41,11 @@ def folded(expr: Expr) -> Expr:
 
 def size(expr: Expr) -> Expr:
     """A size in normal form."""
-    simple = sizes.simplify(folded(expr))
-    return replace(simple, span=expr.span)
+    return replace(sizes.simplify(folded(expr)), span=expr.span)
 
 
 def folded_type(type_: Type) -> Type:
-    match type_:
-        case TensorType(dims) if dims is not None:
-            return replace(type_, dims=tuple(map(size, dims)))
-        case TupleType(items):
-            return TupleType(tuple(map(folded_type, items)))
-        case _:
-            return type_
+    return map_sizes(type_, size)
 
 
 def _value(expr: Expr) -> int | None:
@@ -69,12 +57,12 @@ def _value(expr: Expr) -> int | None:
             return _fitting(-value)
         case Unary("not", IntConst(value)):
             return int(not value)
-        case Binary("and", IntConst(0), _) | Binary("or", IntConst(0), IntConst(0)):
+        case Binary("and", IntConst(0), _):
             return 0
-        case Binary("and", IntConst(), IntConst(right)):
-            return int(right != 0)
-        case Binary("or", IntConst(left), other) if left or isinstance(other, IntConst):
+        case Binary("or", IntConst(left), _) if left:
             return 1
+        case Binary("and" | "or", IntConst(), IntConst(right)):
+            return int(right != 0)
         case Binary("**"):
             return None
         case Binary(op, IntConst(left), IntConst(right)):

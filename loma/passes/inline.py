@@ -15,13 +15,13 @@ from loma.core import sizes
 from loma.core.effects import counters, effects, out_places, written
 from loma.core.ir import (
     INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType,
-    Module, Param, Return, Stmt, TensorType, Type, Unpack, Var, While, is_tensor_function,
+    Module, Return, Stmt, TensorType, Unpack, Var, While, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names, axes_of, axis_names, names_of, with_own_indices
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    aggregates, free_variables, map_expressions, own_names, root, statements, substitute_type,
-    substitute_typed, variables,
+    aggregates, free_variables, map_expressions, own_names, reads_of_type, root, statements,
+    substitute_type, substitute_typed,
 )  # fmt: skip
 
 LARGEST = 400  # statements of a caller beyond which nothing more is put into it
@@ -91,9 +91,8 @@ class _Inlining:
 
     def _result_name(self, call: Call) -> str:
         callee = self._functions.get(call.function)
-        last = callee.body[-1] if callee is not None and callee.body else None
-        match last:
-            case Return((Var(name),)):
+        match callee.body[-1:] if callee is not None else ():
+            case (Return((Var(name),)),):
                 return name
             case _:
                 return "_result"
@@ -103,11 +102,7 @@ class _Inlining:
     def _body(self, call: Call, targets: tuple[Var, ...]) -> list[Stmt] | None:
         """The statements that give the targets their values; None where the call has to stay."""
         callee = self._functions.get(call.function)
-        if callee is None or callee.name in self._kept:
-            return None
-        if not _simple(callee) or any(aggregates(callee)):
-            return None
-        if _reads_a_hidden_counter(callee):
+        if callee is None or callee.name in self._kept or not _simple(callee):
             return None
         count = sum(1 for _ in statements(callee.body))
         if self._size + count > LARGEST:
@@ -120,10 +115,9 @@ class _Inlining:
         returned = callee.body[-1]
         assert isinstance(returned, Return)
         for value, target, type_ in zip(returned.values, targets, callee.results, strict=True):
-            own = substitute_type(type_, values)
-            if not (isinstance(value, Var) and _same(own, substitute_type(value.type, values))):
-                return None
-            if not _same(target.type, own):
+            own, given = substitute_type(type_, values), substitute_type(value.type, values)
+            same = sizes.same_type(own, given) and sizes.same_type(target.type, own)
+            if not isinstance(value, Var) or not same:
                 return None
         renaming = self._locals(callee, returned, targets, values)
         self._size += count
@@ -164,41 +158,29 @@ class _Inlining:
                 return None  # D of D + 1 may be below 0, which the call checks
         values |= bound
         for param in callee.params:
-            if not _same(substitute_type(param.type, values), values[param.name].type):
+            if not sizes.same_type(substitute_type(param.type, values), values[param.name].type):
                 return None
-        captured = {name for value in values.values() for name in free_variables(value)}
-        captured |= {
-            name
-            for value in values.values()
-            if isinstance(value.type, TensorType) and value.type.dims is not None
-            for dim in value.type.dims
-            for name in variables(dim)
-        }
+        every = values.values()
+        captured = {n for v in every for n in free_variables(v) | reads_of_type(v.type)}
         return None if captured & axis_names(callee) else values
 
     def _locals(
-        self,
-        callee: Function,
-        returned: Return,
-        targets: tuple[Var, ...],
-        values: dict[str, Expr],
+        self, callee: Function, returned: Return, targets: tuple[Var, ...], values: dict[str, Expr]
     ) -> dict[str, Expr]:
         """The values, and names of the caller's own for the callee's variables: a variable that is
         returned gets the name of what the caller makes of it."""
         renaming = dict(values)
-        taken: set[str] = set()
         own = {s.target.name for s in callee.body if isinstance(s, Declare)}
         for value, target in zip(returned.values, targets, strict=True):
-            if isinstance(value, Var) and value.name in own and value.name not in taken:
-                taken.add(value.name)
+            if isinstance(value, Var) and value.name in own - renaming.keys():
                 renaming[value.name] = target
         self._names.take(*axis_names(callee))
         for stmt in statements(callee.body):
             effect = effects(stmt)
             for var in (*effect.declares, *effect.counters):
                 if var.name not in renaming:
-                    type_ = substitute_type(var.type, values)
-                    renaming[var.name] = Var(self._names.fresh(var.name), type_)
+                    name = self._names.fresh(var.name)
+                    renaming[var.name] = Var(name, substitute_type(var.type, values))
         return renaming
 
 
@@ -222,7 +204,7 @@ def _changed(caller: Function, functions: dict[str, Function]) -> set[str]:
 
 
 def _simple(callee: Function) -> bool:
-    """Whether the body can stand for a call: it ends in its only return and changes no argument."""
+    """Whether the body can stand for a call: it gives a result and changes no argument."""
     params = {param.name for param in callee.params}
     for stmt in statements(callee.body):
         match stmt:
@@ -232,24 +214,10 @@ def _simple(callee: Function) -> bool:
                 return False
             case _:
                 continue
-    returns = [stmt for stmt in statements(callee.body) if isinstance(stmt, Return)]
-    ends = bool(callee.body) and len(returns) == 1 and callee.body[-1] is returns[0]
-    return ends and all(_is_plain(param) for param in callee.params) and is_tensor_function(callee)
-
-
-def _is_plain(param: Param) -> bool:
-    return param.mode == "In" and isinstance(param.type, TensorType | IntType)
-
-
-def _same(left: Type, right: Type) -> bool:
-    """Whether types are equal, and their sizes provably so."""
-    if not isinstance(left, TensorType) or not isinstance(right, TensorType):
-        return left == right
-    if left.element != right.element:
+    plain = all(p.mode == "In" and isinstance(p.type, TensorType | IntType) for p in callee.params)
+    if not plain or not callee.results or not is_tensor_function(callee):
         return False
-    if left.dims is None or right.dims is None:
-        return left.dims == right.dims
-    return sizes.same(left.dims, right.dims)
+    return not any(aggregates(callee)) and not _reads_a_hidden_counter(callee)
 
 
 def _renamed(stmt: Stmt, renaming: dict[str, Expr]) -> Stmt:

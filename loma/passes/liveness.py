@@ -13,23 +13,16 @@ from typing import Literal, TypeAlias
 from loma.core.distinct import fills, unproved
 from loma.core.effects import effects
 from loma.core.ir import (
-    Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt, TensorType, Type,
+    Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt, TensorType,
     Unpack, Var, While,
 )  # fmt: skip
-from loma.core.walk import free_variables, root, subscripts
+from loma.core.walk import free_variables, reads_of_type, root, subscripts
 
 Visit = Callable[[Stmt, frozenset[str]], None]
 # How a function that is called as a statement uses an argument: an Out argument may be assigned in
 # any case before it is read ("whole"), or be read for the sake of its own new value only ("own").
 Mode: TypeAlias = Literal["In", "Out", "whole", "own"]
 Modes: TypeAlias = Callable[[str], tuple[Mode, ...]]
-
-
-def reads_of_type(type_: Type) -> set[str]:
-    """Variables in a tensor type's dimensions."""
-    if isinstance(type_, TensorType) and type_.dims is not None:
-        return {name for dim in type_.dims for name in free_variables(dim)}
-    return set()
 
 
 def covers(stmt: IndexAssign) -> bool:
@@ -185,8 +178,9 @@ class Liveness:
         if not stays and live.isdisjoint(whole) and live.isdisjoint(part):
             if isinstance(stmt, Declare) and stmt.target.name in self._mentioned:
                 # Its first value is never read, but the variable is written later.
-                self._mentioned |= reads_of_type(stmt.target.type)
-                live |= reads_of_type(stmt.target.type)
+                sizes = reads_of_type(stmt.target.type)
+                self._mentioned |= sizes
+                live |= sizes
                 return replace(stmt, value=None)
             # One that may be the declaration of a variable that is written later has to stay.
             if not (isinstance(stmt, Unpack) and self._mentioned & whole):

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from loma.core import sizes
 from loma.core.axes import index_statement
-from loma.core.bounds import IsSize, facts, least, stays_inside
+from loma.core.bounds import facts, least, stays_inside
 from loma.core.distinct import names_once
 from loma.core.effects import assigned
 from loma.core.ir import (
@@ -25,10 +26,13 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.overlap import Read, apart, reads_of, same_element
+from loma.core.sizes import IsSize
 from loma.core.walk import free_variables, map_blocks, map_children
 
 # Names of copies begin with it, so that whoever prints statements can say what they are.
 PREFIX = "_before_"
+# For each dimension where the copy begins, and its size; None where it is one element.
+Parts: TypeAlias = tuple[tuple[Expr, Expr | None], ...]
 
 
 def old_values(module: Module) -> Module:
@@ -103,9 +107,8 @@ class _Worker:
                     out.append(replace(stmt, body=self._block(stmt.body, inside)))
                 case If(cond, then, other):
                     yes, no = (around.where(cond, holds, self._changing) for holds in (True, False))
-                    out.append(
-                        replace(stmt, then=self._block(then, yes), other=self._block(other, no))
-                    )
+                    then, other = self._block(then, yes), self._block(other, no)
+                    out.append(replace(stmt, then=then, other=other))
                 case IndexAssign():
                     out += self._statement(stmt, around)
                 case _:
@@ -116,28 +119,24 @@ class _Worker:
         found = in_place(stmt, around, self._sizes.__contains__)
         if not found:
             return [stmt]
-        copies: dict[tuple[object, ...], Var] = {}
+        copies: dict[Parts, Var] = {}
         out: list[Stmt] = []
         places: dict[Index, Index] = {}
         for read in found:
             if read.place in places:
                 continue
             parts = self._parts(stmt, read, around)
-            key = tuple((start, size) for start, size in parts)
-            if key not in copies:
-                copies[key], made = self._copy(read.place, parts, stmt)
+            if parts not in copies:
+                copies[parts], made = self._copy(read.place, parts, stmt)
                 out.append(made)
-            places[read.place] = _moved(read.place, parts, copies[key])
+            places[read.place] = _moved(read.place, parts, copies[parts])
         # A read that stands in the subscript of another one is the other's business, too.
         assert isinstance(stmt.target, Index)
         subscripts = tuple(_replaced(s, places) for s in stmt.target.subscripts)
         target = replace(stmt.target, subscripts=subscripts)
         return [*out, replace(stmt, target=target, value=_replaced(stmt.value, places))]
 
-    def _parts(
-        self, stmt: IndexAssign, read: Read, around: Around
-    ) -> tuple[tuple[Expr, Expr | None], ...]:
-        """For each dimension where the copy begins, and its size; None where it is one element."""
+    def _parts(self, stmt: IndexAssign, read: Read, around: Around) -> Parts:
         assert isinstance(read.place.base.type, TensorType)
         own = {axis.name: axis.extent for axis in stmt.axes} | dict(read.extents)
         extents = {**around.extents, **own}
@@ -164,9 +163,7 @@ class _Worker:
             found.append((IntConst(0), dim))
         return tuple(found)
 
-    def _copy(
-        self, place: Index, parts: tuple[tuple[Expr, Expr | None], ...], stmt: IndexAssign
-    ) -> tuple[Var, Stmt]:
+    def _copy(self, place: Index, parts: Parts, stmt: IndexAssign) -> tuple[Var, Stmt]:
         assert isinstance(place.base, Var)
         assert isinstance(place.base.type, TensorType)
         dims = tuple(size for _, size in parts if size is not None)
@@ -197,7 +194,7 @@ def _may_be_left_out(read: Read, is_size: IsSize) -> bool:
     return read.padded or read.guarded or not some
 
 
-def _moved(place: Index, parts: tuple[tuple[Expr, Expr | None], ...], copy: Var) -> Index:
+def _moved(place: Index, parts: Parts, copy: Var) -> Index:
     """The read from the copy."""
     subscripts = [
         s if start == IntConst(0) else sizes.simplify(Binary("-", s, start, INT))

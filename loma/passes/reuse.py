@@ -9,17 +9,18 @@ gives a whole value first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
     INT, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, NoDiff,
-    Reduce, Stmt, Var, While, ZeroPad, is_tensor_function,
+    Reduce, Stmt, Var, While, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, children, expressions, free_variables, map_children, map_expressions, mentioned_names,
-    root, statements, substitute,
+    blocks, children, expressions, free_variables, map_children, map_expressions,
+    map_tensor_functions, mentioned_names, root, statements, substitute,
 )  # fmt: skip
 from loma.passes.liveness import covers
 
@@ -36,10 +37,7 @@ class _Value:
 
 def reuse(module: Module) -> Module:
     """The pass on every tensor function of a module."""
-    return replace(
-        module,
-        functions=tuple(_Reuse(f).run() if is_tensor_function(f) else f for f in module.functions),
-    )
+    return map_tensor_functions(module, lambda function: _Reuse(function).run())
 
 
 class _Reuse:
@@ -48,7 +46,7 @@ class _Reuse:
         self._params = {param.name for param in function.params}
         self._names: dict[str, Expr] = {}  # in this block: what stands for tensors that are dropped
         # What each branch of an ``if`` on a variable left behind, for the next ``if`` on it.
-        self._branches: dict[tuple[str, bool], list[_Value]] = {}
+        self._branches: dict[tuple[str | None, bool], list[_Value]] = {}
 
     def run(self) -> Function:
         return replace(self._function, body=self._block(self._function.body, []))
@@ -65,10 +63,10 @@ class _Reuse:
 
     def _statement(self, stmt: Stmt, known: list[_Value], rest: tuple[Stmt, ...]) -> Stmt | None:
         if self._names:
-            stmt = self._renamed(stmt)
+            stmt = map_expressions(stmt, lambda e: substitute(e, self._names))
         match stmt:
-            case IndexAssign(Index(Var() as target), "=", value):
-                found = self._value(stmt)
+            case IndexAssign(Index(Var() as target, subscripts), "=", value):
+                found = self._value(stmt, target, subscripts)
                 if found is not None and self._drops(found, known, rest):
                     return None
                 new = replace(stmt, value=self._expr(value, known))
@@ -95,67 +93,41 @@ class _Reuse:
                     self._forget(known, name)
                 return stmt
 
-    def _renamed(self, stmt: Stmt) -> Stmt:
-        match stmt:
-            case If(cond):
-                return replace(stmt, cond=substitute(cond, self._names))
-            case For(_, extent):
-                return replace(stmt, extent=substitute(extent, self._names))
-            case While(cond):
-                return replace(stmt, cond=substitute(cond, self._names))
-            case _:
-                return map_expressions(stmt, lambda e: substitute(e, self._names))
-
     def _branch(self, stmt: If, known: list[_Value]) -> Stmt:
-        cond = stmt.cond
+        name = stmt.cond.name if isinstance(stmt.cond, Var) else None
         blocks: list[tuple[Stmt, ...]] = []
-        left: list[list[_Value]] = []
+        left: dict[tuple[str | None, bool], list[_Value]] = {}
         for taken, block in ((True, stmt.then), (False, stmt.other)):
-            inner = list(known)
-            if isinstance(cond, Var):
-                inner += self._branches.get((cond.name, taken), [])
+            inner = left[name, taken] = [*known, *self._branches.get((name, taken), ())]
             blocks.append(self._block(block, inner))
-            left.append(inner)
-        for name in written((stmt,)):
-            self._forget(known, name)
-        if isinstance(cond, Var):
-            for taken, inner in zip((True, False), left, strict=True):
-                self._branches[cond.name, taken] = inner
+        for changed in written((stmt,)):
+            self._forget(known, changed)
+        if name is not None:
+            self._branches |= left
         return replace(stmt, then=blocks[0], other=blocks[1])
 
     # ------------------------------------------------------------------------------- values
 
-    def _value(self, stmt: IndexAssign) -> _Value | None:
+    def _value(self, stmt: IndexAssign, target: Var, subscripts: tuple[Expr, ...]) -> _Value | None:
         """What a statement that writes a whole tensor makes known."""
-        target = stmt.target
-        assert isinstance(target, Index)
-        assert isinstance(target.base, Var)
-        name = target.base.name
-        if name in self._params or not covers(stmt):
-            return None
-        axes = tuple(s.name for s in target.subscripts if isinstance(s, Var))
+        axes = tuple(s.name for s in subscripts if isinstance(s, Var))
         inputs = free_variables(stmt.value) - set(axes)
-        if name in inputs or len(axes) != len(target.subscripts):
+        others = target.name not in self._params | inputs
+        if not others or len(axes) != len(subscripts) or not covers(stmt):
             return None
-        return _Value(target.base, axes, _plain(stmt.value), frozenset(inputs))
+        return _Value(target, axes, _plain(stmt.value), frozenset(inputs))
 
     def _drops(self, found: _Value, known: list[_Value], rest: tuple[Stmt, ...]) -> bool:
         """Whether a tensor with this value exists, and can stand for the new one from here on."""
-        if not known:
-            return False
-        name, changed = found.tensor.name, written(rest)
+        name, changed = found.tensor.name, written(rest) if known else set[str]()
         if name in changed:
             return False
         for old in known:
+            if old.tensor.type != found.tensor.type or old.tensor.name in changed:
+                continue
             bound = _match(old.value, found.value, frozenset(old.axes), {})
-            wanted = dict(zip(old.axes, found.axes, strict=False))
-            if (
-                bound is not None
-                and len(old.axes) == len(found.axes)
-                and all(bound.get(a, c) == c for a, c in wanted.items())
-                and old.tensor.type == found.tensor.type
-                and old.tensor.name not in changed
-            ):
+            wanted = zip(old.axes, found.axes, strict=True)
+            if bound is not None and all(bound.get(a, c) == c for a, c in wanted):
                 body = self._function.body
                 if _whole_uses(body, name) or not _is_local(body, name):
                     return False
@@ -165,23 +137,19 @@ class _Reuse:
 
     def _expr(self, expr: Expr, known: list[_Value]) -> Expr:
         """With reads of tensors that hold a costly part already."""
-        match expr:
-            case Builtin(name) if BUILTINS[name].costly:
-                for old in known:
-                    if not isinstance(old.value, Builtin) or old.value.name != name:
-                        continue
-                    bound = _match(old.value, _plain(expr), frozenset(old.axes), {})
-                    if bound is not None and set(bound) == set(old.axes):
-                        subscripts = tuple(Var(bound[axis], INT) for axis in old.axes)
-                        return Index(old.tensor, subscripts, expr.type, expr.span)
-            case _:
-                pass
+        if isinstance(expr, Builtin) and BUILTINS[expr.name].costly:
+            for old in known:
+                if not isinstance(old.value, Builtin) or old.value.name != expr.name:
+                    continue
+                bound = _match(old.value, _plain(expr), frozenset(old.axes), {})
+                if bound is not None and set(bound) == set(old.axes):
+                    subscripts = tuple(Var(bound[axis], INT) for axis in old.axes)
+                    return Index(old.tensor, subscripts, expr.type, expr.span)
         return map_children(expr, lambda child: self._expr(child, known))
 
     def _forget(self, known: list[_Value], name: str) -> None:
         """What depended on a variable that changes is no longer known."""
-        lists = [known, *self._branches.values()]
-        for values in lists:
+        for values in (known, *self._branches.values()):
             values[:] = [v for v in values if name not in v.inputs and name != v.tensor.name]
         for key in [key for key in self._branches if key[0] == name]:
             del self._branches[key]
@@ -211,37 +179,35 @@ def _match(
         case Reduce(kind, body, own), Reduce(kind_2, body_2, own_2):
             if kind != kind_2 or len(own) != len(own_2):
                 return None
-            found: dict[str, str] | None = bound
-            for axis, other_axis in zip(own, own_2, strict=True):
-                if found is not None:
-                    found = _match(axis.extent, other_axis.extent, axes, found)
-            if found is None:
-                return None
-            inner = {**found, **{a.name: c.name for a, c in zip(own, own_2, strict=True)}}
-            result = _match(body, body_2, axes | {a.name for a in own}, inner)
-            if result is None:
-                return None
-            return {k: v for k, v in result.items() if k not in {a.name for a in own}}
+            names = {a.name: c.name for a, c in zip(own, own_2, strict=True)}
+            extents = [axis.extent for axis in own], [axis.extent for axis in own_2]
+            found = _match_all(*extents, axes, bound)
+            if found is not None:
+                found = _match(body, body_2, axes | names.keys(), found | names)
+            return None if found is None else {k: v for k, v in found.items() if k not in names}
         case _:
-            if type(pattern) is not type(expr) or isinstance(pattern, Reduce):
-                return None
             below, below_2 = children(pattern), children(expr)
+            if type(pattern) is not type(expr) or len(below) != len(below_2):
+                return None
             blank = IntConst(0)
-            if len(below) != len(below_2) or isinstance(pattern, Var):
-                return None
-            if not isinstance(pattern, ZeroPad) and map_children(
-                pattern, lambda _: blank
-            ) != map_children(expr, lambda _: blank):
-                return None
-            found = bound
-            for a, c in zip(below, below_2, strict=True):
-                found = None if found is None else _match(a, c, axes, found)
-            return found
+            alike = isinstance(pattern, ZeroPad) or (
+                map_children(pattern, lambda _: blank) == map_children(expr, lambda _: blank)
+            )
+            return _match_all(below, below_2, axes, bound) if alike else None
+
+
+def _match_all(
+    patterns: Sequence[Expr], exprs: Sequence[Expr], axes: frozenset[str], bound: dict[str, str]
+) -> dict[str, str] | None:
+    """:func:`_match` of each pair."""
+    found: dict[str, str] | None = bound
+    for pattern, expr in zip(patterns, exprs, strict=True):
+        found = None if found is None else _match(pattern, expr, axes, found)
+    return found
 
 
 def _whole_uses(body: tuple[Stmt, ...], name: str) -> bool:
-    """Whether a tensor is used other than by its elements, so that a result or another function
-    may depend on its storage."""
+    """Whether a tensor is used other than by its elements: its storage may matter."""
 
     def whole(expr: Expr) -> bool:
         match expr:

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    INT, Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Reduce,
-    Stmt, TensorType, Type, Var, While,
+    Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Reduce,
+    Stmt, Type, Var, While,
 )  # fmt: skip
 from loma.core.names import axis_names
 from loma.core.walk import (
-    expressions, free_variables, map_blocks, map_expressions, statements, substitute_type,
-    substitute_typed, variables, walk,
+    free_variables, map_blocks, map_expressions, nodes, reads_of_type, substitute_type,
+    substitute_typed,
 )  # fmt: skip
 from loma.passes.fold import folded, folded_type, size
 
@@ -56,23 +56,18 @@ def _constants(function: Function) -> set[str]:
         match param.type:
             case IntType() if param.mode == "In":
                 found.add(param.name)
-            case TensorType(dims) if dims is not None:
-                found |= {name for dim in dims for name in variables(dim)}
-                changed.add(param.name)
             case _:
+                found |= reads_of_type(param.type)
                 changed.add(param.name)
     changed |= written(function.body) | counters(function.body)
     return found - changed - axis_names(function)
 
 
 def _simple_extents(stmt: Stmt) -> Stmt:
-    match stmt:
-        case IndexAssign(_, _, _, axes):
-            return replace(stmt, axes=tuple(Axis(axis.name, size(axis.extent)) for axis in axes))
-        case For(_, extent):
-            stmt = replace(stmt, extent=size(extent))
-        case _:
-            pass
+    if isinstance(stmt, IndexAssign):
+        return replace(stmt, axes=tuple(Axis(a.name, size(a.extent)) for a in stmt.axes))
+    if isinstance(stmt, For):
+        stmt = replace(stmt, extent=size(stmt.extent))
     return map_blocks(stmt, lambda block: tuple(map(_simple_extents, block)))
 
 
@@ -92,15 +87,7 @@ def _without_idle_axes(stmt: Stmt) -> Stmt:
 
 def _sizes_of_variables(body: tuple[Stmt, ...]) -> set[str]:
     """Variables in the types of others: those keep the size that they were declared with."""
-    return {
-        name
-        for stmt in statements(body)
-        for expr in expressions(stmt)
-        for node in walk(expr)
-        if isinstance(node.type, TensorType)
-        for dim in node.type.dims or ()
-        for name in variables(dim)
-    }
+    return set().union(*(reads_of_type(node.type) for node in nodes(body)))
 
 
 class _Propagation:
@@ -123,14 +110,10 @@ class _Propagation:
                 if isinstance(cond, IntConst):
                     return self.block(then if cond.value else other, known)
                 left, right = dict(known), dict(known)
-                new = replace(
-                    stmt, cond=cond, then=self.block(then, left), other=self.block(other, right)
-                )
+                then, other = self.block(then, left), self.block(other, right)
                 known.clear()
-                known.update(
-                    (name, value) for name, value in left.items() if right.get(name) == value
-                )
-                return (new,)
+                known.update((name, v) for name, v in left.items() if right.get(name) == v)
+                return (replace(stmt, cond=cond, then=then, other=other),)
             case For(_, IntConst(count)) if count <= 0:
                 return ()
             case For() | While():
@@ -158,11 +141,11 @@ class _Propagation:
 
     def _learn(self, stmt: Stmt, known: dict[str, Expr]) -> None:
         match stmt:
-            case Declare(Var(name, type_), None) if type_ == INT:
+            case Declare(Var(name, IntType()), None):
                 value: Expr = IntConst(0)
-            case Declare(Var(name, type_), IntConst() as value) if type_ == INT:
+            case Declare(Var(name, IntType()), IntConst() as value):
                 pass
-            case Assign(Var(name, type_), "=", IntConst() as value) if type_ == INT:
+            case Assign(Var(name, IntType()), "=", IntConst() as value):
                 pass
             case _:
                 return

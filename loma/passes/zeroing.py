@@ -8,25 +8,19 @@ whenever a block begins to use it, so that the first addition may assign, and no
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from loma.core.ir import (
-    Declare, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero,
-    is_tensor_function,
+from loma.core.ir import Declare, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero
+from loma.core.walk import (
+    blocks, free_variables, map_blocks, map_tensor_functions, mentioned_names, statements,
 )  # fmt: skip
-from loma.core.walk import blocks, free_variables, map_blocks, mentioned_names, statements
 from loma.passes.first_write import assigned
 from loma.passes.liveness import covers
 
 
 def zeroing(module: Module) -> Module:
     """The pass on every tensor function of a module."""
-    return replace(
-        module,
-        functions=tuple(
-            replace(f, body=_block(_balanced(f))) if is_tensor_function(f) else f
-            for f in module.functions
-        ),
-    )
+    return map_tensor_functions(module, lambda f: replace(f, body=_block(_balanced(f.body))))
 
 
 def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -35,55 +29,38 @@ def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     for position, stmt in enumerate(out):
         match stmt:
             case Zero(Var(name)):
-                later = _next_use(out, position, name)
-                use = None if later is None else out[later]
-                if later is not None and use is not None and _fills(use, name):
-                    assert isinstance(use, IndexAssign)
-                    out[position], out[later] = None, assigned(use)
+                later = ((k, s) for k, s in enumerate(out) if k > position and s is not None)
+                uses = ((k, s) for k, s in later if name in mentioned_names((s,)))
+                at, use = next(uses, (position, stmt))
+                if (new := _filling(use, name)) is not None:
+                    out[position], out[at] = None, new
             case _:
                 continue
     return tuple(stmt for stmt in out if stmt is not None)
 
 
-def _next_use(body: list[Stmt | None], position: int, name: str) -> int | None:
-    for k in range(position + 1, len(body)):
-        stmt = body[k]
-        if stmt is not None and name in mentioned_names((stmt,)):
-            return k
-    return None
-
-
-def _fills(stmt: Stmt, name: str) -> bool:
-    """Whether a statement adds to every element of a tensor, without looking at it."""
+def _filling(stmt: Stmt, name: str) -> IndexAssign | None:
+    """The assignment that may stand for a statement which adds to every element of a tensor."""
     match stmt:
         case IndexAssign(Index(Var(target)), "+=", value) if target == name:
-            if not covers(stmt) or name in free_variables(value):
-                return False
-            return assigned(stmt).op == "="
+            fills = covers(stmt) and name not in free_variables(value)
+            return new if fills and (new := assigned(stmt)).op == "=" else None
         case _:
-            return False
+            return None
 
 
 # ------------------------------------------------------------------------------ the second case
 
 
-def _balanced(function: Function) -> tuple[Stmt, ...]:
-    body = function.body
-    for stmt in function.body:
+def _balanced(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    for stmt in body:
         match stmt:
             case Declare(Var(name, type_), None) if isinstance(type_, TensorType):
-                rest = tuple(s for s in body if s is not stmt)
-                if _is_balanced(rest, name):
-                    changed = iter(_rewritten(rest, name))
-                    body = tuple(s if s is stmt else next(changed) for s in _kept(body, stmt, name))
+                if _is_balanced(tuple(s for s in body if s is not stmt), name):
+                    body = _rewritten(body, name)
             case _:
                 continue
     return body
-
-
-def _kept(body: tuple[Stmt, ...], declaration: Stmt, name: str) -> tuple[Stmt, ...]:
-    """The statements that stay, by position."""
-    return tuple(s for s in body if s is declaration or not _is_zero(s, name))
 
 
 def _is_zero(stmt: Stmt, name: str) -> bool:
@@ -95,50 +72,35 @@ def _is_balanced(body: tuple[Stmt, ...], name: str) -> bool:
     uses = [stmt for stmt in body if name in mentioned_names((stmt,))]
     if not uses:
         return True
-    if _fills(uses[0], name):
-        return _clears(uses[-1], name) and not any(_clears_inside(s, name) for s in uses[:-1])
+    if _filling(uses[0], name):
+        return _clears(uses, name)
     return all(blocks(s) for s in uses) and all(
         _is_balanced(block, name) for s in uses for block in blocks(s)
     )
 
 
-def _clears(stmt: Stmt, name: str) -> bool:
-    """Whether the tensor is zero after the statement, on all its paths."""
-    match stmt:
-        case If(_, then, other):
-            for block in (then, other):
-                uses = [s for s in block if name in mentioned_names((s,))]
-                if not uses or not _clears(uses[-1], name):
-                    return False
-                if any(_clears_inside(s, name) for s in uses[:-1]):
-                    return False
-            return True
-        case _:
-            return _is_zero(stmt, name)
+def _clears(uses: list[Stmt], name: str) -> bool:
+    """Whether the last of the statements clears the tensor, on all its paths, and none before."""
+    if any(_is_zero(inner, name) for inner in statements(tuple(uses[:-1]))):
+        return False
+    match uses[-1:]:
+        case [If(_, then, other)]:
+            below = ([s for s in block if name in mentioned_names((s,))] for block in (then, other))
+            return all(_clears(part, name) for part in below)
+        case last:
+            return any(_is_zero(stmt, name) for stmt in last)
 
 
-def _clears_inside(stmt: Stmt, name: str) -> bool:
-    return any(_is_zero(inner, name) for inner in statements((stmt,)))
-
-
-def _rewritten(body: tuple[Stmt, ...], name: str) -> tuple[Stmt, ...]:
+def _rewritten(body: tuple[Stmt, ...], name: str, filled: bool = False) -> tuple[Stmt, ...]:
+    """The block without zeros; what fills the tensor first assigns, unless it is ``filled``."""
     out: list[Stmt] = []
-    filled = False
     for stmt in body:
         if _is_zero(stmt, name):
             continue
-        if not filled and _fills(stmt, name):
-            assert isinstance(stmt, IndexAssign)
+        if not filled and (new := _filling(stmt, name)):
             filled = True
-            out.append(assigned(stmt))
-            continue
-        if filled:
-            out.append(map_blocks(stmt, lambda block: _without_zeros(block, name)))
+            out.append(new)
         else:
-            out.append(map_blocks(stmt, lambda block: _rewritten(block, name)))
+            inside = partial(_rewritten, name=name, filled=filled)
+            out.append(map_blocks(stmt, inside))
     return tuple(out)
-
-
-def _without_zeros(body: tuple[Stmt, ...], name: str) -> tuple[Stmt, ...]:
-    kept = (stmt for stmt in body if not _is_zero(stmt, name))
-    return tuple(map_blocks(s, lambda block: _without_zeros(block, name)) for s in kept)
