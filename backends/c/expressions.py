@@ -11,15 +11,14 @@ import struct
 from typing import assert_never
 
 from loma import errors
-from loma.backends.c.context import Temporary, is_by_value, returns_struct
-from loma.backends.c.places import Places
-from loma.backends.c.ranges import constant
+from loma.backends.c.context import FunctionContext, Temporary, is_by_value, returns_struct
+from loma.backends.c.ranges import bounds, constant
 from loma.backends.cfamily import expressions as c
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, Index, IntConst, MakeStruct, Member,
-    NoDiff, Op, Reduce, Select, Type, Unary, Var, ZeroPad,
+    FLOAT, INT, ArrayType, Binary, Builtin, Call, Expr, FloatConst, Index, IntConst, MakeStruct,
+    Member, NoDiff, Op, Param, Reduce, Select, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import PREDICATES
 from loma.core.printer import print_expr
@@ -33,28 +32,21 @@ _MATH = {
         "ceil",
     )
 } | {"abs": "fabs", "round": "rint"}  # fmt: skip
-_OF_INTS = ("max", "min", "clamp", "sign")  # of these ints have a helper of their own
-_HELPERS = (
-    *_OF_INTS,
-    "abs",
-    "mul_no_nan",
-    "rsqrt",
-    "digamma",
-    "polygamma",
-    "isnan",
-    "isfinite",
-    "sigmoid",
-    "relu",
-    "softplus",
-)
+_OF_INTS = {"max", "min", "clamp", "sign"}  # of these ints have a helper of their own
+_OF_REALS = {"mul_no_nan", "rsqrt", "digamma", "polygamma", "sigmoid", "relu", "softplus"}
+_HELPERS = _OF_INTS | _OF_REALS | {"abs", "isnan", "isfinite"}
 _ZERO = c.number(0)
 _LARGEST_PRODUCT = 16  # x ** n up to this n is computed by products
 
 
-class Expressions(Places):
+class Expressions:
     """Turns expressions of one function to C."""
 
+    def __init__(self, context: FunctionContext) -> None:
+        self.context = context
+
     def value(self, expr: Expr, type_: Type | None = None) -> c.Expression:
+        """An expression, converted to ``type_`` if that is given."""
         if type_ == INT and expr.type == FLOAT:
             return self._to_int(expr)
         if type_ == FLOAT and isinstance(expr, IntConst):
@@ -113,6 +105,65 @@ class Expressions(Places):
                 )
             case _:
                 assert_never(expr)
+
+    # ------------------------------------------------------------------------------------ places
+
+    def variable(self, var: Var) -> c.Expression:
+        name = c.Token(self.context.name(var.name))
+        return c.dereference(name) if var.name in self.context.pointers else name
+
+    def member(self, expr: Member) -> c.Expression:
+        name = self.context.member(expr.base.type, expr.name)
+        return c.Member(self.expression(expr.base), name)
+
+    def element(self, expr: Index) -> c.Expression:
+        """``a[i]``, the subscript checked where its array's size is known and it may be wrong."""
+        base, (subscript,) = expr.base, expr.subscripts
+        assert isinstance(base.type, ArrayType)
+        size, is_slice = base.type.size, self.context.is_slice(base)
+        known = constant(subscript)
+        if known is not None:
+            self._check_constant(expr, known, size)
+        position = self.value(subscript)
+        if not self._is_inside(subscript, size) and (size is not None or is_slice):
+            array = self.expression(base)
+            bound = c.Member(array, "size") if size is None else c.number(size)
+            check = self.context.failing("at")
+            position = c.call(check, position, bound, *self.context.line_args(expr.span))
+        return c.Subscript(self.first(base), position)
+
+    def _is_inside(self, subscript: Expr, size: int | None) -> bool:
+        found = bounds(subscript, self.context.ranges)
+        return found is not None and size is not None and found[0] >= 0 and found[1] < size
+
+    def _check_constant(self, expr: Index, position: int, size: int | None) -> None:
+        if position < 0 or (size is not None and position >= size):
+            raise errors.SubscriptOutOfRange(
+                f"the subscript {position} is outside '{print_expr(expr.base)}'"
+                + (f", of {size} elements" if size is not None else ""),
+                expr.span,
+            )
+
+    # ------------------------------------------------------------------------------- arrays, calls
+
+    def first(self, array: Expr) -> c.Expression:
+        """A pointer to the array's first element, or the array itself, which decays to one."""
+        found = self.expression(array)
+        return c.Member(found, "data") if self.context.is_slice(array) else found
+
+    def argument(self, expr: Expr, param: Param) -> c.Expression:
+        """What a call passes for a parameter."""
+        if isinstance(param.type, ArrayType):
+            array = self.expression(expr)
+            if self.context.module.options.arrays == "pointers" or self.context.is_slice(expr):
+                return array
+            assert isinstance(expr.type, ArrayType)
+            assert expr.type.size is not None
+            slice_ = self.context.types.slice(expr.type.element)
+            return c.Braces(f"({slice_})", (array, c.number(expr.type.size)))
+        if param.mode == "Out":
+            return c.address_of(self.expression(expr))
+        return self.value(expr, param.type)
 
     # ---------------------------------------------------------------------------------- constants
 
