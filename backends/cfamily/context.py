@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from loma.backends.cfamily import expressions as c
@@ -14,7 +15,7 @@ from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.target import Target
 from loma.core.effects import effects
 from loma.core.ir import INT, Assign, Expr, Function, Index, Module, TensorType, Type, Unpack, Var
-from loma.core.printer import print_function
+from loma.core.printer import print_head
 from loma.core.walk import expressions, root, statements, walk
 from loma.errors.spans import Span
 
@@ -89,11 +90,7 @@ def data(context: CppContext, tensor: Var, written: bool) -> tuple[str, str]:
 
 def signature(function: Function) -> str:
     """The function's head in loma, as a comment."""
-    head = print_function(function).split("\n")
-    for k, line in enumerate(head):
-        if line.endswith(":"):
-            return "\n".join(f"// {text}" for text in head[: k + 1])
-    return f"// {head[0]}"
+    return "\n".join(f"// {line}" for line in print_head(replace(function, doc="")))
 
 
 def _mutated(function: Function) -> set[str]:
