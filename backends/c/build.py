@@ -71,7 +71,7 @@ def build(source: GeneratedSource) -> Path:
     CompilerNotFound without a compiler, CompilationFailed when it refuses the code.
     """
     compiler = detect()
-    openmp = _openmp(compiler.command) if "_OPENMP" in source.text else ()
+    openmp = _openmp(compiler.command) if "-fopenmp" in source.flags else ()
     level = _optimisation(source.text)
 
     def compile_into(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,6 @@ from loma.core.ir import Function, Module, is_tensor_function
 from loma.runtime_errors import Kind
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-
-# What a helper calls, or is useless without.
-_NEEDS: Mapping[str, tuple[str, ...]] = {
-    "allocate": ("fail", "memory"), "grown": ("fail", "memory"), "release": ("memory",),
-    "at": ("fail",), "within": ("fail",), "nonzero": ("fail",), "push": ("fail",), "pop": ("fail",),
-    "apart": ("fail",), "polygamma": ("digamma",), "counted": ("fail", "length"),
-}  # fmt: skip
 
 
 def generate(module: Module, options: Options = Options()) -> GeneratedSource:  # noqa: B008
@@ -45,6 +37,7 @@ def generate(module: Module, options: Options = Options()) -> GeneratedSource:  
     return GeneratedSource(
         name=f"loma_{stem}_{cache.digest([text])[:16]}",
         files=((f"{stem}.c", text),),
+        flags=("-fopenmp",) if "openmp" in context.helpers else (),
         metadata={
             "name": module.name,
             "structs": struct_records(module),
@@ -81,18 +74,10 @@ def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
 
 
 def file_text(module: Module, context: ModuleContext, functions: list[str]) -> str:
-    for name in tuple(context.helpers):
-        context.helpers.update(_NEEDS.get(name, ()))
-    helpers = environment(TEMPLATES).get_template("helpers.c.j2").render(
-        helpers=context.helpers,
-        real=context.options.real,
-        f="f" if context.options.real == "float" else "",
-        kind={kind.name: int(kind) for kind in Kind},
-        kinds=", ".join(f"{int(kind)} {kind.name.lower().replace('_', ' ')}" for kind in Kind),
-    )  # fmt: skip
+    helpers = _helpers(context)
     text = environment(TEMPLATES).get_template("module.c.j2").render(
         path=Path(module.path).name,
-        includes=_includes(helpers + "".join(functions)),
+        includes=sorted({"<math.h>", *(name for name in context.helpers if name[0] == "<")}),
         structs=_structs(module, context),
         helpers=helpers,
         functions=functions or ["typedef int loma_no_functions;\n"],
@@ -100,17 +85,24 @@ def file_text(module: Module, context: ModuleContext, functions: list[str]) -> s
     return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
 
 
-def _includes(text: str) -> list[str]:
-    found = {"math"}
-    if "INT_MAX" in text or "INT_MIN" in text:
-        found.add("limits")
-    if "setjmp(" in text:
-        found.add("setjmp")
-    if "loma_blocks" in text:
-        found.add("stdlib")
-    if re.search(r"\bmem(cpy|move|set)\(", text):
-        found.add("string")
-    return sorted(found)
+def _helpers(context: ModuleContext) -> str:
+    """The helpers that functions call, with what these need in turn, which is noted."""
+    text = (TEMPLATES / "helpers.c.j2").read_text("utf-8")
+    _, *sections = re.split(r"^### (.+)\n", text, flags=re.MULTILINE)
+    found = list[str]()
+    for head, body in zip(sections[-2::-2], sections[::-2], strict=True):
+        name, *needs = head.split()
+        if name in context.helpers:
+            context.helpers.update(needs)
+            found.append(body.strip("\n"))
+    real = context.options.real
+    return environment(TEMPLATES).from_string("\n\n".join(reversed(found))).render(
+        helpers=context.helpers,
+        real=real,
+        f="f" if real == "float" else "",
+        kind={kind.name: int(kind) for kind in Kind},
+        kinds=", ".join(f"{int(kind)} {kind.name.lower().replace('_', ' ')}" for kind in Kind),
+    )  # fmt: skip
 
 
 def _structs(module: Module, context: ModuleContext) -> list[dict[str, Any]]:

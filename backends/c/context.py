@@ -28,7 +28,7 @@ class ModuleContext:
         self.types = CTypes(module, self.names, options)
         self.structs = {struct.name: struct for struct in module.structs}
         self.functions = {function.name: function for function in module.functions}
-        self.helpers: set[str] = set()  # of templates/helpers.c.j2
+        self.helpers: set[str] = set()  # of templates/helpers.c.j2, and headers
         self.fallible: set[str] = set()  # functions, by loma name
         self.results: dict[str, str] = {}  # the C structs of several results, by function
         self.result_structs: dict[str, list[str]] = {}  # their members

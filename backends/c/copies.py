@@ -65,9 +65,14 @@ class Copies(Expressions):
         """``target = value`` in C; an array is given by its first element."""
         if isinstance(type_, ArrayType):
             function = "memmove" if overlapping else "memcpy"
-            self.evaluate(c.call(function, target, value, self._size(type_)))
+            self._on_bytes(function, target, value, self._size(type_))
         else:
             self.evaluate(c.Binary("=", target, value))
+
+    def _on_bytes(self, function: str, *args: c.Expression) -> None:
+        """A call of a function that works on memory."""
+        self.context.module.helpers.add("<string.h>")
+        self.evaluate(c.call(function, *args))
 
     def _size(self, type_: Type) -> c.Expression:
         return c.call("sizeof", c.Token(self.context.types.spelled(type_)))
@@ -79,10 +84,9 @@ class Copies(Expressions):
             array = self.expression(target)
             data, count = c.Member(array, "data"), c.Member(array, "size")
             element = c.Unary("sizeof", c.dereference(data))
-            self.evaluate(c.call("memset", data, c.number(0), c.Binary("*", count, element)))
+            self._on_bytes("memset", data, c.number(0), c.Binary("*", count, element))
         elif isinstance(type_, ArrayType):
-            place = self.destination(target)
-            self.evaluate(c.call("memset", place, c.number(0), self._size(type_)))
+            self._on_bytes("memset", self.destination(target), c.number(0), self._size(type_))
         else:
             self.evaluate(c.Binary("=", self.destination(target), self._zero(type_)))
 

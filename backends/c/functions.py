@@ -114,6 +114,7 @@ class _FunctionText:
         """What an exported function does after a failure: its results are zero."""
         pointers = self.context.result_pointers
         if pointers:
+            self.context.module.helpers.add("<string.h>")
             zeros = [f"  memset({pointer}, 0, sizeof *{pointer});" for pointer in pointers]
             return ["if (setjmp(loma_landing)) {", *zeros, "  return;", "}"]
         nothing = f" ({returned}){{0}}" if returns_struct(self.function.results) else " 0"
@@ -143,6 +144,7 @@ class _FunctionText:
             for_items = f"for (int {item} = 0; {item} < {items}; {loop}"
             self._define(head, host_params, [f"LOMA_OPENMP({parallel})", for_items])
             return
+        context.module.helpers.add("<limits.h>")
         chunk_name = context.fresh_in_file(f"{self.symbol}_chunk")
         ends = [f"int {start}", f"int {end}", f"int *{first}", f"loma_error *{failure}"]
         self.writer.line(f"""
