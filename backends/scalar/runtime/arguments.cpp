@@ -101,13 +101,7 @@ void bind_array(Call& call, const Place& place, const Type& type, PyObject* valu
                 "must be a list of objects, because " + type.leaf->text +
                     " has arrays of any size in it, got " + describe(value));
     }
-    const Py_buffer* buffer = view(call, place, value, *type.leaf, written);
-    if (buffer == nullptr) {
-      call.fail(PyExc_TypeError, place,
-                "must be " + type.text + ", a NumPy array, a torch tensor or a list, got " +
-                    describe(value));
-    }
-    check_shape(call, place, type, *buffer);
+    const Py_buffer* buffer = view_array(call, place, value, type, written);
     fill(call, type, memory_of(call, *buffer, role), buffer->shape, slice);
     return;
   }
