@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from loma.backends.cfamily.identifiers import C_KEYWORDS, CPP_KEYWORDS
+from loma.backends.cfamily.identifiers import CPP_KEYWORDS
 from loma.core.ir import Module
 from loma.core.names import Names
 
@@ -79,7 +79,7 @@ _CALLED = frozenset(name + suffix for name in _MATH for suffix in ("", "f")) | {
     "memcpy", "memmove", "memset", "setjmp", "_setjmp",
 }  # fmt: skip
 
-_WORDS = C_KEYWORDS | CPP_KEYWORDS | _MACROS
+_WORDS = CPP_KEYWORDS | {"restrict", "typeof"} | _MACROS
 
 
 def _wish(name: str, avoided: frozenset[str]) -> str:

@@ -14,10 +14,14 @@ from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.target import Target
 from loma.core.effects import effects
-from loma.core.ir import INT, Assign, Expr, Function, Index, Module, TensorType, Type, Unpack, Var
-from loma.core.printer import print_head
+from loma.core.ir import (
+    INT, Assign, Expr, Function, Index, Module, Stmt, TensorType, Type, Unpack, Var,
+)  # fmt: skip
+from loma.core.printer import print_head, print_stmt
 from loma.core.walk import expressions, root, statements, walk
-from loma.errors.spans import Span
+from loma.errors.spans import Span, line_in_file
+
+_COMMENT_LINES = 12
 
 
 class HostWriter(Protocol):
@@ -91,6 +95,15 @@ def data(context: CppContext, tensor: Var, written: bool) -> tuple[str, str]:
 def signature(function: Function) -> str:
     """The function's head in loma, as a comment."""
     return "\n".join(f"// {line}" for line in print_head(replace(function, doc="")))
+
+
+def statement_text(stmt: Stmt) -> str:
+    """The statement, behind its line, as a comment above the code that it becomes."""
+    line = f"line {line_in_file(stmt.span.line)}: " if stmt.span.line else ""
+    lines = print_stmt(stmt).split("\n")
+    if len(lines) > _COMMENT_LINES:
+        lines = [*lines[:_COMMENT_LINES], "..."]
+    return line + "\n".join(lines)
 
 
 def _mutated(function: Function) -> set[str]:

@@ -17,13 +17,6 @@ sizeof static static_assert static_cast struct switch template this thread_local
 typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
 """.split()  # noqa: SIM905
 )
-C_KEYWORDS = frozenset(
-    """
-asm auto break case char const continue default do double else enum extern float for goto if inline
-int long register restrict return short signed sizeof static struct switch typedef typeof union
-unsigned void volatile while
-""".split()  # noqa: SIM905
-)
 
 
 def c_string(text: str) -> str:

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from loma.backends.cfamily import expressions as c
-from loma.backends.cfamily.comments import statement_text
-from loma.backends.cfamily.context import CppContext, data
+from loma.backends.cfamily.context import CppContext, data, statement_text
 from loma.backends.cfamily.cpp import (
     TYPES, Expressions, loaded, scalar_type,
 )  # fmt: skip

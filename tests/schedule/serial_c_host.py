@@ -18,7 +18,7 @@ from loma.backends.c.context import FunctionContext as Names
 from loma.backends.c.context import ModuleContext
 from loma.backends.c.functions import lower_function
 from loma.backends.cfamily import expressions as c
-from loma.backends.cfamily.comments import statement_text
+from loma.backends.cfamily.context import statement_text
 from loma.backends.cfamily.names import local_name
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
