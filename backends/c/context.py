@@ -117,6 +117,7 @@ class FunctionContext:
         self.arguments = arrays
         self.pointers = {param.name for param in function.params if param.mode == "Out"} - arrays
         self.item = self.fresh("item") if function.simd else ""
+        self.reads_item = False
         self.by_pointer = function.name in module.by_pointer
         self.result_pointers: list[str] = []
         self._passed: dict[str, str] = {}

@@ -274,6 +274,7 @@ class Expressions:
             case "float2int":
                 return self.value(args[0], INT)
             case "thread_id":
+                self.context.reads_item = True
                 return c.Token(self.context.item)
             case "len":
                 return self._length(expr)
