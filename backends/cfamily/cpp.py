@@ -1,8 +1,8 @@
 """Scalar expressions as C++.
 
 :class:`Expressions` knows arithmetic, conversions, built-in and scalar functions. What an element
-read or a reduction looks like depends on where it stands, so subclasses answer :meth:`index`,
-:meth:`zero_pad`, :meth:`reduce` and :meth:`tensor_call`. In C++ an ``int`` is ``int64_t`` and a
+read looks like depends on where it stands, so subclasses answer :meth:`index`, :meth:`zero_pad`
+and :meth:`tensor_call`. In C++ an ``int`` is ``int64_t`` and a
 ``float`` is the template parameter ``real``.
 """
 
@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from typing import assert_never
 
 from loma import config, errors
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.schedule import ir as schedule
+from loma.backends.schedule.context import FunctionContext
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, FloatType, Function, Index,
-    IntConst, IntType, MakeStruct, Member, Module, NoDiff, Op, Reduce, Select, TensorType, Type,
+    IntConst, IntType, MakeStruct, Member, NoDiff, Op, Reduce, Select, TensorType, Type,
     Unary, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.core.ops import PREDICATES
@@ -94,12 +94,16 @@ def body_name(name: str) -> str:
 class Expressions(ABC):
     """Turns scalar expressions of one function to C++."""
 
-    def __init__(self, module: Module) -> None:
-        self.module = module
-        self._functions: dict[str, Function] = {f.name: f for f in module.functions}
+    def __init__(self, context: FunctionContext) -> None:
+        self.context = context
+        self._functions = {f.name: f for f in context.module.functions}
 
     def callee(self, call: Call) -> Function:
         return self._functions[call.function]
+
+    def place(self, span: Span) -> str:
+        """The beginning of a message: function and line."""
+        return self.context.place(self.context.line(span))
 
     # ------------------------------------------------------- what depends on where it stands
 
@@ -111,21 +115,13 @@ class Expressions(ABC):
     def index(self, read: Index) -> c.Expression:
         """One element of a tensor."""
 
-    @abstractmethod
     def zero_pad(self, pad: ZeroPad) -> c.Expression:
         """One element, or zero outside."""
+        raise AssertionError("lowering has made a condition of it")
 
-    @abstractmethod
-    def reduce(self, reduce: Reduce) -> c.Expression:
-        """A reduction."""
-
-    @abstractmethod
     def tensor_call(self, call: Call) -> c.Expression:
         """A call of a tensor function that has one scalar result."""
-
-    @abstractmethod
-    def place(self, span: Span) -> str:
-        """The beginning of a message: function and line."""
+        raise AssertionError("calls of tensor functions are evaluated before the tree")
 
     def member(self, member: Member) -> c.Expression:
         """A member of a struct."""
@@ -134,10 +130,6 @@ class Expressions(ABC):
     def make_struct(self, make: MakeStruct) -> c.Expression:
         """A struct of its members' values."""
         raise _no_structs(make.span)
-
-    def conditional(self) -> AbstractContextManager[None]:
-        """Around expressions that are evaluated only if a condition in front of them holds."""
-        return nullcontext()
 
     # --------------------------------------------------------------------------- expressions
 
@@ -156,9 +148,7 @@ class Expressions(ABC):
         """The expression as a C++ ``bool``."""
         match expr:
             case Binary("and" | "or" as op, left, right):
-                first = self.condition(left)
-                with self.conditional():
-                    return c.Binary(_LOGICAL[op], first, self.condition(right))
+                return c.Binary(_LOGICAL[op], self.condition(left), self.condition(right))
             case Binary(op, left, right) if op in PREDICATES:
                 type_ = FLOAT if FLOAT in (left.type, right.type) else INT
                 return c.Binary(op, self.value(left, type_), self.value(right, type_))
@@ -184,15 +174,14 @@ class Expressions(ABC):
             case Binary():
                 return self._binary(expr)
             case Select(cond, then, other):
-                with self.conditional():
-                    first, second = self.value(then, expr.type), self.value(other, expr.type)
+                first, second = self.value(then, expr.type), self.value(other, expr.type)
                 return c.Conditional(self.condition(cond), first, second)
             case Builtin():
                 return self._builtin(expr)
             case Call():
                 return self._call(expr)
             case Reduce():
-                return self.reduce(expr)
+                raise AssertionError("lowering has made loops of it")
             case ZeroPad():
                 return self.zero_pad(expr)
             case NoDiff(operand):

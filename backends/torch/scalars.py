@@ -196,12 +196,9 @@ class ScalarExpressions(Host):
         return c.Member(self.value(member.base), cpp_name(member.name))
 
     def make_struct(self, make: MakeStruct) -> c.Expression:
-        struct = next(s for s in self.module.structs if s.name == make.type.name)
-        values = tuple(
-            self.value(arg, type_)
-            for arg, (_, type_) in zip(make.args, struct.members, strict=True)
-        )
-        type_ = f"{_struct_name(struct.name)}<real>"
+        members = self.memory.structs[make.type.name].members
+        values = tuple(self.value(arg, t) for arg, (_, t) in zip(make.args, members, strict=True))
+        type_ = value_type(make.type, make.span)
         if self.memory.is_large(make.type):
             made = c.Unary("new", c.Braces(type_, values))
             return c.Unary("*", c.call(f"std::unique_ptr<{type_}>", made))
