@@ -13,12 +13,12 @@ from loma.backends.cfamily.writer import Writer
 from loma.core.aliases import meetings
 from loma.core.effects import assigned
 from loma.core.ir import (
-    FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, If, Index,
-    IndexAssign, IntConst, Member, Param, Place, Pop, Push, Return, StackType, Stmt, StructType,
-    Type, Unpack, Var, While, Zero,
+    FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, If, IndexAssign,
+    IntConst, Param, Place, Pop, Push, Return, StackType, Stmt, StructType, Type, Unpack, Var,
+    While, Zero,
 )  # fmt: skip
 from loma.core.printer import print_expr
-from loma.core.walk import root
+from loma.core.walk import is_place, root
 from loma.errors.spans import NOWHERE, Span
 
 _SMALL_TAPE = 8 * 1024  # bytes: what a stack of known capacity may take of the C stack
@@ -32,7 +32,7 @@ class Statements(Expressions):
         self.writer = writer
         self.span: Span = NOWHERE
         self._declared = {param.name for param in context.function.params}
-        self._owned: list[str] = []  # C names of pointers to memory that the function releases
+        self._owned: list[str] = []  # C names of large variables and stacks, which are pointers
         self._sizes: dict[str, str] = {}  # C names of the sizes of stacks
         self._rooms: dict[str, str] = {}  # and of the capacities of those that grow
 
@@ -166,9 +166,12 @@ class Statements(Expressions):
         self._allocate(element, name, count, target.span)
         self._owned.append(name)
 
+    def _on_heap(self) -> list[str]:
+        """C names of all pointers to memory that the function releases."""
+        return [*self._owned, *(made.name for made in self.context.temporaries if made.on_heap)]
+
     def _release(self) -> None:
-        made = [made.name for made in self.context.temporaries if made.on_heap]
-        for name in [*self._owned, *made]:
+        for name in self._on_heap():
             self.evaluate(c.call(self.context.helper("release"), c.Token(name)))
 
     def _unpack(self, stmt: Unpack) -> None:
@@ -212,7 +215,7 @@ class Statements(Expressions):
             result: c.Expression = c.Braces(f"({kind})", tuple(found))
         else:
             kind, result = self.context.types.base(results[0]), found[0]
-        if self._owned or any(made.on_heap for made in self.context.temporaries):
+        if self._on_heap():
             # what is returned may stand in memory that is released
             name = self.context.fresh("result")
             self.define(f"{kind} {name}", result)
@@ -233,11 +236,7 @@ class Statements(Expressions):
 
     def assign(self, target: Place, value: Expr) -> None:
         """``target = value``, also where the two overlap."""
-        overlapping = (
-            isinstance(target.type, ArrayType)
-            and isinstance(value, Var | Index | Member)
-            and root(target) == root(value)
-        )
+        overlapping = is_place(value) and root(target) == root(value)
         found = self.stored(value, target.type)
         self.store(self.destination(target), found, target.type, overlapping=overlapping)
 
