@@ -221,14 +221,13 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
     key = cache.digest([toolchain.digest, _runtime_digest(), "program", *texts, *headers])
 
     def compile_into(folder: Path) -> None:
-        def object_of(number: int, source: Path) -> Callable[[], Path]:
+        def object_of(number: int, source: Path) -> Path:
             known = source.parent / OBJECT_FILE
             if cache.is_object(source.parent) and known.is_file():  # compiled with the module
-                return lambda: known
-            made = folder / f"{number}.o"
-            return lambda: _compile_file(toolchain, source, made, quoted(folders))
+                return known
+            return _compile_file(toolchain, source, folder / f"{number}.o", quoted(folders))
 
-        tasks = [object_of(number, source) for number, source in enumerate(sources)]
+        tasks = [functools.partial(object_of, *item) for item in enumerate(sources)]
         runtime = _runtime_objects(toolchain, "core", "library", "pool")
         objects = compilers.in_parallel(*tasks, *runtime)
         toolchain.link(objects, toolchain.link_flags, folder / "program")

@@ -154,7 +154,7 @@ class FunctionContext:
 
     def fresh_in_file(self, wish: str) -> str:
         """A further C name at the level of the file, which no variable hides."""
-        while (name := self.module.names.fresh(wish)) in self._fresh:
+        while (name := self.module.names.file.fresh(wish)) in self._fresh:
             pass
         return name
 
@@ -174,9 +174,6 @@ class FunctionContext:
         passed = sum(min(module.by_value(f), module.options.by_value) for f in called)
         use = self.frame.use(self.function, len(self._names), passed)
         module.stack[self.function.name] = use
-
-    def members(self, type_: StructType) -> tuple[tuple[str, Type], ...]:
-        return self.module.structs[type_.name].members
 
     def member(self, type_: Type, name: str) -> str:
         """The C name of a struct's member."""

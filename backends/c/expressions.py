@@ -55,15 +55,9 @@ class Expressions:
 
     def condition(self, expr: Expr) -> c.Expression:
         """The expression where C asks whether it is zero."""
-        match expr:
-            case Binary(op) if op in PREDICATES:
-                return self.expression(expr)
-            case Unary("not"):
-                return self.expression(expr)
-            case Var() | Index() | Member() | Call() | IntConst() if expr.type == INT:
-                return self.expression(expr)
-            case _:
-                return c.Binary("!=", self.expression(expr), _ZERO)
+        found = self.expression(expr)
+        is_plain = isinstance(expr, Var | Index | Member | Call | IntConst) and expr.type == INT
+        return found if is_plain or _is_truth(expr) else c.Binary("!=", found, _ZERO)
 
     def expression(self, expr: Expr) -> c.Expression:
         if expr.type == INT and (known := constant(expr)) is not None:
@@ -340,7 +334,7 @@ class Expressions:
 
     def _make_struct(self, expr: MakeStruct) -> c.Expression:
         context, type_ = self.context, expr.type
-        members = context.members(type_)
+        members = context.module.structs[type_.name].members
         values = [self.value(arg, t) for (_, t), arg in zip(members, expr.args, strict=True)]
         if context.types.bytes(type_) <= context.module.options.by_value:
             return c.Braces(f"({context.types.base(type_)})", tuple(values) or (_ZERO,))
@@ -354,13 +348,8 @@ class Expressions:
 
 def _is_truth(expr: Expr) -> bool:
     """Whether the value is 0 or 1, as C knows."""
-    match expr:
-        case Binary(op):
-            return op in PREDICATES
-        case Unary(op):
-            return op == "not"
-        case _:
-            return False
+    is_not = isinstance(expr, Unary) and expr.op == "not"
+    return is_not or (isinstance(expr, Binary) and expr.op in PREDICATES)
 
 
 def _small_exponent(expr: Expr) -> int | None:

@@ -106,17 +106,13 @@ class ModuleNames:
         functions = {f.name for f in module.functions}
         plain = [*functions, *(s.name for s in module.structs)]
         names = Names(name for name in plain if _wish(name, avoided) == name)
-        self._file = names
+        self.file = names
         # A differential type may have the name of a function, which in C is the function's.
         self.structs = {s.name: _chosen(names, s.name, avoided, functions) for s in module.structs}
         self.functions = {f.name: _chosen(names, f.name, avoided) for f in module.functions}
         self.members = {
             s.name: distinct((name for name, _ in s.members), _WORDS) for s in module.structs
         }
-
-    def fresh(self, wish: str) -> str:
-        """A further name at the level of the file."""
-        return self._file.fresh(wish)
 
 
 def distinct(names: Iterable[str], avoided: frozenset[str]) -> dict[str, str]:

@@ -9,15 +9,13 @@ travels with a size.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import assert_never
 
 from loma import errors
 from loma.backends.c.names import ModuleNames
 from loma.backends.c.options import Options
 from loma.backends.cfamily import expressions as c
 from loma.core.ir import (
-    ArrayType, FloatType, IntType, Module, Param, StackType, StructType, TensorType, TupleType,
-    Type,
+    ArrayType, FloatType, IntType, Module, Param, StackType, StructType, Type,
 )  # fmt: skip
 from loma.core.layout import Layout
 from loma.errors.spans import NOWHERE
@@ -29,14 +27,11 @@ class CTypes:
     def __init__(self, module: Module, names: ModuleNames, options: Options) -> None:
         self.names = names
         self.options = options
+        self.real = options.real
         self.slices: dict[str, str] = {}  # declarations of their data, by name, inner ones first
         self._structs = {struct.name: struct for struct in module.structs}
         real = 4 if options.real == "float" else 8
         self._layout = Layout(integer=4, real=real, array=16)
-
-    @property
-    def real(self) -> str:
-        return self.options.real
 
     # ------------------------------------------------------------------------------ declarations
 
@@ -69,10 +64,8 @@ class CTypes:
                 return self.real
             case StructType(name):
                 return self.names.structs[name]
-            case ArrayType() | StackType() | TensorType() | TupleType():
-                raise AssertionError(f"no single C type: {type_}")
             case _:
-                assert_never(type_)
+                raise AssertionError(f"no single C type: {type_}")
 
     def spelled(self, type_: Type) -> str:
         """The type alone, as in a cast or in sizeof: ``float[4][3]``."""
@@ -120,8 +113,7 @@ class CTypes:
             leaf = leaf.element
         name = f"loma_array{dims}_{self.base(leaf)}"
         if name not in self.slices:
-            declared = self.declare_pointer(element, "data")  # which may add those of inner arrays
-            self.slices[name] = declared
+            self.slices[name] = self.declare_pointer(element, "data")  # behind those of inner ones
         return name
 
     # --------------------------------------------------------------------------------------- size

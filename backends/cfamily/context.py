@@ -117,10 +117,6 @@ def _mutated(function: Function) -> set[str]:
 
 
 def _dense(function: Function) -> set[str]:
-    found: set[str] = set()
-    for stmt in statements(function.body):
-        for expr in expressions(stmt):
-            for node in walk(expr):
-                if isinstance(node, Index) and isinstance(node.base, Var):
-                    found.add(node.base.name)
-    return found | _mutated(function)
+    every = (expr for stmt in statements(function.body) for expr in expressions(stmt))
+    reads = (node.base for expr in every for node in walk(expr) if isinstance(node, Index))
+    return {base.name for base in reads if isinstance(base, Var)} | _mutated(function)

@@ -8,15 +8,13 @@ behind a reference, large structs as arguments by reference and as results in a 
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, assert_never
+from typing import assert_never
 
 from loma import errors
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.cpp import scalar_function_name, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string
-from loma.backends.cfamily.source import environment
 from loma.backends.cfamily.stack import BY_VALUE, LIMIT, Frame, Use
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.target import Target
@@ -32,8 +30,6 @@ from loma.core.ir import (
 from loma.core.layout import Layout
 from loma.core.walk import aggregates, calls, mentioned_names, root, variables
 from loma.errors.spans import Span, line_in_file
-
-_TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def lower_scalars(module: Module, machine: Target) -> str:
@@ -131,15 +127,14 @@ def _structs_in(type_: Type) -> set[str]:
 
 
 def _lower_struct(struct: Struct) -> str:
-    members = [f"{value_type(type_, struct.span)} {cpp_name(m)}" for m, type_ in struct.members]
-    return _rendered("struct.cpp.j2", name=_struct_name(struct.name), members=members)
+    writer = Writer()
+    with writer.block(f"template <typename real>\nstruct {_struct_name(struct.name)}", ";"):
+        for name, type_ in struct.members:
+            writer.line(f"{value_type(type_, struct.span)} {cpp_name(name)}{{}};")
+    return writer.text()
 
 
 # ------------------------------------------------------------------------------------- functions
-
-
-def _rendered(template: str, **values: Any) -> str:
-    return environment(_TEMPLATES).get_template(template).render(values).rstrip("\n")
 
 
 def _lower_function(function: Function, module: Module, machine: Target, memory: _Memory) -> str:
@@ -147,9 +142,8 @@ def _lower_function(function: Function, module: Module, machine: Target, memory:
         raise errors.BackendLacksOperator(
             f"the libtorch backend cannot call the @simd function '{function.name}'", function.span
         )
-    context = CppContext(function, module, machine)
-    writer = Writer(1)
-    statements_ = ScalarStatements(context, ScalarExpressions(context, memory), writer)
+    context, body = CppContext(function, module, machine), Writer()
+    statements_ = ScalarStatements(context, ScalarExpressions(context, memory), body)
     statements_.frame = memory.frame(function)
     changed = set(assigned(function.body, memory.functions))
     for param in function.params:
@@ -158,14 +152,13 @@ def _lower_function(function: Function, module: Module, machine: Target, memory:
             statements_.declare(Var(param.name, param.type, param.span), given)
     statements_.block(function.body)
     memory.note(function, statements_.frame)
-    return _rendered(
-        "scalar.cpp.j2",
-        name=scalar_function_name(function.name),
-        signature=signature(function),
-        result=_result(function, memory)[1],
-        params=[_param(param, memory, param.name in changed) for param in function.params],
-        body=writer.text(),
-    )
+    params = ", ".join(_param(param, memory, param.name in changed) for param in function.params)
+    head = f"{_result(function, memory)[1]} {scalar_function_name(function.name)}({params})"
+    writer = Writer()
+    writer.line(signature(function))
+    with writer.block(f"template <typename real>\nstatic inline {head}"):
+        writer.extend(body.lines or [""])
+    return writer.text()
 
 
 def _result(function: Function, memory: _Memory) -> tuple[str, str]:

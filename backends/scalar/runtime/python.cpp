@@ -27,8 +27,6 @@ std::string argument_names(const Function& f) {
   return names;
 }
 
-std::string utf8(PyObject* text) { return py::reinterpret_borrow<py::str>(text).cast<std::string>(); }
-
 // Positional and keyword arguments in the order of the parameters that are passed. Borrowed.
 void match_arguments(const Function& f, PyObject* const* args, std::size_t positional,
                      PyObject* keywords, PyObject** values) {
@@ -41,7 +39,7 @@ void match_arguments(const Function& f, PyObject* const* args, std::size_t posit
   std::copy(args, args + positional, values);
   const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
   for (Py_ssize_t k = 0; k < named; ++k) {
-    const std::string name = utf8(PyTuple_GET_ITEM(keywords, k));
+    const auto name = py::handle(PyTuple_GET_ITEM(keywords, k)).cast<std::string>();
     std::size_t i = 0;
     while (i < count && f.parameters[f.passed[i]].name != name) {
       ++i;
