@@ -39,7 +39,6 @@ def generate(module: Module, options: Options = Options()) -> GeneratedSource:  
         files=((f"{stem}.c", text),),
         flags=("-fopenmp",) if "openmp" in context.helpers else (),
         metadata={
-            "name": module.name,
             "structs": struct_records(module),
             "functions": [_record(function, context) for function in module.functions],
         },

@@ -215,12 +215,8 @@ def _unread(function: Function) -> frozenset[str]:
     A write through a pointer is a use of the pointer.
     """
     mentioned = mentioned_names(function.body)
-    read = {
-        name
-        for stmt in statements(function.body)
-        for expr in effects(stmt).reads
-        for name in variables(expr)
-    }
+    every = map(effects, statements(function.body))
+    read = {name for own in every for expr in own.reads for name in variables(expr)}
     for param in function.params:
         if param.name in mentioned and (param.mode == "Out" or isinstance(param.type, ArrayType)):
             read.add(param.name)

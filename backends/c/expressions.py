@@ -14,6 +14,7 @@ from loma import errors
 from loma.backends.c.context import FunctionContext, Temporary, is_by_value, returns_struct
 from loma.backends.c.ranges import bounds, constant
 from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.identifiers import MATH
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
@@ -25,13 +26,7 @@ from loma.core.printer import print_expr
 from loma.core.walk import free_variables, root
 from loma.errors.spans import Span
 
-_MATH = {
-    name: name for name in (
-        "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "exp",
-        "expm1", "exp2", "log", "log1p", "log2", "sqrt", "pow", "erf", "erfc", "lgamma", "floor",
-        "ceil",
-    )
-} | {"abs": "fabs", "round": "rint"}  # fmt: skip
+_MATH = {name: name for name in (*MATH, "lgamma")} | {"abs": "fabs", "round": "rint"}
 _OF_INTS = {"max", "min", "clamp", "sign"}  # of these ints have a helper of their own
 _OF_REALS = {"mul_no_nan", "rsqrt", "digamma", "polygamma", "sigmoid", "relu", "softplus"}
 _HELPERS = _OF_INTS | _OF_REALS | {"abs", "isnan", "isfinite"}
@@ -325,7 +320,7 @@ class Expressions:
             start = start.base
         if isinstance(start, Var) and start.name in changed:
             copy = self.context.temporary(expr.type)
-            return c.sequence(c.Binary("=", copy.value, found), copy.pointer)
+            return c.chain(",", (c.Binary("=", copy.value, found), copy.pointer))
         by_pointer = self.context.module.by_pointer
         is_place = isinstance(start, Var) or isinstance(found, c.Unary)  # *p, of a struct
         if is_place or (isinstance(start, Call) and start.function in by_pointer):
@@ -343,7 +338,7 @@ class Expressions:
             c.Binary("=", c.Member(made.value, context.member(type_, name)), value)
             for (name, _), value in zip(members, values, strict=True)
         ]
-        return c.dereference(c.sequence(*sets, made.pointer))
+        return c.dereference(c.chain(",", (*sets, made.pointer)))
 
 
 def _is_truth(expr: Expr) -> bool:

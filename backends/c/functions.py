@@ -234,13 +234,13 @@ static void {chunk_name}({", ".join([*params, *ends])}) {{
         """A function that calls its entry."""
         arguments, declared = self._passed_on(pointers=False)
         results, name = self.function.results, self.context.fresh("result")
-        made = _members(name, len(results)) if len(results) > 1 else [c.Token(name)]
         if returns_struct(results):
-            arguments += map(c.address_of, made)
-        call = f"{c.text(c.call(self.entry, *arguments))};"
-        lines = [f"return {call}" if results else call]
-        if returns_struct(results):
-            lines = [f"{self.result} {name};", call, f"return {name};"]
+            made = _members(name, len(results)) if len(results) > 1 else [c.Token(name)]
+            call = c.text(c.call(self.entry, *arguments, *map(c.address_of, made)))
+            lines = [f"{self.result} {name};", f"{call};", f"return {name};"]
+        else:
+            call = c.text(c.call(self.entry, *arguments))
+            lines = [f"return {call};" if results else f"{call};"]
         self._define(f"{self.result} {self.symbol}", declared, lines)
 
 
@@ -251,16 +251,14 @@ def _members(results: str, count: int) -> list[c.Expression]:
 
 def _comment(function: Function, types: CTypes) -> list[str]:
     """The function's first lines in loma, and what its tape takes."""
-    bounded, total, unbounded = False, 0, list[str]()
     stacks = {
         stmt.target.name: stmt.target.type
         for stmt in statements(function.body)
         if isinstance(stmt, Declare) and isinstance(stmt.target.type, StackType)
     }
+    known = [t.capacity * types.bytes(t.element) for t in stacks.values() if t.capacity is not None]
+    tape = [f"Tape: at most {sum(known)} bytes"] if known else []
     for name, type_ in stacks.items():
         if type_.capacity is None:
-            unbounded.append(f"Tape: '{name}' grows without a known bound ({print_type(type_)})")
-        else:
-            bounded, total = True, total + type_.capacity * types.bytes(type_.element)
-    tape = [f"Tape: at most {total} bytes"] if bounded else []
-    return [*print_head(replace(function, doc="")), *tape, *unbounded]
+            tape.append(f"Tape: '{name}' grows without a known bound ({print_type(type_)})")
+    return [*print_head(replace(function, doc="")), *tape]

@@ -15,7 +15,7 @@ from loma.backends.c.names import ModuleNames
 from loma.backends.c.options import Options
 from loma.backends.cfamily import expressions as c
 from loma.core.ir import (
-    ArrayType, FloatType, IntType, Module, Param, StackType, StructType, Type,
+    ArrayType, FloatType, IntType, Module, Param, StructType, Type,
 )  # fmt: skip
 from loma.core.layout import Layout
 from loma.errors.spans import NOWHERE
@@ -50,8 +50,6 @@ class CTypes:
                 return self._pointed(element, use)
             case ArrayType(element, int(size)):
                 return self._declared(element, c.Subscript(use, c.number(size)))
-            case StackType():
-                raise AssertionError("a stack is several C variables")
             case _:
                 return f"{self.base(type_)} {c.text(use)}".rstrip()
 

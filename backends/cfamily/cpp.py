@@ -14,13 +14,14 @@ from typing import assert_never
 
 from loma import config, errors
 from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.identifiers import MATH
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.context import FunctionContext
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, FloatType, Function, Index,
-    IntConst, IntType, MakeStruct, Member, NoDiff, Op, Reduce, Select, TensorType, Type,
+    FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, Function, Index,
+    IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Select, TensorType, Type,
     Unary, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.core.ops import PREDICATES
@@ -29,11 +30,7 @@ from loma.errors.spans import Span
 
 _LOGICAL = {"and": "&&", "or": "||"}
 _LARGEST_PRODUCT = 16  # x ** n up to this n is written as products
-_VECTOR = {  # those of runtime/vector_math.h
-    "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "exp", "expm1",
-    "exp2", "log", "log1p", "log2", "pow", "erf", "erfc",
-}  # fmt: skip
-_STD = _VECTOR | {"sqrt", "floor", "ceil"}
+_VECTOR = MATH - {"sqrt", "floor", "ceil"}  # those of runtime/vector_math.h
 _OWN = {  # those of runtime/special.h and arithmetic.h
     "max", "min", "clamp", "sign", "mul_no_nan", "isnan", "isfinite", "rsqrt", "relu", "sigmoid",
     "softplus", "lgamma", "digamma", "polygamma",
@@ -42,17 +39,13 @@ _OWN = {  # those of runtime/special.h and arithmetic.h
 
 def scalar_type(type_: Type, span: Span) -> str:
     """The C++ type of a scalar; BackendLacksOperator for arrays and structs."""
-    match type_:
-        case IntType():
-            return "int64_t"
-        case FloatType():
-            return "real"
-        case _:
-            raise errors.BackendLacksOperator(
-                f"the libtorch backend has no values of type {print_type(type_)} in functions that "
-                "work on tensors",
-                span,
-            )
+    if type_ in (INT, FLOAT):
+        return "int64_t" if type_ == INT else "real"
+    raise errors.BackendLacksOperator(
+        f"the libtorch backend has no values of type {print_type(type_)} in functions that work on "
+        "tensors",
+        span,
+    )
 
 
 # The C++ types of elements in memory, and those in which they are computed with.
@@ -75,10 +68,9 @@ def value_type(type_: TensorType) -> str:
 def loaded(place: c.Expression, type_: Type) -> c.Expression:
     """The value of an element in memory. One of a BoolTensor is read as a byte, since gcc makes no
     vectors of conditions on bools."""
-    is_bool = isinstance(type_, TensorType) and type_.element == "bool"
-    return (
-        c.call("int64_t", c.call("reinterpret_cast<const uint8_t&>", place)) if is_bool else place
-    )
+    if not isinstance(type_, TensorType) or type_.element != "bool":
+        return place
+    return c.call("int64_t", c.call("reinterpret_cast<const uint8_t&>", place))
 
 
 def scalar_function_name(name: str) -> str:
@@ -257,7 +249,7 @@ class Expressions(ABC):
                     expr.span,
                 )
         info = BUILTINS.get(name)
-        if info is None or name not in _STD | _OWN | {"round", "len"}:
+        if info is None or name not in MATH | _OWN | {"round", "len"}:
             raise errors.BackendLacksOperator(
                 f"the libtorch backend has no built-in function '{name}'", expr.span
             )
@@ -272,7 +264,7 @@ class Expressions(ABC):
             return c.call("loma::range_length", *listed)
         if name == "round":
             return c.call("std::nearbyint", *listed)
-        if name in _STD:
+        if name in MATH:
             return c.call(self._library(name), *listed)
         types = "real" if type_ == FLOAT else "int64_t"
         if name in ("sigmoid", "softplus") and not self.in_vectors():

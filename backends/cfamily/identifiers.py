@@ -18,6 +18,14 @@ typedef typeid typename union unsigned using virtual void volatile wchar_t while
 """.split()  # noqa: SIM905
 )
 
+# Built-in functions that the C library and std:: have by the same name.
+MATH = frozenset(
+    """
+sin cos tan asin acos atan atan2 sinh cosh tanh exp expm1 exp2 log log1p log2 sqrt pow erf erfc
+floor ceil
+""".split()  # noqa: SIM905
+)
+
 
 def c_string(text: str) -> str:
     """A string literal (UTF-8)."""

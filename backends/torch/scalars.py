@@ -15,7 +15,7 @@ from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.cpp import scalar_function_name, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string
-from loma.backends.cfamily.stack import BY_VALUE, LIMIT, Frame, Use
+from loma.backends.cfamily.stack import BY_VALUE, Frame, Use
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.target import Target
 from loma.backends.torch.statements import Statements
@@ -66,8 +66,8 @@ class _Memory:
         return sum(self.bytes(t) for t in types if isinstance(t, StructType)) > BY_VALUE
 
     def frame(self, function: Function) -> Frame:
-        names = {call.function for call in calls(function.body)}
-        return Frame((self.uses[name] for name in sorted(names & self.uses.keys())), LIMIT)
+        names = (call.function for call in calls(function.body))
+        return Frame(self.uses[name] for name in names if name in self.uses)
 
     def note(self, function: Function, frame: Frame) -> None:
         """Keeps what a call takes of the stack, after lowering."""
@@ -241,8 +241,7 @@ class ScalarStatements(Statements):
 
     def block(self, block: tuple[Stmt, ...]) -> None:
         for stmt in block:
-            if stmt.span.line:
-                self.context.current = stmt.span
+            self._stand_at(stmt)
             self.comment(stmt)
             self._statement(stmt)
 

@@ -139,11 +139,10 @@ static void* bind_value(Call& call, const Place& place, const Type& type, PyObje
 void* bind(Call& call, const Parameter& parameter, PyObject* value) {
   const Place place{nullptr, &parameter.name, 0};
   const Type& type = *parameter.type;
-  const bool written = parameter.role == Role::Out;
   if (parameter.role == Role::Items) {
     return bind_items(call, place, value);
   }
-  if (type.is_number() && written) {
+  if (type.is_number() && parameter.role == Role::Out) {
     return bind_out_number(call, place, type, value);
   }
   return bind_value(call, place, type, value, parameter.role);

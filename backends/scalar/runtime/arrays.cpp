@@ -129,16 +129,14 @@ std::string describe(PyObject* value) {
   if (PyList_Check(value) || PyTuple_Check(value)) {
     return "a " + name + " of " + std::to_string(PySequence_Size(value));
   }
-  if (is_tensor(value)) {
-    if (object.attr("is_nested").cast<bool>()) {
-      return "a nested tensor";
-    }
-    return "a tensor of " + text_of(object.attr("dtype")) + " and shape " +
-           text_of(py::reinterpret_steal<py::object>(PySequence_Tuple(object.attr("shape").ptr())));
+  const bool is_torch = is_tensor(value);
+  if (is_torch && object.attr("is_nested").cast<bool>()) {
+    return "a nested tensor";
   }
-  if (name == "numpy.ndarray") {
-    return "an array of " + text_of(object.attr("dtype")) + " and shape " +
-           text_of(object.attr("shape"));
+  if (is_torch || name == "numpy.ndarray") {
+    const auto shape = py::reinterpret_steal<py::object>(PySequence_Tuple(object.attr("shape").ptr()));
+    return (is_torch ? "a tensor of " : "an array of ") + text_of(object.attr("dtype")) +
+           " and shape " + text_of(shape);
   }
   return name;
 }
@@ -152,12 +150,13 @@ const Py_buffer* view(Call& call, const Place& place, PyObject* value, const Typ
     return nullptr;
   }
   auto* buffer = call.arena.make<Py_buffer>();
-  if (PyObject_GetBuffer(source, buffer, PyBUF_RECORDS_RO) != 0) {
+  const bool has_buffer = PyObject_GetBuffer(source, buffer, PyBUF_RECORDS_RO) == 0;
+  if (has_buffer) {
+    call.buffers.push_back(buffer);
+  } else {
     PyErr_Clear();
-    call.fail(PyExc_TypeError, place, "must be " + expected_dtype(leaf) + ", got " + describe(value));
   }
-  call.buffers.push_back(buffer);
-  if (!has_dtype(*buffer, source, leaf)) {
+  if (!has_buffer || !has_dtype(*buffer, source, leaf)) {
     call.fail(PyExc_TypeError, place, "must be " + expected_dtype(leaf) + ", got " + describe(value));
   }
   if (PyBuffer_IsContiguous(buffer, 'C') == 0) {
