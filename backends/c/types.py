@@ -67,14 +67,11 @@ class CTypes:
 
     def spelled(self, type_: Type) -> str:
         """The type alone, as in a cast or in sizeof: ``float[4][3]``."""
-        if isinstance(type_, ArrayType) and type_.size is not None:
-            element: Type = type_
-            dims = ""
-            while isinstance(element, ArrayType) and element.size is not None:
-                dims += f"[{element.size}]"
-                element = element.element
-            return f"{self.spelled(element)}{dims}"
-        return self.declare(type_, "").rstrip()
+        dims = ""
+        while isinstance(type_, ArrayType) and type_.size is not None:
+            dims += f"[{type_.size}]"
+            type_ = type_.element
+        return self.declare(type_, "") + dims
 
     def param(self, param: Param, name: str) -> str:
         """An argument of a function."""
