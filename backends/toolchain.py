@@ -332,11 +332,8 @@ def load(folder: Path, name: str) -> ModuleType:
 def _check_process() -> None:
     """ToolchainError where code with sanitizers would end this process, which started without."""
     sanitizer = config.sanitizer()
-    if sanitizer is None:
-        return
-    library = f"lib{sanitizer.kind[0]}san.so"
-    if not hasattr(ctypes.CDLL(None), f"__{sanitizer.kind[0]}san_init"):
+    if sanitizer and not hasattr(ctypes.CDLL(None), f"__{sanitizer.kind[0]}san_init"):
         raise ToolchainError(
             f"LOMA_SANITIZE={os.environ['LOMA_SANITIZE']} needs a process that started with "
-            f"{library} in LD_PRELOAD; tests/support/sanitized.py starts one"
+            f"lib{sanitizer.kind[0]}san.so in LD_PRELOAD; tests/support/sanitized.py starts one"
         )
