@@ -131,19 +131,16 @@ def identity() -> str:
 def _identity(compiler: tuple[str, ...], settings: tuple[str, ...]) -> str:
     torch = importlib.util.find_spec("torch")
     version = Path(torch.origin).with_name("version.py") if torch and torch.origin else None
+    installed = version.read_bytes() if version and version.is_file() else ""
     return cache.digest(
-        [
-            *compiler,
-            "",
-            *settings,
-            "",
-            compiler_version(compiler, config.CXX),
-            processor(),
-            sys.implementation.cache_tag or "",
-            str(version),
-            version.read_bytes() if version and version.is_file() else "",
-        ]
+        [*compiler, "", *settings, "", *versions(compiler), str(version), installed]
     )
+
+
+def versions(compiler: tuple[str, ...]) -> tuple[str, ...]:
+    """What compiled C++ depends on besides its source and flags: compiler, processor, Python."""
+    python = sys.implementation.cache_tag or ""
+    return compiler_version(compiler, config.CXX), processor(), python
 
 
 # -------------------------------------------------------------------------------- running tools
@@ -310,12 +307,7 @@ def run(command: tuple[str, ...], what: str) -> subprocess.CompletedProcess[str]
             done = background.run(command, environment)
         else:
             done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env=environment,
-                check=False,
+                command, capture_output=True, text=True, errors="replace", env=environment
             )
     except OSError as error:
         raise CompilerNotFound(f"{what}: cannot run {command[0]}: {error.strerror}") from error

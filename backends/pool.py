@@ -30,8 +30,6 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def _prepared(path: Path) -> ctypes.CDLL:
-    # sanitizers must see where each block begins and ends
-    on = "pool" in config.optimisations() and config.sanitizer() is None
     kept = limit(config.pool_limit())
     try:  # a module that was imported by hand may have brought it
         library = ctypes.CDLL(path.name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
@@ -39,7 +37,8 @@ def _prepared(path: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     library.loma_pool_release.restype = ctypes.c_uint64
     library.loma_pool_set_limit.argtypes = (ctypes.c_uint64,)
-    if not on:
+    # sanitizers must see where each block begins and ends
+    if "pool" not in config.optimisations() or config.sanitizer() is not None:
         library.loma_pool_disable()
     library.loma_pool_set_limit(kept)
     return library

@@ -12,7 +12,6 @@ import ctypes
 import functools
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,29 +33,12 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # The runtime's objects: each is one translation unit of these files, so that torch's headers are
 # read once. What computes is optimised; compiling the rest so would only take time.
 _PARTS = {
-    "core": (
-        "arguments.cpp",
-        "dispatch.cpp",
-        "autograd.cpp",
-        "autocast.cpp",
-        "memory.cpp",
-        "specialise.cpp",
-        "each.cpp",
-    ),
-    "library": (
-        "cache_roots.cpp",
-        "tuning.cpp",
-        "once.cpp",
-        "convolution.cpp",
-        "convolution_statements.cpp",
-        "convolution_gemm.cpp",
-        "convolution_fft.cpp",
-    ),
-    "pool": ("heap.cpp", "pool.cpp"),
-    "python": ("python.cpp", "tuning_python.cpp", "specialise_python.cpp"),
+    "core": "arguments dispatch autograd autocast memory specialise each",
+    "library": "cache_roots tuning once convolution convolution_statements convolution_gemm "
+    "convolution_fft",
+    "pool": "heap pool",
+    "python": "python tuning_python specialise_python",
 }
-
-
 # What LOMA_SANITIZE adds. UBSan leaves out what AddressSanitizer finds itself (null, object-size,
 # pointer-overflow) and what needs types that libraries hide (vptr). What is found is told, and the
 # program goes on. Files compile in a third of the time with -O1, with calls instead of inline
@@ -80,7 +62,7 @@ _SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """The compiler and what it has to be told. ``identity`` also has what no flag shows.
+    """The compiler and what it has to be told. ``digest`` also has what no flag shows.
 
     ``sanitized``: with LOMA_SANITIZE; ``runtime`` is the toolchain for the runtime where that is
     another one.
@@ -90,16 +72,19 @@ class Toolchain:
     flags: tuple[str, ...]
     python_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
-    python_link_flags: tuple[str, ...]
-    identity: tuple[str, ...]
+    digest: str
     sanitized: bool = False
     runtime: Toolchain | None = None
 
-    @property
-    def digest(self) -> str:
-        compiling = (*self.compiler, "", *self.flags, "", *self.python_flags)
-        linking = (*self.link_flags, "", *self.python_link_flags)
-        return cache.digest([*compiling, "", *linking, "", *self.identity])
+    def compile(self, arguments: Iterable[str], made: Path) -> Path:
+        """Runs the compiler; returns the file that it has made."""
+        flags = (*self.flags, *arguments)
+        compilers.compile_files(self.compiler, flags, made, "compiling generated C++")
+        return made
+
+    def link(self, objects: Iterable[Path], flags: Iterable[str], made: Path) -> None:
+        arguments = (*map(str, objects), *flags)
+        compilers.compile_files(self.compiler, arguments, made, "linking generated C++")
 
 
 # ------------------------------------------------------------------------------------ detection
@@ -136,22 +121,12 @@ def _detect(
         f"-L{library}", f"-Wl,-rpath,{library}", "-Wl,--as-needed",
         "-ltorch_cpu", "-lc10", *compilers.openmp_flags(),
     )  # fmt: skip
+    python_flags = compilers.python_flags()
+    identity = (torch.__version__, *compilers.versions(compiler))
+    told = (*compiler, "", *flags, "", *python_flags, "", *link_flags, "", *identity)
+    other = _detect(compiler, extra_flags, None) if sanitizer and not sanitizer.runtime else None
     return Toolchain(
-        compiler=compiler,
-        flags=flags,
-        python_flags=compilers.python_flags(),
-        link_flags=link_flags,
-        python_link_flags=("-ltorch_python",),
-        identity=(
-            torch.__version__,
-            compilers.compiler_version(compiler, config.CXX),
-            compilers.processor(),
-            sys.implementation.cache_tag or "",
-        ),
-        sanitized=sanitizer is not None,
-        runtime=_detect(compiler, extra_flags, None)
-        if sanitizer and not sanitizer.runtime
-        else None,
+        compiler, flags, python_flags, link_flags, cache.digest(told), sanitizer is not None, other
     )
 
 
@@ -184,13 +159,8 @@ def build(source: GeneratedSource) -> Path:
     toolchain = detect()
 
     def compile_into(folder: Path) -> None:
-        for name, text in source.files:
-            (folder / name).write_text(text, encoding="utf-8")
-        made = folder / OBJECT_FILE
         objects = compilers.in_parallel(
-            lambda: _compile_generated(
-                toolchain, folder / source.files[0][0], made, flags=source.flags
-            ),
+            lambda: _compile_generated(toolchain, source, folder),
             *_runtime_objects(toolchain, "core", "library", "python"),
             lambda: Path(shutil.copy(_memory_library(toolchain), folder)),
         )
@@ -198,13 +168,14 @@ def build(source: GeneratedSource) -> Path:
         name = source.name
         ends = (f"loma_this_module={name}__module", f"PyInit_{name}=PyInit_loma_module")
         flags = (
+            "-shared",
             *(f"-Wl,--defsym={end}" for end in ends),
             f"-Wl,-soname,{name}.so",  # by which its specialisations find it
             "-Wl,-rpath,$ORIGIN",
             *toolchain.link_flags,
-            *toolchain.python_link_flags,
+            "-ltorch_python",
         )
-        _link(toolchain, objects, flags, folder / MODULE_FILE, ("-shared",))
+        toolchain.link(objects, flags, folder / MODULE_FILE)
 
     return cache.obtain(module_key(source, toolchain), compile_into)
 
@@ -219,14 +190,10 @@ def build_specialisation(source: GeneratedSource, module: Path) -> Path:
 
     def compile_into(folder: Path) -> None:
         cache.check(module)
-        name, text = source.files[0]
-        (folder / name).write_text(text, encoding="utf-8")
-        made = _compile_generated(
-            toolchain, folder / name, folder / OBJECT_FILE, flags=source.flags
-        )
+        made = _compile_generated(toolchain, source, folder)
         objects = (made, module / MODULE_FILE, _memory_library(toolchain))
-        flags = (*toolchain.link_flags, f"-Wl,-rpath-link,{module}")
-        _link(toolchain, objects, flags, folder / SPECIALISATION_FILE, ("-shared",))
+        flags = ("-shared", *toolchain.link_flags, f"-Wl,-rpath-link,{module}")
+        toolchain.link(objects, flags, folder / SPECIALISATION_FILE)
 
     return cache.obtain(module_key(source, toolchain), compile_into)
 
@@ -254,17 +221,16 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
     key = cache.digest([toolchain.digest, _runtime_digest(), "program", *texts, *headers])
 
     def compile_into(folder: Path) -> None:
-        def object_of(number: int, source: Path) -> Callable[[], Path]:
+        def object_of(number: int, source: Path) -> Path:
             known = source.parent / OBJECT_FILE
             if cache.is_object(source.parent) and known.is_file():  # compiled with the module
-                return lambda: known
-            made = folder / f"{number}.o"
-            return lambda: _compile_generated(toolchain, source, made, folders)
+                return known
+            return _compile_file(toolchain, source, folder / f"{number}.o", quoted(folders))
 
-        tasks = [object_of(number, source) for number, source in enumerate(sources)]
+        tasks = [functools.partial(object_of, *item) for item in enumerate(sources)]
         runtime = _runtime_objects(toolchain, "core", "library", "pool")
         objects = compilers.in_parallel(*tasks, *runtime)
-        _link(toolchain, objects, toolchain.link_flags, folder / "program", ())
+        toolchain.link(objects, toolchain.link_flags, folder / "program")
         for made in folder.glob("*.o"):
             made.unlink()
 
@@ -288,11 +254,8 @@ def _headers(toolchain: Toolchain) -> Path:
         for path in runtime_files("*.h"):
             shutil.copy(path, folder)
         if not toolchain.sanitized:
-            _compile(
-                toolchain,
-                ("-x", "c++-header", str(folder / "prelude.h")),
-                folder / "prelude.h.gch",
-            )
+            header = ("-x", "c++-header", str(folder / "prelude.h"))
+            toolchain.compile(header, folder / "prelude.h.gch")
 
     key = cache.digest([toolchain.digest, _runtime_digest(), "headers"])
     return cache.obtain(key, compile_into)
@@ -309,12 +272,12 @@ def _runtime_object(toolchain: Toolchain, part: str) -> Path:
 
     def compile_into(folder: Path) -> None:
         unit = folder / f"{part}.cpp"
-        files = map(runtime_file, _PARTS[part])
+        files = (runtime_file(f"{name}.cpp") for name in _PARTS[part].split())
         unit.write_text("".join(f'#include "{path}"\n' for path in files), "utf-8")
         flags = toolchain.python_flags if part == "python" else ()
         level = "-O3" if part == "library" and not toolchain.sanitized else "-O1"
         search = quoted(RUNTIME_FOLDERS)
-        _compile(toolchain, (*flags, *search, level, "-c", str(unit)), folder / f"{part}.o")
+        toolchain.compile((*flags, *search, level, "-c", str(unit)), folder / f"{part}.o")
 
     key = cache.digest([toolchain.digest, _runtime_digest(), f"runtime {part}"])
     return cache.obtain(key, compile_into) / f"{part}.o"
@@ -330,46 +293,31 @@ def _memory_library(toolchain: Toolchain) -> Path:
     toolchain = toolchain.runtime or toolchain
 
     def compile_into(folder: Path) -> None:
-        mode = ("-shared", f"-Wl,-soname,{MEMORY_LIBRARY}")
-        objects = (_runtime_object(toolchain, "pool"),)
         flags = toolchain.link_flags if toolchain.sanitized else _cxx_library()
-        _link(toolchain, objects, flags, folder / MEMORY_LIBRARY, mode)
+        flags = ("-shared", f"-Wl,-soname,{MEMORY_LIBRARY}", *flags)
+        toolchain.link([_runtime_object(toolchain, "pool")], flags, folder / MEMORY_LIBRARY)
 
     key = cache.digest([toolchain.digest, _runtime_digest(), "memory library"])
     return cache.obtain(key, compile_into) / MEMORY_LIBRARY
 
 
-def _compile_generated(
-    toolchain: Toolchain,
-    source: Path,
-    made: Path,
-    search: Iterable[Path] = (),
-    flags: Sequence[str] = (),
+def _compile_generated(toolchain: Toolchain, source: GeneratedSource, folder: Path) -> Path:
+    """Writes the files into the folder and compiles the first."""
+    for name, text in source.files:
+        (folder / name).write_text(text, encoding="utf-8")
+    return _compile_file(toolchain, folder / source.files[0][0], folder / OBJECT_FILE, source.flags)
+
+
+def _compile_file(
+    toolchain: Toolchain, source: Path, made: Path, flags: Iterable[str] = ()
 ) -> Path:
     # Programs' headers come first: one may be named as one of the runtime's, which find each other
     # by lying side by side. Nor may they hide the system's own, in angle brackets.
-    folders = quoted((*search, _headers(toolchain)))
-    _compile(toolchain, (*flags, *folders, "-c", str(source)), made)
-    return made
+    headers = quoted([_headers(toolchain)])
+    return toolchain.compile((*flags, *headers, "-c", str(source)), made)
 
 
-# -------------------------------------------------------------------------------- running tools
-
-
-def _compile(toolchain: Toolchain, arguments: tuple[str, ...], made: Path) -> None:
-    flags = (*toolchain.flags, *arguments)
-    compilers.compile_files(toolchain.compiler, flags, made, "compiling generated C++")
-
-
-def _link(
-    toolchain: Toolchain,
-    objects: Sequence[Path],
-    flags: tuple[str, ...],
-    made: Path,
-    mode: tuple[str, ...],
-) -> None:
-    arguments = (*mode, *map(str, objects), *flags)
-    compilers.compile_files(toolchain.compiler, arguments, made, "linking generated C++")
+# -------------------------------------------------------------------------------------- loading
 
 
 def load(folder: Path, name: str) -> ModuleType:
@@ -384,11 +332,8 @@ def load(folder: Path, name: str) -> ModuleType:
 def _check_process() -> None:
     """ToolchainError where code with sanitizers would end this process, which started without."""
     sanitizer = config.sanitizer()
-    if sanitizer is None:
-        return
-    library = f"lib{sanitizer.kind[0]}san.so"
-    if not hasattr(ctypes.CDLL(None), f"__{sanitizer.kind[0]}san_init"):
+    if sanitizer and not hasattr(ctypes.CDLL(None), f"__{sanitizer.kind[0]}san_init"):
         raise ToolchainError(
             f"LOMA_SANITIZE={os.environ['LOMA_SANITIZE']} needs a process that started with "
-            f"{library} in LD_PRELOAD; tests/support/sanitized.py starts one"
+            f"lib{sanitizer.kind[0]}san.so in LD_PRELOAD; tests/support/sanitized.py starts one"
         )

@@ -1,8 +1,8 @@
 """Functions and structs of a compiled C library as ctypes objects.
 
 A function that takes or returns structs by value is called through its entry, which has pointers to
-them (:mod:`loma.backends.c.entries`): libffi 3.4.4 passes a struct wrongly that is half in the last
-integer register. For the host it stays the C function, with its types and its address.
+them (:mod:`loma.backends.c.functions`): libffi 3.4.4 passes a struct wrongly that is half in the
+last integer register. For the host it stays the C function, with its types and its address.
 """
 
 from __future__ import annotations

@@ -24,15 +24,11 @@ _LONG_FUNCTION = 3000  # lines: one that is longer takes gcc longer than anybody
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C compiler and what it has to be told. ``identity`` is what no flag shows."""
+    """A C compiler and what it has to be told. ``digest`` also has what no flag shows."""
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
-    identity: tuple[str, ...]
-
-    @property
-    def digest(self) -> str:
-        return cache.digest([*self.command, "", *self.flags, "", *self.identity])
+    digest: str
 
 
 def detect() -> Compiler:
@@ -42,11 +38,9 @@ def detect() -> Compiler:
 
 @functools.cache
 def _detect(command: tuple[str, ...], extra_flags: tuple[str, ...]) -> Compiler:
-    return Compiler(
-        command,
-        (*FLAGS, *compilers.native_flags(), *extra_flags),
-        (compilers.compiler_version(command, config.C), compilers.processor()),
-    )
+    flags = (*FLAGS, *compilers.native_flags(), *extra_flags)
+    identity = (compilers.compiler_version(command, config.C), compilers.processor())
+    return Compiler(command, flags, cache.digest([*command, "", *flags, "", *identity]))
 
 
 @functools.cache
@@ -71,7 +65,7 @@ def build(source: GeneratedSource) -> Path:
     CompilerNotFound without a compiler, CompilationFailed when it refuses the code.
     """
     compiler = detect()
-    openmp = _openmp(compiler.command) if "_OPENMP" in source.text else ()
+    openmp = _openmp(compiler.command) if "-fopenmp" in source.flags else ()
     level = _optimisation(source.text)
 
     def compile_into(folder: Path) -> None:

@@ -1,52 +1,34 @@
-"""Modules and functions as C text.
-
-A function that can fail is a static body, which other functions call, and an exported function that
-calls the body and comes back from its first failure: see ``templates/helpers.c.j2``. A @simd
-function is a body for one work item and an exported loop over the items.
-"""
+"""Modules as C text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loma import cache, errors
-from loma.backends.c import entries
-from loma.backends.c.context import FunctionContext, ModuleContext, returns_struct
+from loma import cache
+from loma.backends.c.context import ModuleContext
+from loma.backends.c.functions import entry_symbol, lower_function
 from loma.backends.c.options import Options
-from loma.backends.c.statements import Statements
-from loma.backends.cfamily.identifiers import file_stem
+from loma.backends.cfamily.identifiers import comment, file_stem
 from loma.backends.cfamily.source import GeneratedSource, environment
-from loma.backends.cfamily.writer import Writer
 from loma.backends.scalar.records import function_record, struct_records
-from loma.core.ir import Declare, Function, Module, StackType, is_tensor_function
-from loma.core.printer import print_function, print_type
-from loma.core.walk import statements
+from loma.core.ir import Function, Module, is_tensor_function
 from loma.runtime_errors import Kind
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-
-# What a helper calls, or is useless without.
-_NEEDS: Mapping[str, tuple[str, ...]] = {
-    "allocate": ("fail", "memory"), "grown": ("fail", "memory"), "release": ("memory",),
-    "at": ("fail",), "within": ("fail",), "nonzero": ("fail",), "push": ("fail",), "pop": ("fail",),
-    "apart": ("fail",), "polygamma": ("digamma",), "counted": ("fail", "length"),
-}  # fmt: skip
 
 
 def generate(module: Module, options: Options = Options()) -> GeneratedSource:  # noqa: B008
     """The module as one C file.
 
     ``metadata`` has the structs and functions as :mod:`loma.backends.scalar.records` describes
-    them. Each function also has its ``symbol`` in the object file, its C types (several results
-    are a struct with members ``value_0``, ...), the symbol of its ``entry`` (see
-    :mod:`loma.backends.c.entries`; None where it has none), and whether it is ``fallible``: then
-    its host asks ``loma_error_take`` after each call. Raises BackendLacksOperator for a
-    function that works on tensors and for what C has no form for, SubscriptOutOfRange for a
-    constant subscript outside its array.
+    them. Each function also has its ``symbol`` in the object file, its C types, the symbol of its
+    ``entry`` (see :mod:`loma.backends.c.functions`; None where it has none), and whether it is
+    ``fallible``: then its host asks ``loma_error_take`` after each call.
+
+    Raises BackendLacksOperator for a function that works on tensors and for what C has no form for,
+    SubscriptOutOfRange for a constant subscript outside its array.
     """
     context = ModuleContext(module, options)
     functions = [lower_function(function, context) for function in module.functions]
@@ -55,8 +37,8 @@ def generate(module: Module, options: Options = Options()) -> GeneratedSource:  
     return GeneratedSource(
         name=f"loma_{stem}_{cache.digest([text])[:16]}",
         files=((f"{stem}.c", text),),
+        flags=("-fopenmp",) if "openmp" in context.helpers else (),
         metadata={
-            "name": module.name,
             "structs": struct_records(module),
             "functions": [_record(function, context) for function in module.functions],
         },
@@ -80,11 +62,10 @@ def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
     has_entry = context.options.entries or function.name in context.by_pointer
     return function_record(function) | {
         "symbol": symbol,
-        "entry": entries.entry_symbol(function, symbol) if has_entry else None,
+        "entry": entry_symbol(function, symbol) if has_entry else None,
         "fallible": function.name in context.fallible,
         "c_params": [types.spelled_param(param) for param in function.params],
         "c_results": [types.base(type_) for type_ in function.results],
-        "c_result": context.results.get(function.name) or _result_type(function, context),
     }
 
 
@@ -92,47 +73,48 @@ def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
 
 
 def file_text(module: Module, context: ModuleContext, functions: list[str]) -> str:
-    for name in tuple(context.helpers):
-        context.helpers.update(_NEEDS.get(name, ()))
-    helpers = environment(TEMPLATES).get_template("helpers.c.j2").render(
+    helpers = _helpers(context)
+    headers = sorted({"<math.h>", *(name for name in context.helpers if name[0] == "<")})
+    parts = [
+        f"// Generated by loma from {comment(Path(module.path).name)}: C99, compiled with -fwrapv "
+        "because ints wrap around.\n" + "\n".join(f"#include {name}" for name in headers),
+        *_structs(module, context),
+        helpers,
+        *(functions or ["typedef int loma_no_functions;"]),
+    ]
+    return re.sub(r"\n{3,}", "\n\n", "\n\n".join(parts)).rstrip("\n") + "\n"
+
+
+def _helpers(context: ModuleContext) -> str:
+    """The helpers that functions call, with what these need in turn, which is noted."""
+    text = (TEMPLATES / "helpers.c.j2").read_text("utf-8")
+    _, *sections = re.split(r"^### (.+)\n", text, flags=re.MULTILINE)
+    found = list[str]()
+    for head, body in zip(sections[-2::-2], sections[::-2], strict=True):
+        name, *needs = head.split()
+        if name in context.helpers:
+            context.helpers.update(needs)
+            found.append(body.strip("\n"))
+    real = context.options.real
+    return environment(TEMPLATES).from_string("\n\n".join(reversed(found))).render(
         helpers=context.helpers,
-        real=context.options.real,
-        f="f" if context.options.real == "float" else "",
+        real=real,
+        f="f" if real == "float" else "",
         kind={kind.name: int(kind) for kind in Kind},
         kinds=", ".join(f"{int(kind)} {kind.name.lower().replace('_', ' ')}" for kind in Kind),
     )  # fmt: skip
-    text = environment(TEMPLATES).get_template("module.c.j2").render(
-        path=Path(module.path).name,
-        includes=_includes(helpers + "".join(functions)),
-        structs=_structs(module, context),
-        helpers=helpers,
-        functions=functions or ["typedef int loma_no_functions;\n"],
-    )  # fmt: skip
-    return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
 
 
-def _includes(text: str) -> list[str]:
-    found = {"math"}
-    if "INT_MAX" in text or "INT_MIN" in text:
-        found.add("limits")
-    if "setjmp(" in text:
-        found.add("setjmp")
-    if "loma_blocks" in text:
-        found.add("stdlib")
-    if re.search(r"\bmem(cpy|move|set)\(", text):
-        found.add("string")
-    return sorted(found)
-
-
-def _structs(module: Module, context: ModuleContext) -> list[dict[str, Any]]:
+def _structs(module: Module, context: ModuleContext) -> list[str]:
     """Structs of the program, of several results, and of arrays with their sizes, parts first."""
-    types, found = context.types, list[dict[str, Any]]()
-    done: set[str] = set()
+    types, found = context.types, dict[str, str]()
+
+    def add(name: str, tag: str, members: list[str]) -> None:
+        lines = "".join(f"  {member};\n" for member in members)
+        found.setdefault(name, f"typedef struct {tag}{{\n{lines}}} {name};")
 
     def add_slice(name: str) -> None:
-        if name not in done:
-            done.add(name)
-            found.append({"name": name, "tag": "", "members": [types.slices[name], "int size"]})
+        add(name, "", [types.slices[name], "int size"])
 
     for struct in module.structs:
         members = context.names.members[struct.name]
@@ -142,139 +124,9 @@ def _structs(module: Module, context: ModuleContext) -> list[dict[str, Any]]:
                 add_slice(name)
         name = context.names.structs[struct.name]
         # C has no struct without members
-        found.append({"name": name, "tag": name, "members": declared or ["int loma_nothing"]})
+        add(name, f"{name} ", declared or ["int loma_nothing"])
     for name, declared in context.result_structs.items():
-        found.append({"name": name, "tag": name, "members": declared})
-    for name in tuple(types.slices):
+        add(name, f"{name} ", declared)
+    for name in types.slices:
         add_slice(name)
-    return found
-
-
-# -------------------------------------------------------------------------------------- functions
-
-
-def lower_function(function: Function, module: ModuleContext) -> str:
-    if is_tensor_function(function):
-        raise errors.BackendLacksOperator(
-            f"the C backend has no tensors: '{function.name}' works on them", function.span,
-            hint="compile it with loma.compile",
-        )  # fmt: skip
-    context = FunctionContext(module, function)
-    symbol = module.names.functions[function.name]
-    result = _result(context)
-    writer = Writer(1)
-    Statements(context, writer).body()
-    context.note_stack()
-    pointers = context.by_pointer
-    entry = entries.entry_symbol(function, symbol)
-    params = entries.params(context, pointers)
-    names = [context.passed(param.name) for param in function.params]
-    results = entries.result_params(context, context.result_pointers)
-    landing = "void" if context.result_pointers else result
-    values: dict[str, Any] = {
-        "comment": _comment(function, context),
-        "symbol": entry if pointers else symbol,
-        "result": landing,
-        "body_result": f"{result} *" if len(context.result_pointers) == 1 else f"{landing} ",
-        "nothing": _nothing(function, landing),
-        "params": [*params, *results],
-        "arguments": [*names, *context.result_pointers],
-        "result_pointers": context.result_pointers,
-        "body": writer.text() or "",
-        "simd": function.simd,
-        "fallible": context.fails,
-        "has_body": context.fails or pointers,
-        "noinline": "__attribute__((noinline)) " if context.fails else "",
-        "body_name": symbol,
-        "host": None,
-    }
-    if context.fails:
-        module.fallible.add(function.name)
-    if context.fails or pointers:
-        values["body_name"] = context.fresh_in_file(f"{symbol}_body")
-        module.called[function.name] = values["body_name"]
-    if function.simd:
-        values |= _items(context, params, names, symbol)
-    if pointers:
-        values["host"] = entries.by_value(context, result)
-    elif entry is not None and module.options.entries:
-        values["host"] = entries.entry(context, result)
-    return environment(TEMPLATES).get_template("function.c.j2").render(values)
-
-
-def _items(
-    context: FunctionContext, params: list[str], names: list[str], symbol: str
-) -> dict[str, Any]:
-    """What a @simd function's loop over the items is made of."""
-    module, item = context.module, context.item
-    module.helpers.add("openmp")
-    fresh = {
-        key: context.fresh(key)
-        for key in ("items", "first", "failure", "start", "end", "chunk", "chunks")
-    }
-    start, end, first, failure = (fresh[key] for key in ("start", "end", "first", "failure"))
-    tail = [f"int {start}", f"int {end}", f"int *{first}", f"loma_error *{failure}"]
-    values: dict[str, Any] = fresh | {
-        "item": item,
-        "params": [*params, f"int {item}"],
-        "host_params": [*params, f"int {fresh['items']}"],
-        "arguments": [*names, item],
-        "chunk_params": [*params, *tail],
-        "chunk_arguments": [*names, start, end, f"&{first}", f"&{failure}"],
-        # in the loop over the items it is inlined
-        "noinline": "",
-    }
-    if context.fails:
-        values["chunk_name"] = context.fresh_in_file(f"{symbol}_chunk")
-        values["noinline"] = "__attribute__((noinline)) "
-    elif not context.by_pointer:
-        values["body_name"] = context.fresh_in_file(f"{symbol}_body")
-    return values
-
-
-def _result_type(function: Function, module: ModuleContext) -> str:
-    return module.types.base(function.results[0]) if function.results else "void"
-
-
-def _result(context: FunctionContext) -> str:
-    """The C type of the result; several results are a struct, declared now."""
-    function, module = context.function, context.module
-    if len(function.results) > 1:
-        name = context.fresh_in_file(f"{module.names.functions[function.name]}_results")
-        module.results[function.name] = name
-        module.result_structs[name] = [
-            module.types.declare(type_, f"value_{k}") for k, type_ in enumerate(function.results)
-        ]
-        return name
-    return _result_type(function, module)
-
-
-def _nothing(function: Function, result: str) -> str:
-    """What the exported function returns after a failure."""
-    if result == "void":
-        return ""
-    return f" ({result}){{0}}" if returns_struct(function.results) else " 0"
-
-
-def _comment(function: Function, context: FunctionContext) -> list[str]:
-    """The function's first lines in loma, and what its tape takes."""
-    head = print_function(replace(function, body=(), doc="")).split("\n")
-    end = next(k for k, line in enumerate(head) if line.endswith(":"))
-    stacks = [
-        (stmt.target.name, stmt.target.type)
-        for stmt in statements(function.body)
-        if isinstance(stmt, Declare) and isinstance(stmt.target.type, StackType)
-    ]
-    return [*head[: end + 1], *_tape(dict(stacks), context)]
-
-
-def _tape(stacks: dict[str, Any], context: FunctionContext) -> list[str]:
-    if not stacks:
-        return []
-    known = [type_ for type_ in stacks.values() if type_.capacity is not None]
-    total = sum(type_.capacity * context.types.bytes(type_.element) for type_ in known)
-    lines = [f"Tape: at most {total} bytes"] if known else []
-    for name, type_ in stacks.items():
-        if type_.capacity is None:
-            lines.append(f"Tape: '{name}' grows without a known bound ({print_type(type_)})")
-    return lines
+    return list(found.values())

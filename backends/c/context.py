@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from loma.backends.c.names import ModuleNames, local_names
 from loma.backends.c.options import Options
 from loma.backends.c.types import CTypes
-from loma.backends.c.unused import unread
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.identifiers import c_string
 from loma.backends.cfamily.stack import Frame, Use
-from loma.core.effects import assigned
+from loma.core.effects import assigned, effects
 from loma.core.ir import (
     ArrayType, Expr, For, Function, Index, Member, Module, Param, StructType, Type, Var,
 )  # fmt: skip
-from loma.core.names import Names
-from loma.core.walk import calls, expressions, statements, variables
+from loma.core.walk import calls, expressions, mentioned_names, root, statements, variables
 from loma.errors.spans import Span, line_in_file
 
 
@@ -30,7 +28,7 @@ class ModuleContext:
         self.types = CTypes(module, self.names, options)
         self.structs = {struct.name: struct for struct in module.structs}
         self.functions = {function.name: function for function in module.functions}
-        self.helpers: set[str] = set()  # of templates/helpers.c.j2
+        self.helpers: set[str] = set()  # of templates/helpers.c.j2, and headers
         self.fallible: set[str] = set()  # functions, by loma name
         self.results: dict[str, str] = {}  # the C structs of several results, by function
         self.result_structs: dict[str, list[str]] = {}  # their members
@@ -91,50 +89,38 @@ class Temporary:
         return c.dereference(self.pointer)
 
 
-@dataclass(slots=True)
 class FunctionContext:
     """A function being lowered.
 
     ``pointers`` are variables that C has a pointer to, ``arguments`` those whose arrays are the
     caller's. ``ranges`` gives the smallest and the largest value of loop counters. ``fails`` says
-    that something in the function can fail. ``item`` is the C name of the work item.
+    that something in the function can fail. ``item`` is the C name of the work item. Where
+    ``by_pointer``, structs are passed and returned by pointer, the latter to ``result_pointers``.
     """
 
-    module: ModuleContext
-    function: Function
-    pointers: set[str] = field(default_factory=set)
-    arguments: set[str] = field(default_factory=set)
-    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
-    fails: bool = False
-    line: int = 0
-    item: str = ""
-    unread: frozenset[str] = frozenset()
-    by_pointer: bool = False  # structs are passed and returned by pointer
-    result_pointers: list[str] = field(default_factory=list)  # then: their C names
-    temporaries: list[Temporary] = field(default_factory=list)
-    frame: Frame = field(default_factory=lambda: Frame(()))
-    _passed: dict[str, str] = field(default_factory=dict)
-    _names: dict[str, str] = field(default_factory=dict)
-    _fresh: Names = field(default_factory=Names)
-
-    def __post_init__(self) -> None:
-        function, module = self.function, self.module
-        self.unread = unread(function)
+    def __init__(self, module: ModuleContext, function: Function) -> None:
+        self.module = module
+        self.function = function
+        self.ranges: dict[str, tuple[int, int]] = {}
+        self.fails = False
+        self.line = 0
+        self.unread = _unread(function)
         called = [call.function for call in calls(function.body)]
         mentioned = [module.called[name] for name in called]
         mentioned += [module.results[name] for name in called if name in module.results]
         mentioned += [*module.names.structs.values(), module.names.functions[function.name]]
         self._names, self._fresh = local_names(_variables(function), mentioned)
-        self.by_pointer = function.name in module.by_pointer
         below = (module.stack[name] for name in called if name in module.stack)
         self.frame = Frame(below, module.options.stack)
-        for param in function.params:
-            if isinstance(param.type, ArrayType):
-                self.arguments.add(param.name)
-            elif param.mode == "Out":
-                self.pointers.add(param.name)
-        if function.simd:
-            self.item = self.fresh("item")
+        self.temporaries: list[Temporary] = []
+        arrays = {param.name for param in function.params if isinstance(param.type, ArrayType)}
+        self.arguments = arrays
+        self.pointers = {param.name for param in function.params if param.mode == "Out"} - arrays
+        self.item = self.fresh("item") if function.simd else ""
+        self.reads_item = False
+        self.by_pointer = function.name in module.by_pointer
+        self.result_pointers: list[str] = []
+        self._passed: dict[str, str] = {}
         if self.by_pointer:
             self._receive()
 
@@ -168,7 +154,7 @@ class FunctionContext:
 
     def fresh_in_file(self, wish: str) -> str:
         """A further C name at the level of the file, which no variable hides."""
-        while (name := self.module.names.fresh(wish)) in self._fresh:
+        while (name := self.module.names.file.fresh(wish)) in self._fresh:
             pass
         return name
 
@@ -188,9 +174,6 @@ class FunctionContext:
         passed = sum(min(module.by_value(f), module.options.by_value) for f in called)
         use = self.frame.use(self.function, len(self._names), passed)
         module.stack[self.function.name] = use
-
-    def members(self, type_: StructType) -> tuple[tuple[str, Type], ...]:
-        return self.module.structs[type_.name].members
 
     def member(self, type_: Type, name: str) -> str:
         """The C name of a struct's member."""
@@ -216,20 +199,29 @@ class FunctionContext:
             return False
         if isinstance(expr, Var):
             return expr.name in self.arguments
-        return isinstance(expr, Index | Member) and _is_unsized(expr.type)
+        is_unsized = isinstance(expr.type, ArrayType) and expr.type.size is None
+        return isinstance(expr, Index | Member) and is_unsized
 
     def is_local(self, place: Expr) -> bool:
         """Whether a place is a part of the function's own variables."""
-        while isinstance(place, Index | Member):
-            place = place.base
-        assert isinstance(place, Var)
-        return place.name not in self.arguments and not any(
-            param.name == place.name and param.mode == "Out" for param in self.function.params
-        )
+        name, params = root(place), self.function.params
+        is_out = any(param.name == name and param.mode == "Out" for param in params)
+        return not is_out and name not in self.arguments
 
 
-def _is_unsized(type_: Type) -> bool:
-    return isinstance(type_, ArrayType) and type_.size is None
+def _unread(function: Function) -> frozenset[str]:
+    """Arguments and variables that the function writes at most, of which a compiler would warn.
+
+    A write through a pointer is a use of the pointer.
+    """
+    mentioned = mentioned_names(function.body)
+    every = map(effects, statements(function.body))
+    read = {name for own in every for expr in own.reads for name in variables(expr)}
+    for param in function.params:
+        if param.name in mentioned and (param.mode == "Out" or isinstance(param.type, ArrayType)):
+            read.add(param.name)
+        mentioned.add(param.name)
+    return frozenset(mentioned - read)
 
 
 def _variables(function: Function) -> Iterator[str]:

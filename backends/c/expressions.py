@@ -11,50 +11,37 @@ import struct
 from typing import assert_never
 
 from loma import errors
-from loma.backends.c.context import Temporary, is_by_value, returns_struct
-from loma.backends.c.places import Places
-from loma.backends.c.ranges import constant
+from loma.backends.c.context import FunctionContext, Temporary, is_by_value, returns_struct
+from loma.backends.c.ranges import bounds, constant
 from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.identifiers import MATH
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT, INT, Binary, Builtin, Call, Expr, FloatConst, Index, IntConst, MakeStruct, Member,
-    NoDiff, Op, Reduce, Select, Type, Unary, Var, ZeroPad,
+    FLOAT, INT, ArrayType, Binary, Builtin, Call, Expr, FloatConst, Index, IntConst, MakeStruct,
+    Member, NoDiff, Op, Param, Reduce, Select, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import PREDICATES
 from loma.core.printer import print_expr
 from loma.core.walk import free_variables, root
 from loma.errors.spans import Span
 
-_MATH = {
-    name: name for name in (
-        "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "exp",
-        "expm1", "exp2", "log", "log1p", "log2", "sqrt", "pow", "erf", "erfc", "lgamma", "floor",
-        "ceil",
-    )
-} | {"abs": "fabs", "round": "rint"}  # fmt: skip
-_OF_INTS = ("max", "min", "clamp", "sign")  # of these ints have a helper of their own
-_HELPERS = (
-    *_OF_INTS,
-    "abs",
-    "mul_no_nan",
-    "rsqrt",
-    "digamma",
-    "polygamma",
-    "isnan",
-    "isfinite",
-    "sigmoid",
-    "relu",
-    "softplus",
-)
+_MATH = {name: name for name in (*MATH, "lgamma")} | {"abs": "fabs", "round": "rint"}
+_OF_INTS = {"max", "min", "clamp", "sign"}  # of these ints have a helper of their own
+_OF_REALS = {"mul_no_nan", "rsqrt", "digamma", "polygamma", "sigmoid", "relu", "softplus"}
+_HELPERS = _OF_INTS | _OF_REALS | {"abs", "isnan", "isfinite"}
 _ZERO = c.number(0)
 _LARGEST_PRODUCT = 16  # x ** n up to this n is computed by products
 
 
-class Expressions(Places):
+class Expressions:
     """Turns expressions of one function to C."""
 
+    def __init__(self, context: FunctionContext) -> None:
+        self.context = context
+
     def value(self, expr: Expr, type_: Type | None = None) -> c.Expression:
+        """An expression, converted to ``type_`` if that is given."""
         if type_ == INT and expr.type == FLOAT:
             return self._to_int(expr)
         if type_ == FLOAT and isinstance(expr, IntConst):
@@ -63,15 +50,9 @@ class Expressions(Places):
 
     def condition(self, expr: Expr) -> c.Expression:
         """The expression where C asks whether it is zero."""
-        match expr:
-            case Binary(op) if op in PREDICATES:
-                return self.expression(expr)
-            case Unary("not"):
-                return self.expression(expr)
-            case Var() | Index() | Member() | Call() | IntConst() if expr.type == INT:
-                return self.expression(expr)
-            case _:
-                return c.Binary("!=", self.expression(expr), _ZERO)
+        found = self.expression(expr)
+        is_plain = isinstance(expr, Var | Index | Member | Call | IntConst) and expr.type == INT
+        return found if is_plain or _is_truth(expr) else c.Binary("!=", found, _ZERO)
 
     def expression(self, expr: Expr) -> c.Expression:
         if expr.type == INT and (known := constant(expr)) is not None:
@@ -113,6 +94,65 @@ class Expressions(Places):
                 )
             case _:
                 assert_never(expr)
+
+    # ------------------------------------------------------------------------------------ places
+
+    def variable(self, var: Var) -> c.Expression:
+        name = c.Token(self.context.name(var.name))
+        return c.dereference(name) if var.name in self.context.pointers else name
+
+    def member(self, expr: Member) -> c.Expression:
+        name = self.context.member(expr.base.type, expr.name)
+        return c.Member(self.expression(expr.base), name)
+
+    def element(self, expr: Index) -> c.Expression:
+        """``a[i]``, the subscript checked where its array's size is known and it may be wrong."""
+        base, (subscript,) = expr.base, expr.subscripts
+        assert isinstance(base.type, ArrayType)
+        size, is_slice = base.type.size, self.context.is_slice(base)
+        known = constant(subscript)
+        if known is not None:
+            self._check_constant(expr, known, size)
+        position = self.value(subscript)
+        if not self._is_inside(subscript, size) and (size is not None or is_slice):
+            array = self.expression(base)
+            bound = c.Member(array, "size") if size is None else c.number(size)
+            check = self.context.failing("at")
+            position = c.call(check, position, bound, *self.context.line_args(expr.span))
+        return c.Subscript(self.first(base), position)
+
+    def _is_inside(self, subscript: Expr, size: int | None) -> bool:
+        found = bounds(subscript, self.context.ranges)
+        return found is not None and size is not None and found[0] >= 0 and found[1] < size
+
+    def _check_constant(self, expr: Index, position: int, size: int | None) -> None:
+        if position < 0 or (size is not None and position >= size):
+            raise errors.SubscriptOutOfRange(
+                f"the subscript {position} is outside '{print_expr(expr.base)}'"
+                + (f", of {size} elements" if size is not None else ""),
+                expr.span,
+            )
+
+    # ------------------------------------------------------------------------------- arrays, calls
+
+    def first(self, array: Expr) -> c.Expression:
+        """A pointer to the array's first element, or the array itself, which decays to one."""
+        found = self.expression(array)
+        return c.Member(found, "data") if self.context.is_slice(array) else found
+
+    def argument(self, expr: Expr, param: Param) -> c.Expression:
+        """What a call passes for a parameter."""
+        if isinstance(param.type, ArrayType):
+            array = self.expression(expr)
+            if self.context.module.options.arrays == "pointers" or self.context.is_slice(expr):
+                return array
+            assert isinstance(expr.type, ArrayType)
+            assert expr.type.size is not None
+            slice_ = self.context.types.slice(expr.type.element)
+            return c.Braces(f"({slice_})", (array, c.number(expr.type.size)))
+        if param.mode == "Out":
+            return c.address_of(self.expression(expr))
+        return self.value(expr, param.type)
 
     # ---------------------------------------------------------------------------------- constants
 
@@ -223,6 +263,7 @@ class Expressions(Places):
             case "float2int":
                 return self.value(args[0], INT)
             case "thread_id":
+                self.context.reads_item = True
                 return c.Token(self.context.item)
             case "len":
                 return self._length(expr)
@@ -279,7 +320,7 @@ class Expressions(Places):
             start = start.base
         if isinstance(start, Var) and start.name in changed:
             copy = self.context.temporary(expr.type)
-            return c.sequence(c.Binary("=", copy.value, found), copy.pointer)
+            return c.chain(",", (c.Binary("=", copy.value, found), copy.pointer))
         by_pointer = self.context.module.by_pointer
         is_place = isinstance(start, Var) or isinstance(found, c.Unary)  # *p, of a struct
         if is_place or (isinstance(start, Call) and start.function in by_pointer):
@@ -288,7 +329,7 @@ class Expressions(Places):
 
     def _make_struct(self, expr: MakeStruct) -> c.Expression:
         context, type_ = self.context, expr.type
-        members = context.members(type_)
+        members = context.module.structs[type_.name].members
         values = [self.value(arg, t) for (_, t), arg in zip(members, expr.args, strict=True)]
         if context.types.bytes(type_) <= context.module.options.by_value:
             return c.Braces(f"({context.types.base(type_)})", tuple(values) or (_ZERO,))
@@ -297,18 +338,13 @@ class Expressions(Places):
             c.Binary("=", c.Member(made.value, context.member(type_, name)), value)
             for (name, _), value in zip(members, values, strict=True)
         ]
-        return c.dereference(c.sequence(*sets, made.pointer))
+        return c.dereference(c.chain(",", (*sets, made.pointer)))
 
 
 def _is_truth(expr: Expr) -> bool:
     """Whether the value is 0 or 1, as C knows."""
-    match expr:
-        case Binary(op):
-            return op in PREDICATES
-        case Unary(op):
-            return op == "not"
-        case _:
-            return False
+    is_not = isinstance(expr, Unary) and expr.op == "not"
+    return is_not or (isinstance(expr, Binary) and expr.op in PREDICATES)
 
 
 def _small_exponent(expr: Expr) -> int | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from loma.backends.cfamily.identifiers import C_KEYWORDS, CPP_KEYWORDS
+from loma.backends.cfamily.identifiers import CPP_KEYWORDS
 from loma.core.ir import Module
 from loma.core.names import Names
 
@@ -79,7 +79,7 @@ _CALLED = frozenset(name + suffix for name in _MATH for suffix in ("", "f")) | {
     "memcpy", "memmove", "memset", "setjmp", "_setjmp",
 }  # fmt: skip
 
-_WORDS = C_KEYWORDS | CPP_KEYWORDS | _MACROS
+_WORDS = CPP_KEYWORDS | {"restrict", "typeof"} | _MACROS
 
 
 def _wish(name: str, avoided: frozenset[str]) -> str:
@@ -106,17 +106,13 @@ class ModuleNames:
         functions = {f.name for f in module.functions}
         plain = [*functions, *(s.name for s in module.structs)]
         names = Names(name for name in plain if _wish(name, avoided) == name)
-        self._file = names
+        self.file = names
         # A differential type may have the name of a function, which in C is the function's.
         self.structs = {s.name: _chosen(names, s.name, avoided, functions) for s in module.structs}
         self.functions = {f.name: _chosen(names, f.name, avoided) for f in module.functions}
         self.members = {
             s.name: distinct((name for name, _ in s.members), _WORDS) for s in module.structs
         }
-
-    def fresh(self, wish: str) -> str:
-        """A further name at the level of the file."""
-        return self._file.fresh(wish)
 
 
 def distinct(names: Iterable[str], avoided: frozenset[str]) -> dict[str, str]:

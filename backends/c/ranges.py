@@ -77,9 +77,7 @@ def _combined(op: str, a: Bounds, b: Bounds) -> Bounds | None:
         case "*":
             corners = [x * y for x in a for y in b]
             return min(corners), max(corners)
-        case "//" if b[0] == b[1] > 0:
-            return a[0] // b[0], a[1] // b[0]
-        case "/" if b[0] == b[1] > 0 and a[0] >= 0:
+        case "//" | "/" if b[0] == b[1] > 0 and (op == "//" or a[0] >= 0):
             return a[0] // b[0], a[1] // b[0]
         case _:
             return None

@@ -5,31 +5,34 @@ from __future__ import annotations
 from typing import assert_never
 
 from loma import errors
-from loma.backends.c.context import FunctionContext, Temporary, is_by_value
-from loma.backends.c.copies import Copies
+from loma.backends.c.context import FunctionContext, is_by_value
+from loma.backends.c.expressions import Expressions
 from loma.backends.c.ranges import bounds
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.writer import Writer
 from loma.core.aliases import meetings
 from loma.core.effects import assigned
 from loma.core.ir import (
-    FLOAT, INT, ArrayType, Assign, AtomicAdd, Builtin, Call, CallStmt, Declare, Expr, For, If,
-    IndexAssign, IntConst, Param, Place, Pop, Push, Return, StackType, Stmt, StructType, Type,
-    Unpack, Var, While, Zero,
+    FLOAT, INT, ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, If, IndexAssign,
+    IntConst, Param, Place, Pop, Push, Return, StackType, Stmt, StructType, Type, Unpack, Var,
+    While, Zero,
 )  # fmt: skip
-from loma.core.walk import expressions, statements, walk
-from loma.errors.spans import Span
+from loma.core.printer import print_expr
+from loma.core.walk import is_place, root
+from loma.errors.spans import NOWHERE, Span
 
 _SMALL_TAPE = 8 * 1024  # bytes: what a stack of known capacity may take of the C stack
 
 
-class Statements(Copies):
+class Statements(Expressions):
     """Writes the body of one function."""
 
     def __init__(self, context: FunctionContext, writer: Writer) -> None:
-        super().__init__(context, writer)
+        super().__init__(context)
+        self.writer = writer
+        self.span: Span = NOWHERE
         self._declared = {param.name for param in context.function.params}
-        self._owned: list[str] = []  # C names of pointers to memory that the function releases
+        self._owned: list[str] = []  # C names of large variables and stacks, which are pointers
         self._sizes: dict[str, str] = {}  # C names of the sizes of stacks
         self._rooms: dict[str, str] = {}  # and of the capacities of those that grow
 
@@ -41,15 +44,18 @@ class Statements(Copies):
                 self._use(context.passed(param.name))
             elif is_by_value(param) and context.passed(param.name) != context.name(param.name):
                 self._copy_given(param)
-        if context.item and not _asks_for_item(context.function.body):
-            self._use(context.item)
         start = len(self.writer.lines)
         self.block(context.function.body)
         if not context.function.results:
             self._release()
         rest, self.writer.lines[start:] = self.writer.lines[start:], []
+        if context.item and not context.reads_item:
+            self._use(context.item)
         for made in context.temporaries:
-            self._declare_temporary(made)
+            if made.on_heap:
+                self._allocate(made.type, made.name, 1, context.function.span)
+            else:
+                self.define(context.types.declare(made.type, made.name))
         self.writer.lines += rest
 
     def _use(self, name: str) -> None:
@@ -64,12 +70,6 @@ class Statements(Copies):
         else:
             self.define(self.context.types.declare(param.type, self.context.name(param.name)))
         self.store(self.destination(copy), c.dereference(c.Token(given)), param.type)
-
-    def _declare_temporary(self, made: Temporary) -> None:
-        if made.on_heap:
-            self._allocate(made.type, made.name, 1, self.context.function.span)
-        else:
-            self.define(self.context.types.declare(made.type, made.name))
 
     def _allocate(self, type_: Type, name: str, count: int, span: Span) -> None:
         """A pointer to so many values of that type, all zero, on the heap."""
@@ -120,14 +120,11 @@ class Statements(Copies):
 
     def _check_apart(self, call: Call, span: Span) -> None:
         """Checks arguments of which only subscripts tell whether they are one storage."""
-        for first, second, meet in self._meetings(call):
+        module = self.context.module
+        for first, second, meet in meetings(call, module.functions[call.function], module.structs):
             numbers = c.number(first + 1), c.number(second + 1)
             apart, line_args = self.context.failing("apart"), self.context.line_args(span)
             self.evaluate(c.call(apart, self.condition(meet), *numbers, *line_args))
-
-    def _meetings(self, call: Call) -> list[tuple[int, int, Expr]]:
-        module = self.context.module
-        return meetings(call, module.functions[call.function], module.structs)
 
     # ------------------------------------------------------------------------------- declarations
 
@@ -142,7 +139,7 @@ class Statements(Copies):
                 self.assign(target, value)
         elif value is None:
             parts = isinstance(type_, ArrayType | StructType)
-            zero = c.Braces("", (c.number(0),)) if parts else self.zero_number(type_)
+            zero = c.Braces("", (c.number(0),)) if parts else self._zero(type_)
             self.define(self.context.types.declare(type_, name), zero)
         elif isinstance(type_, ArrayType):
             self.define(self.context.types.declare(type_, name))
@@ -169,9 +166,12 @@ class Statements(Copies):
         self._allocate(element, name, count, target.span)
         self._owned.append(name)
 
+    def _on_heap(self) -> list[str]:
+        """C names of all pointers to memory that the function releases."""
+        return [*self._owned, *(made.name for made in self.context.temporaries if made.on_heap)]
+
     def _release(self) -> None:
-        made = [made.name for made in self.context.temporaries if made.on_heap]
-        for name in [*self._owned, *made]:
+        for name in self._on_heap():
             self.evaluate(c.call(self.context.helper("release"), c.Token(name)))
 
     def _unpack(self, stmt: Unpack) -> None:
@@ -189,12 +189,12 @@ class Statements(Copies):
         for value, target, type_ in zip(values, stmt.targets, types, strict=True):
             if target.type == INT and type_ == FLOAT:
                 value = c.call(context.helper("to_int"), value)
-            if target.name not in self._declared and not self._is_large(target.type):
-                self._declared.add(target.name)
+            is_new = target.name not in self._declared
+            self._declared.add(target.name)
+            if is_new and not self._is_large(target.type):
                 self.define(context.types.declare(target.type, context.name(target.name)), value)
             else:
-                if target.name not in self._declared:
-                    self._declared.add(target.name)
+                if is_new:
                     self._declare_large(target)
                 self.evaluate(c.Binary("=", self.destination(target), value))
             if target.name in context.unread:
@@ -215,7 +215,7 @@ class Statements(Copies):
             result: c.Expression = c.Braces(f"({kind})", tuple(found))
         else:
             kind, result = self.context.types.base(results[0]), found[0]
-        if self._owned or any(made.on_heap for made in self.context.temporaries):
+        if self._on_heap():
             # what is returned may stand in memory that is released
             name = self.context.fresh("result")
             self.define(f"{kind} {name}", result)
@@ -224,6 +224,75 @@ class Statements(Copies):
         self.writer.line(f"return {c.text(result)};")
 
     # --------------------------------------------------------------------------------- assignments
+
+    def evaluate(self, expression: c.Expression) -> None:
+        """An expression as a statement."""
+        self.writer.line(f"{c.text(expression)};")
+
+    def define(self, declared: str, value: c.Expression | None = None) -> None:
+        """A declaration, with a value if there is one."""
+        given = "" if value is None else f" = {c.item_text(value)}"
+        self.writer.line(f"{declared}{given};")
+
+    def assign(self, target: Place, value: Expr) -> None:
+        """``target = value``, also where the two overlap."""
+        overlapping = is_place(value) and root(target) == root(value)
+        found = self.stored(value, target.type)
+        self.store(self.destination(target), found, target.type, overlapping=overlapping)
+
+    def destination(self, target: Place) -> c.Expression:
+        """A place as the target of :meth:`store`."""
+        if isinstance(target.type, ArrayType):
+            if target.type.size is None:
+                raise errors.BackendLacksOperator(
+                    f"'{print_expr(target)}' has no known length, so it cannot be assigned as a "
+                    "whole",
+                    self.span,
+                    hint="assign its elements in a loop",
+                )
+            return self.first(target)
+        return self.expression(target)
+
+    def stored(self, value: Expr, type_: Type) -> c.Expression:
+        """A value as :meth:`store` takes it."""
+        return self.first(value) if isinstance(type_, ArrayType) else self.value(value, type_)
+
+    def store(
+        self, target: c.Expression, value: c.Expression, type_: Type, *, overlapping: bool = False
+    ) -> None:
+        """``target = value`` in C; an array is given by its first element."""
+        if isinstance(type_, ArrayType):
+            function = "memmove" if overlapping else "memcpy"
+            self._on_bytes(function, target, value, self._size(type_))
+        else:
+            self.evaluate(c.Binary("=", target, value))
+
+    def _on_bytes(self, function: str, *args: c.Expression) -> None:
+        """A call of a function that works on memory."""
+        self.context.module.helpers.add("<string.h>")
+        self.evaluate(c.call(function, *args))
+
+    def _size(self, type_: Type) -> c.Expression:
+        return c.call("sizeof", c.Token(self.context.types.spelled(type_)))
+
+    def zero(self, target: Place) -> None:
+        """``zero(target)``."""
+        type_ = target.type
+        if isinstance(type_, ArrayType) and type_.size is None and self.context.is_slice(target):
+            array = self.expression(target)
+            data, count = c.Member(array, "data"), c.Member(array, "size")
+            element = c.Unary("sizeof", c.dereference(data))
+            self._on_bytes("memset", data, c.number(0), c.Binary("*", count, element))
+        elif isinstance(type_, ArrayType):
+            self._on_bytes("memset", self.destination(target), c.number(0), self._size(type_))
+        else:
+            self.evaluate(c.Binary("=", self.destination(target), self._zero(type_)))
+
+    def _zero(self, type_: Type) -> c.Expression:
+        """Zero as a number or a struct of that type."""
+        if isinstance(type_, StructType):
+            return c.Braces(f"({self.context.types.base(type_)})", (c.number(0),))
+        return self.float_constant(0.0) if type_ == FLOAT else c.number(0)
 
     def _increment(self, target: Place, value: Expr) -> None:
         place = self.destination(target)
@@ -326,7 +395,8 @@ class Statements(Copies):
             assert type_.capacity is not None
             capacity = c.number(type_.capacity)
             slot = c.call(context.failing("push"), c.address_of(size), capacity, *line_args)
-        self.copy(c.Subscript(data, slot), value, type_.element)
+        top = c.Subscript(data, slot)
+        self.store(top, self.stored(value, type_.element), type_.element)
 
     def _pop(self, stack: Var, target: Place) -> None:
         type_ = stack.type
@@ -335,12 +405,3 @@ class Statements(Copies):
         pop, line_args = self.context.failing("pop"), self.context.line_args(self.span)
         top = c.Subscript(data, c.call(pop, c.address_of(size), *line_args))
         self.store(self.destination(target), top, type_.element)
-
-
-def _asks_for_item(body: tuple[Stmt, ...]) -> bool:
-    return any(
-        isinstance(node, Builtin) and node.name == "thread_id"
-        for stmt in statements(body)
-        for expr in expressions(stmt)
-        for node in walk(expr)
-    )

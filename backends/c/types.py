@@ -9,15 +9,13 @@ travels with a size.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import assert_never
 
 from loma import errors
 from loma.backends.c.names import ModuleNames
 from loma.backends.c.options import Options
 from loma.backends.cfamily import expressions as c
 from loma.core.ir import (
-    ArrayType, FloatType, IntType, Module, Param, StackType, StructType, TensorType, TupleType,
-    Type,
+    ArrayType, FloatType, IntType, Module, Param, StructType, Type,
 )  # fmt: skip
 from loma.core.layout import Layout
 from loma.errors.spans import NOWHERE
@@ -29,14 +27,11 @@ class CTypes:
     def __init__(self, module: Module, names: ModuleNames, options: Options) -> None:
         self.names = names
         self.options = options
+        self.real = options.real
         self.slices: dict[str, str] = {}  # declarations of their data, by name, inner ones first
         self._structs = {struct.name: struct for struct in module.structs}
         real = 4 if options.real == "float" else 8
         self._layout = Layout(integer=4, real=real, array=16)
-
-    @property
-    def real(self) -> str:
-        return self.options.real
 
     # ------------------------------------------------------------------------------ declarations
 
@@ -55,8 +50,6 @@ class CTypes:
                 return self._pointed(element, use)
             case ArrayType(element, int(size)):
                 return self._declared(element, c.Subscript(use, c.number(size)))
-            case StackType():
-                raise AssertionError("a stack is several C variables")
             case _:
                 return f"{self.base(type_)} {c.text(use)}".rstrip()
 
@@ -69,21 +62,16 @@ class CTypes:
                 return self.real
             case StructType(name):
                 return self.names.structs[name]
-            case ArrayType() | StackType() | TensorType() | TupleType():
-                raise AssertionError(f"no single C type: {type_}")
             case _:
-                assert_never(type_)
+                raise AssertionError(f"no single C type: {type_}")
 
     def spelled(self, type_: Type) -> str:
         """The type alone, as in a cast or in sizeof: ``float[4][3]``."""
-        if isinstance(type_, ArrayType) and type_.size is not None:
-            element: Type = type_
-            dims = ""
-            while isinstance(element, ArrayType) and element.size is not None:
-                dims += f"[{element.size}]"
-                element = element.element
-            return f"{self.spelled(element)}{dims}"
-        return self.declare(type_, "").rstrip()
+        dims = ""
+        while isinstance(type_, ArrayType) and type_.size is not None:
+            dims += f"[{type_.size}]"
+            type_ = type_.element
+        return self.declare(type_, "") + dims
 
     def param(self, param: Param, name: str) -> str:
         """An argument of a function."""
@@ -120,8 +108,7 @@ class CTypes:
             leaf = leaf.element
         name = f"loma_array{dims}_{self.base(leaf)}"
         if name not in self.slices:
-            declared = self.declare_pointer(element, "data")  # which may add those of inner arrays
-            self.slices[name] = declared
+            self.slices[name] = self.declare_pointer(element, "data")  # behind those of inner ones
         return name
 
     # --------------------------------------------------------------------------------------- size

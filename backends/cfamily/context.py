@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from loma.backends.cfamily import expressions as c
@@ -13,10 +14,14 @@ from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.target import Target
 from loma.core.effects import effects
-from loma.core.ir import INT, Assign, Expr, Function, Index, Module, TensorType, Type, Unpack, Var
-from loma.core.printer import print_function
+from loma.core.ir import (
+    INT, Assign, Expr, Function, Index, Module, Stmt, TensorType, Type, Unpack, Var,
+)  # fmt: skip
+from loma.core.printer import print_head, print_stmt
 from loma.core.walk import expressions, root, statements, walk
-from loma.errors.spans import Span
+from loma.errors.spans import Span, line_in_file
+
+_COMMENT_LINES = 12
 
 
 class HostWriter(Protocol):
@@ -89,11 +94,16 @@ def data(context: CppContext, tensor: Var, written: bool) -> tuple[str, str]:
 
 def signature(function: Function) -> str:
     """The function's head in loma, as a comment."""
-    head = print_function(function).split("\n")
-    for k, line in enumerate(head):
-        if line.endswith(":"):
-            return "\n".join(f"// {text}" for text in head[: k + 1])
-    return f"// {head[0]}"
+    return "\n".join(f"// {line}" for line in print_head(replace(function, doc="")))
+
+
+def statement_text(stmt: Stmt) -> str:
+    """The statement, behind its line, as a comment above the code that it becomes."""
+    line = f"line {line_in_file(stmt.span.line)}: " if stmt.span.line else ""
+    lines = print_stmt(stmt).split("\n")
+    if len(lines) > _COMMENT_LINES:
+        lines = [*lines[:_COMMENT_LINES], "..."]
+    return line + "\n".join(lines)
 
 
 def _mutated(function: Function) -> set[str]:
@@ -107,10 +117,6 @@ def _mutated(function: Function) -> set[str]:
 
 
 def _dense(function: Function) -> set[str]:
-    found: set[str] = set()
-    for stmt in statements(function.body):
-        for expr in expressions(stmt):
-            for node in walk(expr):
-                if isinstance(node, Index) and isinstance(node.base, Var):
-                    found.add(node.base.name)
-    return found | _mutated(function)
+    every = (expr for stmt in statements(function.body) for expr in expressions(stmt))
+    reads = (node.base for expr in every for node in walk(expr) if isinstance(node, Index))
+    return {base.name for base in reads if isinstance(base, Var)} | _mutated(function)

@@ -1,8 +1,8 @@
 """Scalar expressions as C++.
 
 :class:`Expressions` knows arithmetic, conversions, built-in and scalar functions. What an element
-read or a reduction looks like depends on where it stands, so subclasses answer :meth:`index`,
-:meth:`zero_pad`, :meth:`reduce` and :meth:`tensor_call`. In C++ an ``int`` is ``int64_t`` and a
+read looks like depends on where it stands, so subclasses answer :meth:`index`, :meth:`zero_pad`
+and :meth:`tensor_call`. In C++ an ``int`` is ``int64_t`` and a
 ``float`` is the template parameter ``real``.
 """
 
@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from typing import assert_never
 
 from loma import config, errors
 from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily.identifiers import MATH
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.schedule import ir as schedule
+from loma.backends.schedule.context import FunctionContext
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, FloatType, Function, Index,
-    IntConst, IntType, MakeStruct, Member, Module, NoDiff, Op, Reduce, Select, TensorType, Type,
+    FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, Function, Index,
+    IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Select, TensorType, Type,
     Unary, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
 from loma.core.ops import PREDICATES
@@ -29,11 +30,7 @@ from loma.errors.spans import Span
 
 _LOGICAL = {"and": "&&", "or": "||"}
 _LARGEST_PRODUCT = 16  # x ** n up to this n is written as products
-_VECTOR = {  # those of runtime/vector_math.h
-    "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "exp", "expm1",
-    "exp2", "log", "log1p", "log2", "pow", "erf", "erfc",
-}  # fmt: skip
-_STD = _VECTOR | {"sqrt", "floor", "ceil"}
+_VECTOR = MATH - {"sqrt", "floor", "ceil"}  # those of runtime/vector_math.h
 _OWN = {  # those of runtime/special.h and arithmetic.h
     "max", "min", "clamp", "sign", "mul_no_nan", "isnan", "isfinite", "rsqrt", "relu", "sigmoid",
     "softplus", "lgamma", "digamma", "polygamma",
@@ -42,17 +39,13 @@ _OWN = {  # those of runtime/special.h and arithmetic.h
 
 def scalar_type(type_: Type, span: Span) -> str:
     """The C++ type of a scalar; BackendLacksOperator for arrays and structs."""
-    match type_:
-        case IntType():
-            return "int64_t"
-        case FloatType():
-            return "real"
-        case _:
-            raise errors.BackendLacksOperator(
-                f"the libtorch backend has no values of type {print_type(type_)} in functions that "
-                "work on tensors",
-                span,
-            )
+    if type_ in (INT, FLOAT):
+        return "int64_t" if type_ == INT else "real"
+    raise errors.BackendLacksOperator(
+        f"the libtorch backend has no values of type {print_type(type_)} in functions that work on "
+        "tensors",
+        span,
+    )
 
 
 # The C++ types of elements in memory, and those in which they are computed with.
@@ -75,10 +68,9 @@ def value_type(type_: TensorType) -> str:
 def loaded(place: c.Expression, type_: Type) -> c.Expression:
     """The value of an element in memory. One of a BoolTensor is read as a byte, since gcc makes no
     vectors of conditions on bools."""
-    is_bool = isinstance(type_, TensorType) and type_.element == "bool"
-    return (
-        c.call("int64_t", c.call("reinterpret_cast<const uint8_t&>", place)) if is_bool else place
-    )
+    if not isinstance(type_, TensorType) or type_.element != "bool":
+        return place
+    return c.call("int64_t", c.call("reinterpret_cast<const uint8_t&>", place))
 
 
 def scalar_function_name(name: str) -> str:
@@ -94,12 +86,16 @@ def body_name(name: str) -> str:
 class Expressions(ABC):
     """Turns scalar expressions of one function to C++."""
 
-    def __init__(self, module: Module) -> None:
-        self.module = module
-        self._functions: dict[str, Function] = {f.name: f for f in module.functions}
+    def __init__(self, context: FunctionContext) -> None:
+        self.context = context
+        self._functions = {f.name: f for f in context.module.functions}
 
     def callee(self, call: Call) -> Function:
         return self._functions[call.function]
+
+    def place(self, span: Span) -> str:
+        """The beginning of a message: function and line."""
+        return self.context.place(self.context.line(span))
 
     # ------------------------------------------------------- what depends on where it stands
 
@@ -111,21 +107,13 @@ class Expressions(ABC):
     def index(self, read: Index) -> c.Expression:
         """One element of a tensor."""
 
-    @abstractmethod
     def zero_pad(self, pad: ZeroPad) -> c.Expression:
         """One element, or zero outside."""
+        raise AssertionError("lowering has made a condition of it")
 
-    @abstractmethod
-    def reduce(self, reduce: Reduce) -> c.Expression:
-        """A reduction."""
-
-    @abstractmethod
     def tensor_call(self, call: Call) -> c.Expression:
         """A call of a tensor function that has one scalar result."""
-
-    @abstractmethod
-    def place(self, span: Span) -> str:
-        """The beginning of a message: function and line."""
+        raise AssertionError("calls of tensor functions are evaluated before the tree")
 
     def member(self, member: Member) -> c.Expression:
         """A member of a struct."""
@@ -134,10 +122,6 @@ class Expressions(ABC):
     def make_struct(self, make: MakeStruct) -> c.Expression:
         """A struct of its members' values."""
         raise _no_structs(make.span)
-
-    def conditional(self) -> AbstractContextManager[None]:
-        """Around expressions that are evaluated only if a condition in front of them holds."""
-        return nullcontext()
 
     # --------------------------------------------------------------------------- expressions
 
@@ -156,9 +140,7 @@ class Expressions(ABC):
         """The expression as a C++ ``bool``."""
         match expr:
             case Binary("and" | "or" as op, left, right):
-                first = self.condition(left)
-                with self.conditional():
-                    return c.Binary(_LOGICAL[op], first, self.condition(right))
+                return c.Binary(_LOGICAL[op], self.condition(left), self.condition(right))
             case Binary(op, left, right) if op in PREDICATES:
                 type_ = FLOAT if FLOAT in (left.type, right.type) else INT
                 return c.Binary(op, self.value(left, type_), self.value(right, type_))
@@ -184,15 +166,14 @@ class Expressions(ABC):
             case Binary():
                 return self._binary(expr)
             case Select(cond, then, other):
-                with self.conditional():
-                    first, second = self.value(then, expr.type), self.value(other, expr.type)
+                first, second = self.value(then, expr.type), self.value(other, expr.type)
                 return c.Conditional(self.condition(cond), first, second)
             case Builtin():
                 return self._builtin(expr)
             case Call():
                 return self._call(expr)
             case Reduce():
-                return self.reduce(expr)
+                raise AssertionError("lowering has made loops of it")
             case ZeroPad():
                 return self.zero_pad(expr)
             case NoDiff(operand):
@@ -268,7 +249,7 @@ class Expressions(ABC):
                     expr.span,
                 )
         info = BUILTINS.get(name)
-        if info is None or name not in _STD | _OWN | {"round", "len"}:
+        if info is None or name not in MATH | _OWN | {"round", "len"}:
             raise errors.BackendLacksOperator(
                 f"the libtorch backend has no built-in function '{name}'", expr.span
             )
@@ -283,7 +264,7 @@ class Expressions(ABC):
             return c.call("loma::range_length", *listed)
         if name == "round":
             return c.call("std::nearbyint", *listed)
-        if name in _STD:
+        if name in MATH:
             return c.call(self._library(name), *listed)
         types = "real" if type_ == FLOAT else "int64_t"
         if name in ("sigmoid", "softplus") and not self.in_vectors():

@@ -150,11 +150,6 @@ def plus(left: Expression, right: Expression) -> Expression:
     return Binary("+", left, right)
 
 
-def sequence(first: Expression, *others: Expression) -> Expression:
-    """One after the other; the value is that of the last."""
-    return chain(",", (first, *others))
-
-
 def dereference(pointer: Expression) -> Expression:
     """What a pointer points to: ``x`` of ``&x``."""
     match pointer:

@@ -17,11 +17,12 @@ sizeof static static_assert static_cast struct switch template this thread_local
 typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
 """.split()  # noqa: SIM905
 )
-C_KEYWORDS = frozenset(
+
+# Built-in functions that the C library and std:: have by the same name.
+MATH = frozenset(
     """
-asm auto break case char const continue default do double else enum extern float for goto if inline
-int long register restrict return short signed sizeof static struct switch typedef typeof union
-unsigned void volatile while
+sin cos tan asin acos atan atan2 sinh cosh tanh exp expm1 exp2 log log1p log2 sqrt pow erf erfc
+floor ceil
 """.split()  # noqa: SIM905
 )
 

@@ -19,10 +19,6 @@ class Writer:
         self.declares = False
         self._depth = depth
 
-    @property
-    def depth(self) -> int:
-        return self._depth
-
     def line(self, text: str = "") -> None:
         for part in text.split("\n"):
             self.lines.append(_INDENT * self._depth + part if part else "")

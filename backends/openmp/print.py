@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from loma.backends.cfamily import expressions as c
-from loma.backends.cfamily.comments import statement_text
-from loma.backends.cfamily.context import CppContext, data
+from loma.backends.cfamily.context import CppContext, data, statement_text
 from loma.backends.cfamily.cpp import (
     TYPES, Expressions, loaded, scalar_type,
 )  # fmt: skip
@@ -24,10 +23,8 @@ from loma.backends.schedule.ir import (
     Variable, dtype_of,
 )  # fmt: skip
 from loma.core.ir import (
-    FLOAT, INT, POSITIONS, Builtin, Call, Element, Expr, Index, Reduce,
-    Type, Var, ZeroPad,
+    FLOAT, INT, POSITIONS, Builtin, Element, Expr, Index, Type, Var,
 )  # fmt: skip
-from loma.errors.spans import Span
 
 _INITIAL = {
     "sum": "{t}(0)",
@@ -127,9 +124,10 @@ class TreeText(Expressions):
     """The nodes of one tree as lines; ``pointers`` and ``params`` are what they need from outside:
     the tensors' pointers, and for each scalar its type and the argument of the call."""
 
+    context: CppContext
+
     def __init__(self, context: CppContext, writes: Sequence[Var]) -> None:
-        super().__init__(context.module)
-        self.context = context
+        super().__init__(context)
         self.params: dict[str, tuple[str, str]] = {}
         self.pointers: dict[str, tuple[str, Var]] = {}
         self.checks = False
@@ -139,9 +137,6 @@ class TreeText(Expressions):
             self._pointer(tensor)
 
     # --------------------------------------------------------------------------- expressions
-
-    def place(self, span: Span) -> str:
-        return self.context.place(self.context.line(span))
 
     def in_vectors(self) -> bool:
         alone = self.context.looked_up is not None and not self._innermost
@@ -208,15 +203,6 @@ class TreeText(Expressions):
                 return c.Member(self.value(accumulator), "position")
             case _:
                 return super()._builtin(expr)
-
-    def zero_pad(self, pad: ZeroPad) -> c.Expression:
-        raise AssertionError("lowering has made a condition of it")
-
-    def reduce(self, reduce: Reduce) -> c.Expression:
-        raise AssertionError("lowering has made loops of it")
-
-    def tensor_call(self, call: Call) -> c.Expression:
-        raise AssertionError("calls of tensor functions are evaluated before the tree")
 
     # --------------------------------------------------------------------------------- nodes
 

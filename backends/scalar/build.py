@@ -49,9 +49,11 @@ def _loaded(folder: Path) -> ModuleType:
 
 
 def _extension_folder() -> Path:
+    sources = sorted(RUNTIME.glob("*.cpp"))
+
     def compile_into(folder: Path) -> None:
         unit = folder / "runtime.cpp"  # one translation unit: pybind11 is read once
-        unit.write_text("".join(f'#include "{path}"\n' for path in _sources()), "utf-8")
+        unit.write_text("".join(f'#include "{path}"\n' for path in sources), "utf-8")
         compilers.compile_files(
             compilers.find_compiler(config.CXX),
             (*_FLAGS, *compilers.python_flags(), *config.CXX.extra_flags(), "-shared", str(unit)),
@@ -63,11 +65,7 @@ def _extension_folder() -> Path:
     return cache.obtain(key, compile_into)
 
 
-def _sources() -> list[Path]:
-    return sorted(RUNTIME.glob("*.cpp"))
-
-
 @functools.cache
 def _runtime_digest() -> str:
-    files = [*_sources(), *sorted(RUNTIME.glob("*.h"))]
+    files = sorted(RUNTIME.glob("*.[ch]*"))
     return cache.digest([part for path in files for part in (path.name, path.read_bytes())])

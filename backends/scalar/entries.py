@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from loma import cache
-from loma.backends.cfamily.source import GeneratedSource, environment
+from loma.backends.cfamily.source import GeneratedSource
 from loma.core.ir import Module
 
 TAKE_FAILURE = "loma_error_take"  # of the generated file: tells this thread's failure, once
-_TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def entry_name(number: int) -> str:
@@ -32,16 +30,14 @@ def generate(module: Module, names: Sequence[str]) -> GeneratedSource:
     source = c.generate(module, c.Options(arrays="slices", entries=True))
     functions = {item["name"]: item for item in source.metadata["functions"]}
     entries = [_entry(number, functions[name]) for number, name in enumerate(names)]
-    (file, text), *others = source.files
-    text += environment(_TEMPLATES).get_template("entries.c.j2").render(entries=entries)
+    ((file, text),) = source.files
+    text += "\n" + "".join(entries)
     stem, _, _ = source.name.rpartition("_")
-    return replace(
-        source, name=f"{stem}_{cache.digest([text])[:16]}", files=((file, text), *others)
-    )
+    return replace(source, name=f"{stem}_{cache.digest([text])[:16]}", files=((file, text),))
 
 
-def _entry(number: int, function: dict[str, Any]) -> dict[str, Any]:
-    """What the template prints."""
+def _entry(number: int, function: dict[str, Any]) -> str:
+    """A function that Python calls. Names that begin with loma_ hide none of the program's."""
     params, types = function["all_params"], [*function["c_params"]]
     if len(types) < len(params):
         types.append("int")  # the number of work items
@@ -59,4 +55,5 @@ def _entry(number: int, function: dict[str, Any]) -> dict[str, Any]:
     call = f"{function['entry'] or function['symbol']}({', '.join(arguments)})"
     if is_number:
         call = f"*({function['c_results'][0]} *)loma_slots[{results[0]}] = {call}"
-    return {"name": entry_name(number), "call": call}
+    unused = "" if "loma_slots" in call else "  (void)loma_slots;\n"
+    return f"\nvoid {entry_name(number)}(void *const *loma_slots) {{\n{unused}  {call};\n}}\n"

@@ -8,17 +8,14 @@ behind a reference, large structs as arguments by reference and as results in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from loma import errors
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.cpp import scalar_function_name, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string
-from loma.backends.cfamily.source import environment
-from loma.backends.cfamily.stack import BY_VALUE, LIMIT, Frame, Use
+from loma.backends.cfamily.stack import BY_VALUE, Frame, Use
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.target import Target
 from loma.backends.torch.statements import Statements
@@ -31,13 +28,8 @@ from loma.core.ir import (
     Struct, StructType, Type, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.layout import Layout
-from loma.core.walk import calls, expressions, root, statements, variables, walk
+from loma.core.walk import aggregates, calls, mentioned_names, root, variables
 from loma.errors.spans import Span, line_in_file
-
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-_TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def lower_scalars(module: Module, machine: Target) -> str:
@@ -48,8 +40,10 @@ def lower_scalars(module: Module, machine: Target) -> str:
             needed.update(call.function for call in calls(function.body))
     functions = [f for f in module.functions if f.name in needed and not is_tensor_function(f)]
     memory = _Memory(module)
-    known = {struct.name: struct for struct in module.structs}
-    used = _closure({t.name for f in functions for t in _struct_types(f)}, known)
+    used = {name for f in functions for type_, _ in aggregates(f) for name in _structs_in(type_)}
+    for struct in reversed(module.structs):  # parts stand before what they are parts of
+        if struct.name in used:
+            used.update(name for _, type_ in struct.members for name in _structs_in(type_))
     texts = [_lower_struct(struct) for struct in module.structs if struct.name in used]
     texts += [_lower_function(function, module, machine, memory) for function in functions]
     return "\n\n".join(texts)
@@ -72,18 +66,16 @@ class _Memory:
         return sum(self.bytes(t) for t in types if isinstance(t, StructType)) > BY_VALUE
 
     def frame(self, function: Function) -> Frame:
-        names = {call.function for call in calls(function.body)}
-        return Frame((self.uses[name] for name in sorted(names & self.uses.keys())), LIMIT)
+        names = (call.function for call in calls(function.body))
+        return Frame(self.uses[name] for name in names if name in self.uses)
 
     def note(self, function: Function, frame: Frame) -> None:
         """Keeps what a call takes of the stack, after lowering."""
-        names = {name for stmt in statements(function.body) for e in expressions(stmt)
-                 for name in variables(e)}  # fmt: skip
         called = (self.functions[call.function] for call in calls(function.body))
         passed = sum(
             BY_VALUE for f in called if any(isinstance(p.type, StructType) for p in f.params)
         )
-        self.uses[function.name] = frame.use(function, len(names), passed)
+        self.uses[function.name] = frame.use(function, len(mentioned_names(function.body)), passed)
 
 
 # ---------------------------------------------------------------------------------------- types
@@ -127,45 +119,22 @@ def _struct_name(name: str) -> str:
     return f"{cpp_name(name)}__struct"
 
 
-def _struct_types(function: Function) -> Iterable[StructType]:
-    types = [param.type for param in function.params] + list(function.results)
-    for stmt in statements(function.body):
-        types += [node.type for expr in expressions(stmt) for node in walk(expr)]
-    for type_ in types:
-        yield from _structs_in(type_)
-
-
-def _structs_in(type_: Type) -> Iterable[StructType]:
+def _structs_in(type_: Type) -> set[str]:
+    """The struct of a value, or of its elements."""
     while isinstance(type_, ArrayType | StackType):
         type_ = type_.element
-    if isinstance(type_, StructType):
-        yield type_
-
-
-def _closure(names: set[str], known: dict[str, Struct]) -> set[str]:
-    """The structs and those inside them."""
-    found: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [t.name for _, type_ in known[name].members for t in _structs_in(type_)]
-    return found
+    return {type_.name} if isinstance(type_, StructType) else set()
 
 
 def _lower_struct(struct: Struct) -> str:
-    members = [f"{value_type(type_, struct.span)} {cpp_name(m)}" for m, type_ in struct.members]
-    return str(
-        _template("struct.cpp.j2").render(name=_struct_name(struct.name), members=members)
-    ).rstrip("\n")
+    writer = Writer()
+    with writer.block(f"template <typename real>\nstruct {_struct_name(struct.name)}", ";"):
+        for name, type_ in struct.members:
+            writer.line(f"{value_type(type_, struct.span)} {cpp_name(name)}{{}};")
+    return writer.text()
 
 
 # ------------------------------------------------------------------------------------- functions
-
-
-def _template(name: str) -> Template:
-    return environment(_TEMPLATES).get_template(name)
 
 
 def _lower_function(function: Function, module: Module, machine: Target, memory: _Memory) -> str:
@@ -173,9 +142,8 @@ def _lower_function(function: Function, module: Module, machine: Target, memory:
         raise errors.BackendLacksOperator(
             f"the libtorch backend cannot call the @simd function '{function.name}'", function.span
         )
-    context = CppContext(function, module, machine)
-    writer = Writer(1)
-    statements_ = ScalarStatements(context, ScalarExpressions(context, memory), writer)
+    context, body = CppContext(function, module, machine), Writer()
+    statements_ = ScalarStatements(context, ScalarExpressions(context, memory), body)
     statements_.frame = memory.frame(function)
     changed = set(assigned(function.body, memory.functions))
     for param in function.params:
@@ -184,15 +152,13 @@ def _lower_function(function: Function, module: Module, machine: Target, memory:
             statements_.declare(Var(param.name, param.type, param.span), given)
     statements_.block(function.body)
     memory.note(function, statements_.frame)
-    return str(
-        _template("scalar.cpp.j2").render(
-            name=scalar_function_name(function.name),
-            signature=signature(function),
-            result=_result(function, memory)[1],
-            params=[_param(param, memory, param.name in changed) for param in function.params],
-            body=writer.text(),
-        )
-    ).rstrip("\n")
+    params = ", ".join(_param(param, memory, param.name in changed) for param in function.params)
+    head = f"{_result(function, memory)[1]} {scalar_function_name(function.name)}({params})"
+    writer = Writer()
+    writer.line(signature(function))
+    with writer.block(f"template <typename real>\nstatic inline {head}"):
+        writer.extend(body.lines or [""])
+    return writer.text()
 
 
 def _result(function: Function, memory: _Memory) -> tuple[str, str]:
@@ -223,12 +189,9 @@ class ScalarExpressions(Host):
         return c.Member(self.value(member.base), cpp_name(member.name))
 
     def make_struct(self, make: MakeStruct) -> c.Expression:
-        struct = next(s for s in self.module.structs if s.name == make.type.name)
-        values = tuple(
-            self.value(arg, type_)
-            for arg, (_, type_) in zip(make.args, struct.members, strict=True)
-        )
-        type_ = f"{_struct_name(struct.name)}<real>"
+        members = self.memory.structs[make.type.name].members
+        values = tuple(self.value(arg, t) for arg, (_, t) in zip(make.args, members, strict=True))
+        type_ = value_type(make.type, make.span)
         if self.memory.is_large(make.type):
             made = c.Unary("new", c.Braces(type_, values))
             return c.Unary("*", c.call(f"std::unique_ptr<{type_}>", made))
@@ -259,12 +222,12 @@ class ScalarExpressions(Host):
 class ScalarStatements(Statements):
     """Writes the statements of one scalar function."""
 
+    host: ScalarExpressions
     frame: Frame
 
     def declare(self, target: Var, value: c.Expression | None = None) -> None:
         """A variable, all zero without ``value``."""
         host, type_ = self.host, target.type
-        assert isinstance(host, ScalarExpressions)
         self.declared.add(target.name)
         text = c.item_text(value) if value else ""
         name, spelled = self.context.variable(target), value_type(type_, target.span)
@@ -278,14 +241,12 @@ class ScalarStatements(Statements):
 
     def block(self, block: tuple[Stmt, ...]) -> None:
         for stmt in block:
-            if stmt.span.line:
-                self.context.current = stmt.span
+            self._stand_at(stmt)
             self.comment(stmt)
             self._statement(stmt)
 
     def _statement(self, stmt: Stmt) -> None:
         host = self.host
-        assert isinstance(host, ScalarExpressions)
         origin = host.origin(stmt.span)
         match stmt:
             case Declare(target, value):
@@ -338,7 +299,6 @@ class ScalarStatements(Statements):
     def _check_apart(self, call: Call, span: Span) -> None:
         """Checks arguments of which only subscripts tell whether they are one storage."""
         host = self.host
-        assert isinstance(host, ScalarExpressions)
         for first, second, meet in meetings(call, host.callee(call), host.memory.structs):
             given = c.number(first + 1), c.number(second + 1), *host.origin(span)
             self._evaluate(c.call("loma::apart", host.condition(meet), *given))

@@ -16,11 +16,10 @@ from loma.backends.cfamily.names import cpp_string
 from loma.backends.torch import ops
 from loma.core import sizes
 from loma.core.ir import (
-    INT, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, TensorType, Var, ZeroPad,
+    INT, Call, Expr, Index, IntConst, NoDiff, Op, TensorType, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import free_variables
-from loma.errors.spans import Span
 
 _BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.work == "elementwise")}
 
@@ -28,14 +27,12 @@ _BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.work == "eleme
 class Host(Expressions):
     """Expressions of a function's own statements, evaluated one at a time."""
 
+    context: CppContext
+
     def __init__(self, context: CppContext) -> None:
-        super().__init__(context.module)
-        self.context = context
+        super().__init__(context)
         self.later: set[str] = set()  # variables whose values are computed where they are read
         context.host = self
-
-    def place(self, span: Span) -> str:
-        return self.context.place(self.context.line(span))
 
     # --------------------------------------------------------------------------------- scalars
 
@@ -67,9 +64,6 @@ class Host(Expressions):
             tests += [c.Binary(">=", found, c.number(0)), c.Binary("<", found, size)]
         zero = self.value(IntConst(0), pad.type)
         return c.Conditional(c.chain("&&", tests), self.index(pad.read), zero)
-
-    def reduce(self, reduce: Reduce) -> c.Expression:
-        raise AssertionError("lowering has made loops of it")
 
     def tensor_call(self, call: Call) -> c.Expression:
         return c.call(f"{body_name(call.function)}<real>", *self.arguments(call))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,33 @@ def test_numbers(
         assert [np.signbit(v) for v in found] == [np.signbit(v) for v in expected] or any(
             v != v for v in found
         ), (point, found, expected)
+
+
+MEMBER_OF_A_CALL = """
+class Pair:
+    numbers : Array[float, 2]
+    size : float
+
+def made(x : In[float]) -> Pair:
+    pair : Pair
+    pair.numbers[0] = x
+    pair.numbers[1] = 2.0 * x
+    return pair
+
+def f(x : In[float]) -> float:
+    numbers : Array[float, 2] = made(x).numbers
+    first : float = numbers[0]
+    numbers = made(numbers[1]).numbers
+    return first + 10.0 * numbers[1]
+"""
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: f"{o.real}-{o.arrays}")
+@pytest.mark.parametrize("by_value", [4, 256])
+def test_an_array_in_the_result_of_a_call_is_copied(options: Options, by_value: int) -> None:
+    made = differentiated(MEMBER_OF_A_CALL)
+    program = CProgram(made, replace(options, by_value=by_value))
+    assert program.call("f", 1.5) == Interpreter(made).call("f", 1.5) == (61.5,)
 
 
 # -------------------------------------------------------------------------------------------- @simd

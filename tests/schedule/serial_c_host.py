@@ -16,8 +16,9 @@ from serial_c import SERIAL, LoopText, ctype, refused
 from loma.backends.c import Options, codegen
 from loma.backends.c.context import FunctionContext as Names
 from loma.backends.c.context import ModuleContext
+from loma.backends.c.functions import lower_function
 from loma.backends.cfamily import expressions as c
-from loma.backends.cfamily.comments import statement_text
+from loma.backends.cfamily.context import statement_text
 from loma.backends.cfamily.names import local_name
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
@@ -243,7 +244,7 @@ class SerialC:
             f.name: f for f in module.functions if is_tensor_function(f) and not f.half
         }
         scalars = [f for f in module.functions if not is_tensor_function(f)]
-        texts = [codegen.lower_function(function, context) for function in scalars]
+        texts = [lower_function(function, context) for function in scalars]
         for function in self.functions.values():
             texts.append(FunctionText(Names(context, function), module).print())
         self.text = codegen.file_text(module, context, [_RUNTIME, *texts])

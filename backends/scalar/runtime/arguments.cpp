@@ -101,13 +101,7 @@ void bind_array(Call& call, const Place& place, const Type& type, PyObject* valu
                 "must be a list of objects, because " + type.leaf->text +
                     " has arrays of any size in it, got " + describe(value));
     }
-    const Py_buffer* buffer = view(call, place, value, *type.leaf, written);
-    if (buffer == nullptr) {
-      call.fail(PyExc_TypeError, place,
-                "must be " + type.text + ", a NumPy array, a torch tensor or a list, got " +
-                    describe(value));
-    }
-    check_shape(call, place, type, *buffer);
+    const Py_buffer* buffer = view_array(call, place, value, type, written);
     fill(call, type, memory_of(call, *buffer, role), buffer->shape, slice);
     return;
   }
@@ -145,11 +139,10 @@ static void* bind_value(Call& call, const Place& place, const Type& type, PyObje
 void* bind(Call& call, const Parameter& parameter, PyObject* value) {
   const Place place{nullptr, &parameter.name, 0};
   const Type& type = *parameter.type;
-  const bool written = parameter.role == Role::Out;
   if (parameter.role == Role::Items) {
     return bind_items(call, place, value);
   }
-  if (type.is_number() && written) {
+  if (type.is_number() && parameter.role == Role::Out) {
     return bind_out_number(call, place, type, value);
   }
   return bind_value(call, place, type, value, parameter.role);

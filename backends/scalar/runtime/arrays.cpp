@@ -7,45 +7,29 @@ namespace loma {
 
 namespace {
 
-// A module that the process has imported already, else None. Nothing is imported for a look.
-py::object imported(const char* name) {
-  const auto label = py::reinterpret_steal<py::object>(PyUnicode_InternFromString(name));
-  PyObject* module = PyImport_GetModule(label.ptr());
-  if (module == nullptr) {
-    if (PyErr_Occurred() != nullptr) {
-      throw py::error_already_set();
-    }
-    return py::none();
-  }
-  return py::reinterpret_steal<py::object>(module);
-}
-
 PyTypeObject* tensor_type() {
   static PyTypeObject* type = nullptr;  // under the GIL; torch stays imported
   if (type == nullptr) {
-    const py::object torch = imported("torch");
-    if (!torch.is_none() && py::hasattr(torch, "Tensor")) {
+    // Nothing is imported for a look.
+    const py::handle torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+    if (torch && py::hasattr(torch, "Tensor")) {
       type = reinterpret_cast<PyTypeObject*>(py::object(torch.attr("Tensor")).release().ptr());
     }
   }
   return type;
 }
 
-py::object dtype_of(const Type& leaf) {
-  switch (leaf.kind) {
-    case Type::Kind::Int:
-      return py::module_::import("numpy").attr("dtype")("int32");
-    case Type::Kind::Float:
-      return py::module_::import("numpy").attr("dtype")("float32");
-    default:
-      return leaf.make.attr("dtype");
-  }
-}
-
 std::string expected_dtype(const Type& leaf) {
   return leaf.kind == Type::Kind::Int     ? "int32"
          : leaf.kind == Type::Kind::Float ? "float32"
                                           : "of the structure " + leaf.text;
+}
+
+py::object dtype_of(const Type& leaf) {
+  if (leaf.kind == Type::Kind::Struct) {
+    return leaf.make.attr("dtype");
+  }
+  return py::module_::import("numpy").attr("dtype")(expected_dtype(leaf));
 }
 
 std::string text_of(const py::handle& value) { return py::str(value).cast<std::string>(); }
@@ -68,11 +52,7 @@ bool has_dtype(const Py_buffer& buffer, PyObject* value, const Type& leaf) {
 PyObject* array_of_tensor(const Call& call, const Place& place, PyObject* value, const Type& leaf) {
   const auto tensor = py::reinterpret_borrow<py::object>(value);
   check_not_nested(call, place, tensor);
-  if (tensor.attr("requires_grad").cast<bool>()) {
-    call.fail(PyExc_TypeError, place,
-              "requires grad, but a scalar function takes no part in autograd: pass detach() of "
-              "it, and call the function's derivative for gradients");
-  }
+  check_detached(call, place, tensor);
   const auto device = text_of(tensor.attr("device"));
   if (device != "cpu") {
     call.fail(PyExc_ValueError, place, "must be on the CPU, got a tensor on " + device);
@@ -96,12 +76,30 @@ PyObject* array_of_tensor(const Call& call, const Place& place, PyObject* value,
   return array;
 }
 
-std::string shape_text(const Py_ssize_t* shape, int rank) {
-  std::string text = "(";
-  for (int k = 0; k < rank; ++k) {
-    text += (k == 0 ? "" : ", ") + std::to_string(shape[k]);
+std::string shape_text(const Py_buffer& buffer) {
+  py::tuple shape(buffer.ndim);
+  for (int k = 0; k < buffer.ndim; ++k) {
+    shape[k] = buffer.shape[k];
   }
-  return text + (rank == 1 ? ",)" : ")");
+  return text_of(shape);
+}
+
+// ValueError unless the shape is that of the array type.
+void check_shape(const Call& call, const Place& place, const Type& type, const Py_buffer& buffer) {
+  bool fits = buffer.ndim == type.rank;
+  const Type* part = &type;
+  for (int k = 0; fits && k < type.rank; ++k, part = part->element) {
+    fits = part->size < 0 || part->size == buffer.shape[k];
+  }
+  if (!fits) {
+    call.fail(PyExc_ValueError, place,
+              "must be " + type.text + ", got an array of shape " + shape_text(buffer));
+  }
+  for (int k = 0; k < type.rank; ++k) {
+    if (buffer.shape[k] > INT_MAX) {
+      call.fail(PyExc_ValueError, place, "has more elements than an int counts");
+    }
+  }
 }
 
 }  // namespace
@@ -109,6 +107,14 @@ std::string shape_text(const Py_ssize_t* shape, int rank) {
 void check_not_nested(const Call& call, const Place& place, const py::object& tensor) {
   if (tensor.attr("is_nested").cast<bool>()) {
     call.fail(PyExc_TypeError, place, "must be a dense tensor, got a nested tensor");
+  }
+}
+
+void check_detached(const Call& call, const Place& place, const py::object& tensor) {
+  if (tensor.attr("requires_grad").cast<bool>()) {
+    call.fail(PyExc_TypeError, place,
+              "requires grad, but a scalar function takes no part in autograd: pass detach() of "
+              "it, and call the function's derivative for gradients");
   }
 }
 
@@ -123,16 +129,14 @@ std::string describe(PyObject* value) {
   if (PyList_Check(value) || PyTuple_Check(value)) {
     return "a " + name + " of " + std::to_string(PySequence_Size(value));
   }
-  if (is_tensor(value)) {
-    if (object.attr("is_nested").cast<bool>()) {
-      return "a nested tensor";
-    }
-    return "a tensor of " + text_of(object.attr("dtype")) + " and shape " +
-           text_of(py::reinterpret_steal<py::object>(PySequence_Tuple(object.attr("shape").ptr())));
+  const bool is_torch = is_tensor(value);
+  if (is_torch && object.attr("is_nested").cast<bool>()) {
+    return "a nested tensor";
   }
-  if (name == "numpy.ndarray") {
-    return "an array of " + text_of(object.attr("dtype")) + " and shape " +
-           text_of(object.attr("shape"));
+  if (is_torch || name == "numpy.ndarray") {
+    const auto shape = py::reinterpret_steal<py::object>(PySequence_Tuple(object.attr("shape").ptr()));
+    return (is_torch ? "a tensor of " : "an array of ") + text_of(object.attr("dtype")) +
+           " and shape " + text_of(shape);
   }
   return name;
 }
@@ -146,12 +150,13 @@ const Py_buffer* view(Call& call, const Place& place, PyObject* value, const Typ
     return nullptr;
   }
   auto* buffer = call.arena.make<Py_buffer>();
-  if (PyObject_GetBuffer(source, buffer, PyBUF_RECORDS_RO) != 0) {
+  const bool has_buffer = PyObject_GetBuffer(source, buffer, PyBUF_RECORDS_RO) == 0;
+  if (has_buffer) {
+    call.buffers.push_back(buffer);
+  } else {
     PyErr_Clear();
-    call.fail(PyExc_TypeError, place, "must be " + expected_dtype(leaf) + ", got " + describe(value));
   }
-  call.buffers.push_back(buffer);
-  if (!has_dtype(*buffer, source, leaf)) {
+  if (!has_buffer || !has_dtype(*buffer, source, leaf)) {
     call.fail(PyExc_TypeError, place, "must be " + expected_dtype(leaf) + ", got " + describe(value));
   }
   if (PyBuffer_IsContiguous(buffer, 'C') == 0) {
@@ -177,29 +182,28 @@ void check_size(const Call& call, const Place& place, const Type& type, Py_ssize
   }
 }
 
-void check_shape(const Call& call, const Place& place, const Type& type, const Py_buffer& buffer) {
-  bool fits = buffer.ndim == type.rank;
-  const Type* part = &type;
-  for (int k = 0; fits && k < type.rank; ++k, part = part->element) {
-    fits = part->size < 0 || part->size == buffer.shape[k];
+const Py_buffer* view_array(Call& call, const Place& place, PyObject* value, const Type& type,
+                            bool written) {
+  const Py_buffer* buffer = view(call, place, value, *type.leaf, written);
+  if (buffer == nullptr) {
+    call.fail(PyExc_TypeError, place,
+              "must be " + type.text + ", a NumPy array, a torch tensor or a list, got " +
+                  describe(value));
   }
-  if (!fits) {
-    call.fail(PyExc_ValueError, place,
-              "must be " + type.text + ", got an array of shape " + shape_text(buffer.shape, buffer.ndim));
-  }
-  for (int k = 0; k < type.rank; ++k) {
-    if (buffer.shape[k] > INT_MAX) {
-      call.fail(PyExc_ValueError, place, "has more elements than an int counts");
-    }
-  }
+  check_shape(call, place, type, *buffer);
+  return buffer;
 }
 
-py::object zeros(const Type& leaf, const std::vector<Py_ssize_t>& shape) {
-  py::tuple sizes(shape.size());
-  for (std::size_t k = 0; k < shape.size(); ++k) {
-    sizes[k] = py::int_(shape[k]);
+py::object zeros(const Type& leaf, const py::object& shape) {
+  return py::module_::import("numpy").attr("zeros")(shape, dtype_of(leaf));
+}
+
+py::list sizes_of(const Type* type) {
+  py::list sizes;
+  for (; type->kind == Type::Kind::Array; type = type->element) {
+    sizes.append(type->size);
   }
-  return py::module_::import("numpy").attr("zeros")(sizes, dtype_of(leaf));
+  return sizes;
 }
 
 namespace {
@@ -226,23 +230,16 @@ py::object zeros_like(const Type& type, PyObject* argument) {
     return py::module_::import("torch").attr("zeros_like")(py::handle(argument));
   }
   if (type.kind == Type::Kind::Array && !PyList_Check(argument) && !PyTuple_Check(argument)) {
-    const py::tuple sizes = py::module_::import("numpy").attr("shape")(py::handle(argument));
-    std::vector<Py_ssize_t> shape;
-    for (const auto& size : sizes) {
-      shape.push_back(size.cast<Py_ssize_t>());
-    }
-    return zeros(*type.leaf, shape);
+    return zeros(*type.leaf, py::module_::import("numpy").attr("shape")(py::handle(argument)));
   }
   if (type.sized && !type.open) {
     const std::vector<Word> nothing(type.words);
-    return py::reinterpret_steal<py::object>(to_python(type, nothing.data()));
+    return to_python(type, nothing.data());
   }
   const Py_ssize_t count = PySequence_Size(argument);
   if (type.leaf->is_number() && type.is_block()) {
-    std::vector<Py_ssize_t> shape{count};
-    for (const Type* part = type.element; part->kind == Type::Kind::Array; part = part->element) {
-      shape.push_back(part->size);
-    }
+    py::list shape = sizes_of(type.element);
+    shape.insert(0, count);
     return zeros(*type.leaf, shape);
   }
   py::list list;

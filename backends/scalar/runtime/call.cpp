@@ -95,14 +95,10 @@ void Call::write_back() {
       std::memcpy(item.memory, item.words, item.type->words * sizeof(Word));
       continue;
     }
-    PyObject* value = to_python(*item.type, item.words);
-    int status;
-    if (item.how == WriteBack::How::Attribute) {
-      status = PyObject_SetAttr(item.owner, item.name, value);
-      Py_DECREF(value);
-    } else {
-      status = PyList_SetItem(item.owner, item.index, value);  // takes over the reference
-    }
+    py::object value = to_python(*item.type, item.words);
+    const int status = item.how == WriteBack::How::Attribute
+                           ? PyObject_SetAttr(item.owner, item.name, value.ptr())
+                           : PyList_SetItem(item.owner, item.index, value.release().ptr());
     if (status != 0) {
       throw py::error_already_set();
     }

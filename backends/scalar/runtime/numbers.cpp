@@ -15,11 +15,7 @@ void check_tensor_number(const Call& call, const Place& place, PyObject* value) 
     call.fail(PyExc_ValueError, place,
               "must be a number or a 0-dimensional tensor, got " + describe(value));
   }
-  if (tensor.attr("requires_grad").cast<bool>()) {
-    call.fail(PyExc_TypeError, place,
-              "requires grad, but a scalar function takes no part in autograd: pass detach() of "
-              "it, and call the function's derivative for gradients");
-  }
+  check_detached(call, place, tensor);
   if (tensor.attr("is_complex")().cast<bool>()) {
     call.fail(PyExc_TypeError, place, "must be a real number, got " + describe(value));
   }

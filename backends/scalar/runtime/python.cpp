@@ -27,8 +27,6 @@ std::string argument_names(const Function& f) {
   return names;
 }
 
-std::string utf8(PyObject* text) { return py::reinterpret_borrow<py::str>(text).cast<std::string>(); }
-
 // Positional and keyword arguments in the order of the parameters that are passed. Borrowed.
 void match_arguments(const Function& f, PyObject* const* args, std::size_t positional,
                      PyObject* keywords, PyObject** values) {
@@ -41,7 +39,7 @@ void match_arguments(const Function& f, PyObject* const* args, std::size_t posit
   std::copy(args, args + positional, values);
   const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
   for (Py_ssize_t k = 0; k < named; ++k) {
-    const std::string name = utf8(PyTuple_GET_ITEM(keywords, k));
+    const auto name = py::handle(PyTuple_GET_ITEM(keywords, k)).cast<std::string>();
     std::size_t i = 0;
     while (i < count && f.parameters[f.passed[i]].name != name) {
       ++i;
@@ -83,7 +81,7 @@ void run(const Function& f, void* const* slots) {
   }
 }
 
-PyObject* call_function(const Function& f, PyObject* const* args, std::size_t positional,
+py::object call_function(const Function& f, PyObject* const* args, std::size_t positional,
                         PyObject* keywords) {
   Call call(f);
   const std::size_t count = f.parameters.size();
@@ -106,21 +104,22 @@ PyObject* call_function(const Function& f, PyObject* const* args, std::size_t po
   call.write_back();
   // One result as itself, several as a tuple, adjoints always as a tuple.
   if (!f.gives_adjoints && f.results.size() < 2) {
-    return f.results.empty() ? Py_NewRef(Py_None)
+    return f.results.empty() ? py::none()
                              : to_python(*f.results[0], static_cast<Word*>(slots[count]));
   }
   py::list results;
-  for (std::size_t k = 0; k < count + f.results.size(); ++k) {
-    const Type& type = k < count ? *f.parameters[k].type : *f.results[k - count];
-    if (k < count && f.parameters[k].role != Role::Adjoint) {
-      continue;
+  for (std::size_t k = 0; k < count; ++k) {
+    const Parameter& parameter = f.parameters[k];
+    if (parameter.role == Role::Adjoint) {
+      results.append(adjoints[k] != nullptr
+                         ? py::reinterpret_borrow<py::object>(adjoints[k])
+                         : to_python(*parameter.type, static_cast<Word*>(slots[k])));
     }
-    PyObject* value = k < count && adjoints[k] != nullptr
-                          ? Py_NewRef(adjoints[k])
-                          : to_python(type, static_cast<Word*>(slots[k]));
-    results.append(py::reinterpret_steal<py::object>(value));
   }
-  return PyList_AsTuple(results.ptr());
+  for (std::size_t k = 0; k < f.results.size(); ++k) {
+    results.append(to_python(*f.results[k], static_cast<Word*>(slots[count + k])));
+  }
+  return py::tuple(results);
 }
 
 // ------------------------------------------------------------------------------- the callable
@@ -128,7 +127,8 @@ PyObject* call_function(const Function& f, PyObject* const* args, std::size_t po
 PyObject* vectorcall(PyObject* self, PyObject* const* args, std::size_t count, PyObject* keywords) {
   try {
     const Function& f = *reinterpret_cast<Callable*>(self)->function;
-    return call_function(f, args, static_cast<std::size_t>(PyVectorcall_NARGS(count)), keywords);
+    const auto positional = static_cast<std::size_t>(PyVectorcall_NARGS(count));
+    return call_function(f, args, positional, keywords).release().ptr();
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (const std::bad_alloc&) {

@@ -24,12 +24,11 @@ void Types::add_struct(const std::string& name, py::object make, const py::seque
   type.make = std::move(make);
   for (const auto& item : members) {
     const auto member = py::reinterpret_borrow<py::sequence>(item);
-    PyObject* text = py::str(member[0]).release().ptr();
-    PyUnicode_InternInPlace(&text);
-    const auto label = py::reinterpret_steal<py::str>(text);
+    const auto text = member[0].cast<std::string>();
+    const auto label = py::reinterpret_steal<py::str>(PyUnicode_InternFromString(text.c_str()));
     const Type* const part = this->type(member[1]);
     type.words = (type.words + part->align - 1) / part->align * part->align;
-    type.members.push_back({label, label.cast<std::string>(), part, type.words});
+    type.members.push_back({label, text, part, type.words});
     type.words += part->words;
     type.align = std::max(type.align, part->align);
     type.open |= part->open;

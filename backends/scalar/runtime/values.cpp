@@ -59,37 +59,39 @@ bool load_struct(Call& call, const Place& place, const Type& type, PyObject* val
   return true;
 }
 
-// Arrays of any size, in a struct.
-bool load_slices(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
-                 Role role) {
-  Slice whole{};
-  bind_array(call, place, type, value, role, &whole);
-  const void* const slices = type.size < 0 ? static_cast<const void*>(&whole) : whole.data;
-  std::memcpy(words, slices, type.slices() * sizeof(Slice));
-  return true;
-}
-
 bool load_array(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
                 Role role) {
   const bool written = role == Role::Out;
-  if (!type.sized) {
-    return load_slices(call, place, type, value, words, role);
+  if (!type.sized) {  // in a struct
+    Slice whole{};
+    bind_array(call, place, type, value, role, &whole);
+    const void* const slices = type.size < 0 ? static_cast<const void*>(&whole) : whole.data;
+    std::memcpy(words, slices, type.slices() * sizeof(Slice));
+    return true;
   }
   if (PyObject* items = elements(call, place, value, written)) {
     check_size(call, place, type, PyTuple_GET_SIZE(items));
     return load_elements(call, place, *type.element, value, items, words, role);
   }
-  const Py_buffer* buffer = view(call, place, value, *type.leaf, written);
-  if (buffer == nullptr) {
-    call.fail(PyExc_TypeError, place,
-              "must be " + type.text + ", a NumPy array, a torch tensor or a list, got " + describe(value));
-  }
-  check_shape(call, place, type, *buffer);
+  const Py_buffer* buffer = view_array(call, place, value, type, written);
   std::memcpy(words, buffer->buf, type.words * sizeof(Word));
   if (written) {
     call.write_backs.push_back({How::Copy, &type, words, buffer->buf, nullptr, nullptr, 0});
   }
   return true;
+}
+
+template <typename T>
+bool load_number(T number, Word* words) {
+  std::memcpy(words, &number, sizeof number);
+  return false;
+}
+
+template <typename T>
+T number_of(const Word* words) {
+  T number;
+  std::memcpy(&number, words, sizeof number);
+  return number;
 }
 
 }  // namespace
@@ -125,16 +127,10 @@ bool load_elements(Call& call, const Place& place, const Type& element, PyObject
 bool load(Call& call, const Place& place, const Type& type, PyObject* value, Word* words,
           Role role) {
   switch (type.kind) {
-    case Type::Kind::Int: {
-      const std::int32_t number = to_int(call, place, value);
-      std::memcpy(words, &number, sizeof number);
-      return false;
-    }
-    case Type::Kind::Float: {
-      const float number = to_float(call, place, value);
-      std::memcpy(words, &number, sizeof number);
-      return false;
-    }
+    case Type::Kind::Int:
+      return load_number(to_int(call, place, value), words);
+    case Type::Kind::Float:
+      return load_number(to_float(call, place, value), words);
     case Type::Kind::Array:
       return load_array(call, place, type, value, words, role);
     case Type::Kind::Struct:
@@ -145,7 +141,7 @@ bool load(Call& call, const Place& place, const Type& type, PyObject* value, Wor
 
 namespace {
 
-PyObject* object_of(const Type& type, const Word* words) {
+py::object object_of(const Type& type, const Word* words) {
   auto* cls = reinterpret_cast<PyTypeObject*>(type.make.ptr());
   auto object = py::reinterpret_steal<py::object>(
       cls->tp_new(cls, py::tuple(0).ptr(), nullptr));  // without __init__: every member is set here
@@ -153,63 +149,46 @@ PyObject* object_of(const Type& type, const Word* words) {
     throw py::error_already_set();
   }
   for (const Member& member : type.members) {
-    const auto value =
-        py::reinterpret_steal<py::object>(to_python(*member.type, words + member.offset));
+    const py::object value = to_python(*member.type, words + member.offset);
     if (PyObject_GenericSetAttr(object.ptr(), member.name.ptr(), value.ptr()) != 0) {
       throw py::error_already_set();
     }
   }
-  return object.release().ptr();
+  return object;
 }
 
-PyObject* array_of(const Type& type, const Word* words) {
+py::object array_of(const Type& type, const Word* words) {
   if (type.leaf->kind == Type::Kind::Struct) {
     py::list list;
     for (std::int64_t k = 0; k < type.size; ++k, words += type.element->words) {
-      list.append(py::reinterpret_steal<py::object>(to_python(*type.element, words)));
+      list.append(to_python(*type.element, words));
     }
-    return list.release().ptr();
+    return list;
   }
-  std::vector<Py_ssize_t> shape;
-  for (const Type* part = &type; part->kind == Type::Kind::Array; part = part->element) {
-    shape.push_back(part->size);
-  }
-  py::object array = zeros(*type.leaf, shape);
+  py::object array = zeros(*type.leaf, sizes_of(&type));
   Py_buffer buffer;
   if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_WRITABLE) != 0) {
     throw py::error_already_set();
   }
   std::memcpy(buffer.buf, words, type.words * sizeof(Word));
   PyBuffer_Release(&buffer);
-  return array.release().ptr();
+  return array;
 }
 
 }  // namespace
 
-PyObject* to_python(const Type& type, const Word* words) {
-  PyObject* result = nullptr;
+py::object to_python(const Type& type, const Word* words) {
   switch (type.kind) {
-    case Type::Kind::Int: {
-      std::int32_t number;
-      std::memcpy(&number, words, sizeof number);
-      result = PyLong_FromLong(number);
-      break;
-    }
-    case Type::Kind::Float: {
-      float number;
-      std::memcpy(&number, words, sizeof number);
-      result = PyFloat_FromDouble(number);
-      break;
-    }
+    case Type::Kind::Int:
+      return py::int_(number_of<std::int32_t>(words));
+    case Type::Kind::Float:
+      return py::float_(number_of<float>(words));
     case Type::Kind::Array:
       return array_of(type, words);
     case Type::Kind::Struct:
       return object_of(type, words);
   }
-  if (result == nullptr) {
-    throw py::error_already_set();
-  }
-  return result;
+  return py::none();
 }
 
 }  // namespace loma

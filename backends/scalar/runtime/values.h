@@ -25,7 +25,7 @@ PyObject* elements(Call& call, const Place& place, PyObject* value, bool written
 
 // A new Python object: float, int, an object of the struct's class, a NumPy array, or a list where
 // the innermost elements are structs.
-PyObject* to_python(const Type& type, const Word* words);
+py::object to_python(const Type& type, const Word* words);
 
 // "float", "a list of 3", "an array of float64 and shape (3, 2)".
 std::string describe(PyObject* value);
@@ -37,14 +37,18 @@ std::string describe(PyObject* value);
 const Py_buffer* view(Call& call, const Place& place, PyObject* value, const Type& leaf,
                       bool written);
 
-// ValueError unless the shape is that of the array type.
-void check_shape(const Call& call, const Place& place, const Type& type, const Py_buffer& buffer);
+// The same for an array, with its shape; TypeError for an object that is none of these.
+const Py_buffer* view_array(Call& call, const Place& place, PyObject* value, const Type& type,
+                            bool written);
 
 // ValueError unless there are as many elements as the type says, and no more than an int counts.
 void check_size(const Call& call, const Place& place, const Type& type, Py_ssize_t size);
 
 // Zeros of that type, in a new array of that shape.
-py::object zeros(const Type& leaf, const std::vector<Py_ssize_t>& shape);
+py::object zeros(const Type& leaf, const py::object& shape);
+
+// The sizes of arrays inside each other.
+py::list sizes_of(const Type* type);
 
 // What an adjoint of that argument is added to: a tensor for a tensor, an array for an array or
 // numbers, objects for objects.
@@ -54,6 +58,9 @@ bool is_tensor(PyObject* value);
 
 // TypeError for a nested tensor, which has no shape that could be asked for.
 void check_not_nested(const Call& call, const Place& place, const py::object& tensor);
+
+// TypeError for a tensor that requires grad.
+void check_detached(const Call& call, const Place& place, const py::object& tensor);
 
 }  // namespace loma
 
