@@ -26,13 +26,11 @@ from loma.backends.interpreter.routines import contract, convolve
 from loma.backends.interpreter.trees import run_tree
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
-    Hold, HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+    HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
-from loma.core.ir import (
-    INT, Expr, Function, Module, Return, TensorType, Var, is_tensor_function,
-)  # fmt: skip
+from loma.core.ir import INT, Expr, Function, Module, Return, TensorType, Var, is_tensor_function
 from loma.errors.spans import Span
 from loma.runtime_errors import Kind
 
@@ -135,8 +133,6 @@ class _Host:
                     env[var.name][...] = 0
             case Permute(var, operand, order):
                 env[var.name] = env[operand.name].transpose(order).copy()
-            case Hold(var, value):
-                env[var.name] = values.copied(evaluate(self.frame, value))
             case Later(var, body, value):
                 env.pop(var.name, None)
                 env.lazy[var.name] = lambda: self.later(body, value)

@@ -16,31 +16,30 @@ from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Library, Shared, is_last, is_value
 from loma.backends.kernels.tile import Tiling, tiled
-from loma.core.ir import For, Function, If, Module, Stmt, While
+from loma.core.ir import For, Function, If, Stmt, While
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered, statements
 
 
-def fuse(function: Function, module: Module, library: Library) -> tuple[Step, ...]:
+def fuse(function: Function, library: Library) -> tuple[Step, ...]:
     """The function's body with kernels and tiles; ``library`` tells which statements a backend
     hands to a library as a whole."""
     names = Names(names_of(function))
     wide = expanded(function.body, names)
     function = replace(function, body=wide.body)
-    return _restored(_Fusion(function, module, library, names).run(), wide)
+    return _restored(_Fusion(function, library, names).run(), wide)
 
 
 class _Fusion:
     """Tiles first, in the outermost block; kernels in what is left and inside the tiles."""
 
-    def __init__(self, function: Function, module: Module, library: Library, names: Names) -> None:
+    def __init__(self, function: Function, library: Library, names: Names) -> None:
         self._function = function
-        self._module = module
         self._library = library
         self._names = names
 
     def run(self) -> tuple[Step, ...]:
-        runs = Runs(self._function, self._module, self._library, tiles=True)
+        runs = Runs(self._function, self._library, tiles=True)
         body = self._function.body
         out: list[Step] = []
         plain: list[Stmt] = []
@@ -62,14 +61,12 @@ class _Fusion:
         return (*out, *self._kernels().block(tuple(plain)))
 
     def _kernels(self) -> _Kernels:
-        runs = Runs(self._function, self._module, self._library)
-        return _Kernels(runs, self._names)
+        return _Kernels(Runs(self._function, self._library), self._names)
 
     def _inside(self, body: tuple[Stmt, ...]) -> tuple[Step, ...]:
         """The steps of a tile."""
         function = replace(self._function, body=numbered(body))
-        runs = Runs(function, self._module, self._library)
-        return _Kernels(runs, self._names).block(function.body)
+        return _Kernels(Runs(function, self._library), self._names).block(function.body)
 
 
 def _restored(steps: tuple[Step, ...], wide: Expanded) -> tuple[Step, ...]:

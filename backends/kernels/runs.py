@@ -11,7 +11,7 @@ from loma.backends.kernels.sharing import (
 )  # fmt: skip
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
-    CallStmt, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero,
+    CallStmt, Declare, For, Function, If, Index, IndexAssign, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.core.walk import blocks, mentioned_names, statements
 from loma.passes.liveness import Liveness, reads_of_type
@@ -37,14 +37,8 @@ class Runs:
     Statements of the same number stand for one, and alone are no run.
     """
 
-    def __init__(
-        self,
-        function: Function,
-        module: Module,
-        library: Library,
-        tiles: bool = False,
-    ) -> None:
-        self._sharing = Sharing(function, module, library, _first_writes(function), tiles)
+    def __init__(self, function: Function, library: Library, tiles: bool = False) -> None:
+        self._sharing = Sharing(function, library, _first_writes(function), tiles)
         self._mentions = mentions(function.body)
         self._inside = cache(mentions)
         self._is_closed = cache(self._keeps_scalars)

@@ -15,8 +15,8 @@ from functools import cache
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign, Call, Expr, For, Function, If, Index, IndexAssign, Member, Module, Op, Reduce, Stmt,
-    TensorType, Var, Zero, is_tensor_function,
+    Assign, Call, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Stmt, TensorType, Var,
+    Zero,
 )  # fmt: skip
 from loma.core.walk import (
     expressions, statements, subscript_variables, used_as_value, variables, walk,
@@ -62,12 +62,10 @@ class Sharing:
     def __init__(
         self,
         function: Function,
-        module: Module,
         library: Library,
         first_writes: dict[str, IndexAssign],
         tiles: bool,
     ) -> None:
-        self._module = module
         self._first_writes = first_writes
         self._tiles = tiles
         self._library = library
@@ -178,16 +176,9 @@ class Sharing:
         own = {axis.name for axis in stmt.axes}
         bare = [s.name for s in stmt.target.subscripts if isinstance(s, Var)]
         used = subscript_variables(stmt.target) & own
-        if used - set(bare) or len(set(bare)) < len(bare):
-            return True  # scatters: it may have to work on a copy of its target
-        for node in walk(stmt.value):
-            if isinstance(node, Op):
-                return True
-            if isinstance(node, Index) and not isinstance(node.base, Var | Index | Member):
-                return True
-            if isinstance(node, Call) and is_tensor_function(self._module.function(node.function)):
-                return True
-        return self._library(stmt)
+        # one that scatters may have to work on a copy of its target
+        scatters = bool(used - set(bare)) or len(set(bare)) < len(bare)
+        return scatters or self._library(stmt)
 
 
 def _fits(extent: Expr | None, size: Expr) -> bool:

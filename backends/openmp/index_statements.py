@@ -14,9 +14,7 @@ from dataclasses import replace
 from loma.backends.openmp.frames import may_throw
 from loma.backends.openmp.nest import Bounds
 from loma.backends.openmp.packing import packed
-from loma.backends.openmp.plan import (
-    Plan, make_plan, target_axes,
-)  # fmt: skip
+from loma.backends.openmp.plan import Plan, make_plan, target_axes
 from loma.backends.openmp.reductions import StatementNest
 from loma.backends.openmp.rows import elements, partial_sum, rows
 from loma.backends.schedule import contraction, convolution
@@ -272,7 +270,3 @@ def _library_call(
     return contraction.match(stmt.target, kind, body, axes) or convolution.match(
         stmt.target, kind, body, axes, stmt.op == "+="
     )
-
-
-def is_library_call(stmt: IndexAssign, machine: Target) -> bool:
-    return library_call(stmt, machine) is not None

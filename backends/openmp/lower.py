@@ -11,7 +11,7 @@ from loma.backends.kernels.ir import (
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.openmp import joined
-from loma.backends.openmp.index_statements import index_statement, is_library_call
+from loma.backends.openmp.index_statements import index_statement, library_call
 from loma.backends.openmp.once import once_checks
 from loma.backends.openmp.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
@@ -19,18 +19,17 @@ from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.access import without_no_diff
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
-    Allocate, Branch, Buffer, Bytes, Clear, Count, Hold, HostNode, Later, Launch, Piece, Repeat,
-    Reserve, Run, Serial, Stream, Unit,
+    Allocate, Branch, Buffer, Bytes, Clear, Count, HostNode, Later, Launch, Piece, Repeat, Reserve,
+    Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
-    INT, Assign, AtomicAdd, Call, Declare, Expr, For, If, Index, IndexAssign, IntConst, NoDiff, Pop,
-    Push, Reduce, Return, Stmt, TensorType, Var, While, Zero, is_tensor_function,
+    INT, Assign, AtomicAdd, Declare, Expr, For, If, Index, IndexAssign, IntConst, Pop, Push, Reduce,
+    Return, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, free_variables, map_children, map_expressions, mentioned_names, own_names,
-    root, walk,
+    blocks, map_children, map_expressions, mentioned_names, own_names, root, walk,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
 
@@ -141,7 +140,7 @@ class Lowering:
             made = (
                 isinstance(stmt, IndexAssign)
                 and name == root(stmt.target)
-                and is_library_call(stmt, self._context.machine)
+                and library_call(stmt, self._context.machine) is not None
             )
             whole = made or storage.overwrites(stmt, name)
             adds = isinstance(stmt, IndexAssign) and stmt.op == "+="
@@ -279,42 +278,9 @@ class Lowering:
         return var
 
     def _index_assign(self, stmt: IndexAssign, fresh: bool) -> list[HostNode]:
+        plain = replace(stmt, value=without_no_diff(stmt.value))
         checks = once_checks(self._context, stmt)
-        held: list[HostNode] = []
-        axes = frozenset(axis.name for axis in stmt.axes)
-        plain = replace(stmt, value=self._held(without_no_diff(stmt.value), axes, held))
-        return [*checks, *held, *index_statement(self._context, plain, fresh, stmt)]
-
-    def _held(self, expr: Expr, bound: frozenset[str], before: list[HostNode]) -> Expr:
-        """The value of an index statement with whole-tensor values and calls of tensor functions
-        computed before it."""
-        context = self._context
-        match expr:
-            case Index(base) if not isinstance(base, Var) and isinstance(base.type, TensorType):
-                while isinstance(base, NoDiff):
-                    base = base.operand
-                if isinstance(base, Var):
-                    return self._held(replace(expr, base=base), bound, before)
-                assert isinstance(base.type, TensorType)
-                tensor = context.temporary_tensor("value", base.type)
-                before.append(Hold(tensor, self._host(base, before)))
-                subscripts = tuple(self._held(s, bound, before) for s in expr.subscripts)
-                return replace(expr, base=tensor, subscripts=subscripts)
-            case Call(name) if is_tensor_function(context.module.function(name)):
-                if free_variables(expr) & bound:
-                    raise errors.BackendLacksOperator(
-                        f"'{name}' works on whole tensors; its value inside an index statement "
-                        "must not depend on the indices",
-                        expr.span,
-                    )
-                scalar = Var(f"@{context.temporary('value')}", expr.type)
-                before.append(Hold(scalar, self._host(expr, before)))
-                return scalar
-            case Reduce(_, _, own):
-                inner = bound | {axis.name for axis in own}
-                return map_children(expr, lambda child: self._held(child, inner, before))
-            case _:
-                return map_children(expr, lambda child: self._held(child, bound, before))
+        return [*checks, *index_statement(self._context, plain, fresh, stmt)]
 
     # ------------------------------------------------------------------------ kernels and tiles
 

@@ -7,8 +7,8 @@ from typing import assert_never
 
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
-    Count, Hold, HostNode, Later, Launch, Meeting, Permute, Piece, Repeat, Reserve, Run, Serial,
-    Stream, Unit,
+    Count, HostNode, Later, Launch, Meeting, Permute, Piece, Repeat, Reserve, Run, Serial, Stream,
+    Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.printer import INDENT, name, named, print_tree, text
@@ -48,8 +48,6 @@ def _node(node: HostNode) -> list[str]:
             return [f"clear {name(var)}{', if it has memory' if if_allocated else ''}"]
         case Permute(var, operand, order):
             return [f"{name(var)} = permute({name(operand)}, {list(order)})"]
-        case Hold(var, value):
-            return [f"{name(var)} = {text(value)}"]
         case Later(var, body, value):
             return [f"lazy {name(var)}:", *_block(body), f"{INDENT}return {text(value)}"]
         case CheckRange() | CheckSome() | CheckOnce():

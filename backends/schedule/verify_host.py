@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from loma.backends.schedule.host import (
-    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Hold,
-    HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, HostNode,
+    Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -119,9 +119,6 @@ class _Verifier:
                 self.tensor(operand)
                 self.alone()
                 self.require(sorted(order) == list(range(_rank(operand))), "no order of dimensions")
-                self.declare(var)
-            case Hold(var, value):
-                self.known(value)
                 self.declare(var)
             case Later(var, body, value):
                 with self.inner():
