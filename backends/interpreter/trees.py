@@ -19,9 +19,7 @@ from loma import arithmetic as arith
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.memory import Elements, Machine, TreeError, Variables
-from loma.backends.interpreter.reductions import (
-    UPDATE, Extreme, Registers, initial, is_int, poison,
-)  # fmt: skip
+from loma.backends.interpreter.reductions import UPDATE, Extreme, Registers, initial, is_int, poison
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,

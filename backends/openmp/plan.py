@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from loma.backends.openmp import registers, tiles
 from loma.backends.openmp.nest import Nest
 from loma.backends.openmp.registers import Group
-from loma.backends.schedule.access import (
-    Access, Loop, analyse, joined_name, merge, reads, score,
-)  # fmt: skip
+from loma.backends.schedule.access import Access, Loop, analyse, joined_name, merge, reads, score
 from loma.backends.schedule.ir import Kind
 from loma.core import sizes
 from loma.core.distinct import names_once, told_apart

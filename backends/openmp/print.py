@@ -12,9 +12,7 @@ from typing import assert_never
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.comments import statement_text
 from loma.backends.cfamily.context import CppContext, data
-from loma.backends.cfamily.cpp import (
-    TYPES, Expressions, loaded, scalar_type,
-)  # fmt: skip
+from loma.backends.cfamily.cpp import TYPES, Expressions, loaded, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir as schedule
@@ -24,8 +22,7 @@ from loma.backends.schedule.ir import (
     Variable, dtype_of,
 )  # fmt: skip
 from loma.core.ir import (
-    FLOAT, INT, POSITIONS, Builtin, Call, Element, Expr, Index, Reduce,
-    Type, Var, ZeroPad,
+    FLOAT, INT, POSITIONS, Builtin, Call, Element, Expr, Index, Reduce, Type, Var, ZeroPad,
 )  # fmt: skip
 from loma.errors.spans import Span
 

@@ -15,8 +15,7 @@ from loma.backends.schedule.ir import (
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.ir import (
-    FLOAT, INT, POSITIONS, Axis, Binary, Element, Index, IntConst, Reduce, TensorType,
-    Var,
+    FLOAT, INT, POSITIONS, Axis, Binary, Element, Index, IntConst, Reduce, TensorType, Var,
 )  # fmt: skip
 from loma.core.walk import walk
 

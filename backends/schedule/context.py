@@ -11,9 +11,7 @@ from loma.backends.schedule.marks import unmarked
 from loma.backends.schedule.target import Target
 from loma.core import sizes
 from loma.core.effects import assigned, counters
-from loma.core.ir import (
-    INT, Axis, Expr, For, Function, Index, Module, Stmt, TensorType, Var,
-)  # fmt: skip
+from loma.core.ir import INT, Axis, Expr, For, Function, Index, Module, Stmt, TensorType, Var
 from loma.core.printer import print_expr
 from loma.core.sizes import size_variables
 from loma.core.walk import variables, walk
