@@ -15,13 +15,11 @@ from loma.backends.interpreter.ops import OPS
 from loma.backends.interpreter.values import convert
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT, INT, OF_NOTHING, ArrayType, Assign, Attr, Axis, Binary, Builtin, Call, Declare, Expr,
-    FloatConst, Function, Index, IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Return, Select,
-    TensorType, Type, Unary, Var, ZeroPad,
+    FLOAT, INT, OF_NOTHING, ArrayType, Attr, Axis, Binary, Builtin, Call, Expr, FloatConst, Index,
+    IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Select, TensorType, Type, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import INFIX
 from loma.core.printer import print_expr
-from loma.core.walk import walk
 from loma.errors.spans import Span
 from loma.runtime_errors import Kind
 
@@ -319,8 +317,6 @@ def _call(frame: Frame, expr: Call, grid: Grid) -> Value:
     if not grid.shape:
         results = frame.invoke(frame, function, args)
         return results[0] if len(results) == 1 else results
-    if _is_straight(function):
-        return _call_on_grid(frame, function, args, grid)
     mask = grid.mask()
     live = np.ones(grid.shape, np.bool_) if mask is None else grid.full(mask)
     out = np.zeros(grid.shape, dtype=np.int64 if function.results[0] == INT else np.float64)
@@ -328,54 +324,6 @@ def _call(frame: Frame, expr: Call, grid: Grid) -> Value:
     values = [frame.invoke(frame, function, row)[0] for row in zip(*columns, strict=True)]
     out[live] = values if columns else frame.invoke(frame, function, ())[0]
     return out
-
-
-def _is_straight(function: Function) -> bool:
-    """Whether the function is a list of scalar assignments, which serve a whole grid at once."""
-    scalars = all(p.mode == "In" and p.type in (INT, FLOAT) for p in function.params)
-    return scalars and all(
-        isinstance(stmt, Declare | Return)
-        or (isinstance(stmt, Assign) and isinstance(stmt.target, Var))
-        for stmt in function.body
-    ) and not any(
-        isinstance(node, Reduce | Index | Member | Op)
-        for stmt in function.body
-        for value in _values(stmt)
-        for node in walk(value)
-    )  # fmt: skip
-
-
-def _values(stmt: object) -> tuple[Expr, ...]:
-    match stmt:
-        case Declare(_, value):
-            return () if value is None else (value,)
-        case Assign(_, _, value):
-            return (value,)
-        case Return(values):
-            return values
-        case _:
-            return ()
-
-
-def _call_on_grid(frame: Frame, function: Function, args: list[Value], grid: Grid) -> Value:
-    # no axis of the caller's is visible inside
-    own = Grid(grid.axes, grid.shape, None, grid.domain, grid.active)
-    inner = frame.called(function)
-    for param, arg in zip(function.params, args, strict=True):
-        inner.env[param.name] = convert(arg, param.type)
-    for stmt in function.body:
-        match stmt:
-            case Declare(target, value):
-                new = 0 if value is None else evaluate(inner, value, own)
-                inner.env[target.name] = convert(new, target.type)
-            case Assign(Var(name, type_), op, value):
-                new = evaluate(inner, value, own)
-                inner.env[name] = convert(inner.env[name] + new if op == "+=" else new, type_)
-            case Return((value,)):
-                return convert(evaluate(inner, value, own), function.results[0])
-            case _:
-                break
-    raise AssertionError("a function that is called in an expression returns one value")
 
 
 def _operator(frame: Frame, expr: Op) -> Array:

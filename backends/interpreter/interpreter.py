@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -18,13 +19,14 @@ from loma.backends.interpreter.evaluate import (
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR
 from loma.backends.interpreter.once import check_once
+from loma.backends.schedule.access import reads
 from loma.core.aliases import meetings
 from loma.core.ir import (
-    Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
+    Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
     IntConst, Member, Module, Place, Pop, Push, Return, StackType, Stmt, StructType, TensorType,
-    Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
+    Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.core.walk import children, free_variables
+from loma.core.walk import free_variables
 from loma.runtime_errors import Kind
 
 Value = Any
@@ -85,7 +87,7 @@ class Interpreter:
             frame.item, frame.env = item, dict(shared)
             for param in frame.function.params:
                 if param.mode == "In" and isinstance(param.type, StructType):
-                    frame.env[param.name] = values.copied(shared[param.name])
+                    frame.env[param.name] = deepcopy(shared[param.name])
             self._block(frame, frame.function.body)
             for param in frame.function.params:
                 if param.mode == "Out":
@@ -286,9 +288,10 @@ def assign_elements(frame: Frame, stmt: IndexAssign) -> None:
 def _check_extents(frame: Frame, stmt: IndexAssign, extents: tuple[int, ...]) -> None:
     """All dimensions in which an axis stands alone as a subscript have its extent."""
     sizes = {axis.name: size for axis, size in zip(stmt.axes, extents, strict=True)}
-    for index in (*_reads(stmt.target, stmt.axes), *_reads(stmt.value, stmt.axes)):
-        if not isinstance(index.base, Var) or not isinstance(index.base.type, TensorType):
+    for index, _, padded in (*reads(stmt.target, stmt.axes), *reads(stmt.value, stmt.axes)):
+        if padded or not isinstance(index.base.type, TensorType):
             continue
+        assert isinstance(index.base, Var)
         shape = frame.env[index.base.name].shape
         for dim, (sub, size) in enumerate(zip(index.subscripts, shape, strict=True)):
             if isinstance(sub, Var) and sizes.get(sub.name, size) != size:
@@ -297,11 +300,3 @@ def _check_extents(frame: Frame, stmt: IndexAssign, extents: tuple[int, ...]) ->
                     f"{sizes[sub.name]} elements, but dimension {dim} of "
                     f"'{index.base.name}' has size {size}"
                 )
-
-
-def _reads(expr: Expr, axes: tuple[Axis, ...]) -> list[Index]:
-    """Element reads, except those inside zero_pad."""
-    if isinstance(expr, ZeroPad):
-        return [r for sub in expr.read.subscripts for r in _reads(sub, axes)]
-    own = [expr] if isinstance(expr, Index) else []
-    return own + [read for child in children(expr) for read in _reads(child, axes)]
