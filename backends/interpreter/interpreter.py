@@ -291,12 +291,11 @@ def _check_extents(frame: Frame, stmt: IndexAssign, extents: tuple[int, ...]) ->
     for index, _, padded in (*reads(stmt.target, stmt.axes), *reads(stmt.value, stmt.axes)):
         if padded or not isinstance(index.base.type, TensorType):
             continue
-        assert isinstance(index.base, Var)
-        shape = frame.env[index.base.name].shape
+        shape = frame.env[index.tensor.name].shape
         for dim, (sub, size) in enumerate(zip(index.subscripts, shape, strict=True)):
             if isinstance(sub, Var) and sizes.get(sub.name, size) != size:
                 raise ValueError(
                     f"{frame.place(stmt.span)}: index '{sub.name}' runs over "
                     f"{sizes[sub.name]} elements, but dimension {dim} of "
-                    f"'{index.base.name}' has size {size}"
+                    f"'{index.tensor.name}' has size {size}"
                 )

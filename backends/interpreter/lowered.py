@@ -31,6 +31,7 @@ from loma.backends.schedule.host import (
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
 from loma.core.ir import INT, Expr, Function, Module, Return, TensorType, Var, is_tensor_function
+from loma.core.sizes import dims_of
 from loma.errors.spans import Span
 from loma.runtime_errors import Kind
 
@@ -109,8 +110,7 @@ class _Host:
         return bool(arith.is_true(evaluate(self.frame, expr)))
 
     def shape(self, var: Var) -> tuple[int, ...]:
-        assert isinstance(var.type, TensorType)
-        return tuple(self.whole(dim) for dim in var.type.dims or ())
+        return tuple(map(self.whole, dims_of(var)))
 
     def nodes(self, nodes: Sequence[HostNode]) -> None:
         for node in nodes:

@@ -227,9 +227,8 @@ class _Run:
         self.write(place, node.kind, value)
 
     def write(self, place: Index, kind: Kind, value: Value) -> None:
-        assert isinstance(place.base, Var)
-        elements, offset = self.env[place.base.name], self.whole(place.subscripts[0])
-        value = _as(value, dtype_of(place.base))
+        elements, offset = self.env[place.tensor.name], self.whole(place.subscripts[0])
+        value = _as(value, dtype_of(place.tensor))
         if kind != "set":
             value = UPDATE[kind](self.value(place), value)
         elements[offset] = value
@@ -307,8 +306,7 @@ class _Run:
                         self.registers(lanes).values[k, lane] = initial(dtype, kind)
             case Fill(place, kind):
                 assert isinstance(place, Index)
-                assert isinstance(place.base, Var)
-                self.write(place, "set", initial(dtype_of(place.base), kind))
+                self.write(place, "set", initial(dtype_of(place.tensor), kind))
             case UpdateLanes():
                 self.update(node)
             case Compare(lanes, position):

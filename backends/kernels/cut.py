@@ -40,8 +40,7 @@ class Cut:
         match stmt:
             case IndexAssign():
                 own = next(self._called)
-                assert isinstance(stmt.target, Index)
-                if own not in subscript_variables(stmt.target):  # a sum over the parts
+                if own not in subscript_variables(stmt.element):  # a sum over the parts
                     stmt = opened(stmt)
                 axes = tuple(
                     Axis(own, self._count) if axis.name == own else axis for axis in stmt.axes

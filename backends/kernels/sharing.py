@@ -101,58 +101,52 @@ class Sharing:
     # -------------------------------------------------------------------------- one statement
 
     def _zero(self, shared: Shared, target: Var) -> Iterator[Shared]:
-        assert isinstance(target.type, TensorType)
         known = shared.dim(target.name)
-        for dim, size in enumerate(target.type.dims or ()):
+        for dim, size in enumerate(sizes.dims_of(target)):
             if known is not None and dim != known:
                 continue
             if self._fixed(size) and _fits(shared.extent, size):
                 yield from _written(replace(shared, extent=shared.extent or size), target.name, dim)
 
     def _index_assign(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:
-        target = stmt.target
-        assert isinstance(target, Index)
-        assert isinstance(target.base, Var)
-        if self._stays_outside(stmt) or target.base.name in shared.sums:
+        target, name = stmt.element, stmt.element.tensor.name
+        if self._stays_outside(stmt) or name in shared.sums:
             return
-        first = self._first_writes.get(target.base.name)
+        first = self._first_writes.get(name)
         if self._tiles and (stmt.op == "+=" or stmt is first):
             yield from self._sum(shared, opened(stmt))
         extents = {axis.name: axis.extent for axis in stmt.axes}
-        known = shared.dim(target.base.name)
+        known = shared.dim(name)
         for dim, subscript in enumerate(target.subscripts):
             if known is not None and dim != known:
                 continue
             if not isinstance(subscript, Var) or subscript.name not in extents:
                 continue
-            name, extent = subscript.name, extents[subscript.name]
+            axis, extent = subscript.name, extents[subscript.name]
             if not (self._fixed(extent) and _fits(shared.extent, extent)):
                 continue
-            if any(sizes.mentions(axis.extent, {name}) for axis in stmt.axes):
+            if any(sizes.mentions(other.extent, {axis}) for other in stmt.axes):
                 continue
-            if not self._tiles and streams_operand(stmt, name):
+            if not self._tiles and streams_operand(stmt, axis):
                 continue
-            if self._tiles and name in used_as_value(stmt.value):
+            if self._tiles and axis in used_as_value(stmt.value):
                 continue
-            forms = _forms(stmt, name, extent)
-            if forms is None or forms.get(target.base.name, {dim}) != {dim}:
+            forms = _forms(stmt, axis, extent)
+            if forms is None or forms.get(name, {dim}) != {dim}:
                 continue
             new = replace(shared, extent=shared.extent or extent)
-            read = _read(new, forms, target.base.name)
+            read = _read(new, forms, name)
             if read is None or (self._tiles and read.mixed):
                 continue
-            for found in _written(read, target.base.name, dim):
-                yield replace(found, names=(*found.names, name))
+            for found in _written(read, name, dim):
+                yield replace(found, names=(*found.names, axis))
 
     def _sum(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:
         """The ways in which a statement adds sums over the index to its target."""
-        target = stmt.target
-        assert isinstance(target, Index)
-        assert isinstance(target.base, Var)
-        name = target.base.name
+        name = stmt.element.tensor.name
         if stmt.op != "+=" or shared.dim(name) is not None or name in dict(shared.reads):
             return
-        own = subscript_variables(target)
+        own = subscript_variables(stmt.element)
         for axis in stmt.axes:
             if axis.name in own or not self._fixed(axis.extent):
                 continue
@@ -165,17 +159,15 @@ class Sharing:
                 continue
             if forms.get(name) != {None} or sum(f != {None} for f in forms.values()) == 0:
                 continue
-            if any(isinstance(n, Index) and n.base == target.base for n in walk(stmt.value)):
+            if any(isinstance(n, Index) and n.base == stmt.element.base for n in walk(stmt.value)):
                 continue
             new = _read(replace(shared, extent=shared.extent or axis.extent), forms, name)
             if new is not None and not new.mixed:
                 yield replace(new, sums=(*new.sums, name), names=(*new.names, axis.name))
 
     def _is_no_loop(self, stmt: IndexAssign) -> bool:
-        assert isinstance(stmt.target, Index)
-        own = {axis.name for axis in stmt.axes}
-        bare = [s.name for s in stmt.target.subscripts if isinstance(s, Var)]
-        used = subscript_variables(stmt.target) & own
+        bare = [s.name for s in stmt.element.subscripts if isinstance(s, Var)]
+        used = subscript_variables(stmt.element) & {axis.name for axis in stmt.axes}
         # one that scatters may have to work on a copy of its target
         scatters = bool(used - set(bare)) or len(set(bare)) < len(bare)
         return scatters or self._library(stmt)
@@ -223,7 +215,6 @@ def _forms(stmt: IndexAssign, name: str, extent: Expr) -> dict[str, set[int | No
                 return None
             if not isinstance(node, Index) or not isinstance(node.base.type, TensorType):
                 continue
-            assert isinstance(node.base, Var)
             at = [k for k, s in enumerate(node.subscripts) if sizes.mentions(s, {name})]
             dims = node.base.type.dims
             if len(at) > 1 or dims is None:
@@ -232,7 +223,7 @@ def _forms(stmt: IndexAssign, name: str, extent: Expr) -> dict[str, set[int | No
                 isinstance(node.subscripts[at[0]], Var) and sizes.equal(dims[at[0]], extent) is True
             ):
                 return None
-            found.setdefault(node.base.name, set()).add(at[0] if at else None)
+            found.setdefault(node.tensor.name, set()).add(at[0] if at else None)
     return found
 
 
@@ -255,8 +246,7 @@ def streams_operand(stmt: IndexAssign, name: str) -> bool:
     Such a statement reads less when its own loop keeps the operand's elements and runs over the
     index inside. Large is what has an axis more than the target and every axis of it but this one.
     """
-    assert isinstance(stmt.target, Index)
-    rest = subscript_variables(stmt.target) - {name}
+    rest = subscript_variables(stmt.element) - {name}
     for node in walk(stmt.value):
         if isinstance(node, Index) and isinstance(node.base.type, TensorType):
             own = subscript_variables(node)

@@ -75,12 +75,6 @@ def _with_axis(stmt: IndexAssign, axis: Axis) -> IndexAssign:
     return replace(stmt, target=target, value=substitute(stmt.value, rename), axes=(axis,))
 
 
-def _base(stmt: IndexAssign) -> Var:
-    assert isinstance(stmt.target, Index)
-    assert isinstance(stmt.target.base, Var)
-    return stmt.target.base
-
-
 class _Loop(StatementNest):
     """The expressions of the statements; ``scalars``: variables that stand for private tensors."""
 
@@ -90,17 +84,12 @@ class _Loop(StatementNest):
         self.declared: set[str] = set()
 
     def value(self, expr: Expr) -> Expr:
-        if (
-            isinstance(expr, Index)
-            and isinstance(expr.base, Var)
-            and expr.base.name in self.scalars
-        ):
-            return replace(self.scalars[expr.base.name], type=expr.type)
+        if isinstance(expr, Index) and expr.tensor.name in self.scalars:
+            return replace(self.scalars[expr.tensor.name], type=expr.type)
         return super().value(expr)
 
     def statement(self, stmt: IndexAssign) -> Node:
-        target, name = stmt.target, _base(stmt).name
-        assert isinstance(target, Index)
+        target, name = stmt.element, stmt.element.tensor.name
         value = self.value(without_no_diff(stmt.value))
         kind: Kind = "set" if stmt.op == "=" else "sum"
         if name not in self.scalars:
@@ -109,7 +98,7 @@ class _Loop(StatementNest):
         if name in self.declared:
             return Store(variable, kind, value)
         self.declared.add(name)
-        return Variable(variable, value, dtype_of(_base(stmt)))
+        return Variable(variable, value, dtype_of(target.tensor))
 
 
 def loop(
@@ -126,7 +115,7 @@ def loop(
         for k, stmt in enumerate(run)
     )
     nest = _Loop(context, axis, scalars)
-    bases = {_base(stmt).name: _base(stmt) for stmt in source}
+    bases = {stmt.element.tensor.name: stmt.element.tensor for stmt in source}
     nest.writable |= bases.keys()
     before, bounds, count = chunks(nest.value(axis.extent), context.machine.chunk)
     make = lambda: [nest.statement(stmt) for stmt in source]  # noqa: E731

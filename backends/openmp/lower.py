@@ -267,8 +267,7 @@ class Lowering:
             return map_children(expr, lambda child: self._host(child, before))
         context = self._context
         stmt = reduction_statement(context, expr)
-        target = stmt.target if isinstance(stmt.target, Var) else stmt.target.base
-        assert isinstance(target, Var)
+        target = stmt.target if isinstance(stmt.target, Var) else stmt.target.tensor
         made: HostNode = Allocate(target, False, declares=True)
         if target is stmt.target:
             made = Run(Declare(target, None))
@@ -303,12 +302,11 @@ class Lowering:
         buffers = tuple(
             Buffer(var, alive[name].first, alive[name].last) for name, var in private.items()
         )
-        old = {p.tensor.name: context.cut(p, extent) for p in pieces}
         cleared: list[HostNode] = [Clear(private[name]) for name in sorted(kernel.zeroed)]
         lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated
-        body = (*cleared, *self.block(kernel.body, outermost=False))
+        with context.cut(pieces, extent):
+            body = (*cleared, *self.block(kernel.body, outermost=False))
         self._lazy = lazy
-        context.restore(old)
         context.kernel = None
         launch = Launch(
             kernel, _work(kernel.body), buffers, _scalars(kernel), pieces, bytes_, body,
@@ -326,7 +324,6 @@ class Lowering:
         nodes = self._allocate_for(tiled, inside, outermost)
         tensors = tensors_in(tiled.source)
         pieces = tuple(self._piece(tensors[name], dim) for name, dim in tiled.views)
-        old = {p.tensor.name: context.cut(p, tiled.axis.extent) for p in pieces}
         context.counts.add(tiled.count.name)
         context.start_tiles({var.name for var in tiled.streamed})
         lazy, self._lazy = self._lazy, {}
@@ -335,9 +332,9 @@ class Lowering:
             assert isinstance(var.type, TensorType)
             self._lazy[var.name] = var.type
             reserved.append(Reserve(var))
-        body = (*reserved, *self.block(tiled.body, outermost=True))
+        with context.cut(pieces, tiled.axis.extent):
+            body = (*reserved, *self.block(tiled.body, outermost=True))
         self._lazy = lazy
-        context.restore(old)
         stream = Stream(
             tiled,
             tuple(_bytes(var, tiled.count.name) for var in tiled.temporaries),

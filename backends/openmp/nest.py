@@ -111,8 +111,7 @@ class Nest(ABC):
 
     def place(self, read: Index) -> Index:
         """The element that a statement writes."""
-        assert isinstance(read.base, Var)
-        return element(read.base, self.offset(self.access(read, False)), read)
+        return element(read.tensor, self.offset(self.access(read, False)), read)
 
     def offset(self, access: Access, in_place: bool = False) -> Expr:
         """The place of an element, what does not change along the innermost loop kept before it.
@@ -169,9 +168,8 @@ class Nest(ABC):
         return _read_if(tests, found)
 
     def _load(self, read: Index, access: Access) -> Expr:
-        assert isinstance(read.base, Var)
         frame = self.frame
-        found = element(read.base, self.offset(access, in_place=frame.guards > 0), read)
+        found = element(read.tensor, self.offset(access, in_place=frame.guards > 0), read)
         inner = frame.inner
         varies = inner is None or access.is_loose_in(inner) or inner in access.coefficients
         # In front of the loop nothing has tested yet whether a padded read is inside.
@@ -180,7 +178,7 @@ class Nest(ABC):
         marked = {mark_of(subscript.expr) for subscript in access.subscripts}
         untested = untested or marks.CHECKED in marked
         untested = untested or (frame.guards > 0 and marks.HELD in marked)
-        if varies or untested or access.loose or read.base.name in self.writable:
+        if varies or untested or access.loose or read.tensor.name in self.writable:
             return found
         frame.loads = True
         return self._keep("v", found)
@@ -189,12 +187,11 @@ class Nest(ABC):
         access = self.access(pad.read, True)
         if self.frame.variant == "inside" and not access.loose:
             return self._load(pad.read, access)
-        assert isinstance(pad.read.base, Var)
         if stretch := self.frame.mask(access):
-            found = element(pad.read.base, self.offset(access), pad.read)
+            found = element(pad.read.tensor, self.offset(access), pad.read)
             return _read_if([builtin(IN_STRETCH, stretch)], found)
         tests = [builtin(INSIDE, self.value(s.expr), s.size) for s in self.may_leave(access)]
-        found = element(pad.read.base, self.offset(access, in_place=True), pad.read)
+        found = element(pad.read.tensor, self.offset(access, in_place=True), pad.read)
         return _read_if(tests, found)
 
     def may_leave(self, access: Access) -> list[Subscript]:

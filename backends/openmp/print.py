@@ -171,12 +171,10 @@ class TreeText(Expressions):
         return c.list_text(map(self._int, exprs))
 
     def index(self, read: Index) -> c.Expression:
-        assert isinstance(read.base, Var)
-        return loaded(self._element(read), read.base.type)
+        return loaded(self._element(read), read.tensor.type)
 
     def _element(self, place: Index) -> c.Expression:
-        assert isinstance(place.base, Var)
-        return c.Subscript(c.Token(self._pointer(place.base)), self._int(place.subscripts[0]))
+        return c.Subscript(c.Token(self._pointer(place.tensor)), self._int(place.subscripts[0]))
 
     def condition(self, expr: Expr) -> c.Expression:
         match expr:
@@ -345,8 +343,7 @@ class TreeText(Expressions):
             return f"{c.text(c.Call(take, (value, self._int(store.position))))};"
         if isinstance(place, Var):
             return _updated(store.kind, self.value(place), value, _scalar(place.type))
-        assert isinstance(place.base, Var)
-        return _updated(store.kind, self._element(place), value, TYPES[dtype_of(place.base)])
+        return _updated(store.kind, self._element(place), value, TYPES[dtype_of(place.tensor)])
 
     def _if(self, writer: Writer, condition: str, then: Sequence[Node]) -> None:
         inside = Writer()

@@ -64,7 +64,6 @@ def analyse(read: Index, dims: Sequence[Expr], axes: Sequence[Axis], padded: boo
 
     A subscript with an axis whose extent depends on another axis is evaluated per element.
     """
-    assert isinstance(read.base, Var)
     names = {axis.name for axis in axes}
     ragged = {axis.name for axis in axes if sizes.mentions(axis.extent, names)}
     subscripts: list[Subscript] = []
@@ -88,7 +87,7 @@ def analyse(read: Index, dims: Sequence[Expr], axes: Sequence[Axis], padded: boo
         if any(poly.values())
     }
     loose = tuple(s for s in subscripts if s.parts is None)
-    return Access(read.base, tuple(subscripts), nonzero, rest, loose, padded)
+    return Access(read.tensor, tuple(subscripts), nonzero, rest, loose, padded)
 
 
 # ------------------------------------------------------------------------------- expressions

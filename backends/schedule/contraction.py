@@ -13,8 +13,9 @@ from typing import TypeAlias
 
 from loma import config
 from loma.backends.schedule.host import Contract
+from loma.core import sizes
 from loma.core.axes import runs_over
-from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, TensorType, Var, ZeroPad
+from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, Var, ZeroPad
 
 
 def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contract | None:
@@ -44,11 +45,8 @@ def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contr
         return None
     letters = dict(zip(names, string.ascii_letters, strict=False))
     text = ["".join(letters[name] for name in own) for own in (a, b, out)]
-    assert isinstance(target.base, Var)
-    assert isinstance(left.base, Var)
-    assert isinstance(right.base, Var)
     equation = f"{text[0]},{text[1]}->{text[2]}"
-    return Contract(target.base, left.base, right.base, equation)
+    return Contract(target.tensor, left.tensor, right.tensor, equation)
 
 
 Factor: TypeAlias = Index | ZeroPad
@@ -73,8 +71,7 @@ def factors(target: Index, kind: str, body: Expr) -> tuple[Factor, Factor] | Non
 def bare(access: Index, axes: dict[str, Axis]) -> dict[str, int] | None:
     """The position of each subscript, by name, where all of them are distinct axes that run over
     their whole dimension."""
-    assert isinstance(access.base.type, TensorType)
-    dims = access.base.type.dims or ()
+    dims = sizes.dims_of(access.tensor)
     found: dict[str, int] = {}
     for position, subscript in enumerate(access.subscripts):
         if not isinstance(subscript, Var) or subscript.name in found:

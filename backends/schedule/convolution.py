@@ -14,7 +14,7 @@ from loma.backends.schedule.contraction import bare, factors
 from loma.backends.schedule.host import Arranged, Convolve, Meeting
 from loma.core import sizes
 from loma.core.axes import runs_over
-from loma.core.ir import Axis, Expr, Index, TensorType, Var, ZeroPad
+from loma.core.ir import Axis, Expr, Index, Var, ZeroPad
 
 NONE = -1  # for a dimension that a tensor does not have
 
@@ -51,8 +51,7 @@ def _match(
     ours, theirs = bare(first, names), bare(second, names)
     if ours is None or theirs is None:
         return None
-    assert isinstance(image.base.type, TensorType)
-    dims = image.base.type.dims or ()
+    dims = sizes.dims_of(image.tensor)
     alone: dict[str, int] = {}
     spatial: list[tuple[int, Meeting]] = []
     for position, subscript in enumerate(image.subscripts):
@@ -77,13 +76,10 @@ def _match(
     missing = [NONE] * (2 - len(spatial))
     u, v = [ours[m.u] for _, m in spatial], [theirs[m.v] for _, m in spatial]
     places = [position for position, _ in spatial]
-    assert isinstance(image.base, Var)
-    assert isinstance(first.base, Var)
-    assert isinstance(second.base, Var)
     return Convolve(
-        Arranged(image.base, (alone[batch[0]], alone[channels[0]], *missing, *places)),
-        Arranged(first.base, (ours[batch[0]], ours[filters[0]], *missing, *u)),
-        Arranged(second.base, (theirs[filters[0]], theirs[channels[0]], *missing, *v)),
+        Arranged(image.tensor, (alone[batch[0]], alone[channels[0]], *missing, *places)),
+        Arranged(first.tensor, (ours[batch[0]], ours[filters[0]], *missing, *u)),
+        Arranged(second.tensor, (theirs[filters[0]], theirs[channels[0]], *missing, *v)),
         tuple(meeting for _, meeting in spatial),
         spreads,
     )

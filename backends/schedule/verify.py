@@ -161,8 +161,7 @@ class _Verifier(Scope):
 
     def write(self, place: Index) -> None:
         self.element(place)
-        assert isinstance(place.base, Var)
-        own = place.base.name
+        own = place.tensor.name
         named = own == ir.PARTS or own in {var.name for var in self.tree.writes}
         self.require(named, f"'{own}' is not among what the tree writes")
         self.stored.add(own)

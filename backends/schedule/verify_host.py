@@ -18,7 +18,7 @@ from loma.core.effects import declared, written
 from loma.core.ir import (
     INT, Expr, For, Function, If, IndexAssign, Reduce, Stmt, TensorType, Type, Var, While,
 )  # fmt: skip
-from loma.core.sizes import size_variables
+from loma.core.sizes import dims_of, size_variables
 from loma.core.walk import expressions, free_variables, walk
 
 __all__ = ["VerificationError", "verify_lowered"]
@@ -259,8 +259,7 @@ class _Verifier:
 
 
 def _rank(var: Var) -> int:
-    assert isinstance(var.type, TensorType)
-    return len(var.type.dims or ())
+    return len(dims_of(var))
 
 
 def _parts(equation: str) -> list[str]:
