@@ -72,9 +72,9 @@ class _Printer:
         axis = kernel.axis
         lines = [f"{indent}parallel {axis.name} in range({print_expr(axis.extent)}):"]
         alive = lifetimes(kernel)
-        for var in sorted(kernel.private, key=lambda var: (alive[var.name].first, var.name)):
-            life = alive[var.name]
-            note = f"{_bytes(var)}, statements {life.first} to {life.last}"
+        for var in sorted(kernel.private, key=lambda var: (alive[var.name][0], var.name)):
+            first, last = alive[var.name]
+            note = f"{_bytes(var)}, statements {first} to {last}"
             zero = ", starts at zero" if var.name in kernel.zeroed else ""
             type_ = print_type(var.type)
             lines.append(f"{inner}private {var.name} : {type_}  # {note}{zero}")

@@ -299,9 +299,7 @@ class Lowering:
             context.counts.add(count)
         bytes_ = tuple(_bytes(var, count) for var in private.values())
         alive = lifetimes(kernel)
-        buffers = tuple(
-            Buffer(var, alive[name].first, alive[name].last) for name, var in private.items()
-        )
+        buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
         cleared: list[HostNode] = [Clear(private[name]) for name in sorted(kernel.zeroed)]
         lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated
         with context.cut(pieces, extent):

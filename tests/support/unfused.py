@@ -154,8 +154,8 @@ class _Plain:
         self._seen.private += len(kernel.private)
         private = {var.name: var for var in kernel.private}
         last: dict[int, list[Var]] = {}
-        for name, life in lifetimes(kernel).items():
-            last.setdefault(life.last, []).append(private[name])
+        for name, (_, end) in lifetimes(kernel).items():
+            last.setdefault(end, []).append(private[name])
         start: list[Stmt] = [Declare(var, None) for var in kernel.private]
         start += self._spoilt(var for var in kernel.private if var.name not in kernel.zeroed)
         start += self._spoilt(_scalars(kernel))
