@@ -16,7 +16,7 @@ from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.verify import VerificationError, verify_tree
 from loma.core.effects import declared, written
 from loma.core.ir import (
-    INT, Expr, For, Function, If, IndexAssign, Reduce, Stmt, TensorType, Type, Var, While,
+    INT, Expr, For, Function, If, IndexAssign, Reduce, Stmt, TensorType, Var, While,
 )  # fmt: skip
 from loma.core.sizes import dims_of, size_variables
 from loma.core.walk import expressions, free_variables, walk
@@ -69,12 +69,8 @@ class _Verifier:
 
     def declare(self, var: Var) -> None:
         self.require(var.name not in self.names, f"'{var.name}' is declared already")
-        self.shape(var.type)
+        self.ints(*dims_of(var))
         self.names.add(var.name)
-
-    def shape(self, type_: Type) -> None:
-        if isinstance(type_, TensorType):
-            self.ints(*(type_.dims or ()))
 
     def tensor(self, var: Var) -> None:
         self.known(var)
@@ -100,6 +96,10 @@ class _Verifier:
         for node in nodes:
             self.node = node
             self.visit(node)
+
+    def inside(self, nodes: Sequence[HostNode], *counters: str) -> None:
+        with self.inner(*counters):
+            self.block(nodes)
 
     def visit(self, node: HostNode) -> None:
         match node:
@@ -136,22 +136,18 @@ class _Verifier:
                 self.convolve(node)
             case Branch(_, condition, then, other):
                 self.known(condition)
-                for body in (then, other):
-                    with self.inner():
-                        self.block(body)
+                self.inside(then)
+                self.inside(other)
             case Count(source, extent, body):
                 self.ints(extent)
-                with self.inner(source.counter):
-                    self.block(body)
+                self.inside(body, source.counter)
             case Repeat(_, condition, body):
                 self.known(condition)
-                with self.inner():
-                    self.block(body)
+                self.inside(body)
             case Serial(_, body, writes):
                 self.require(not self.serial, "inside of a loop")
                 before, self.serial, self.writes = self.writes, True, writes
-                with self.inner():
-                    self.block(body)
+                self.inside(body)
                 self.serial, self.writes = False, before
             case Launch():
                 self.launch(node)
@@ -172,13 +168,12 @@ class _Verifier:
     def run(self, stmt: Stmt) -> None:
         is_loop = isinstance(stmt, If | For | While | IndexAssign)
         self.require(not is_loop, "a statement that has a node of its own")
-        own = declared((stmt,))
+        self.names |= declared((stmt,))
         for expr in expressions(stmt):
             reduces = any(isinstance(node, Reduce) for node in walk(expr))
             self.require(not reduces, "a reduction has a node of its own")
-            missing = sorted(n for n in free_variables(expr) - own if not self.knows(n))
-            self.require(not missing, f"{', '.join(missing)} not declared")
-        self.names |= own | written((stmt,))
+            self.known(expr)
+        self.names |= written((stmt,))
 
     def allocate(self, node: Allocate) -> None:
         self.alone()
@@ -247,8 +242,7 @@ class _Verifier:
         with self.inner():
             self.block(node.before)
             self.pieces(node.pieces, True)
-            with self.inner(node.tiled.count.name):
-                self.block(node.body)
+            self.inside(node.body, node.tiled.count.name)
 
     def pieces(self, pieces: Sequence[Piece], allowed: bool) -> None:
         self.require(allowed or not pieces, "pieces without blocks")
