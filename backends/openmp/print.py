@@ -70,23 +70,18 @@ def _write_call(
 ) -> None:
     name = f"{cpp_name(context.function.name)}__loop{len(context.loops) + 1}"
     writes = {var.name for var in tree.writes}
-    params: list[str] = []
-    args: list[str] = []
+    given: list[tuple[str, str]] = []  # parameters, arguments
     if tree.total is not None:
         number = scalar_type(tree.total.type, tree.total.span)
-        params.append(f"{number}* __restrict parts_")
-        args.append("parts_.data()")
+        given.append((f"{number}* __restrict parts_", "parts_.data()"))
     for base, (pointer, tensor) in text.pointers.items():
         type_, argument = data(context, tensor, base in writes)
-        params.append(f"{type_} __restrict {pointer}")
-        args.append(argument)
-    for param, (ctype, argument) in text.params.items():
-        params.append(f"const {ctype} {param}")
-        args.append(argument)
+        given.append((f"{type_} __restrict {pointer}", argument))
+    given += [(f"const {type_} {param}", arg) for param, (type_, arg) in text.params.items()]
     if tree.checks:
-        params.append("loma::Outside& outside_")
-        args.append("outside_")
-    params += ["const int64_t begin_", "const int64_t end_"]
+        given.append(("loma::Outside& outside_", "outside_"))
+    given += [("const int64_t begin_", "begin_"), ("const int64_t end_", "end_")]
+    params, args = zip(*given, strict=True)
     function = Writer()
     function.comment("\n".join(map(statement_text, tree.source)))
     function.line("template <typename real>")
@@ -105,9 +100,10 @@ def _write_call(
         many = c.call("std::max<int64_t>", count, c.number(0))
         writer.declare(f"std::vector<{number}> parts_({c.text(many)});")
     run = "parallel(" if context.pointers is None else "inside(nested_, "
-    given, body = c.list_text((count, context.ints(tree.work))), "[&](int64_t begin_, int64_t end_)"
-    with writer.block(f"loma::{run}{given}, {body}", ");"):
-        writer.line(f"{name}<real>({', '.join(args)}, begin_, end_);")
+    amount = c.list_text((count, context.ints(tree.work)))
+    body = "[&](int64_t begin_, int64_t end_)"
+    with writer.block(f"loma::{run}{amount}, {body}", ");"):
+        writer.line(f"{name}<real>({', '.join(args)});")
 
 
 def _write_check(writer: Writer, context: CppContext, check: Check) -> None:
