@@ -12,11 +12,13 @@ from loma import errors, arithmetic as arith
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR, Grid
 from loma.backends.interpreter.ops import OPS
+from loma.backends.interpreter.reductions import initial
 from loma.backends.interpreter.values import convert
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     FLOAT, INT, OF_NOTHING, ArrayType, Attr, Axis, Binary, Builtin, Call, Expr, FloatConst, Index,
-    IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Select, TensorType, Type, Unary, Var, ZeroPad,
+    IntConst, MakeStruct, Member, NoDiff, Op, Reduce, ReduceKind, Select, TensorType, Type, Unary,
+    Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import INFIX
 from loma.core.printer import print_expr
@@ -193,7 +195,7 @@ def _reduce(frame: Frame, expr: Reduce, grid: Grid) -> Value:
         case "max" | "min":
             return _scalar(_extreme(expr.kind, body, inner, own), grid)
         case "argmax" | "argmin":
-            best = _extreme(expr.kind[3:], body, inner, own, keepdims=True)
+            best = _extreme(expr.kind, body, inner, own, keepdims=True)
             hits = (body == best) | (body != body)
             hits = hits if inner.domain is None else hits & inner.domain
             flat = hits.reshape((*grid.shape, -1))
@@ -203,15 +205,12 @@ def _reduce(frame: Frame, expr: Reduce, grid: Grid) -> Value:
 
 
 def _extreme(
-    kind: str, body: Array, grid: Grid, own: tuple[int, ...], keepdims: bool = False
+    kind: ReduceKind, body: Array, grid: Grid, own: tuple[int, ...], keepdims: bool = False
 ) -> Array:
     if grid.domain is not None:
-        if body.dtype == np.int64:
-            worst = np.iinfo(np.int64).min if kind == "max" else np.iinfo(np.int64).max
-            body = np.where(grid.domain, body, worst)
-        else:
-            body = np.where(grid.domain, body, -np.inf if kind == "max" else np.inf)
-    function = np.max if kind == "max" else np.min
+        worst = initial("int" if body.dtype == np.int64 else "float", kind)
+        body = np.where(grid.domain, body, worst)
+    function = np.max if kind.endswith("max") else np.min
     return np.asarray(function(body, axis=own, keepdims=keepdims))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, assert_never
@@ -147,7 +147,7 @@ class Interpreter:
                     frame.env[counter] = position
                     self._block(frame, body)
             case While():
-                self._while(frame, stmt)
+                self._while(frame, stmt, stmt.cond, lambda: self._block(frame, stmt.body))
             case CallStmt(call):
                 self._called(frame, call)
             case Return():
@@ -170,12 +170,12 @@ class Interpreter:
                 )
         frame.env[stmt.target.name] = values.zero(type_, shape, self._structs)
 
-    def _while(self, frame: Frame, stmt: While) -> None:
+    def _while(self, frame: Frame, stmt: While, cond: Expr, body: Callable[[], None]) -> None:
         count = 0
-        while bool(arith.is_true(evaluate(frame, stmt.cond))):
+        while bool(arith.is_true(evaluate(frame, cond))):
             if count == stmt.max_iter:
                 raise frame.failure(Kind.LOOP, stmt.span, stmt.max_iter)
-            self._block(frame, stmt.body)
+            body()
             frame.line = stmt.span.line
             count += 1
 

@@ -22,7 +22,7 @@ from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.interpreter import Interpreter
 from loma.backends.interpreter.memory import Machine, Variables
 from loma.backends.interpreter.reductions import is_int, poison
-from loma.backends.interpreter.routines import contract, convolve
+from loma.backends.interpreter.routines import convolve
 from loma.backends.interpreter.trees import run_tree
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
@@ -33,7 +33,6 @@ from loma.core.effects import written
 from loma.core.ir import INT, Expr, Function, Module, Return, TensorType, Var, is_tensor_function
 from loma.core.sizes import dims_of
 from loma.errors.spans import Span
-from loma.runtime_errors import Kind
 
 Value = Any
 Array = NDArray[Any]
@@ -139,7 +138,7 @@ class _Host:
             case CheckRange() | CheckSome() | CheckOnce():
                 self.check(node)
             case Contract(target, left, right, equation, assign):
-                product = contract(equation, env[left.name], env[right.name])
+                product = np.einsum(equation, env[left.name], env[right.name])
                 self.take(target, product, assign)
             case Convolve():
                 self.convolve(node)
@@ -151,12 +150,7 @@ class _Host:
                     env[source.counter] = position
                     self.nodes(body)
             case Repeat(source, condition, body):
-                count = 0
-                while self.true(condition):
-                    if count == source.max_iter:
-                        raise self.frame.failure(Kind.LOOP, source.span, source.max_iter)
-                    self.nodes(body)
-                    count += 1
+                self.owner._while(self.frame, source, condition, lambda: self.nodes(body))
             case Serial(_, body):
                 self.nodes(body)
             case Launch():

@@ -37,6 +37,7 @@ class _Fusion:
         self._function = function
         self._library = library
         self._names = names
+        self._kernels = _Kernels(Runs(function, library), names)
 
     def run(self) -> tuple[Step, ...]:
         runs = Runs(self._function, self._library, tiles=True)
@@ -55,13 +56,10 @@ class _Fusion:
                 plain += body[position:end]
                 position = end
                 continue
-            out += [*self._kernels().block((*plain, *run.before, *found.early)), found.tiles]
+            out += [*self._kernels.block((*plain, *run.before, *found.early)), found.tiles]
             plain = list(found.late)
             position = run.end
-        return (*out, *self._kernels().block(tuple(plain)))
-
-    def _kernels(self) -> _Kernels:
-        return _Kernels(Runs(self._function, self._library), self._names)
+        return (*out, *self._kernels.block(tuple(plain)))
 
     def _inside(self, body: tuple[Stmt, ...]) -> tuple[Step, ...]:
         """The steps of a tile."""
@@ -97,12 +95,8 @@ class _Kernels:
         position = 0
         while position < len(block):
             run = self._runs.longest(block, position)
-            if run is None:
-                out.append(self._alone(block[position], loop))
-                position += 1
-                continue
-            shared = _best(run)
-            if shared is None:
+            shared = None if run is None else _best(run)
+            if run is None or shared is None:
                 out.append(self._alone(block[position], loop))
                 position += 1
                 continue
@@ -120,24 +114,20 @@ class _Kernels:
                 blocks = (self.block(body, loop=True),)
             case _:
                 return stmt
-        return Nested(stmt, blocks) if _has_kernel(blocks) else stmt
+        fused = any(isinstance(s, Kernel | Tiled | Nested) for block in blocks for s in block)
+        return Nested(stmt, blocks) if fused else stmt
 
 
 def _best(run: Run) -> Shared | None:
     """The way to share an index that leaves the last dimensions to inner loops, and of these the
     outermost; None where the only ways are blocks, and those would have to know more than their
     part: the value of the index, or what other parts of a tensor hold."""
-    ways = [
-        (is_last(run.statements, way), sum(dim for _, dim in way.dims), number, way)
-        for number, way in enumerate(run.ways)
-    ]
-    possible = [
-        entry
-        for entry in ways
-        if not (entry[0] and (entry[3].mixed or is_value(run.statements, entry[3])))
-    ]
-    return min(possible, key=lambda entry: entry[:3])[3] if possible else None
 
+    def rank(way: Shared) -> tuple[bool, int]:
+        return is_last(run.statements, way), sum(dim for _, dim in way.dims)
 
-def _has_kernel(blocks: tuple[tuple[Step, ...], ...]) -> bool:
-    return any(isinstance(s, Kernel | Tiled | Nested) for block in blocks for s in block)
+    def is_possible(way: Shared) -> bool:
+        knows_more = way.mixed or is_value(run.statements, way)
+        return not (knows_more and is_last(run.statements, way))
+
+    return min(filter(is_possible, run.ways), key=rank, default=None)

@@ -88,20 +88,20 @@ class Runs:
             if isinstance(stmt, Declare):
                 if not _moves(stmt, mentioned):
                     break
-            elif isinstance(stmt, IndexAssign | For | If | Zero) and self._is_closed(stmt):
-                wider = self.extended(ways, stmt)
-                if not wider:
-                    break
-                ways = wider
-                group.append(stmt)
-                mentioned |= self._inside((stmt,)).keys()
-                end = position + 1
-            else:
+                continue
+            wider = self._extended(ways, stmt)
+            if not wider:
                 break
+            ways = wider
+            group.append(stmt)
+            mentioned |= self._inside((stmt,)).keys()
+            end = position + 1
         return group, ways, end
 
-    def extended(self, ways: list[Shared], stmt: Stmt) -> list[Shared]:
+    def _extended(self, ways: list[Shared], stmt: Stmt) -> list[Shared]:
         """The ways in which a run can go on with a statement."""
+        if not isinstance(stmt, IndexAssign | For | If | Zero) or not self._is_closed(stmt):
+            return []
         wider = [new for way in ways for new in self._sharing.extend(way, stmt)]
         return [way for way in dict.fromkeys(wider) if way.extent is not None][:_WAYS]
 

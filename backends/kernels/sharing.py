@@ -15,8 +15,8 @@ from functools import cache
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign, Call, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Stmt, TensorType, Var,
-    Zero,
+    Assign, Axis, Call, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Stmt, TensorType,
+    Var, Zero,
 )  # fmt: skip
 from loma.core.walk import (
     expressions, statements, subscript_variables, used_as_value, variables, walk,
@@ -115,31 +115,35 @@ class Sharing:
         first = self._first_writes.get(name)
         if self._tiles and (stmt.op == "+=" or stmt is first):
             yield from self._sum(shared, opened(stmt))
-        extents = {axis.name: axis.extent for axis in stmt.axes}
+        axes = {axis.name: axis for axis in stmt.axes}
         known = shared.dim(name)
         for dim, subscript in enumerate(target.subscripts):
             if known is not None and dim != known:
                 continue
-            if not isinstance(subscript, Var) or subscript.name not in extents:
+            axis = axes.get(subscript.name) if isinstance(subscript, Var) else None
+            if axis is None or not self._may_share(shared, stmt, axis):
                 continue
-            axis, extent = subscript.name, extents[subscript.name]
-            if not (self._fixed(extent) and _fits(shared.extent, extent)):
+            if not self._tiles and streams_operand(stmt, axis.name):
                 continue
-            if any(sizes.mentions(other.extent, {axis}) for other in stmt.axes):
-                continue
-            if not self._tiles and streams_operand(stmt, axis):
-                continue
-            if self._tiles and axis in used_as_value(stmt.value):
-                continue
-            forms = _forms(stmt, axis, extent)
+            forms = _forms(stmt, axis)
             if forms is None or forms.get(name, {dim}) != {dim}:
                 continue
-            new = replace(shared, extent=shared.extent or extent)
+            new = replace(shared, extent=shared.extent or axis.extent)
             read = _read(new, forms, name)
             if read is None or (self._tiles and read.mixed):
                 continue
             for found in _written(read, name, dim):
-                yield replace(found, names=(*found.names, axis))
+                yield replace(found, names=(*found.names, axis.name))
+
+    def _may_share(self, shared: Shared, stmt: IndexAssign, axis: Axis) -> bool:
+        """Whether an axis of the statement may be the shared index, as far as ranges tell, and, for
+        tiles, that nothing computes with its value."""
+        return (
+            self._fixed(axis.extent)
+            and _fits(shared.extent, axis.extent)
+            and not any(sizes.mentions(other.extent, {axis.name}) for other in stmt.axes)
+            and not (self._tiles and axis.name in used_as_value(stmt.value))
+        )
 
     def _sum(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:
         """The ways in which a statement adds sums over the index to its target."""
@@ -148,14 +152,10 @@ class Sharing:
             return
         own = subscript_variables(stmt.element)
         for axis in stmt.axes:
-            if axis.name in own or not self._fixed(axis.extent):
+            if axis.name in own or not self._may_share(shared, stmt, axis):
                 continue
-            if any(sizes.mentions(other.extent, {axis.name}) for other in stmt.axes):
-                continue
-            forms = _forms(stmt, axis.name, axis.extent)
-            if not _fits(shared.extent, axis.extent) or forms is None:
-                continue
-            if axis.name in used_as_value(stmt.value):
+            forms = _forms(stmt, axis)
+            if forms is None:
                 continue
             if forms.get(name) != {None} or sum(f != {None} for f in forms.values()) == 0:
                 continue
@@ -201,16 +201,15 @@ def _read(shared: Shared, forms: dict[str, set[int | None]], target: str) -> Sha
     return replace(shared, reads=tuple(sorted(reads.items())), mixed=mixed)
 
 
-def _forms(stmt: IndexAssign, name: str, extent: Expr) -> dict[str, set[int | None]] | None:
+def _forms(stmt: IndexAssign, index: Axis) -> dict[str, set[int | None]] | None:
     """For each tensor that the statement accesses: at which dimension the index stands, None where
     it does not occur. No result when the index takes part in a subscript in any other way."""
     found: dict[str, set[int | None]] = {}
+    name, extent = index.name, index.extent
     for root in (stmt.target, stmt.value):
         for node in walk(root):
-            if isinstance(node, Reduce) and any(axis.name == name for axis in node.axes):
-                return None
             if isinstance(node, Reduce) and any(
-                sizes.mentions(axis.extent, {name}) for axis in node.axes
+                axis.name == name or sizes.mentions(axis.extent, {name}) for axis in node.axes
             ):
                 return None
             if not isinstance(node, Index) or not isinstance(node.base.type, TensorType):

@@ -47,7 +47,11 @@ def index_statement(
     everything in it may be overwritten. ``source``: the statement that it serves, if another."""
     assign = stmt.op == "=" or fresh
     source = source or stmt
-    stmt, axes, kind, body = _prepared(context, stmt, assign)
+    target = marked(stmt.target, stmt.axes, context)
+    assert isinstance(target, Index | Var)
+    value = marked(without_no_diff(stmt.value), stmt.axes, context)
+    stmt = replace(stmt, target=target)
+    axes, kind, body = _normalised(stmt, value, assign)
     line = context.line(stmt.span)
     found = [
         (analyse(read, context.dims(read.base), scope, padded), scope)
@@ -70,17 +74,6 @@ def index_statement(
     nest = StatementNest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign)
     return [*nodes, _tree(context, nest, plan, source)]
-
-
-def _prepared(
-    context: FunctionContext, stmt: IndexAssign, assign: bool
-) -> tuple[IndexAssign, tuple[Axis, ...], Kind, Expr]:
-    """The statement with its subscripts marked, and what :func:`_normalised` makes of it."""
-    target = marked(stmt.target, stmt.axes, context)
-    assert isinstance(target, Index | Var)
-    stmt = replace(stmt, target=target)
-    value = marked(without_no_diff(stmt.value), stmt.axes, context)
-    return (stmt, *_normalised(stmt, value, assign))
 
 
 def _normalised(
@@ -193,7 +186,7 @@ def _chunk(machine: Target, plan: Plan) -> int:
 
 
 def _written(target: Index | Var) -> tuple[Var, ...]:
-    return (target.base,) if isinstance(target, Index) and isinstance(target.base, Var) else ()
+    return (target.tensor,) if isinstance(target, Index) else ()
 
 
 def _inside(
@@ -257,8 +250,7 @@ def _is_conditional(extent: Expr) -> bool:
 
 def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:
     """The library call that the statement becomes, or None for loops."""
-    value = without_no_diff(stmt.value)
-    axes, kind, body = _normalised(stmt, value, stmt.op == "=")
+    axes, kind, body = _normalised(stmt, without_no_diff(stmt.value), stmt.op == "=")
     return _library_call(machine, stmt, kind, body, axes)
 
 

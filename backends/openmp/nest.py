@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loma.backends.openmp.frames import Frame, may_throw
@@ -149,13 +150,12 @@ class Nest(ABC):
         return self.check(tensor, subscript.dim, subscript.size, shown, line)
 
     def check(self, tensor: str, dim: int, size: Expr | None, text: str, line: int) -> int:
+        new = Check(len(self.checks) + 1, tensor, dim, size, text, line)
         for known in self.checks if size is not None else ():
-            if (known.tensor, known.dim, known.size, known.text, known.line) == (
-                tensor, dim, size, text, line,
-            ):  # fmt: skip
+            if replace(known, number=new.number) == new:
                 return known.number
-        self.checks.append(Check(len(self.checks) + 1, tensor, dim, size, text, line))
-        return len(self.checks)
+        self.checks.append(new)
+        return new.number
 
     def _index(self, read: Index) -> Expr:
         access = self.access(read, False)

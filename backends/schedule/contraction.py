@@ -55,16 +55,12 @@ Factor: TypeAlias = Index | ZeroPad
 def factors(target: Index, kind: str, body: Expr) -> tuple[Factor, Factor] | None:
     """The two element reads whose product a statement sums; None where it does anything else."""
     match body:
-        case Binary("*", left, right) if kind == "sum":
-            pass
+        case Binary("*", Index() | ZeroPad() as left, Index() | ZeroPad() as right):
+            reads = [part.read if isinstance(part, ZeroPad) else part for part in (left, right)]
         case _:
             return None
-    bases = [part.read.base if isinstance(part, ZeroPad) else part.base
-             for part in (left, right) if isinstance(part, Index | ZeroPad)]  # fmt: skip
-    if len(bases) < 2 or not all(isinstance(base, Var) and base != target.base for base in bases):
+    if kind != "sum" or any(read.base == target.base for read in reads):
         return None
-    assert isinstance(left, Index | ZeroPad)
-    assert isinstance(right, Index | ZeroPad)
     return (left, right) if left.type == right.type == FLOAT else None
 
 

@@ -30,8 +30,9 @@ def match(
     if found is None:
         return None
     accesses = [target, *found]
+    reads = [access.read if isinstance(access, ZeroPad) else access for access in accesses]
     names = {axis.name: axis for axis in axes}
-    roles = [_is_image(_read(access), names) for access in accesses]
+    roles = [_is_image(read, names) for read in reads]
     if roles.count(True) != 1:
         return None
     image = roles.index(True)
@@ -41,7 +42,6 @@ def match(
     first, second = [k for k in range(3) if k != image]
     if isinstance(accesses[first], ZeroPad) or isinstance(accesses[second], ZeroPad):
         return None
-    reads = [_read(access) for access in accesses]
     return _match(reads[image], reads[first], reads[second], names, image == 0)
 
 
@@ -83,12 +83,6 @@ def _match(
         tuple(meeting for _, meeting in spatial),
         spreads,
     )
-
-
-def _read(access: Expr) -> Index:
-    read = access.read if isinstance(access, ZeroPad) else access
-    assert isinstance(read, Index)
-    return read
 
 
 def _is_image(access: Index, names: dict[str, Axis]) -> bool:
