@@ -16,7 +16,7 @@ from loma.backends.interpreter.reductions import initial
 from loma.backends.interpreter.values import convert
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT, INT, OF_NOTHING, ArrayType, Attr, Axis, Binary, Builtin, Call, Expr, FloatConst, Index,
+    FLOAT, INT, OF_NOTHING, ArrayType, Attr, Binary, Builtin, Call, Expr, FloatConst, Index,
     IntConst, MakeStruct, Member, NoDiff, Op, Reduce, ReduceKind, Select, TensorType, Type, Unary,
     Var, ZeroPad,
 )  # fmt: skip
@@ -346,7 +346,3 @@ def _attr(frame: Frame, value: Attr) -> int | tuple[int, ...]:
     if isinstance(value, tuple):
         return tuple(int(evaluate(frame, item)) for item in value)
     return int(evaluate(frame, value))
-
-
-def extents_of(frame: Frame, axes: tuple[Axis, ...]) -> tuple[int, ...]:
-    return tuple(int(evaluate(frame, axis.extent)) for axis in axes)

@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from loma import arithmetic as arith
 from loma.backends.interpreter import values
 from loma.backends.interpreter.arguments import bind_arguments, check_shape
-from loma.backends.interpreter.evaluate import (
-    array_position, checked_subscripts, evaluate, extents_of,
-)  # fmt: skip
+from loma.backends.interpreter.evaluate import array_position, checked_subscripts, evaluate
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR
 from loma.backends.interpreter.once import check_once
@@ -252,7 +250,7 @@ def _fixed(frame: Frame, place: Expr) -> Place:
 
 def assign_elements(frame: Frame, stmt: IndexAssign) -> None:
     """An index statement, all its points at once: the right side first, then the writes."""
-    extents = extents_of(frame, stmt.axes)
+    extents = tuple(int(evaluate(frame, axis.extent)) for axis in stmt.axes)
     _check_extents(frame, stmt, extents)
     grid = SCALAR.extended(stmt.axes, extents)
     if 0 in grid.shape:

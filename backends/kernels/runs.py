@@ -11,9 +11,9 @@ from loma.backends.kernels.sharing import (
 )  # fmt: skip
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
-    CallStmt, Declare, For, Function, If, Index, IndexAssign, Stmt, TensorType, Var, Zero,
+    CallStmt, Declare, For, Function, If, IndexAssign, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
-from loma.core.walk import blocks, mentioned_names, statements
+from loma.core.walk import mentioned_names, statements
 from loma.passes.liveness import Liveness, reads_of_type
 
 _WAYS = 8  # ways to share an index that are looked at side by side
@@ -38,7 +38,7 @@ class Runs:
     """
 
     def __init__(self, function: Function, library: Library, tiles: bool = False) -> None:
-        self._sharing = Sharing(function, library, _first_writes(function), tiles)
+        self._sharing = Sharing(function, library, tiles)
         self._mentions = mentions(function.body)
         self._inside = cache(mentions)
         self._is_closed = cache(self._keeps_scalars)
@@ -174,29 +174,3 @@ def _connected(group: list[Stmt]) -> int:
         reached |= more
         seen = seen.union(*(tensors[k] for k in more))
     return next((k for k in range(len(group)) if k not in reached), len(group))
-
-
-def _first_writes(function: Function) -> dict[str, IndexAssign]:
-    """Index statements outside of loops that are the first to mention their target, a declared
-    tensor, which is all zero until then."""
-    seen: set[str] = {param.name for param in function.params}
-    seen |= {
-        s.target.name
-        for s in statements(function.body)
-        if isinstance(s, Declare) and s.value is not None
-    }
-    found: dict[str, IndexAssign] = {}
-
-    def look(body: tuple[Stmt, ...], loop: bool) -> None:
-        for stmt in body:
-            if isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index) and not loop:
-                base = stmt.target.base
-                if isinstance(base, Var) and base.name not in seen:
-                    found[base.name] = stmt
-            if not isinstance(stmt, Declare) and not blocks(stmt):
-                seen.update(mentions((stmt,)))
-            for block in blocks(stmt):
-                look(block, loop or not isinstance(stmt, If))
-
-    look(function.body, False)
-    return found

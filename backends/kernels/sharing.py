@@ -15,11 +15,11 @@ from functools import cache
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign, Axis, Call, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Stmt, TensorType,
-    Var, Zero,
+    Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Stmt,
+    TensorType, Var, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    expressions, statements, subscript_variables, used_as_value, variables, walk,
+    blocks, expressions, statements, subscript_variables, used_as_value, variables, walk,
 )  # fmt: skip
 
 Library = Callable[[IndexAssign], bool]
@@ -55,18 +55,11 @@ class Sharing:
 
     ``library`` tells which statements a backend hands to a library as a whole. For ``tiles``, where
     a few values of the index at a time go through all statements, sums over the index may take
-    part, and statements that read a large operand once for all of these values; ``first_writes``
-    gives for a tensor the statement that finds it all zero.
+    part, and statements that read a large operand once for all of these values.
     """
 
-    def __init__(
-        self,
-        function: Function,
-        library: Library,
-        first_writes: dict[str, IndexAssign],
-        tiles: bool,
-    ) -> None:
-        self._first_writes = first_writes
+    def __init__(self, function: Function, library: Library, tiles: bool) -> None:
+        self._first_writes = _first_writes(function)
         self._tiles = tiles
         self._library = library
         self._changed = written(function.body) | counters(function.body)
@@ -294,3 +287,29 @@ def mentions(body: tuple[Stmt, ...]) -> Counter[str]:
     return Counter(
         name for stmt in statements(body) for expr in expressions(stmt) for name in variables(expr)
     )
+
+
+def _first_writes(function: Function) -> dict[str, IndexAssign]:
+    """Index statements outside of loops that are the first to mention their target, a declared
+    tensor, which is all zero until then."""
+    seen: set[str] = {param.name for param in function.params}
+    seen |= {
+        s.target.name
+        for s in statements(function.body)
+        if isinstance(s, Declare) and s.value is not None
+    }
+    found: dict[str, IndexAssign] = {}
+
+    def look(body: tuple[Stmt, ...], loop: bool) -> None:
+        for stmt in body:
+            if isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index) and not loop:
+                base = stmt.target.base
+                if isinstance(base, Var) and base.name not in seen:
+                    found[base.name] = stmt
+            if not isinstance(stmt, Declare) and not blocks(stmt):
+                seen.update(mentions((stmt,)))
+            for block in blocks(stmt):
+                look(block, loop or not isinstance(stmt, If))
+
+    look(function.body, False)
+    return found

@@ -117,7 +117,7 @@ def _tree(
     around = [] if total else [loop.axis for loop in plan.around]
     if total:
         plan = replace(plan, summed=plan.summed[1:])
-    counter, count = COUNTER, _product(loops)
+    counter, count = COUNTER, sizes.product(tuple(loop.axis.extent for loop in loops))
     before: list[Node] = []
     bounds: Bounds | None = None
     if len(loops) == 1:
@@ -159,10 +159,6 @@ def chunks(extent: Expr, size: int) -> tuple[list[Node], Bounds, Expr]:
         Let(high, Builtin("min", (extent, behind), INT)),
     ]
     return before, (low, high), builtin(CEILING, extent, IntConst(size))
-
-
-def _product(loops: list[Loop]) -> Expr:
-    return sizes.product(tuple(loop.axis.extent for loop in loops))
 
 
 def _shared_loops(plan: Plan) -> tuple[list[Loop], bool]:

@@ -18,7 +18,7 @@ from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.openmp.print import write_tree
-from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Piece, Serial, Stream
+from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Serial, Stream
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes
 from loma.core.ir import Stmt, Var
@@ -135,14 +135,11 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
             given = c.list_text((c.Token(size), rest))
             writer.line(f"const int64_t {count} = std::min<int64_t>({given});")
             for piece in stream.pieces:
-                _write_narrowed(owner, piece, first, count)
+                view, whole = local_name(piece.var.name), context.variable(piece.tensor)
+                part = f"{whole}.narrow({piece.dim}, {first}, {count})"
+                writer.line(f"const at::Tensor {view} = {part};")
             with context.cut(stream.pieces, tiled.axis.extent):
                 owner.nodes(stream.body)
-
-
-def _write_narrowed(owner: HostWriter, piece: Piece, first: str, count: str) -> None:
-    view, whole = local_name(piece.var.name), owner.context.variable(piece.tensor)
-    owner.writer.line(f"const at::Tensor {view} = {whole}.narrow({piece.dim}, {first}, {count});")
 
 
 def _bytes(context: CppContext, parts: Sequence[Bytes]) -> c.Expression:

@@ -45,8 +45,10 @@ def packed(
             return [], body
         across.append(read)
     copies = {read: _copy(context, read, row) for read in dict.fromkeys(across)}
-    replacements = {read: replace(read, base=copy.var, subscripts=_moved(read, copy))
-                    for read, copy in copies.items()}  # fmt: skip
+    replacements = {
+        read: replace(read, base=copy.var, subscripts=tuple(read.subscripts[k] for k in copy.order))
+        for read, copy in copies.items()
+    }
 
     def swap(expr: Expr) -> Expr:
         if isinstance(expr, Index) and expr in replacements:
@@ -78,7 +80,3 @@ def _copy(context: FunctionContext, read: Index, row: str) -> Permute:
     dims = context.dims(read.base)
     type_ = TensorType(tuple(dims[k] for k in order), dtype_of(read.tensor))
     return Permute(context.temporary_tensor("packed", type_), read.tensor, order)
-
-
-def _moved(read: Index, copy: Permute) -> tuple[Expr, ...]:
-    return tuple(read.subscripts[k] for k in copy.order)

@@ -219,7 +219,7 @@ def _innermost(
     if kind in POSITIONS:
         refused = scattered or target.loose or not tiles.in_lanes(nest, body)
     else:
-        refused = bool(summed) and (_target_in(stmt, body) or (scattered and assign))
+        refused = bool(summed) and (reads_target(stmt.element, body) or (scattered and assign))
     # Where the target's place is computed for each element, a row that everything else is read
     # across has nothing for it: elements in the order in which they are read are better.
     computed = [loop for loop in loops if loop.target and loop not in rows]
@@ -244,10 +244,6 @@ def _best(loops: list[Loop], found: list[Access]) -> Loop | None:
         if best is None or more > 0 or (more == 0 and _is_longer(loop.axis, best.axis)):
             best = loop
     return best
-
-
-def _target_in(stmt: IndexAssign, body: Expr) -> bool:
-    return isinstance(stmt.target, Index) and reads_target(stmt.target, body)
 
 
 def _is_longer(axis: Axis, other: Axis) -> bool:

@@ -8,7 +8,7 @@ from loma.backends.openmp import tiles
 from loma.backends.openmp.nest import Bounds
 from loma.backends.openmp.plan import Plan
 from loma.backends.openmp.reductions import StatementNest
-from loma.backends.schedule.access import ZERO, Loop
+from loma.backends.schedule.access import ZERO
 from loma.backends.schedule.ir import (
     PARTS, STEPS_OF, Accumulator, Blocks, Compare, Fill, If, Kind, Lanes, Let, Node, Store, Tiles,
     UpdateLanes, builtin, dtype_of,
@@ -160,20 +160,12 @@ def elements(nest: StatementNest, plan: Plan) -> list[Node]:
             return [*nodes, Store(place, kind, value)]
         accumulator = nest.fresh("acc", plan.value.type)
         del nest.scope[len(nest.scope) - len(summed) :]
-        order = _inner_last(summed, plan.inner)
-        inside, found = nest.reduction(plan.kind, plan.value, order, accumulator)
+        inside, found = nest.reduction(plan.kind, plan.value, summed, accumulator)
         nest.scope.extend(summed)
         return [*nodes, *inside, Store(place, kind, found)]
 
-    ordered = [axis for axis in nest.scope if all(axis != other for other in summed)]
-    nest.scope[:] = ordered + summed
+    nest.scope[:] = [axis for axis in nest.scope if axis not in summed] + summed
     return nest.loops(own, write)
-
-
-def _inner_last(axes: Sequence[Axis], inner: Loop | None) -> list[Axis]:
-    if inner is None or inner.target:
-        return list(axes)
-    return [axis for axis in axes if axis != inner.axis] + [inner.axis]
 
 
 def partial_sum(

@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr:
     """An index statement's value or target with its subscripts marked; ``axes`` are the
     statement's."""
+    kernel = context.kernel.index if context.kernel is not None else None
+    runs_over = {axis.name for axis in axes} | {kernel}
+
+    def mark(subscript: Expr, dim: Expr, guards: tuple[Expr, ...], scope: tuple[Axis, ...]) -> Expr:
+        if isinstance(subscript, Var) and subscript.name in runs_over:
+            return subscript
+        extents = context.extents(scope)
+        if stays_inside(subscript, dim, extents, context.is_size):
+            return subscript
+        known = tuple(fact for guard in guards for fact in facts(guard))
+        name = HELD if stays_inside(subscript, dim, extents, context.is_size, known) else CHECKED
+        return Builtin(name, (subscript,), INT, subscript.span)
 
     def visit(expr: Expr, guards: tuple[Expr, ...], scope: tuple[Axis, ...]) -> Expr:
         match expr:
@@ -33,10 +45,8 @@ def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr
                 inner = tuple(visit(s, guards, scope) for s in subscripts)
                 if guards and isinstance(base, Var):
                     dims = context.dims(base)
-                    inner = tuple(
-                        _mark(s, dim, axes, scope, guards, context)
-                        for s, dim in zip(inner, dims, strict=True)
-                    )
+                    pairs = zip(inner, dims, strict=True)
+                    inner = tuple(mark(s, dim, guards, scope) for s, dim in pairs)
                 return Index(base, inner, expr.type, expr.span)
             case _:
                 return map_guarded(
@@ -47,23 +57,3 @@ def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr
                 )
 
     return visit(root, (), axes)
-
-
-def _mark(
-    subscript: Expr,
-    dim: Expr,
-    axes: tuple[Axis, ...],
-    scope: tuple[Axis, ...],
-    guards: tuple[Expr, ...],
-    context: FunctionContext,
-) -> Expr:
-    extents = context.extents(scope)
-    kernel = context.kernel.index if context.kernel is not None else None
-    runs_over = isinstance(subscript, Var) and (
-        subscript.name == kernel or any(subscript.name == axis.name for axis in axes)
-    )
-    if runs_over or stays_inside(subscript, dim, extents, context.is_size):
-        return subscript
-    known = tuple(fact for guard in guards for fact in facts(guard))
-    name = HELD if stays_inside(subscript, dim, extents, context.is_size, known) else CHECKED
-    return Builtin(name, (subscript,), INT, subscript.span)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -129,7 +130,8 @@ class _Verifier:
                 self.check(node)
             case Contract(target, left, right, equation):
                 self.alone()
-                for var, part in zip((left, right, target), _parts(equation), strict=True):
+                parts = re.split(",|->", equation)
+                for var, part in zip((left, right, target), parts, strict=True):
                     self.tensor(var)
                     self.require(len(part) == _rank(var), f"'{var.name}' has another rank")
             case Convolve():
@@ -254,8 +256,3 @@ class _Verifier:
 
 def _rank(var: Var) -> int:
     return len(dims_of(var))
-
-
-def _parts(equation: str) -> list[str]:
-    operands, _, result = equation.partition("->")
-    return [*operands.split(","), result]
