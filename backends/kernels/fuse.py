@@ -8,7 +8,7 @@ loop is not enough, the run goes through tiles of the index; see :mod:`loma.back
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from loma.backends.kernels.elementwise import Expanded, expanded
 from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled
@@ -84,24 +84,24 @@ def _restored(steps: tuple[Step, ...], wide: Expanded) -> tuple[Step, ...]:
     return tuple(out)
 
 
+@dataclass(slots=True)
 class _Kernels:
-    def __init__(self, runs: Runs, names: Names) -> None:
-        self._runs = runs
-        self._names = names
+    runs: Runs
+    names: Names
 
     def block(self, block: tuple[Stmt, ...], loop: bool = False) -> tuple[Step, ...]:
         """The steps of a block; ``loop``: it may run more than once."""
         out: list[Step] = []
         position = 0
         while position < len(block):
-            run = self._runs.longest(block, position)
+            run = self.runs.longest(block, position)
             shared = None if run is None else _best(run)
             if run is None or shared is None:
                 out.append(self._alone(block[position], loop))
                 position += 1
                 continue
-            private = self._runs.temporaries(run.statements, shared, loop)
-            out += [*run.before, make_kernel(run.statements, shared, private, self._names)]
+            private = self.runs.temporaries(run.statements, shared, loop)
+            out += [*run.before, make_kernel(run.statements, shared, private, self.names)]
             position = run.end
         return tuple(out)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from loma import config
 from loma.backends.openmp.frames import may_throw
 from loma.backends.openmp.nest import Bounds
 from loma.backends.openmp.packing import packed
@@ -253,8 +254,12 @@ def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | No
 def _library_call(
     machine: Target, stmt: IndexAssign, kind: str, body: Expr, axes: tuple[Axis, ...]
 ) -> Contract | Convolve | None:
-    if not isinstance(stmt.target, Index) or not machine.library:
+    target, used = stmt.target, machine.library and "contraction" in config.optimisations()
+    if not isinstance(target, Index) or not used:
         return None
-    return contraction.match(stmt.target, kind, body, axes) or convolution.match(
-        stmt.target, kind, body, axes, stmt.op == "+="
+    found = contraction.factors(target, kind, body)
+    if found is None:
+        return None
+    return contraction.match(target, found, axes) or convolution.match(
+        target, found, axes, stmt.op == "+="
     )

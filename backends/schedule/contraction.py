@@ -11,20 +11,17 @@ from __future__ import annotations
 import string
 from typing import TypeAlias
 
-from loma import config
 from loma.backends.schedule.host import Contract
 from loma.core import sizes
 from loma.core.axes import runs_over
 from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, Var, ZeroPad
 
 
-def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contract | None:
+Factors: TypeAlias = tuple[Index | ZeroPad, Index | ZeroPad]
+
+
+def match(target: Index, found: Factors, axes: tuple[Axis, ...]) -> Contract | None:
     """The statement as a matrix product, or None where it is not one."""
-    if "contraction" not in config.optimisations():
-        return None
-    found = factors(target, kind, body)
-    if found is None:
-        return None
     left, right = found
     if isinstance(left, ZeroPad) or isinstance(right, ZeroPad):
         return None
@@ -49,10 +46,7 @@ def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contr
     return Contract(target.tensor, left.tensor, right.tensor, equation)
 
 
-Factor: TypeAlias = Index | ZeroPad
-
-
-def factors(target: Index, kind: str, body: Expr) -> tuple[Factor, Factor] | None:
+def factors(target: Index, kind: str, body: Expr) -> Factors | None:
     """The two element reads whose product a statement sums; None where it does anything else."""
     match body:
         case Binary("*", Index() | ZeroPad() as left, Index() | ZeroPad() as right):

@@ -9,8 +9,7 @@ Without channels to sum over, a generated loop nest is faster.
 
 from __future__ import annotations
 
-from loma import config
-from loma.backends.schedule.contraction import bare, factors
+from loma.backends.schedule.contraction import Factors, bare
 from loma.backends.schedule.host import Arranged, Convolve, Meeting
 from loma.core import sizes
 from loma.core.axes import runs_over
@@ -19,16 +18,9 @@ from loma.core.ir import Axis, Expr, Index, Var, ZeroPad
 NONE = -1  # for a dimension that a tensor does not have
 
 
-def match(
-    target: Index, kind: str, body: Expr, axes: tuple[Axis, ...], adds: bool
-) -> Convolve | None:
+def match(target: Index, found: Factors, axes: tuple[Axis, ...], adds: bool) -> Convolve | None:
     """The statement as a convolution, or None where it is not one. ``adds``: whether an element
     that several steps write gets all that they say, not just what the last one does."""
-    if "contraction" not in config.optimisations():
-        return None
-    found = factors(target, kind, body)
-    if found is None:
-        return None
     accesses = [target, *found]
     reads = [access.read if isinstance(access, ZeroPad) else access for access in accesses]
     names = {axis.name: axis for axis in axes}

@@ -7,6 +7,7 @@ conditions prove it inside.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loma.backends.schedule.marks import CHECKED, HELD
@@ -38,16 +39,15 @@ def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr
         match expr:
             case Reduce(_, _, own):
                 return map_children(expr, lambda child: visit(child, guards, scope + own))
-            case ZeroPad(Index(base, subscripts) as read):
-                inner = tuple(visit(s, guards, scope) for s in subscripts)
-                return ZeroPad(Index(base, inner, read.type, read.span), expr.span)
+            case ZeroPad(read):
+                inner = tuple(visit(s, guards, scope) for s in read.subscripts)
+                return replace(expr, read=replace(read, subscripts=inner))
             case Index(base, subscripts) if isinstance(base.type, TensorType):
                 inner = tuple(visit(s, guards, scope) for s in subscripts)
-                if guards and isinstance(base, Var):
-                    dims = context.dims(base)
-                    pairs = zip(inner, dims, strict=True)
+                if guards:
+                    pairs = zip(inner, context.dims(base), strict=True)
                     inner = tuple(mark(s, dim, guards, scope) for s, dim in pairs)
-                return Index(base, inner, expr.type, expr.span)
+                return replace(expr, subscripts=inner)
             case _:
                 return map_guarded(
                     expr,
