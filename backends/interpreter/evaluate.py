@@ -12,16 +12,16 @@ from loma import errors, arithmetic as arith
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR, Grid
 from loma.backends.interpreter.ops import OPS
+from loma.backends.interpreter.reductions import initial
 from loma.backends.interpreter.values import convert
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT, INT, OF_NOTHING, ArrayType, Assign, Attr, Axis, Binary, Builtin, Call, Declare, Expr,
-    FloatConst, Function, Index, IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Return, Select,
-    TensorType, Type, Unary, Var, ZeroPad,
+    FLOAT, INT, OF_NOTHING, ArrayType, Attr, Binary, Builtin, Call, Expr, FloatConst, Index,
+    IntConst, MakeStruct, Member, NoDiff, Op, Reduce, ReduceKind, Select, TensorType, Type, Unary,
+    Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import INFIX
 from loma.core.printer import print_expr
-from loma.core.walk import walk
 from loma.errors.spans import Span
 from loma.runtime_errors import Kind
 
@@ -195,7 +195,7 @@ def _reduce(frame: Frame, expr: Reduce, grid: Grid) -> Value:
         case "max" | "min":
             return _scalar(_extreme(expr.kind, body, inner, own), grid)
         case "argmax" | "argmin":
-            best = _extreme(expr.kind[3:], body, inner, own, keepdims=True)
+            best = _extreme(expr.kind, body, inner, own, keepdims=True)
             hits = (body == best) | (body != body)
             hits = hits if inner.domain is None else hits & inner.domain
             flat = hits.reshape((*grid.shape, -1))
@@ -205,15 +205,12 @@ def _reduce(frame: Frame, expr: Reduce, grid: Grid) -> Value:
 
 
 def _extreme(
-    kind: str, body: Array, grid: Grid, own: tuple[int, ...], keepdims: bool = False
+    kind: ReduceKind, body: Array, grid: Grid, own: tuple[int, ...], keepdims: bool = False
 ) -> Array:
     if grid.domain is not None:
-        if body.dtype == np.int64:
-            worst = np.iinfo(np.int64).min if kind == "max" else np.iinfo(np.int64).max
-            body = np.where(grid.domain, body, worst)
-        else:
-            body = np.where(grid.domain, body, -np.inf if kind == "max" else np.inf)
-    function = np.max if kind == "max" else np.min
+        worst = initial("int" if body.dtype == np.int64 else "float", kind)
+        body = np.where(grid.domain, body, worst)
+    function = np.max if kind.endswith("max") else np.min
     return np.asarray(function(body, axis=own, keepdims=keepdims))
 
 
@@ -319,8 +316,6 @@ def _call(frame: Frame, expr: Call, grid: Grid) -> Value:
     if not grid.shape:
         results = frame.invoke(frame, function, args)
         return results[0] if len(results) == 1 else results
-    if _is_straight(function):
-        return _call_on_grid(frame, function, args, grid)
     mask = grid.mask()
     live = np.ones(grid.shape, np.bool_) if mask is None else grid.full(mask)
     out = np.zeros(grid.shape, dtype=np.int64 if function.results[0] == INT else np.float64)
@@ -328,54 +323,6 @@ def _call(frame: Frame, expr: Call, grid: Grid) -> Value:
     values = [frame.invoke(frame, function, row)[0] for row in zip(*columns, strict=True)]
     out[live] = values if columns else frame.invoke(frame, function, ())[0]
     return out
-
-
-def _is_straight(function: Function) -> bool:
-    """Whether the function is a list of scalar assignments, which serve a whole grid at once."""
-    scalars = all(p.mode == "In" and p.type in (INT, FLOAT) for p in function.params)
-    return scalars and all(
-        isinstance(stmt, Declare | Return)
-        or (isinstance(stmt, Assign) and isinstance(stmt.target, Var))
-        for stmt in function.body
-    ) and not any(
-        isinstance(node, Reduce | Index | Member | Op)
-        for stmt in function.body
-        for value in _values(stmt)
-        for node in walk(value)
-    )  # fmt: skip
-
-
-def _values(stmt: object) -> tuple[Expr, ...]:
-    match stmt:
-        case Declare(_, value):
-            return () if value is None else (value,)
-        case Assign(_, _, value):
-            return (value,)
-        case Return(values):
-            return values
-        case _:
-            return ()
-
-
-def _call_on_grid(frame: Frame, function: Function, args: list[Value], grid: Grid) -> Value:
-    # no axis of the caller's is visible inside
-    own = Grid(grid.axes, grid.shape, None, grid.domain, grid.active)
-    inner = frame.called(function)
-    for param, arg in zip(function.params, args, strict=True):
-        inner.env[param.name] = convert(arg, param.type)
-    for stmt in function.body:
-        match stmt:
-            case Declare(target, value):
-                new = 0 if value is None else evaluate(inner, value, own)
-                inner.env[target.name] = convert(new, target.type)
-            case Assign(Var(name, type_), op, value):
-                new = evaluate(inner, value, own)
-                inner.env[name] = convert(inner.env[name] + new if op == "+=" else new, type_)
-            case Return((value,)):
-                return convert(evaluate(inner, value, own), function.results[0])
-            case _:
-                break
-    raise AssertionError("a function that is called in an expression returns one value")
 
 
 def _operator(frame: Frame, expr: Op) -> Array:
@@ -399,7 +346,3 @@ def _attr(frame: Frame, value: Attr) -> int | tuple[int, ...]:
     if isinstance(value, tuple):
         return tuple(int(evaluate(frame, item)) for item in value)
     return int(evaluate(frame, value))
-
-
-def extents_of(frame: Frame, axes: tuple[Axis, ...]) -> tuple[int, ...]:
-    return tuple(int(evaluate(frame, axis.extent)) for axis in axes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -12,19 +13,18 @@ from numpy.typing import NDArray
 from loma import arithmetic as arith
 from loma.backends.interpreter import values
 from loma.backends.interpreter.arguments import bind_arguments, check_shape
-from loma.backends.interpreter.evaluate import (
-    array_position, checked_subscripts, evaluate, extents_of,
-)  # fmt: skip
+from loma.backends.interpreter.evaluate import array_position, checked_subscripts, evaluate
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR
 from loma.backends.interpreter.once import check_once
+from loma.backends.schedule.access import reads
 from loma.core.aliases import meetings
 from loma.core.ir import (
-    Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
+    Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
     IntConst, Member, Module, Place, Pop, Push, Return, StackType, Stmt, StructType, TensorType,
-    Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
+    Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.core.walk import children, free_variables
+from loma.core.walk import free_variables
 from loma.runtime_errors import Kind
 
 Value = Any
@@ -85,7 +85,7 @@ class Interpreter:
             frame.item, frame.env = item, dict(shared)
             for param in frame.function.params:
                 if param.mode == "In" and isinstance(param.type, StructType):
-                    frame.env[param.name] = values.copied(shared[param.name])
+                    frame.env[param.name] = deepcopy(shared[param.name])
             self._block(frame, frame.function.body)
             for param in frame.function.params:
                 if param.mode == "Out":
@@ -145,7 +145,7 @@ class Interpreter:
                     frame.env[counter] = position
                     self._block(frame, body)
             case While():
-                self._while(frame, stmt)
+                self._while(frame, stmt, stmt.cond, lambda: self._block(frame, stmt.body))
             case CallStmt(call):
                 self._called(frame, call)
             case Return():
@@ -168,12 +168,12 @@ class Interpreter:
                 )
         frame.env[stmt.target.name] = values.zero(type_, shape, self._structs)
 
-    def _while(self, frame: Frame, stmt: While) -> None:
+    def _while(self, frame: Frame, stmt: While, cond: Expr, body: Callable[[], None]) -> None:
         count = 0
-        while bool(arith.is_true(evaluate(frame, stmt.cond))):
+        while bool(arith.is_true(evaluate(frame, cond))):
             if count == stmt.max_iter:
                 raise frame.failure(Kind.LOOP, stmt.span, stmt.max_iter)
-            self._block(frame, stmt.body)
+            body()
             frame.line = stmt.span.line
             count += 1
 
@@ -250,7 +250,7 @@ def _fixed(frame: Frame, place: Expr) -> Place:
 
 def assign_elements(frame: Frame, stmt: IndexAssign) -> None:
     """An index statement, all its points at once: the right side first, then the writes."""
-    extents = extents_of(frame, stmt.axes)
+    extents = tuple(int(evaluate(frame, axis.extent)) for axis in stmt.axes)
     _check_extents(frame, stmt, extents)
     grid = SCALAR.extended(stmt.axes, extents)
     if 0 in grid.shape:
@@ -286,22 +286,14 @@ def assign_elements(frame: Frame, stmt: IndexAssign) -> None:
 def _check_extents(frame: Frame, stmt: IndexAssign, extents: tuple[int, ...]) -> None:
     """All dimensions in which an axis stands alone as a subscript have its extent."""
     sizes = {axis.name: size for axis, size in zip(stmt.axes, extents, strict=True)}
-    for index in (*_reads(stmt.target, stmt.axes), *_reads(stmt.value, stmt.axes)):
-        if not isinstance(index.base, Var) or not isinstance(index.base.type, TensorType):
+    for index, _, padded in (*reads(stmt.target, stmt.axes), *reads(stmt.value, stmt.axes)):
+        if padded or not isinstance(index.base.type, TensorType):
             continue
-        shape = frame.env[index.base.name].shape
+        shape = frame.env[index.tensor.name].shape
         for dim, (sub, size) in enumerate(zip(index.subscripts, shape, strict=True)):
             if isinstance(sub, Var) and sizes.get(sub.name, size) != size:
                 raise ValueError(
                     f"{frame.place(stmt.span)}: index '{sub.name}' runs over "
                     f"{sizes[sub.name]} elements, but dimension {dim} of "
-                    f"'{index.base.name}' has size {size}"
+                    f"'{index.tensor.name}' has size {size}"
                 )
-
-
-def _reads(expr: Expr, axes: tuple[Axis, ...]) -> list[Index]:
-    """Element reads, except those inside zero_pad."""
-    if isinstance(expr, ZeroPad):
-        return [r for sub in expr.read.subscripts for r in _reads(sub, axes)]
-    own = [expr] if isinstance(expr, Index) else []
-    return own + [read for child in children(expr) for read in _reads(child, axes)]

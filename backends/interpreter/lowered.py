@@ -22,19 +22,17 @@ from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.interpreter import Interpreter
 from loma.backends.interpreter.memory import Machine, Variables
 from loma.backends.interpreter.reductions import is_int, poison
-from loma.backends.interpreter.routines import contract, convolve
+from loma.backends.interpreter.routines import convolve
 from loma.backends.interpreter.trees import run_tree
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
-    Hold, HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+    HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
-from loma.core.ir import (
-    INT, Expr, Function, Module, Return, TensorType, Var, is_tensor_function,
-)  # fmt: skip
+from loma.core.ir import INT, Expr, Function, Module, Return, TensorType, Var, is_tensor_function
+from loma.core.sizes import dims_of
 from loma.errors.spans import Span
-from loma.runtime_errors import Kind
 
 Value = Any
 Array = NDArray[Any]
@@ -111,8 +109,7 @@ class _Host:
         return bool(arith.is_true(evaluate(self.frame, expr)))
 
     def shape(self, var: Var) -> tuple[int, ...]:
-        assert isinstance(var.type, TensorType)
-        return tuple(self.whole(dim) for dim in var.type.dims or ())
+        return tuple(map(self.whole, dims_of(var)))
 
     def nodes(self, nodes: Sequence[HostNode]) -> None:
         for node in nodes:
@@ -135,15 +132,13 @@ class _Host:
                     env[var.name][...] = 0
             case Permute(var, operand, order):
                 env[var.name] = env[operand.name].transpose(order).copy()
-            case Hold(var, value):
-                env[var.name] = values.copied(evaluate(self.frame, value))
             case Later(var, body, value):
                 env.pop(var.name, None)
                 env.lazy[var.name] = lambda: self.later(body, value)
             case CheckRange() | CheckSome() | CheckOnce():
                 self.check(node)
             case Contract(target, left, right, equation, assign):
-                product = contract(equation, env[left.name], env[right.name])
+                product = np.einsum(equation, env[left.name], env[right.name])
                 self.take(target, product, assign)
             case Convolve():
                 self.convolve(node)
@@ -155,12 +150,7 @@ class _Host:
                     env[source.counter] = position
                     self.nodes(body)
             case Repeat(source, condition, body):
-                count = 0
-                while self.true(condition):
-                    if count == source.max_iter:
-                        raise self.frame.failure(Kind.LOOP, source.span, source.max_iter)
-                    self.nodes(body)
-                    count += 1
+                self.owner._while(self.frame, source, condition, lambda: self.nodes(body))
             case Serial(_, body):
                 self.nodes(body)
             case Launch():

@@ -108,7 +108,6 @@ class Variables(dict[str, Value]):
         if name in self.lazy:
             return self.lazy[name]()
         tensor, _, dim = name.rpartition(" ")  # a size that the tensor knows
-        return self[tensor].shape[int(dim)] if tensor else self._unknown(name)
-
-    def _unknown(self, name: str) -> Value:
-        raise TreeError(f"'{name}' has no value")
+        if not tensor:
+            raise TreeError(f"'{name}' has no value")
+        return self[tensor].shape[int(dim)]

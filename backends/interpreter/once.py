@@ -10,7 +10,7 @@ import numpy as np
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import Grid
 from loma.core.distinct import unproved
-from loma.core.ir import Index, IndexAssign
+from loma.core.ir import IndexAssign
 from loma.core.printer import print_expr
 
 
@@ -38,13 +38,12 @@ def check_once(
             )
             for point in (first, second)
         )
-        assert isinstance(stmt.target, Index)
         element = ", ".join(
             str(at[d][second]) if d in at else print_expr(subscript)
-            for d, subscript in enumerate(stmt.target.subscripts)
+            for d, subscript in enumerate(stmt.element.subscripts)
         )
         raise ValueError(
             f"{frame.place(stmt.span)}: '{print_expr(stmt.target)}' is assigned twice: at {where} "
-            f"and at {there} it is {print_expr(stmt.target.base)}[{element}]; '+=' adds up what "
+            f"and at {there} it is {print_expr(stmt.element.base)}[{element}]; '+=' adds up what "
             "falls on one element"
         )

@@ -1,7 +1,8 @@
 """Every tensor operator of :data:`loma.core.ops.OPS` on NumPy arrays, as one table.
 
 A rule takes the operator's arguments by position and its attributes by name, as ints or tuples of
-ints. It may return a view of an argument: the interpreter copies what it stores.
+ints. It may return a view of an argument, and numbers of another type: the interpreter copies what
+it stores, and converts results.
 """
 
 from __future__ import annotations
@@ -18,65 +19,52 @@ from loma.backends.interpreter import windows
 from loma.core.builtins import BUILTINS
 
 Array = NDArray[Any]
-Rule = Callable[..., Array]
+Rule = Callable[..., Any]
 Shape = tuple[int, ...]
-
-
-def _truth(function: Callable[..., Any]) -> Rule:
-    return lambda *args: np.asarray(function(*args)).astype(np.int64)
 
 
 def _elementwise(name: str) -> Rule:
     """A built-in scalar function on arrays."""
     function = BUILTIN_FUNCTIONS[name]
     if BUILTINS[name].result == "operands":
-        return lambda *args: np.asarray(function(*args))
-    return lambda *args: np.asarray(function(*map(to_float, args)))
+        return function
+    return lambda *args: function(*map(to_float, args))
+
+
+def _are_ints(*arrays: Array) -> bool:
+    return all(np.asarray(array).dtype == np.int64 for array in arrays)
 
 
 def _power(x: Array, y: Array) -> Array:
-    ints = np.asarray(x).dtype == np.asarray(y).dtype == np.int64 and np.all(np.asarray(y) >= 0)
-    return np.asarray(np.power(x, y) if ints else np.power(to_float(x), to_float(y)))
+    ints = _are_ints(x, y) and np.all(np.asarray(y) >= 0)
+    return np.power(x, y) if ints else np.power(to_float(x), to_float(y))
 
 
-def _divided(function: Callable[..., Any]) -> Rule:
+def _divided(function: Callable[..., Array]) -> Rule:
     """A division, which ints by zero have none of."""
 
     def divide(a: Array, b: Array) -> Array:
-        ints = np.asarray(a).dtype == np.asarray(b).dtype == np.int64
-        if ints and np.any(np.equal(b, 0)):
+        if _are_ints(a, b) and np.any(np.equal(b, 0)):
             raise ValueError("division of an int by zero")
-        return np.asarray(function(a, b))
+        return function(a, b)
 
     return divide
-
-
-def _where(cond: Array, a: Any, b: Any) -> Array:
-    return np.asarray(np.where(np.asarray(cond) != 0, a, b))
 
 
 # ----------------------------------------------------------------------- reductions and softmax
 
 
-def _axes(dims: Shape) -> Shape | None:
-    return tuple(dims) or None
+def _reduction(function: Callable[..., Array]) -> Rule:
+    """Over ``dims``, all of them if none are given."""
+    return lambda x, *, dims, keepdim: function(x, axis=tuple(dims) or None, keepdims=bool(keepdim))
 
 
-def _sum(x: Array, *, dims: Shape, keepdim: int) -> Array:
-    return np.asarray(np.sum(x, axis=_axes(dims), keepdims=bool(keepdim)))
+_sum, _amax = _reduction(np.sum), _reduction(np.max)
 
 
 def _mean(x: Array, *, dims: Shape, keepdim: int) -> Array:
-    total = _sum(x, dims=dims, keepdim=keepdim)
-    return np.asarray(total / np.float64(_count(x, dims)))
-
-
-def _count(x: Array, dims: Shape) -> int:
-    return int(np.prod([x.shape[d] for d in dims])) if dims else x.size
-
-
-def _amax(x: Array, *, dims: Shape, keepdim: int) -> Array:
-    return np.asarray(np.max(x, axis=_axes(dims), keepdims=bool(keepdim)))
+    count = math.prod(x.shape[d] for d in dims) if dims else x.size
+    return np.asarray(_sum(x, dims=dims, keepdim=keepdim) / np.float64(count))
 
 
 def _row_order(rank: int, dims: Shape) -> tuple[list[int], int]:
@@ -101,27 +89,6 @@ def _from_rows_like(rows: Array, like: Array, *, dims: Shape) -> Array:
 def _moved(x: Array, *, dim: int, ones: int) -> Array:
     edge = np.full_like(np.take(x, range(min(1, x.shape[dim])), axis=dim), ones)
     return np.concatenate([edge, np.take(x, range(x.shape[dim] - 1), axis=dim)], axis=dim)
-
-
-def _amax_or_zero(x: Array, *, dims: Shape, keepdim: int) -> Array:
-    of_none = np.sum(x, axis=_axes(dims), keepdims=bool(keepdim))
-    return _amax(x, dims=dims, keepdim=keepdim) if x.size else np.asarray(of_none)
-
-
-def _amin(x: Array, *, dims: Shape, keepdim: int) -> Array:
-    return np.asarray(np.min(x, axis=_axes(dims), keepdims=bool(keepdim)))
-
-
-def _prod(x: Array, *, dims: Shape, keepdim: int) -> Array:
-    return np.asarray(np.prod(x, axis=_axes(dims), keepdims=bool(keepdim)))
-
-
-def _argmax(x: Array, *, dim: int) -> Array:
-    return np.asarray(np.argmax(x, axis=dim))
-
-
-def _argmin(x: Array, *, dim: int) -> Array:
-    return np.asarray(np.argmin(x, axis=dim))
 
 
 def _argsort(x: Array, *, dim: int, descending: int) -> Array:
@@ -165,7 +132,7 @@ def _unreduce_like(g: Array, like: Array, *, dims: Shape, keepdim: int) -> Array
 
 def _linear(x: Array, w: Array, b: Array | None = None) -> Array:
     y = np.matmul(x, w.T) if x.ndim > 1 else w @ x
-    return np.asarray(y if b is None else y + b)
+    return y if b is None else y + b
 
 
 # -------------------------------------------------------------------------------------- shapes
@@ -212,7 +179,7 @@ def _checked(index: Array, size: int) -> Array:
 
 
 def _one_hot(index: Array, *, size: int) -> Array:
-    return np.asarray(_checked(index, size)[..., None] == np.arange(size), dtype=np.float64)
+    return np.asarray(_checked(index, size)[..., None] == np.arange(size))
 
 
 def _grid(index: Array, dim: int, shape: Shape) -> tuple[Array, ...]:
@@ -242,27 +209,27 @@ OPS: dict[str, Rule] = {
     "div": np.divide,
     "mod": _divided(np.mod),
     "floordiv": _divided(np.floor_divide),
-    "and": _truth(np.logical_and),
-    "or": _truth(np.logical_or),
-    "lt": _truth(np.less),
-    "le": _truth(np.less_equal),
-    "gt": _truth(np.greater),
-    "ge": _truth(np.greater_equal),
-    "eq": _truth(np.equal),
-    "ne": _truth(np.not_equal),
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
     "neg": np.negative,
-    "not": _truth(np.logical_not),
+    "not": np.logical_not,
     **{name: _elementwise(name) for name, info in BUILTINS.items() if not info.scalar_only},
     "pow": _power,
-    "where": _where,
+    "where": lambda cond, a, b: np.where(np.asarray(cond) != 0, a, b),
     "sum": _sum,
     "mean": _mean,
     "amax": _amax,
-    "amax_or_zero": _amax_or_zero,
-    "amin": _amin,
-    "prod": _prod,
-    "argmax": _argmax,
-    "argmin": _argmin,
+    "amax_or_zero": lambda x, **dims: (_amax if x.size else _sum)(x, **dims),
+    "amin": _reduction(np.min),
+    "prod": _reduction(np.prod),
+    "argmax": lambda x, *, dim: np.argmax(x, axis=dim),
+    "argmin": lambda x, *, dim: np.argmin(x, axis=dim),
     "argsort": _argsort,
     "cumsum": lambda x, *, dim: np.cumsum(x, axis=dim),
     "cumprod": lambda x, *, dim: np.cumprod(x, axis=dim),

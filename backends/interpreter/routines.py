@@ -14,10 +14,6 @@ from loma.backends.schedule.host import Arranged, Convolve
 Array = NDArray[Any]
 
 
-def contract(equation: str, left: Array, right: Array) -> Array:
-    return np.asarray(np.einsum(equation, left, right))
-
-
 def convolve(node: Convolve, operands: Sequence[Any], shifts: Sequence[int]) -> Array:
     """The image, or the first of the other two tensors, with what is summed into it; ``operands``
     are all three, in order. Elements outside of the image count as zero."""

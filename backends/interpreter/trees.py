@@ -19,9 +19,7 @@ from loma import arithmetic as arith
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.memory import Elements, Machine, TreeError, Variables
-from loma.backends.interpreter.reductions import (
-    UPDATE, Extreme, Registers, initial, is_int, poison,
-)  # fmt: skip
+from loma.backends.interpreter.reductions import UPDATE, Extreme, Registers, initial, is_int, poison
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
@@ -235,9 +233,8 @@ class _Run:
         self.write(place, node.kind, value)
 
     def write(self, place: Index, kind: Kind, value: Value) -> None:
-        assert isinstance(place.base, Var)
-        elements, offset = self.env[place.base.name], self.whole(place.subscripts[0])
-        value = _as(value, dtype_of(place.base))
+        elements, offset = self.env[place.tensor.name], self.whole(place.subscripts[0])
+        value = _as(value, dtype_of(place.tensor))
         if kind != "set":
             value = UPDATE[kind](self.value(place), value)
         elements[offset] = value
@@ -315,8 +312,7 @@ class _Run:
                         self.registers(lanes).values[k, lane] = initial(dtype, kind)
             case Fill(place, kind):
                 assert isinstance(place, Index)
-                assert isinstance(place.base, Var)
-                self.write(place, "set", initial(dtype_of(place.base), kind))
+                self.write(place, "set", initial(dtype_of(place.tensor), kind))
             case UpdateLanes():
                 self.update(node)
             case Compare(lanes, position):

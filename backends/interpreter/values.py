@@ -7,6 +7,7 @@ stack a list that grows, a tensor a NumPy array.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, assert_never
 
 import numpy as np
@@ -43,16 +44,7 @@ def convert(value: Value, type_: Type, bits: int = 64) -> Value:
         case TupleType(items):
             return tuple(convert(v, t, bits) for v, t in zip(value, items, strict=True))
         case _:
-            return copied(value)
-
-
-def copied(value: Value) -> Value:
-    """The value with storage of its own."""
-    if isinstance(value, dict):
-        return {name: copied(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [copied(item) for item in value]
-    return value.copy() if isinstance(value, np.ndarray) else value
+            return deepcopy(value)
 
 
 def zero(type_: Type, shape: tuple[int, ...], structs: Structs) -> Value:

@@ -13,10 +13,6 @@ Sizes = tuple[int, ...]
 Place = tuple[Any, ...]  # of the last dimensions
 
 
-def _window(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-
-
 def _padded(x: Array, padding: Sizes, value: float = 0.0) -> Array:
     return np.pad(x, ((0, 0), (0, 0), *((p, p) for p in padding)), constant_values=value)
 
@@ -40,7 +36,8 @@ def _check(cond: bool, message: str) -> None:
 
 def _out_size(size: Sizes, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Sizes:
     out = tuple(
-        _window(*parts) for parts in zip(size, kernel, stride, padding, dilation, strict=True)
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True)
     )
     _check(min(out) > 0, f"the window {kernel} does not fit in an input of size {size}")
     return out

@@ -17,16 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 from loma.core import sizes
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Element, Expr, For, Function, If,
-    Index, IndexAssign, IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Unary, Var, While,
-    Zero, is_tensor_function,
+    FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Element, Expr, For, If, Index,
+    IndexAssign, IntConst, Module, Op, Reduce, Select, Stmt, TensorType, Unary, Var, While, Zero,
+    is_tensor_function,
 )  # fmt: skip
 from loma.core.ops import OPS
-from loma.core.walk import children, expressions, free_variables, statements, substitute, walk
+from loma.core.walk import (
+    children, expressions, free_variables, statements, subscript_variables, substitute, walk,
+)  # fmt: skip
 
 Dims: TypeAlias = Callable[[Var], tuple[Expr, ...] | None]
 
@@ -52,23 +55,17 @@ def is_work(stmt: Stmt, module: Module) -> bool:
     match stmt:
         case IndexAssign():
             return True
-        case Zero(target):
-            return isinstance(target.type, TensorType)
-        case Assign(target, "+="):
-            return isinstance(target.type, TensorType) or _has_work(stmt, module)
+        case Zero(target) | Assign(target, "+=") if isinstance(target.type, TensorType):
+            return True
         case If() | For() | While():
             return False
         case _:
-            return _has_work(stmt, module)
-
-
-def _has_work(stmt: Stmt, module: Module) -> bool:
-    return any(
-        isinstance(node, Op | Reduce)
-        or (isinstance(node, Call) and is_tensor_function(module.function(node.function)))
-        for expr in expressions(stmt)
-        for node in walk(expr)
-    )
+            return any(
+                isinstance(node, Op | Reduce)
+                or (isinstance(node, Call) and is_tensor_function(module.function(node.function)))
+                for expr in expressions(stmt)
+                for node in walk(expr)
+            )
 
 
 def cost_of(
@@ -114,7 +111,7 @@ class _Counter:
         self.dims = dims
         self.tensors: dict[str, _Touched] = {}
         self.temporaries: dict[Element, Expr] = {}  # results of operators, written and read
-        self.scalar_flops: dict[str, int] = {}
+        self.scalar_flops = cache(self._of_scalar_function)
         self.bounds: dict[str, set[str]] = {}  # indices that an index's extent depends on
 
     def moved(self) -> dict[Element, Expr]:
@@ -161,8 +158,8 @@ class _Counter:
                 if value is None:
                     return ZERO
                 flops = self._whole(value, loops)
-                if isinstance(target, Var) and isinstance(value, Op):
-                    self._rename_result(target, value)
+                if isinstance(target, Var) and isinstance(value, Op) and not _is_view(value):
+                    self._write(target, ZERO)  # the result, already counted as written
                 return flops
             case _:
                 return _add(*(self._whole(expr, loops) for expr in expressions(stmt)))
@@ -171,20 +168,18 @@ class _Counter:
         axes = self._scope(stmt.axes, loops)
         flops = self._element(stmt.value, axes, loops)
         target = stmt.target
-        names: set[str] = set()
-        if isinstance(target, Index):
-            names = {name for s in target.subscripts for name in free_variables(s)}
-            for subscript in target.subscripts:
-                self._reads(subscript, axes)
+        names = subscript_variables(target) if isinstance(target, Index) else set()
         summed = {axis.name for axis in stmt.axes} - names
         if stmt.op == "+=" and (summed or not self.fresh):
-            own = [axis for axis in axes if axis.name in {a.name for a in stmt.axes}]
-            flops = _add(flops, _times(loops, _extent(own)))
-        if isinstance(target, Index) and isinstance(target.base, Var):
+            own = _times(axes[len(axes) - len(stmt.axes) :])
+            flops = _add(flops, _times(loops, own))
+        if isinstance(target, Index):
+            for subscript in target.subscripts:
+                self._reads(subscript, axes)
             count = self._points(names, axes)
             if stmt.op == "+=" and not self.fresh:
-                self._read(target.base, count)
-            self._write(target.base, count)
+                self._read(target.tensor, count)
+            self._write(target.tensor, count)
         return flops
 
     # ------------------------------------------------------------------- expressions per element
@@ -195,22 +190,16 @@ class _Counter:
         return self._operations(expr, axes, loops)
 
     def _operations(self, expr: Expr, axes: list[Axis], loops: list[Axis]) -> Expr:
-        if isinstance(expr, Index) or (expr.type == INT and not _compares_floats(expr)):
-            if isinstance(expr, Reduce):
-                return self._reduction(expr, axes, loops)
-            return ZERO
         if isinstance(expr, Reduce):
             return self._reduction(expr, axes, loops)
-        if isinstance(expr, Op):
-            return self._whole(expr, loops)
+        if isinstance(expr, Index) or (expr.type == INT and not _compares_floats(expr)):
+            return ZERO
         below = _add(*(self._operations(child, axes, loops) for child in children(expr)))
         steps: Expr = ZERO
         if isinstance(expr, Unary | Binary | Builtin):
             steps = ONE
         elif isinstance(expr, Call):
-            callee = self.module.function(expr.function)
-            if not is_tensor_function(callee):
-                steps = IntConst(self._of_scalar_function(callee))
+            steps = IntConst(self.scalar_flops(expr.function))
         points = self._points(free_variables(expr), axes)
         return _add(below, _times(loops, sizes.product((steps, points))))
 
@@ -226,7 +215,7 @@ class _Counter:
         for axis in reversed(axes):  # an extent depends on indices further out
             if axis.name in wanted:
                 wanted |= self.bounds.get(axis.name, set())
-        return _extent([axis for axis in axes if axis.name in wanted])
+        return _times([axis for axis in axes if axis.name in wanted])
 
     def _scope(self, axes: Sequence[Axis], outer: list[Axis]) -> list[Axis]:
         """The axes inside the outer ones, with extents in which none of them occurs."""
@@ -240,44 +229,37 @@ class _Counter:
     def _reads(self, expr: Expr, axes: list[Axis]) -> None:
         match expr:
             case Index(Var() as base, subscripts) if isinstance(base.type, TensorType):
-                names = {name for s in subscripts for name in free_variables(s)}
-                self._read(base, self._points(names, axes))
+                self._read(base, self._points(subscript_variables(expr), axes))
                 for subscript in subscripts:
                     self._reads(subscript, axes)
             case Reduce(_, body, own):
                 self._reads(body, self._scope(own, axes))
-            case Op():
-                return  # moves its arguments as a whole
             case _:
                 for child in children(expr):
                     self._reads(child, axes)
 
-    def _of_scalar_function(self, function: Function) -> int:
+    def _of_scalar_function(self, name: str) -> int:
         """Operations in the text of a scalar function; loops of unknown length count once."""
-        if function.name not in self.scalar_flops:
-            self.scalar_flops[function.name] = total = 0
-            for stmt in statements(function.body):
-                for expr in expressions(stmt):
-                    for node in walk(expr):
-                        if isinstance(node, Unary | Binary | Builtin) and (
-                            node.type == FLOAT or _compares_floats(node)
-                        ):
-                            total += 1
-                        elif isinstance(node, Call):
-                            total += self._of_scalar_function(self.module.function(node.function))
-            self.scalar_flops[function.name] = total
-        return self.scalar_flops[function.name]
+
+        def steps(node: Expr) -> int:
+            if isinstance(node, Call):
+                return self.scalar_flops(node.function)
+            is_float = node.type == FLOAT or _compares_floats(node)
+            return int(is_float and isinstance(node, Unary | Binary | Builtin))
+
+        body = self.module.function(name).body
+        return sum(steps(n) for s in statements(body) for e in expressions(s) for n in walk(e))
 
     # -------------------------------------------------------------------- values of whole tensors
 
     def _whole(self, expr: Expr, loops: list[Axis]) -> Expr:
         """Operations of an expression that is evaluated once, outside index statements."""
+        if isinstance(expr, Reduce):
+            return self._element(expr, list(loops), loops)
         if not isinstance(expr, Op):
-            if isinstance(expr, Reduce):
-                return self._element(expr, list(loops), loops)
             return _add(*(self._whole(child, loops) for child in children(expr)))
         flops = _add(*(self._whole(arg, loops) for arg in expr.args))
-        if OPS[expr.name].work == "view":
+        if _is_view(expr):
             return flops
         for arg in expr.args:
             if isinstance(arg, Var):
@@ -291,16 +273,13 @@ class _Counter:
         out = self._size(op)
         first, *rest = op.args or (op,)
         match OPS[op.name].work:
-            case "product":
-                flops = sizes.product((IntConst(2), out, self._dims(first)[-1]))
+            case "product" | "convolution" as work:
+                summed = self._dims(first)[-1:] if work == "product" else self._dims(rest[0])[1:]
+                flops = sizes.product((IntConst(2), out, *summed))
                 return _add(flops, out) if len(op.args) == 3 else flops
-            case "convolution":
-                flops = sizes.product((IntConst(2), out, *self._dims(rest[0])[1:]))
-                return _add(flops, out) if len(op.args) == 3 else flops
-            case "convolution_input":
-                return sizes.product((IntConst(2), self._size(first), *self._dims(rest[0])[1:]))
-            case "convolution_weight":
-                return sizes.product((IntConst(2), self._size(first), *self._dims(op)[1:]))
+            case "convolution_input" | "convolution_weight" as work:
+                kernel = self._dims(op if work == "convolution_weight" else rest[0])
+                return sizes.product((IntConst(2), self._size(first), *kernel[1:]))
             case "softmax":
                 return sizes.product((IntConst(_SOFTMAX_STEPS), out))
             case "pooling":
@@ -332,14 +311,6 @@ class _Counter:
         element = expr.type.element
         self.temporaries[element] = _add(self.temporaries.get(element, ZERO), self._size(expr))
 
-    def _rename_result(self, target: Var, value: Op) -> None:
-        """The operator's result, already counted as written, is the variable from now on."""
-        if OPS[value.name].work == "view" or not isinstance(target.type, TensorType):
-            return
-        touched = self._touched(target)
-        if touched is not None:
-            touched.writes.append(ZERO)
-
     def _touched(self, var: Var) -> _Touched | None:
         if var.name in self.private or not isinstance(var.type, TensorType):
             return None
@@ -368,12 +339,9 @@ def _add(*terms: Expr) -> Expr:
     return total
 
 
-def _times(loops: Sequence[Axis], count: Expr) -> Expr:
-    return sizes.product((*(axis.extent for axis in loops), count))
-
-
-def _extent(axes: Sequence[Axis]) -> Expr:
-    return sizes.product(tuple(axis.extent for axis in axes))
+def _times(axes: Sequence[Axis], count: Expr = ONE) -> Expr:
+    """So much for each point of the axes."""
+    return sizes.product((*(axis.extent for axis in axes), count))
 
 
 def _settled(extent: Expr, axes: Sequence[Axis]) -> Expr:
@@ -393,6 +361,10 @@ def _at_most(size: Expr, counts: Sequence[Expr]) -> Expr:
     if total == ZERO or (small is not None and small <= 1 and large is None):
         return total
     return Builtin("min", (total, size), INT)
+
+
+def _is_view(op: Op) -> bool:
+    return OPS[op.name].work == "view"
 
 
 def _compares_floats(expr: Expr) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from loma.backends.kernels.sharing import opened
 from loma.core.ir import (
@@ -14,6 +14,7 @@ from loma.core.walk import map_blocks, map_children, map_expressions, subscript_
 from loma.errors.spans import Span
 
 
+@dataclass(slots=True)
 class Cut:
     """Rewrites statements that share an index.
 
@@ -22,36 +23,27 @@ class Cut:
     become index statements.
     """
 
-    def __init__(
-        self,
-        count: Var,
-        called: tuple[str, ...],
-        dims: dict[str, int],
-        names: Names | None = None,
-        private: frozenset[str] = frozenset(),
-    ) -> None:
-        self._count = count
-        self._called = iter(called)
-        self._dims = dims
-        self._names = names
-        self._private = private
+    count: Var
+    called: Iterator[str]
+    dims: dict[str, int]
+    names: Names | None = None
+    private: frozenset[str] = frozenset()
 
     def statement(self, stmt: Stmt) -> Stmt:
         match stmt:
             case IndexAssign():
-                own = next(self._called)
-                assert isinstance(stmt.target, Index)
-                if own not in subscript_variables(stmt.target):  # a sum over the parts
+                own = next(self.called)
+                if own not in subscript_variables(stmt.element):  # a sum over the parts
                     stmt = opened(stmt)
                 axes = tuple(
-                    Axis(own, self._count) if axis.name == own else axis for axis in stmt.axes
+                    Axis(own, self.count) if axis.name == own else axis for axis in stmt.axes
                 )
                 return map_expressions(replace(stmt, axes=axes), self._expr)
             case Zero(Var(name) as target):
-                if self._names is None or name in self._private:
+                if self.names is None or name in self.private:
                     return map_expressions(stmt, self._expr)
                 part = Var(name, self.type(name, target.type))
-                return zeros(part, self._names, stmt.span)
+                return zeros(part, self.names, stmt.span)
             case _:
                 return map_blocks(stmt, lambda block: tuple(map(self.statement, block)))
 
@@ -59,11 +51,11 @@ class Cut:
         """The type of a tensor's part."""
         assert isinstance(type_, TensorType)
         assert type_.dims is not None
-        dim = self._dims[name]
-        return replace(type_, dims=(*type_.dims[:dim], self._count, *type_.dims[dim + 1 :]))
+        dim = self.dims[name]
+        return replace(type_, dims=(*type_.dims[:dim], self.count, *type_.dims[dim + 1 :]))
 
     def _expr(self, expr: Expr) -> Expr:
-        if isinstance(expr, Var) and expr.name in self._dims:
+        if isinstance(expr, Var) and expr.name in self.dims:
             return replace(expr, type=self.type(expr.name, expr.type))
         return map_children(expr, self._expr)
 

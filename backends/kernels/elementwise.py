@@ -126,8 +126,11 @@ class _Lowering:
                 edge = Binary("+", row, diagonal, INT)
                 inside = Binary(_TRIANGLES[name], column, edge, INT)
                 return Select(inside, self.element(x, axes), FloatConst(0.0), FLOAT, value.span)
-            case Op(name) if (kind := OPS[name].reduces) is not None:
-                return self._read(self._stored(value, partial(self._reduced, kind)), axes)
+            case Op(name, type=TensorType() as type_) if (kind := OPS[name].reduces) is not None:
+                total = self._temporary(f"_{name}", type_, partial(self._reduced, kind, value))
+                if name == "amax_or_zero":
+                    self._if_any()
+                return self._read(total, axes)
             case Op("softmax"):
                 return self._softmax(value, axes)
             case _:
@@ -156,23 +159,24 @@ class _Lowering:
                 raise _Stays
         return Index(tensor, tuple(subscripts), element, tensor.span)
 
-    def _stored(self, value: Op, make: Callable[[Op, list[Axis]], Expr]) -> Var:
-        """A temporary with the value that ``make`` gives for each element."""
-        var = Var(self._names.fresh(f"_{value.name}"), value.type)
-        axes = self.axes(_dims(value))
-        element = make(value, axes)
+    def _temporary(self, name: str, type_: TensorType, make: Callable[[list[Axis]], Expr]) -> Var:
+        """A new tensor with the value that ``make`` gives for each element."""
+        var = Var(self._names.fresh(name), type_)
+        axes = self.axes(_dims(var))
+        element = make(axes)
         own = tuple(Var(axis.name, INT) for axis in axes)
         self.declarations.append(Declare(var, None, self._stmt.span))
         target = Index(var, own, FLOAT)
         self.statements.append(IndexAssign(target, "=", element, tuple(axes), self._stmt.span))
-        if value.name == "amax_or_zero" and isinstance(element, Reduce):
-            self._if_any(tuple(axis.extent for axis in element.axes))
         return var
 
-    def _if_any(self, extents: tuple[Expr, ...]) -> None:
+    def _if_any(self) -> None:
         """Leaves the last statement's target at zero where there is nothing to reduce."""
-        some = Binary(">", sizes.product(extents), IntConst(0), INT)
-        self.statements.append(If(some, (self.statements.pop(),), ()))
+        last = self.statements.pop()
+        assert isinstance(last, IndexAssign)
+        assert isinstance(last.value, Reduce)
+        count = sizes.product(tuple(axis.extent for axis in last.value.axes))
+        self.statements.append(If(Binary(">", count, IntConst(0), INT), (last,), ()))
 
     def _reduced(self, kind: ReduceKind, value: Op, axes: list[Axis]) -> Expr:
         (x,) = value.args
@@ -206,15 +210,6 @@ class _Lowering:
         def at(own: list[Axis], along: Axis) -> list[Axis]:
             return [*own[:dim], along, *own[dim:]]
 
-        def per_row(name: str, make: Callable[[list[Axis]], Expr]) -> Var:
-            var = Var(self._names.fresh(name), TensorType(rest))
-            own = self.axes(rest)
-            self.declarations.append(Declare(var, None, self._stmt.span))
-            subscripts = tuple(Var(axis.name, INT) for axis in own)
-            target = Index(var, subscripts, FLOAT)
-            self.statements.append(IndexAssign(target, "=", make(own), tuple(own), self._stmt.span))
-            return var
-
         def along() -> Axis:
             return Axis(self._names.fresh("_k"), dims[dim])
 
@@ -222,21 +217,21 @@ class _Lowering:
             axis = along()
             return Reduce("max", self.element(x, at(own, axis)), (axis,), FLOAT)
 
-        top = per_row("_max", largest)
-        self._if_any((dims[dim],))  # the softmax of no elements is no error
+        top = self._temporary("_max", TensorType(rest), largest)
+        self._if_any()  # the softmax of no elements is no error
 
-        def shifted(_: Op, every: list[Axis]) -> Expr:
+        def shifted(every: list[Axis]) -> Expr:
             row = [*every[:dim], *every[dim + 1 :]]
             low = Binary("-", self.element(x, every), self._read(top, row), FLOAT)
             return Builtin("exp", (low,), FLOAT)
 
-        powers = self._stored(value, shifted)
+        powers = self._temporary("_softmax", TensorType(dims), shifted)
 
         def total(own: list[Axis]) -> Expr:
             axis = along()
             return Reduce("sum", self._read(powers, at(own, axis)), (axis,), FLOAT)
 
-        sums = per_row("_sum", total)
+        sums = self._temporary("_sum", TensorType(rest), total)
         if len(axes) != len(dims):
             raise _Stays
         row = [*axes[:dim], *axes[dim + 1 :]]

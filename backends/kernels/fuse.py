@@ -8,7 +8,7 @@ loop is not enough, the run goes through tiles of the index; see :mod:`loma.back
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from loma.backends.kernels.elementwise import Expanded, expanded
 from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled
@@ -16,31 +16,31 @@ from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Library, Shared, is_last, is_value
 from loma.backends.kernels.tile import Tiling, tiled
-from loma.core.ir import For, Function, If, Module, Stmt, While
+from loma.core.ir import For, Function, If, Stmt, While
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered, statements
 
 
-def fuse(function: Function, module: Module, library: Library) -> tuple[Step, ...]:
+def fuse(function: Function, library: Library) -> tuple[Step, ...]:
     """The function's body with kernels and tiles; ``library`` tells which statements a backend
     hands to a library as a whole."""
     names = Names(names_of(function))
     wide = expanded(function.body, names)
     function = replace(function, body=wide.body)
-    return _restored(_Fusion(function, module, library, names).run(), wide)
+    return _restored(_Fusion(function, library, names).run(), wide)
 
 
 class _Fusion:
     """Tiles first, in the outermost block; kernels in what is left and inside the tiles."""
 
-    def __init__(self, function: Function, module: Module, library: Library, names: Names) -> None:
+    def __init__(self, function: Function, library: Library, names: Names) -> None:
         self._function = function
-        self._module = module
         self._library = library
         self._names = names
+        self._kernels = _Kernels(Runs(function, library), names)
 
     def run(self) -> tuple[Step, ...]:
-        runs = Runs(self._function, self._module, self._library, tiles=True)
+        runs = Runs(self._function, self._library, tiles=True)
         body = self._function.body
         out: list[Step] = []
         plain: list[Stmt] = []
@@ -56,20 +56,15 @@ class _Fusion:
                 plain += body[position:end]
                 position = end
                 continue
-            out += [*self._kernels().block((*plain, *run.before, *found.early)), found.tiles]
+            out += [*self._kernels.block((*plain, *run.before, *found.early)), found.tiles]
             plain = list(found.late)
             position = run.end
-        return (*out, *self._kernels().block(tuple(plain)))
-
-    def _kernels(self) -> _Kernels:
-        runs = Runs(self._function, self._module, self._library)
-        return _Kernels(runs, self._names)
+        return (*out, *self._kernels.block(tuple(plain)))
 
     def _inside(self, body: tuple[Stmt, ...]) -> tuple[Step, ...]:
         """The steps of a tile."""
         function = replace(self._function, body=numbered(body))
-        runs = Runs(function, self._module, self._library)
-        return _Kernels(runs, self._names).block(function.body)
+        return _Kernels(Runs(function, self._library), self._names).block(function.body)
 
 
 def _restored(steps: tuple[Step, ...], wide: Expanded) -> tuple[Step, ...]:
@@ -89,28 +84,24 @@ def _restored(steps: tuple[Step, ...], wide: Expanded) -> tuple[Step, ...]:
     return tuple(out)
 
 
+@dataclass(slots=True)
 class _Kernels:
-    def __init__(self, runs: Runs, names: Names) -> None:
-        self._runs = runs
-        self._names = names
+    runs: Runs
+    names: Names
 
     def block(self, block: tuple[Stmt, ...], loop: bool = False) -> tuple[Step, ...]:
         """The steps of a block; ``loop``: it may run more than once."""
         out: list[Step] = []
         position = 0
         while position < len(block):
-            run = self._runs.longest(block, position)
-            if run is None:
+            run = self.runs.longest(block, position)
+            shared = None if run is None else _best(run)
+            if run is None or shared is None:
                 out.append(self._alone(block[position], loop))
                 position += 1
                 continue
-            shared = _best(run)
-            if shared is None:
-                out.append(self._alone(block[position], loop))
-                position += 1
-                continue
-            private = self._runs.temporaries(run.statements, shared, loop)
-            out += [*run.before, make_kernel(run.statements, shared, private, self._names)]
+            private = self.runs.temporaries(run.statements, shared, loop)
+            out += [*run.before, make_kernel(run.statements, shared, private, self.names)]
             position = run.end
         return tuple(out)
 
@@ -123,24 +114,20 @@ class _Kernels:
                 blocks = (self.block(body, loop=True),)
             case _:
                 return stmt
-        return Nested(stmt, blocks) if _has_kernel(blocks) else stmt
+        fused = any(isinstance(s, Kernel | Tiled | Nested) for block in blocks for s in block)
+        return Nested(stmt, blocks) if fused else stmt
 
 
 def _best(run: Run) -> Shared | None:
     """The way to share an index that leaves the last dimensions to inner loops, and of these the
     outermost; None where the only ways are blocks, and those would have to know more than their
     part: the value of the index, or what other parts of a tensor hold."""
-    ways = [
-        (is_last(run.statements, way), sum(dim for _, dim in way.dims), number, way)
-        for number, way in enumerate(run.ways)
-    ]
-    possible = [
-        entry
-        for entry in ways
-        if not (entry[0] and (entry[3].mixed or is_value(run.statements, entry[3])))
-    ]
-    return min(possible, key=lambda entry: entry[:3])[3] if possible else None
 
+    def rank(way: Shared) -> tuple[bool, int]:
+        return is_last(run.statements, way), sum(dim for _, dim in way.dims)
 
-def _has_kernel(blocks: tuple[tuple[Step, ...], ...]) -> bool:
-    return any(isinstance(s, Kernel | Tiled | Nested) for block in blocks for s in block)
+    def is_possible(way: Shared) -> bool:
+        knows_more = way.mixed or is_value(run.statements, way)
+        return not (knows_more and is_last(run.statements, way))
+
+    return min(filter(is_possible, run.ways), key=rank, default=None)

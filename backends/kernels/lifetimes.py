@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from loma.backends.kernels.ir import Kernel
 from loma.backends.kernels.sharing import mentions
@@ -11,12 +11,8 @@ from loma.core.walk import blocks, expressions, variables
 from loma.passes.liveness import Liveness
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
-    """From the first to the last statement, both included, in the order of the text."""
-
-    first: int
-    last: int
+# from the first to the last statement, both included, in the order of the text
+Lifetime: TypeAlias = tuple[int, int]
 
 
 def lifetimes(kernel: Kernel) -> dict[str, Lifetime]:
@@ -28,8 +24,7 @@ def lifetimes(kernel: Kernel) -> dict[str, Lifetime]:
     found: dict[str, Lifetime] = {}
     end = _block(kernel.body, 1, names, mentions(kernel.body), found)
     for name in kernel.zeroed:  # filled before the first statement
-        last = found[name].last if name in found else end
-        found[name] = Lifetime(0, last)
+        found[name] = (0, found[name][1] if name in found else end)
     return found
 
 
@@ -75,5 +70,5 @@ def _carried(body: tuple[Stmt, ...], after: frozenset[str]) -> frozenset[str]:
 
 
 def _extend(found: dict[str, Lifetime], name: str, first: int, last: int) -> None:
-    old = found.get(name, Lifetime(first, last))
-    found[name] = Lifetime(min(first, old.first), max(last, old.last))
+    old = found.get(name, (first, last))
+    found[name] = (min(first, old[0]), max(last, old[1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, temporaries
 from loma.backends.kernels.lifetimes import lifetimes
@@ -38,10 +38,10 @@ def _with_reason(line: str) -> str:
     return f"{line}{sign} a copy: the next statement reads '{found[1]}' where it may write"
 
 
+@dataclass(slots=True)
 class _Printer:
-    def __init__(self, remark: Callable[[Stmt], str], private: set[str]) -> None:
-        self._remark = remark
-        self._private = private
+    remark: Callable[[Stmt], str]
+    private: set[str]
 
     def steps(self, steps: tuple[Step, ...], indent: str) -> list[str]:
         return [line for step in steps for line in self._step(step, indent)]
@@ -54,16 +54,16 @@ class _Printer:
                 return self._tiles(step, indent)
             case Nested():
                 return self._nested(step, indent)
-            case Declare(target, None) if target.name in self._private:
+            case Declare(target, None) if target.name in self.private:
                 return []
-            case If() | For() | While() if not self._remark(step):
+            case If() | For() | While() if not self.remark(step):
                 return self._nested(Nested(step, blocks(step)), indent)
             case _:
                 return self._plain(step, indent)
 
     def _plain(self, step: Stmt, indent: str) -> list[str]:
         lines = _lines(step, indent)
-        if remark := self._remark(step):
+        if remark := self.remark(step):
             lines[0] += f"  # {remark}"
         return lines
 
@@ -72,9 +72,9 @@ class _Printer:
         axis = kernel.axis
         lines = [f"{indent}parallel {axis.name} in range({print_expr(axis.extent)}):"]
         alive = lifetimes(kernel)
-        for var in sorted(kernel.private, key=lambda var: (alive[var.name].first, var.name)):
-            life = alive[var.name]
-            note = f"{_bytes(var)}, statements {life.first} to {life.last}"
+        for var in sorted(kernel.private, key=lambda var: (alive[var.name][0], var.name)):
+            first, last = alive[var.name]
+            note = f"{_bytes(var)}, statements {first} to {last}"
             zero = ", starts at zero" if var.name in kernel.zeroed else ""
             type_ = print_type(var.type)
             lines.append(f"{inner}private {var.name} : {type_}  # {note}{zero}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from loma.backends.kernels.cut import Cut, zeros
 from loma.backends.kernels.ir import Kernel
@@ -25,7 +26,7 @@ def make_kernel(
     dims = dict(shared.dims)
     small = {name: Var(name, _without(var, dims[name])) for name, var in private.items()}
     index = Var(_index_name(group, shared, names), INT)
-    rewriting = _Rewriting(index, shared.names, dims, small, names)
+    rewriting = _Rewriting(index, iter(shared.names), dims, small, names)
     body = tuple(map(rewriting.statement, group))
     _, live = Liveness(()).block(body, frozenset(dims.keys() - small.keys()))
     used = tuple(small[name] for name in sorted(small))
@@ -43,7 +44,7 @@ def _blocked(
     count = Var(names.fresh(f"{index}_count"), INT)
     inside = mentions(group)
     dims = {n: dim for n, dim in (*shared.reads, *shared.dims) if dim is not None and n in inside}
-    cut = Cut(count, shared.names, dims, names, frozenset(private))
+    cut = Cut(count, iter(shared.names), dims, names, frozenset(private))
     body = tuple(map(cut.statement, group))
     small = {name: Var(name, cut.type(name, var.type)) for name, var in private.items()}
     written = frozenset(name for name, _ in shared.dims if name not in private)
@@ -73,43 +74,38 @@ def _index_name(group: tuple[Stmt, ...], shared: Shared, names: Names) -> str:
     return best
 
 
+@dataclass(slots=True)
 class _Rewriting:
-    def __init__(
-        self,
-        index: Var,
-        called: tuple[str, ...],
-        dims: dict[str, int],
-        private: dict[str, Var],
-        names: Names,
-    ) -> None:
-        self._index = index
-        self._called = iter(called)
-        self._dims = dims
-        self._private = private
-        self._names = names
+    """``called`` and ``dims`` as for :class:`Cut`."""
+
+    index: Var
+    called: Iterator[str]
+    dims: dict[str, int]
+    private: dict[str, Var]
+    names: Names
 
     def statement(self, stmt: Stmt) -> Stmt:
         match stmt:
             case IndexAssign(axes=axes):
-                own = next(self._called)
-                new: dict[str, Expr] = {own: self._index} if own != self._index.name else {}
+                own = next(self.called)
+                new: dict[str, Expr] = {own: self.index} if own != self.index.name else {}
                 kept = replace(stmt, axes=tuple(axis for axis in axes if axis.name != own))
                 return map_expressions(kept, lambda e: self._expr(substitute(e, new)))
-            case Zero(Var() as target) if target.name in self._private:
-                return replace(stmt, target=self._private[target.name])
+            case Zero(Var() as target) if target.name in self.private:
+                return replace(stmt, target=self.private[target.name])
             case Zero(Var() as target) if isinstance(target.type, TensorType):
-                here = {self._dims[target.name]: self._index}
-                return zeros(target, self._names, stmt.span, here)
+                here = {self.dims[target.name]: self.index}
+                return zeros(target, self.names, stmt.span, here)
             case _:
                 return map_blocks(stmt, lambda block: tuple(map(self.statement, block)))
 
     def _expr(self, expr: Expr) -> Expr:
         match expr:
-            case Index(Var(name), subscripts) if name in self._private:
-                dim = self._dims[name]
+            case Index(Var(name), subscripts) if name in self.private:
+                dim = self.dims[name]
                 rest = subscripts[:dim] + subscripts[dim + 1 :]
                 return replace(
-                    expr, base=self._private[name], subscripts=tuple(map(self._expr, rest))
+                    expr, base=self.private[name], subscripts=tuple(map(self._expr, rest))
                 )
             case _:
                 return map_children(expr, self._expr)

@@ -11,9 +11,9 @@ from loma.backends.kernels.sharing import (
 )  # fmt: skip
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
-    CallStmt, Declare, For, Function, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero,
+    CallStmt, Declare, For, Function, If, IndexAssign, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
-from loma.core.walk import blocks, mentioned_names, reads_of_type, statements
+from loma.core.walk import mentioned_names, reads_of_type, statements
 from loma.passes.liveness import Liveness
 
 _WAYS = 8  # ways to share an index that are looked at side by side
@@ -37,14 +37,8 @@ class Runs:
     Statements of the same number stand for one, and alone are no run.
     """
 
-    def __init__(
-        self,
-        function: Function,
-        module: Module,
-        library: Library,
-        tiles: bool = False,
-    ) -> None:
-        self._sharing = Sharing(function, module, library, _first_writes(function), tiles)
+    def __init__(self, function: Function, library: Library, tiles: bool = False) -> None:
+        self._sharing = Sharing(function, library, tiles)
         self._mentions = mentions(function.body)
         self._inside = cache(mentions)
         self._is_closed = cache(self._keeps_scalars)
@@ -94,20 +88,20 @@ class Runs:
             if isinstance(stmt, Declare):
                 if not _moves(stmt, mentioned):
                     break
-            elif isinstance(stmt, IndexAssign | For | If | Zero) and self._is_closed(stmt):
-                wider = self.extended(ways, stmt)
-                if not wider:
-                    break
-                ways = wider
-                group.append(stmt)
-                mentioned |= self._inside((stmt,)).keys()
-                end = position + 1
-            else:
+                continue
+            wider = self._extended(ways, stmt)
+            if not wider:
                 break
+            ways = wider
+            group.append(stmt)
+            mentioned |= self._inside((stmt,)).keys()
+            end = position + 1
         return group, ways, end
 
-    def extended(self, ways: list[Shared], stmt: Stmt) -> list[Shared]:
+    def _extended(self, ways: list[Shared], stmt: Stmt) -> list[Shared]:
         """The ways in which a run can go on with a statement."""
+        if not isinstance(stmt, IndexAssign | For | If | Zero) or not self._is_closed(stmt):
+            return []
         wider = [new for way in ways for new in self._sharing.extend(way, stmt)]
         return [way for way in dict.fromkeys(wider) if way.extent is not None][:_WAYS]
 
@@ -180,29 +174,3 @@ def _connected(group: list[Stmt]) -> int:
         reached |= more
         seen = seen.union(*(tensors[k] for k in more))
     return next((k for k in range(len(group)) if k not in reached), len(group))
-
-
-def _first_writes(function: Function) -> dict[str, IndexAssign]:
-    """Index statements outside of loops that are the first to mention their target, a declared
-    tensor, which is all zero until then."""
-    seen: set[str] = {param.name for param in function.params}
-    seen |= {
-        s.target.name
-        for s in statements(function.body)
-        if isinstance(s, Declare) and s.value is not None
-    }
-    found: dict[str, IndexAssign] = {}
-
-    def look(body: tuple[Stmt, ...], loop: bool) -> None:
-        for stmt in body:
-            if isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index) and not loop:
-                base = stmt.target.base
-                if isinstance(base, Var) and base.name not in seen:
-                    found[base.name] = stmt
-            if not isinstance(stmt, Declare) and not blocks(stmt):
-                seen.update(mentions((stmt,)))
-            for block in blocks(stmt):
-                look(block, loop or not isinstance(stmt, If))
-
-    look(function.body, False)
-    return found

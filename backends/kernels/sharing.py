@@ -15,11 +15,11 @@ from functools import cache
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign, Call, Expr, For, Function, If, Index, IndexAssign, Member, Module, Op, Reduce, Stmt,
-    TensorType, Var, Zero, is_tensor_function,
+    Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Stmt,
+    TensorType, Var, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    expressions, statements, subscript_variables, used_as_value, variables, walk,
+    blocks, expressions, statements, subscript_variables, used_as_value, variables, walk,
 )  # fmt: skip
 
 Library = Callable[[IndexAssign], bool]
@@ -55,20 +55,11 @@ class Sharing:
 
     ``library`` tells which statements a backend hands to a library as a whole. For ``tiles``, where
     a few values of the index at a time go through all statements, sums over the index may take
-    part, and statements that read a large operand once for all of these values; ``first_writes``
-    gives for a tensor the statement that finds it all zero.
+    part, and statements that read a large operand once for all of these values.
     """
 
-    def __init__(
-        self,
-        function: Function,
-        module: Module,
-        library: Library,
-        first_writes: dict[str, IndexAssign],
-        tiles: bool,
-    ) -> None:
-        self._module = module
-        self._first_writes = first_writes
+    def __init__(self, function: Function, library: Library, tiles: bool) -> None:
+        self._first_writes = _first_writes(function)
         self._tiles = tiles
         self._library = library
         self._changed = written(function.body) | counters(function.body)
@@ -103,91 +94,76 @@ class Sharing:
     # -------------------------------------------------------------------------- one statement
 
     def _zero(self, shared: Shared, target: Var) -> Iterator[Shared]:
-        assert isinstance(target.type, TensorType)
         known = shared.dim(target.name)
-        for dim, size in enumerate(target.type.dims or ()):
+        for dim, size in enumerate(sizes.dims_of(target)):
             if known is not None and dim != known:
                 continue
             if self._fixed(size) and _fits(shared.extent, size):
                 yield from _written(replace(shared, extent=shared.extent or size), target.name, dim)
 
     def _index_assign(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:
-        target = stmt.target
-        assert isinstance(target, Index)
-        assert isinstance(target.base, Var)
-        if self._stays_outside(stmt) or target.base.name in shared.sums:
+        target, name = stmt.element, stmt.element.tensor.name
+        if self._stays_outside(stmt) or name in shared.sums:
             return
-        first = self._first_writes.get(target.base.name)
+        first = self._first_writes.get(name)
         if self._tiles and (stmt.op == "+=" or stmt is first):
             yield from self._sum(shared, opened(stmt))
-        extents = {axis.name: axis.extent for axis in stmt.axes}
-        known = shared.dim(target.base.name)
+        axes = {axis.name: axis for axis in stmt.axes}
+        known = shared.dim(name)
         for dim, subscript in enumerate(target.subscripts):
             if known is not None and dim != known:
                 continue
-            if not isinstance(subscript, Var) or subscript.name not in extents:
+            axis = axes.get(subscript.name) if isinstance(subscript, Var) else None
+            if axis is None or not self._may_share(shared, stmt, axis):
                 continue
-            name, extent = subscript.name, extents[subscript.name]
-            if not (self._fixed(extent) and _fits(shared.extent, extent)):
+            if not self._tiles and streams_operand(stmt, axis.name):
                 continue
-            if any(sizes.mentions(axis.extent, {name}) for axis in stmt.axes):
+            forms = _forms(stmt, axis)
+            if forms is None or forms.get(name, {dim}) != {dim}:
                 continue
-            if not self._tiles and streams_operand(stmt, name):
-                continue
-            if self._tiles and name in used_as_value(stmt.value):
-                continue
-            forms = _forms(stmt, name, extent)
-            if forms is None or forms.get(target.base.name, {dim}) != {dim}:
-                continue
-            new = replace(shared, extent=shared.extent or extent)
-            read = _read(new, forms, target.base.name)
+            new = replace(shared, extent=shared.extent or axis.extent)
+            read = _read(new, forms, name)
             if read is None or (self._tiles and read.mixed):
                 continue
-            for found in _written(read, target.base.name, dim):
-                yield replace(found, names=(*found.names, name))
+            for found in _written(read, name, dim):
+                yield replace(found, names=(*found.names, axis.name))
+
+    def _may_share(self, shared: Shared, stmt: IndexAssign, axis: Axis) -> bool:
+        """Whether an axis of the statement may be the shared index, as far as ranges tell, and, for
+        tiles, that nothing computes with its value."""
+        return (
+            self._fixed(axis.extent)
+            and _fits(shared.extent, axis.extent)
+            and not any(sizes.mentions(other.extent, {axis.name}) for other in stmt.axes)
+            and not (self._tiles and axis.name in used_as_value(stmt.value))
+        )
 
     def _sum(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:
         """The ways in which a statement adds sums over the index to its target."""
-        target = stmt.target
-        assert isinstance(target, Index)
-        assert isinstance(target.base, Var)
-        name = target.base.name
+        name = stmt.element.tensor.name
         if stmt.op != "+=" or shared.dim(name) is not None or name in dict(shared.reads):
             return
-        own = subscript_variables(target)
+        own = subscript_variables(stmt.element)
         for axis in stmt.axes:
-            if axis.name in own or not self._fixed(axis.extent):
+            if axis.name in own or not self._may_share(shared, stmt, axis):
                 continue
-            if any(sizes.mentions(other.extent, {axis.name}) for other in stmt.axes):
-                continue
-            forms = _forms(stmt, axis.name, axis.extent)
-            if not _fits(shared.extent, axis.extent) or forms is None:
-                continue
-            if axis.name in used_as_value(stmt.value):
+            forms = _forms(stmt, axis)
+            if forms is None:
                 continue
             if forms.get(name) != {None} or sum(f != {None} for f in forms.values()) == 0:
                 continue
-            if any(isinstance(n, Index) and n.base == target.base for n in walk(stmt.value)):
+            if any(isinstance(n, Index) and n.base == stmt.element.base for n in walk(stmt.value)):
                 continue
             new = _read(replace(shared, extent=shared.extent or axis.extent), forms, name)
             if new is not None and not new.mixed:
                 yield replace(new, sums=(*new.sums, name), names=(*new.names, axis.name))
 
     def _is_no_loop(self, stmt: IndexAssign) -> bool:
-        assert isinstance(stmt.target, Index)
-        own = {axis.name for axis in stmt.axes}
-        bare = [s.name for s in stmt.target.subscripts if isinstance(s, Var)]
-        used = subscript_variables(stmt.target) & own
-        if used - set(bare) or len(set(bare)) < len(bare):
-            return True  # scatters: it may have to work on a copy of its target
-        for node in walk(stmt.value):
-            if isinstance(node, Op):
-                return True
-            if isinstance(node, Index) and not isinstance(node.base, Var | Index | Member):
-                return True
-            if isinstance(node, Call) and is_tensor_function(self._module.function(node.function)):
-                return True
-        return self._library(stmt)
+        bare = [s.name for s in stmt.element.subscripts if isinstance(s, Var)]
+        used = subscript_variables(stmt.element) & {axis.name for axis in stmt.axes}
+        # one that scatters may have to work on a copy of its target
+        scatters = bool(used - set(bare)) or len(set(bare)) < len(bare)
+        return scatters or self._library(stmt)
 
 
 def _fits(extent: Expr | None, size: Expr) -> bool:
@@ -218,21 +194,19 @@ def _read(shared: Shared, forms: dict[str, set[int | None]], target: str) -> Sha
     return replace(shared, reads=tuple(sorted(reads.items())), mixed=mixed)
 
 
-def _forms(stmt: IndexAssign, name: str, extent: Expr) -> dict[str, set[int | None]] | None:
+def _forms(stmt: IndexAssign, index: Axis) -> dict[str, set[int | None]] | None:
     """For each tensor that the statement accesses: at which dimension the index stands, None where
     it does not occur. No result when the index takes part in a subscript in any other way."""
     found: dict[str, set[int | None]] = {}
+    name, extent = index.name, index.extent
     for root in (stmt.target, stmt.value):
         for node in walk(root):
-            if isinstance(node, Reduce) and any(axis.name == name for axis in node.axes):
-                return None
             if isinstance(node, Reduce) and any(
-                sizes.mentions(axis.extent, {name}) for axis in node.axes
+                axis.name == name or sizes.mentions(axis.extent, {name}) for axis in node.axes
             ):
                 return None
             if not isinstance(node, Index) or not isinstance(node.base.type, TensorType):
                 continue
-            assert isinstance(node.base, Var)
             at = [k for k, s in enumerate(node.subscripts) if sizes.mentions(s, {name})]
             dims = node.base.type.dims
             if len(at) > 1 or dims is None:
@@ -241,7 +215,7 @@ def _forms(stmt: IndexAssign, name: str, extent: Expr) -> dict[str, set[int | No
                 isinstance(node.subscripts[at[0]], Var) and sizes.equal(dims[at[0]], extent) is True
             ):
                 return None
-            found.setdefault(node.base.name, set()).add(at[0] if at else None)
+            found.setdefault(node.tensor.name, set()).add(at[0] if at else None)
     return found
 
 
@@ -264,8 +238,7 @@ def streams_operand(stmt: IndexAssign, name: str) -> bool:
     Such a statement reads less when its own loop keeps the operand's elements and runs over the
     index inside. Large is what has an axis more than the target and every axis of it but this one.
     """
-    assert isinstance(stmt.target, Index)
-    rest = subscript_variables(stmt.target) - {name}
+    rest = subscript_variables(stmt.element) - {name}
     for node in walk(stmt.value):
         if isinstance(node, Index) and isinstance(node.base.type, TensorType):
             own = subscript_variables(node)
@@ -314,3 +287,29 @@ def mentions(body: tuple[Stmt, ...]) -> Counter[str]:
     return Counter(
         name for stmt in statements(body) for expr in expressions(stmt) for name in variables(expr)
     )
+
+
+def _first_writes(function: Function) -> dict[str, IndexAssign]:
+    """Index statements outside of loops that are the first to mention their target, a declared
+    tensor, which is all zero until then."""
+    seen: set[str] = {param.name for param in function.params}
+    seen |= {
+        s.target.name
+        for s in statements(function.body)
+        if isinstance(s, Declare) and s.value is not None
+    }
+    found: dict[str, IndexAssign] = {}
+
+    def look(body: tuple[Stmt, ...], loop: bool) -> None:
+        for stmt in body:
+            if isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index) and not loop:
+                base = stmt.target.base
+                if isinstance(base, Var) and base.name not in seen:
+                    found[base.name] = stmt
+            if not isinstance(stmt, Declare) and not blocks(stmt):
+                seen.update(mentions((stmt,)))
+            for block in blocks(stmt):
+                look(block, loop or not isinstance(stmt, If))
+
+    look(function.body, False)
+    return found

@@ -66,7 +66,7 @@ def _tiles(
     temporaries = runs.temporaries(group, shared)
     dims = {name: dim for name, dim in shared.dims if name in inside}
     dims |= {name: dim for name, dim in shared.reads if dim is not None and name in inside}
-    cut = Cut(count, called, dims)
+    cut = Cut(count, iter(called), dims)
     body = tuple(map(cut.statement, group))
     declared = tuple(
         Declare(Var(name, cut.type(name, var.type)), None) for name, var in temporaries.items()

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from loma import config
 from loma.backends.openmp.frames import may_throw
 from loma.backends.openmp.nest import Bounds
 from loma.backends.openmp.packing import packed
-from loma.backends.openmp.plan import (
-    Plan, make_plan, target_axes,
-)  # fmt: skip
+from loma.backends.openmp.plan import Plan, make_plan, target_axes
 from loma.backends.openmp.reductions import StatementNest
 from loma.backends.openmp.rows import elements, partial_sum, rows
 from loma.backends.schedule import contraction, convolution
@@ -49,7 +48,11 @@ def index_statement(
     everything in it may be overwritten. ``source``: the statement that it serves, if another."""
     assign = stmt.op == "=" or fresh
     source = source or stmt
-    stmt, axes, kind, body = _prepared(context, stmt, assign)
+    target = marked(stmt.target, stmt.axes, context)
+    assert isinstance(target, Index | Var)
+    value = marked(without_no_diff(stmt.value), stmt.axes, context)
+    stmt = replace(stmt, target=target)
+    axes, kind, body = _normalised(stmt, value, assign)
     line = context.line(stmt.span)
     found = [
         (analyse(read, context.dims(read.base), scope, padded), scope)
@@ -72,17 +75,6 @@ def index_statement(
     nest = StatementNest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign)
     return [*nodes, _tree(context, nest, plan, source)]
-
-
-def _prepared(
-    context: FunctionContext, stmt: IndexAssign, assign: bool
-) -> tuple[IndexAssign, tuple[Axis, ...], Kind, Expr]:
-    """The statement with its subscripts marked, and what :func:`_normalised` makes of it."""
-    target = marked(stmt.target, stmt.axes, context)
-    assert isinstance(target, Index | Var)
-    stmt = replace(stmt, target=target)
-    value = marked(without_no_diff(stmt.value), stmt.axes, context)
-    return (stmt, *_normalised(stmt, value, assign))
 
 
 def _normalised(
@@ -126,7 +118,7 @@ def _tree(
     around = [] if total else [loop.axis for loop in plan.around]
     if total:
         plan = replace(plan, summed=plan.summed[1:])
-    counter, count = COUNTER, _product(loops)
+    counter, count = COUNTER, sizes.product(tuple(loop.axis.extent for loop in loops))
     before: list[Node] = []
     bounds: Bounds | None = None
     if len(loops) == 1:
@@ -170,10 +162,6 @@ def chunks(extent: Expr, size: int) -> tuple[list[Node], Bounds, Expr]:
     return before, (low, high), builtin(CEILING, extent, IntConst(size))
 
 
-def _product(loops: list[Loop]) -> Expr:
-    return sizes.product(tuple(loop.axis.extent for loop in loops))
-
-
 def _shared_loops(plan: Plan) -> tuple[list[Loop], bool]:
     """The loops whose iterations threads share; where there are none, whether they share pieces of
     the innermost loop."""
@@ -195,7 +183,7 @@ def _chunk(machine: Target, plan: Plan) -> int:
 
 
 def _written(target: Index | Var) -> tuple[Var, ...]:
-    return (target.base,) if isinstance(target, Index) and isinstance(target.base, Var) else ()
+    return (target.tensor,) if isinstance(target, Index) else ()
 
 
 def _inside(
@@ -259,20 +247,19 @@ def _is_conditional(extent: Expr) -> bool:
 
 def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:
     """The library call that the statement becomes, or None for loops."""
-    value = without_no_diff(stmt.value)
-    axes, kind, body = _normalised(stmt, value, stmt.op == "=")
+    axes, kind, body = _normalised(stmt, without_no_diff(stmt.value), stmt.op == "=")
     return _library_call(machine, stmt, kind, body, axes)
 
 
 def _library_call(
     machine: Target, stmt: IndexAssign, kind: str, body: Expr, axes: tuple[Axis, ...]
 ) -> Contract | Convolve | None:
-    if not isinstance(stmt.target, Index) or not machine.library:
+    target, used = stmt.target, machine.library and "contraction" in config.optimisations()
+    if not isinstance(target, Index) or not used:
         return None
-    return contraction.match(stmt.target, kind, body, axes) or convolution.match(
-        stmt.target, kind, body, axes, stmt.op == "+="
+    found = contraction.factors(target, kind, body)
+    if found is None:
+        return None
+    return contraction.match(target, found, axes) or convolution.match(
+        target, found, axes, stmt.op == "+="
     )
-
-
-def is_library_call(stmt: IndexAssign, machine: Target) -> bool:
-    return library_call(stmt, machine) is not None

@@ -75,12 +75,6 @@ def _with_axis(stmt: IndexAssign, axis: Axis) -> IndexAssign:
     return replace(stmt, target=target, value=substitute(stmt.value, rename), axes=(axis,))
 
 
-def _base(stmt: IndexAssign) -> Var:
-    assert isinstance(stmt.target, Index)
-    assert isinstance(stmt.target.base, Var)
-    return stmt.target.base
-
-
 def loop(
     context: FunctionContext,
     run: tuple[IndexAssign, ...],
@@ -95,7 +89,7 @@ def loop(
         for k, stmt in enumerate(run)
     )
     nest = StatementNest(context, (axis,))
-    bases = {_base(stmt).name: _base(stmt) for stmt in source}
+    bases = {stmt.element.tensor.name: stmt.element.tensor for stmt in source}
     nest.writable |= bases.keys()
     no_pads = IntConst(0)
     inside = nest.innermost(axis, no_pads, lambda: [_store(nest, s) for s in source], None, True)
@@ -108,6 +102,5 @@ def loop(
 
 
 def _store(nest: StatementNest, stmt: IndexAssign) -> Store:
-    assert isinstance(stmt.target, Index)
     kind: Kind = "set" if stmt.op == "=" else "sum"
-    return Store(nest.place(stmt.target), kind, nest.value(without_no_diff(stmt.value)))
+    return Store(nest.place(stmt.element), kind, nest.value(without_no_diff(stmt.value)))

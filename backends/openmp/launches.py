@@ -13,15 +13,15 @@ from typing import assert_never
 
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext, HostWriter, data
-from loma.backends.cfamily.cpp import ELEMENTS, element_type, scalar_type
+from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
 from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.openmp.print import write_tree
-from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Piece, Serial, Stream
-from loma.backends.schedule.ir import InPlace, Parallel
+from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Serial, Stream
+from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes
-from loma.core.ir import Stmt, TensorType, Var
+from loma.core.ir import Stmt, Var
 from loma.core.walk import statements
 from loma.errors.spans import line_in_file
 
@@ -60,13 +60,12 @@ def _write_serial(owner: HostWriter, node: Serial) -> None:
 def _write_zeros(owner: HostWriter, var: Var) -> None:
     """Fills a tensor by its pointer."""
     context = owner.context
-    assert isinstance(var.type, TensorType)
-    pointer, dims = context.variable(var), var.type.dims or ()
+    pointer, dims = context.variable(var), sizes.dims_of(var)
     if context.looked_up is not None:
         pointer, dims = f"{pointer}_data_", context.dims(var)
         context.looked_up[var.name] = (pointer, var)
     count = c.item_text(context.ints(sizes.product(dims)))
-    owner.writer.line(f"std::fill_n({pointer}, {count}, {element_type(var.type)}(0));")
+    owner.writer.line(f"std::fill_n({pointer}, {count}, {ELEMENTS[dtype_of(var)]}(0));")
 
 
 def _write_launch(owner: HostWriter, launch: Launch) -> None:
@@ -87,8 +86,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         lambda_ = "[&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_)"
         with writer.block(f"loma::kernel({given}, workspace_, {lambda_}", ");"):
             for slot, buffer in enumerate(launch.buffers):
-                assert isinstance(buffer.var.type, TensorType)
-                element, name = element_type(buffer.var.type), context.variable(buffer.var)
+                element, name = ELEMENTS[dtype_of(buffer.var)], context.variable(buffer.var)
                 memory = f"reinterpret_cast<{element}*>(memory_ + workspace_.offset({slot}))"
                 writer.line(f"{element}* const {name} = {memory};")
             for var in launch.scalars:
@@ -99,9 +97,8 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
                 if kernel.count is not None:
                     _write_block(owner, launch, cpp_name(kernel.count.name))
                 context.pointers = frozenset(private | parts)
-                old = {p.tensor.name: context.cut(p, kernel.axis.extent) for p in launch.pieces}
-                owner.nodes(launch.body)
-                context.restore(old)
+                with context.cut(launch.pieces, kernel.axis.extent):
+                    owner.nodes(launch.body)
                 context.pointers = None
 
 
@@ -138,15 +135,11 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
             given = c.list_text((c.Token(size), rest))
             writer.line(f"const int64_t {count} = std::min<int64_t>({given});")
             for piece in stream.pieces:
-                _write_narrowed(owner, piece, first, count)
-            old = {p.tensor.name: context.cut(p, tiled.axis.extent) for p in stream.pieces}
-            owner.nodes(stream.body)
-            context.restore(old)
-
-
-def _write_narrowed(owner: HostWriter, piece: Piece, first: str, count: str) -> None:
-    view, whole = local_name(piece.var.name), owner.context.variable(piece.tensor)
-    owner.writer.line(f"const at::Tensor {view} = {whole}.narrow({piece.dim}, {first}, {count});")
+                view, whole = local_name(piece.var.name), context.variable(piece.tensor)
+                part = f"{whole}.narrow({piece.dim}, {first}, {count})"
+                writer.line(f"const at::Tensor {view} = {part};")
+            with context.cut(stream.pieces, tiled.axis.extent):
+                owner.nodes(stream.body)
 
 
 def _bytes(context: CppContext, parts: Sequence[Bytes]) -> c.Expression:
@@ -169,9 +162,8 @@ def _write_workspace(owner: HostWriter, buffers: Sequence[Buffer]) -> None:
     context, writer = owner.context, owner.writer
     writer.line("loma::WorkspacePlan workspace_;")
     for buffer in buffers:
-        assert isinstance(buffer.var.type, TensorType)
-        count = context.ints(sizes.product(buffer.var.type.dims or ()))
-        size = c.Token(f"sizeof({element_type(buffer.var.type)})")
+        count = context.ints(sizes.product(sizes.dims_of(buffer.var)))
+        size = c.Token(f"sizeof({ELEMENTS[dtype_of(buffer.var)]})")
         given = f"{buffer.first}, {buffer.last}, {c.item_text(c.Binary('*', count, size))}"
         writer.line(f"workspace_.add({given});  // {buffer.var.name}")
     writer.line("workspace_.place();")

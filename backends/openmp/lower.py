@@ -11,7 +11,7 @@ from loma.backends.kernels.ir import (
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.openmp import joined
-from loma.backends.openmp.index_statements import index_statement, is_library_call
+from loma.backends.openmp.index_statements import index_statement, library_call
 from loma.backends.openmp.once import once_checks
 from loma.backends.openmp.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
@@ -19,25 +19,24 @@ from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.access import without_no_diff
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
-    Allocate, Branch, Buffer, Bytes, Clear, Count, Hold, HostNode, Later, Launch, Piece, Repeat,
-    Reserve, Run, Serial, Stream, Unit,
+    Allocate, Branch, Buffer, Bytes, Clear, Count, HostNode, Later, Launch, Piece, Repeat, Reserve,
+    Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
-    INT, Assign, AtomicAdd, Call, Declare, Expr, For, If, Index, IndexAssign, IntConst, NoDiff, Pop,
-    Push, Reduce, Return, Stmt, TensorType, Var, While, Zero, is_tensor_function,
+    INT, Assign, AtomicAdd, Declare, Expr, For, If, Index, IndexAssign, IntConst, Pop, Push, Reduce,
+    Return, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, free_variables, map_children, map_expressions, mentioned_names, own_names,
-    root, walk,
+    blocks, map_children, map_expressions, mentioned_names, own_names, root, walk,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
 
 
 def lower(context: FunctionContext, steps: tuple[Step, ...]) -> tuple[HostNode, ...]:
     """The tree of the context's function, whose fused body the steps are, for its machine."""
-    return Lowering(context, temporaries(steps)).block(steps, outermost=True)
+    return Lowering(context, temporaries(steps)).block(steps)
 
 
 class Lowering:
@@ -45,7 +44,7 @@ class Lowering:
 
     ``private`` are tensors that live inside kernels and tiles alone. ``ready`` are the declared
     tensors that surely have memory where the lowering stands, ``touched`` those that an earlier
-    statement may have given some.
+    statement may have given some. ``outermost``: what it stands in runs at most once.
     """
 
     def __init__(self, context: FunctionContext, private: set[str]) -> None:
@@ -54,6 +53,7 @@ class Lowering:
         self._lazy: dict[str, TensorType] = {}  # declared and not allocated then
         self._ready: set[str] = set()
         self._touched: set[str] = set()
+        self._outermost = True
         self._current: Stmt | None = None
         # In a backward function an adjoint that nobody wants stays undefined: its last parameters
         # say which results are wanted.
@@ -61,13 +61,13 @@ class Lowering:
         is_backward = function.half == "backward"
         self._needs = function.params[-len(function.results) :] if is_backward else ()
 
-    def block(self, steps: Sequence[Step], outermost: bool) -> tuple[HostNode, ...]:
+    def block(self, steps: Sequence[Step], outermost: bool = True) -> tuple[HostNode, ...]:
+        before, self._outermost = self._outermost, outermost
         out: list[HostNode] = []
-        fresh: set[int] = set()
+        fresh: set[int] = set()  # positions of statements whose target is all zero already
         block = tuple(map(as_statement, steps))
         position = 0
         while position < len(steps):
-            step, stmt = steps[position], block[position]
             kernel = self._context.kernel
             run = () if kernel is None else joined.run_at(block, position, kernel.count)
             if kernel is not None and len(run) > 1:
@@ -75,55 +75,45 @@ class Lowering:
                 out.append(joined.loop(self._context, run, kernel.registers[run], blank))
                 position += len(run)
             else:
-                out += self._step(step, stmt, block, position, fresh, outermost)
+                out += self._step(steps[position], block, position, fresh)
                 position += 1
+        self._outermost = before
         return tuple(out)
 
     def _step(
-        self,
-        step: Step,
-        stmt: Stmt,
-        block: tuple[Stmt, ...],
-        position: int,
-        fresh: set[int],
-        outermost: bool,
+        self, step: Step, block: tuple[Stmt, ...], position: int, fresh: set[int]
     ) -> list[HostNode]:
-        """One step; ``fresh`` are the positions of statements whose target is all zero already."""
-        nodes: list[HostNode]
-        if isinstance(step, Kernel | Tiled):
-            lowered = self._kernel if isinstance(step, Kernel) else self._tiles
-            nodes = lowered(step, outermost)  # type: ignore[arg-type]
-            self._touched |= mentioned_names((stmt,))
-            return nodes
+        stmt = block[position]
         if stmt.span.line:
             self._context.current = stmt.span
         self._current = stmt
-        if isinstance(step, Nested):
-            nodes = self._nested(step.stmt, step.blocks, outermost)
-            self._touched |= mentioned_names((stmt,))
-            return nodes
-        target = _zeroed_tensor(stmt)
-        if target is not None:
-            later = storage.zeroed_before(block, position, target.name)
-            if later is not None:
-                fresh.add(later)
-                return [Unit(stmt, ())]
-            unallocated = target.name in self._lazy and target.name not in self._ready
-            return [Unit(stmt, (Clear(target, unallocated),))]
-        nodes, is_fresh = self._prepare(stmt, outermost)
-        if blocks(stmt):
-            nodes += self._statement(stmt, False, outermost)
-        else:
-            is_fresh = is_fresh or position in fresh
-            body = (*nodes, *self._statement(stmt, is_fresh, outermost))
-            nodes = [Unit(stmt, body, is_fresh)]
+        match step:
+            case Kernel():
+                nodes = self._kernel(step)
+            case Tiled():
+                nodes = self._tiles(step)
+            case Nested():
+                nodes = self._nested(step.stmt, step.blocks)
+            case Zero(Var(name, TensorType()) as target):
+                later = storage.zeroed_before(block, position, name)
+                if later is not None:
+                    fresh.add(later)
+                    return [Unit(stmt, ())]
+                unallocated = name in self._lazy and name not in self._ready
+                return [Unit(stmt, (Clear(target, unallocated),))]
+            case _:
+                nodes, is_fresh = self._prepare(stmt)
+                is_fresh = is_fresh or position in fresh
+                made = self._statement(stmt, is_fresh)
+                unit = Unit(stmt, (*nodes, *made), is_fresh)
+                nodes = [*nodes, *made] if blocks(stmt) else [unit]
         if not isinstance(stmt, Declare) or stmt.value is not None:
             self._touched |= mentioned_names((stmt,))
         return nodes
 
     # ------------------------------------------------------------------------------- memory
 
-    def _prepare(self, stmt: Stmt, outermost: bool) -> tuple[list[HostNode], bool]:
+    def _prepare(self, stmt: Stmt) -> tuple[list[HostNode], bool]:
         """Memory for what the statement uses for the first time. Whether its target is all zero
         still, so that an index statement may assign instead of adding."""
         fresh = False
@@ -134,14 +124,14 @@ class Lowering:
             if isinstance(stmt, Return) and self._needs:
                 nodes += self._wanted(stmt, name)
                 continue
-            unknown = not outermost or name in self._touched
+            unknown = self._may_have_memory(name)
             if storage.is_whole(stmt, name) and storage.overwrites(stmt, name):
                 self._ready.add(name)
                 continue
             made = (
                 isinstance(stmt, IndexAssign)
                 and name == root(stmt.target)
-                and is_library_call(stmt, self._context.machine)
+                and library_call(stmt, self._context.machine) is not None
             )
             whole = made or storage.overwrites(stmt, name)
             adds = isinstance(stmt, IndexAssign) and stmt.op == "+="
@@ -150,14 +140,16 @@ class Lowering:
             self._ready.add(name)
             if blank and made:
                 continue  # the result is a new tensor
-            nodes.append(self._allocate(name, not blank, outermost))
+            nodes.append(self._allocate(name, not blank, unknown))
         return nodes, fresh
 
-    def _allocate(self, name: str, zeros: bool, outermost: bool) -> Allocate:
-        """Memory for a declared tensor, if no statement before has given it any."""
+    def _may_have_memory(self, name: str) -> bool:
+        return not self._outermost or name in self._touched
+
+    def _allocate(self, name: str, zeros: bool, unless: bool) -> Allocate:
+        """Memory for a declared tensor, ``unless`` a statement before has given it any."""
         self._ready.add(name)
-        unknown = not outermost or name in self._touched
-        return Allocate(Var(name, self._lazy[name]), zeros, unknown)
+        return Allocate(Var(name, self._lazy[name]), zeros, unless)
 
     def _wanted(self, stmt: Return, name: str) -> list[HostNode]:
         """Memory for a result that no statement before has written to, if it is wanted."""
@@ -168,9 +160,7 @@ class Lowering:
             if value == Var(name, value.type)
         ]
 
-    def _allocate_for(
-        self, step: Kernel | Tiled, private: set[str], outermost: bool
-    ) -> list[HostNode]:
+    def _allocate_for(self, step: Kernel | Tiled, private: set[str]) -> list[HostNode]:
         """Memory for what outlives a kernel and is used there for the first time."""
         written = frozenset(self._lazy) - private
         _, before = Liveness(()).block(step.source, written)
@@ -178,15 +168,14 @@ class Lowering:
         nodes: list[HostNode] = []
         for name in sorted((names & written) - self._ready):
             sums = step.sums if isinstance(step, Tiled) else ()
-            blank = (
-                name not in before and name not in sums and outermost and name not in self._touched
-            )
-            nodes.append(self._allocate(name, not blank, outermost))
+            unknown = self._may_have_memory(name)
+            blank = name not in before and name not in sums and not unknown
+            nodes.append(self._allocate(name, not blank, unknown))
         return nodes
 
     # --------------------------------------------------------------------------- statements
 
-    def _statement(self, stmt: Stmt, fresh: bool, outermost: bool) -> list[HostNode]:
+    def _statement(self, stmt: Stmt, fresh: bool) -> list[HostNode]:
         match stmt:
             case IndexAssign():
                 return self._index_assign(stmt, fresh)
@@ -200,7 +189,7 @@ class Lowering:
             case Zero(Var(type=type_)) if not isinstance(type_, TensorType):
                 return [Run(stmt)]
             case AtomicAdd(target, value):
-                return self._statement(Assign(target, "+=", value, stmt.span), fresh, outermost)
+                return self._statement(Assign(target, "+=", value, stmt.span), fresh)
             case Zero() | Push() | Pop():
                 raise errors.BackendLacksOperator(
                     "the libtorch backend has no arrays, structs and stacks in functions that work "
@@ -209,28 +198,26 @@ class Lowering:
                     hint="put what needs them into a scalar function, and call it",
                 )
             case If(_, then, other):
-                return self._nested(stmt, (then, other), outermost)
+                return self._nested(stmt, (then, other))
             case For() | While() if not self._context.serial and is_serial(
                 stmt, self._context.module, self._context.machine
             ):
                 return self._serial(stmt)
             case For(_, _, body) | While(_, _, body):
-                return self._nested(stmt, (body,), outermost)
+                return self._nested(stmt, (body,))
             case _:
                 nodes: list[HostNode] = []
                 stmt = map_expressions(stmt, lambda expr: self._host(expr, nodes))
                 return [*nodes, Run(stmt)]
 
-    def _nested(
-        self, stmt: Stmt, inside: Sequence[Sequence[Step]], outermost: bool
-    ) -> list[HostNode]:
+    def _nested(self, stmt: Stmt, inside: Sequence[Sequence[Step]]) -> list[HostNode]:
         """A branch or a loop: a branch runs at most once where the ``if`` does, a loop's body any
         number of times."""
         later: list[HostNode] = []
         match stmt:
             case If(condition):
                 condition = self._host(condition, later)
-                then, other = (self._inner(block, outermost) for block in inside)
+                then, other = (self._inner(block, self._outermost) for block in inside)
                 return [*later, Branch(stmt, condition, then, other)]
             case For(_, extent):
                 extent = self._host(extent, later)
@@ -251,13 +238,13 @@ class Lowering:
     def _serial(self, stmt: For | While) -> list[HostNode]:
         tensors = tensors_in((stmt,))
         nodes: list[HostNode] = [
-            self._allocate(name, True, False)
+            self._allocate(name, True, True)
             for name in sorted(tensors)
             if name in self._lazy and name not in self._ready
         ]
         lazy, self._lazy = self._lazy, {}
         self._context.serial = True
-        body = self._nested(stmt, (stmt.body,), False)
+        body = self._nested(stmt, (stmt.body,))
         self._context.serial = False
         self._lazy = lazy
         return [*nodes, Serial(stmt, tuple(body), frozenset(assigned(stmt.body)))]
@@ -268,8 +255,7 @@ class Lowering:
             return map_children(expr, lambda child: self._host(child, before))
         context = self._context
         stmt = reduction_statement(context, expr)
-        target = stmt.target if isinstance(stmt.target, Var) else stmt.target.base
-        assert isinstance(target, Var)
+        target = stmt.target if isinstance(stmt.target, Var) else stmt.target.tensor
         made: HostNode = Allocate(target, False, declares=True)
         if target is stmt.target:
             made = Run(Declare(target, None))
@@ -279,49 +265,16 @@ class Lowering:
         return var
 
     def _index_assign(self, stmt: IndexAssign, fresh: bool) -> list[HostNode]:
+        plain = replace(stmt, value=without_no_diff(stmt.value))
         checks = once_checks(self._context, stmt)
-        held: list[HostNode] = []
-        axes = frozenset(axis.name for axis in stmt.axes)
-        plain = replace(stmt, value=self._held(without_no_diff(stmt.value), axes, held))
-        return [*checks, *held, *index_statement(self._context, plain, fresh, stmt)]
-
-    def _held(self, expr: Expr, bound: frozenset[str], before: list[HostNode]) -> Expr:
-        """The value of an index statement with whole-tensor values and calls of tensor functions
-        computed before it."""
-        context = self._context
-        match expr:
-            case Index(base) if not isinstance(base, Var) and isinstance(base.type, TensorType):
-                while isinstance(base, NoDiff):
-                    base = base.operand
-                if isinstance(base, Var):
-                    return self._held(replace(expr, base=base), bound, before)
-                assert isinstance(base.type, TensorType)
-                tensor = context.temporary_tensor("value", base.type)
-                before.append(Hold(tensor, self._host(base, before)))
-                subscripts = tuple(self._held(s, bound, before) for s in expr.subscripts)
-                return replace(expr, base=tensor, subscripts=subscripts)
-            case Call(name) if is_tensor_function(context.module.function(name)):
-                if free_variables(expr) & bound:
-                    raise errors.BackendLacksOperator(
-                        f"'{name}' works on whole tensors; its value inside an index statement "
-                        "must not depend on the indices",
-                        expr.span,
-                    )
-                scalar = Var(f"@{context.temporary('value')}", expr.type)
-                before.append(Hold(scalar, self._host(expr, before)))
-                return scalar
-            case Reduce(_, _, own):
-                inner = bound | {axis.name for axis in own}
-                return map_children(expr, lambda child: self._held(child, inner, before))
-            case _:
-                return map_children(expr, lambda child: self._held(child, bound, before))
+        return [*checks, *index_statement(self._context, plain, fresh, stmt)]
 
     # ------------------------------------------------------------------------ kernels and tiles
 
-    def _kernel(self, kernel: Kernel, outermost: bool) -> list[HostNode]:
+    def _kernel(self, kernel: Kernel) -> list[HostNode]:
         context, extent = self._context, kernel.axis.extent
         private = {var.name: var for var in kernel.private}
-        nodes = self._allocate_for(kernel, set(private), outermost)
+        nodes = self._allocate_for(kernel, set(private))
         registers = joined.registers(kernel)
         for name in frozenset[str]().union(*registers.values()):
             del private[name]
@@ -334,15 +287,12 @@ class Lowering:
             context.counts.add(count)
         bytes_ = tuple(_bytes(var, count) for var in private.values())
         alive = lifetimes(kernel)
-        buffers = tuple(
-            Buffer(var, alive[name].first, alive[name].last) for name, var in private.items()
-        )
-        old = {p.tensor.name: context.cut(p, extent) for p in pieces}
+        buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
         cleared: list[HostNode] = [Clear(private[name]) for name in sorted(kernel.zeroed)]
         lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated
-        body = (*cleared, *self.block(kernel.body, outermost=False))
+        with context.cut(pieces, extent):
+            body = (*cleared, *self.block(kernel.body, outermost=False))
         self._lazy = lazy
-        context.restore(old)
         context.kernel = None
         launch = Launch(
             kernel, _work(kernel.body), buffers, _scalars(kernel), pieces, bytes_, body,
@@ -354,13 +304,12 @@ class Lowering:
         part = Var(f"@{self._context.temporary(f'{tensor.name}_')}", tensor.type)
         return Piece(tensor, part, dim, sizes.product(self._context.dims(tensor)[dim + 1 :]))
 
-    def _tiles(self, tiled: Tiled, outermost: bool) -> list[HostNode]:
+    def _tiles(self, tiled: Tiled) -> list[HostNode]:
         context = self._context
         inside = {var.name for var in tiled.temporaries} | private_tensors(tiled.body)
-        nodes = self._allocate_for(tiled, inside, outermost)
+        nodes = self._allocate_for(tiled, inside)
         tensors = tensors_in(tiled.source)
         pieces = tuple(self._piece(tensors[name], dim) for name, dim in tiled.views)
-        old = {p.tensor.name: context.cut(p, tiled.axis.extent) for p in pieces}
         context.counts.add(tiled.count.name)
         context.start_tiles({var.name for var in tiled.streamed})
         lazy, self._lazy = self._lazy, {}
@@ -369,9 +318,9 @@ class Lowering:
             assert isinstance(var.type, TensorType)
             self._lazy[var.name] = var.type
             reserved.append(Reserve(var))
-        body = (*reserved, *self.block(tiled.body, outermost=True))
+        with context.cut(pieces, tiled.axis.extent):
+            body = (*reserved, *self.block(tiled.body))
         self._lazy = lazy
-        context.restore(old)
         stream = Stream(
             tiled,
             tuple(_bytes(var, tiled.count.name) for var in tiled.temporaries),
@@ -393,14 +342,6 @@ def reduction_statement(context: FunctionContext, reduce: Reduce) -> IndexAssign
     element = TensorType((), "int" if reduce.type == INT else "float")
     target = Index(context.temporary_tensor("element", element), (), reduce.type)
     return IndexAssign(target, "=", reduce, (), reduce.span)
-
-
-def _zeroed_tensor(stmt: Stmt) -> Var | None:
-    match stmt:
-        case Zero(Var() as target) if isinstance(target.type, TensorType):
-            return target
-        case _:
-            return None
 
 
 def _bytes(var: Var, count: str) -> Bytes:

@@ -9,22 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loma.backends.openmp.frames import Frame, may_throw
 from loma.backends.schedule import marks
 from loma.backends.schedule.access import ZERO, Access, Subscript, analyse
 from loma.backends.schedule.ir import (
-    CLAMPED, IN_STRETCH, INSIDE, READ_IF, TESTED, Check, If, Let,
-    Loop, Narrow, Node, Role, Test, builtin, element,
+    CLAMPED, IN_STRETCH, INSIDE, READ_IF, TESTED, Check, If, Let, Loop, Narrow, Node, Role, Test,
+    builtin, element,
 )  # fmt: skip
 from loma.backends.schedule.marks import mark_of
 from loma.backends.schedule.ranges import provably_inside
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Expr, Index, IntConst,
-    NoDiff, Reduce, Select, Type, Var, ZeroPad,
+    INT, Axis, Binary, Builtin, Expr, Index, IntConst, NoDiff, Reduce, Select, Type, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import children, free_variables, map_children
 
@@ -112,8 +112,7 @@ class Nest(ABC):
 
     def place(self, read: Index) -> Index:
         """The element that a statement writes."""
-        assert isinstance(read.base, Var)
-        return element(read.base, self.offset(self.access(read, False)), read)
+        return element(read.tensor, self.offset(self.access(read, False)), read)
 
     def offset(self, access: Access, in_place: bool = False) -> Expr:
         """The place of an element, what does not change along the innermost loop kept before it.
@@ -152,13 +151,12 @@ class Nest(ABC):
         return self.check(tensor, subscript.dim, subscript.size, shown, line)
 
     def check(self, tensor: str, dim: int, size: Expr | None, text: str, line: int) -> int:
+        new = Check(len(self.checks) + 1, tensor, dim, size, text, line)
         for known in self.checks if size is not None else ():
-            if (known.tensor, known.dim, known.size, known.text, known.line) == (
-                tensor, dim, size, text, line,
-            ):  # fmt: skip
+            if replace(known, number=new.number) == new:
                 return known.number
-        self.checks.append(Check(len(self.checks) + 1, tensor, dim, size, text, line))
-        return len(self.checks)
+        self.checks.append(new)
+        return new.number
 
     def _index(self, read: Index) -> Expr:
         access = self.access(read, False)
@@ -171,9 +169,8 @@ class Nest(ABC):
         return _read_if(tests, found)
 
     def _load(self, read: Index, access: Access) -> Expr:
-        assert isinstance(read.base, Var)
         frame = self.frame
-        found = element(read.base, self.offset(access, in_place=frame.guards > 0), read)
+        found = element(read.tensor, self.offset(access, in_place=frame.guards > 0), read)
         inner = frame.inner
         varies = inner is None or access.is_loose_in(inner) or inner in access.coefficients
         # In front of the loop nothing has tested yet whether a padded read is inside.
@@ -182,7 +179,7 @@ class Nest(ABC):
         marked = {mark_of(subscript.expr) for subscript in access.subscripts}
         untested = untested or marks.CHECKED in marked
         untested = untested or (frame.guards > 0 and marks.HELD in marked)
-        if varies or untested or access.loose or read.base.name in self.writable:
+        if varies or untested or access.loose or read.tensor.name in self.writable:
             return found
         frame.loads = True
         return self._keep("v", found)
@@ -191,12 +188,11 @@ class Nest(ABC):
         access = self.access(pad.read, True)
         if self.frame.variant == "inside" and not access.loose:
             return self._load(pad.read, access)
-        assert isinstance(pad.read.base, Var)
         if stretch := self.frame.mask(access):
-            found = element(pad.read.base, self.offset(access), pad.read)
+            found = element(pad.read.tensor, self.offset(access), pad.read)
             return _read_if([builtin(IN_STRETCH, stretch)], found)
         tests = [builtin(INSIDE, self.value(s.expr), s.size) for s in self.may_leave(access)]
-        found = element(pad.read.base, self.offset(access, in_place=True), pad.read)
+        found = element(pad.read.tensor, self.offset(access, in_place=True), pad.read)
         return _read_if(tests, found)
 
     def may_leave(self, access: Access) -> list[Subscript]:

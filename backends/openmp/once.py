@@ -17,12 +17,11 @@ from loma.core.printer import print_expr
 
 def once_checks(context: FunctionContext, stmt: IndexAssign) -> list[HostNode]:
     """What has to be checked of a statement before it runs."""
-    target = stmt.target
-    return [_check(context, stmt, target, part) for part in unproved(stmt)]  # type: ignore[arg-type]
+    return [_check(context, stmt, part) for part in unproved(stmt)]
 
 
-def _check(context: FunctionContext, stmt: IndexAssign, target: Index, part: Part) -> CheckOnce:
-    assert isinstance(target.base, Var)
+def _check(context: FunctionContext, stmt: IndexAssign, part: Part) -> CheckOnce:
+    target = stmt.element
     names = {axis.name for axis in part.axes}
     extents = tuple(axis.extent for axis in part.axes)
     cells = context.temporary_tensor("cells", TensorType(extents, "int"))
@@ -37,7 +36,7 @@ def _check(context: FunctionContext, stmt: IndexAssign, target: Index, part: Par
     return CheckOnce(
         cells, tuple(index_statement(context, noted, False, stmt)),
         tuple((axis.name, axis.extent) for axis in part.axes), places,
-        context.shown(target), context.show(target.base), context.line(stmt.span),
+        context.shown(target), context.show(target.tensor), context.line(stmt.span),
         tuple(axis.extent for axis in stmt.axes if axis.name not in names),
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from loma.backends.schedule.access import analyse, reads
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import Permute
+from loma.backends.schedule.ir import dtype_of
 from loma.core import sizes
 from loma.core.ir import Axis, Expr, Index, TensorType, Var, ZeroPad
 from loma.core.walk import map_children
@@ -44,8 +45,10 @@ def packed(
             return [], body
         across.append(read)
     copies = {read: _copy(context, read, row) for read in dict.fromkeys(across)}
-    replacements = {read: replace(read, base=copy.var, subscripts=_moved(read, copy))
-                    for read, copy in copies.items()}  # fmt: skip
+    replacements = {
+        read: replace(read, base=copy.var, subscripts=tuple(read.subscripts[k] for k in copy.order))
+        for read, copy in copies.items()
+    }
 
     def swap(expr: Expr) -> Expr:
         if isinstance(expr, Index) and expr in replacements:
@@ -70,16 +73,10 @@ def _may_copy(
 
 
 def _copy(context: FunctionContext, read: Index, row: str) -> Permute:
-    assert isinstance(read.base, Var)
-    assert isinstance(read.base.type, TensorType)
     position = next(
         k for k, s in enumerate(read.subscripts) if isinstance(s, Var) and s.name == row
     )
     order = (*(k for k in range(len(read.subscripts)) if k != position), position)
     dims = context.dims(read.base)
-    type_ = TensorType(tuple(dims[k] for k in order), read.base.type.element)
-    return Permute(context.temporary_tensor("packed", type_), read.base, order)
-
-
-def _moved(read: Index, copy: Permute) -> tuple[Expr, ...]:
-    return tuple(read.subscripts[k] for k in copy.order)
+    type_ = TensorType(tuple(dims[k] for k in order), dtype_of(read.tensor))
+    return Permute(context.temporary_tensor("packed", type_), read.tensor, order)

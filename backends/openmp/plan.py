@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from loma.backends.openmp import registers, tiles
 from loma.backends.openmp.nest import Nest
 from loma.backends.openmp.registers import Group
-from loma.backends.schedule.access import (
-    Access, Loop, analyse, joined_name, merge, reads, score,
-)  # fmt: skip
+from loma.backends.schedule.access import Access, Loop, analyse, joined_name, merge, reads, score
 from loma.backends.schedule.ir import Kind
 from loma.core import sizes
 from loma.core.distinct import names_once, told_apart
 from loma.core.ir import (
     INT, POSITIONS, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
 )  # fmt: skip
-from loma.core.walk import used_as_value, walk
+from loma.core.walk import subscript_variables, used_as_value, walk
 
 
 @dataclass(slots=True)
@@ -38,28 +36,33 @@ class Plan:
     by_rows: bool
     group: Group | None = None
 
+    @property
+    def target(self) -> Index:
+        """What it writes, if that is no variable."""
+        return self.stmt.element
+
+    @property
+    def row(self) -> Axis:
+        """The innermost axis, of a plan by rows."""
+        assert self.inner is not None
+        return self.inner.axis
+
 
 def target_axes(stmt: IndexAssign) -> set[str]:
     if isinstance(stmt.target, Var):
         return set()
-    return {
-        node.name
-        for subscript in stmt.target.subscripts
-        for node in walk(subscript)
-        if isinstance(node, Var)
-    } & {axis.name for axis in stmt.axes}
+    return subscript_variables(stmt.target) & {axis.name for axis in stmt.axes}
 
 
 def own_elements(stmt: IndexAssign) -> set[str]:
     """Axes of the target of which different values write different elements, whatever the others
     are: those that stand alone in a subscript, or like i and p in ``i*P + p``; all of them where
     that has been checked."""
-    assert isinstance(stmt.target, Index)
     own = target_axes(stmt)
     if names_once(stmt):
         return own
     axes = tuple(axis for axis in stmt.axes if axis.name in own)
-    return told_apart(stmt.target.subscripts, axes)
+    return told_apart(stmt.element.subscripts, axes)
 
 
 def reads_target(target: Index, body: Expr) -> bool:
@@ -78,10 +81,9 @@ def make_plan(
     alone: set[str] = set()
     target: Access | None = None
     if isinstance(stmt.target, Index):
-        assert isinstance(stmt.target.base, Var)
         alone = own_elements(stmt)
         target = nest.access(stmt.target, False)
-        nest.writable.add(stmt.target.base.name)
+        nest.writable.add(stmt.target.tensor.name)
     found = list(nest.accesses.values())
     keep = used_as_value(body) | {
         name
@@ -217,7 +219,7 @@ def _innermost(
     if kind in POSITIONS:
         refused = scattered or target.loose or not tiles.in_lanes(nest, body)
     else:
-        refused = bool(summed) and (_target_in(stmt, body) or (scattered and assign))
+        refused = bool(summed) and (reads_target(stmt.element, body) or (scattered and assign))
     # Where the target's place is computed for each element, a row that everything else is read
     # across has nothing for it: elements in the order in which they are read are better.
     computed = [loop for loop in loops if loop.target and loop not in rows]
@@ -242,10 +244,6 @@ def _best(loops: list[Loop], found: list[Access]) -> Loop | None:
         if best is None or more > 0 or (more == 0 and _is_longer(loop.axis, best.axis)):
             best = loop
     return best
-
-
-def _target_in(stmt: IndexAssign, body: Expr) -> bool:
-    return isinstance(stmt.target, Index) and reads_target(stmt.target, body)
 
 
 def _is_longer(axis: Axis, other: Axis) -> bool:

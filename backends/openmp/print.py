@@ -11,9 +11,7 @@ from typing import assert_never
 
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext, data, statement_text
-from loma.backends.cfamily.cpp import (
-    TYPES, Expressions, loaded, scalar_type,
-)  # fmt: skip
+from loma.backends.cfamily.cpp import TYPES, Expressions, loaded, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir as schedule
@@ -70,23 +68,18 @@ def _write_call(
 ) -> None:
     name = f"{cpp_name(context.function.name)}__loop{len(context.loops) + 1}"
     writes = {var.name for var in tree.writes}
-    params: list[str] = []
-    args: list[str] = []
+    given: list[tuple[str, str]] = []  # parameters, arguments
     if tree.total is not None:
         number = scalar_type(tree.total.type, tree.total.span)
-        params.append(f"{number}* __restrict parts_")
-        args.append("parts_.data()")
+        given.append((f"{number}* __restrict parts_", "parts_.data()"))
     for base, (pointer, tensor) in text.pointers.items():
         type_, argument = data(context, tensor, base in writes)
-        params.append(f"{type_} __restrict {pointer}")
-        args.append(argument)
-    for param, (ctype, argument) in text.params.items():
-        params.append(f"const {ctype} {param}")
-        args.append(argument)
+        given.append((f"{type_} __restrict {pointer}", argument))
+    given += [(f"const {type_} {param}", arg) for param, (type_, arg) in text.params.items()]
     if tree.checks:
-        params.append("loma::Outside& outside_")
-        args.append("outside_")
-    params += ["const int64_t begin_", "const int64_t end_"]
+        given.append(("loma::Outside& outside_", "outside_"))
+    given += [("const int64_t begin_", "begin_"), ("const int64_t end_", "end_")]
+    params, args = zip(*given, strict=True)
     function = Writer()
     function.comment("\n".join(map(statement_text, tree.source)))
     function.line("template <typename real>")
@@ -105,9 +98,10 @@ def _write_call(
         many = c.call("std::max<int64_t>", count, c.number(0))
         writer.declare(f"std::vector<{number}> parts_({c.text(many)});")
     run = "parallel(" if context.pointers is None else "inside(nested_, "
-    given, body = c.list_text((count, context.ints(tree.work))), "[&](int64_t begin_, int64_t end_)"
-    with writer.block(f"loma::{run}{given}, {body}", ");"):
-        writer.line(f"{name}<real>({', '.join(args)}, begin_, end_);")
+    amount = c.list_text((count, context.ints(tree.work)))
+    body = "[&](int64_t begin_, int64_t end_)"
+    with writer.block(f"loma::{run}{amount}, {body}", ");"):
+        writer.line(f"{name}<real>({', '.join(args)});")
 
 
 def _write_check(writer: Writer, context: CppContext, check: Check) -> None:
@@ -169,12 +163,10 @@ class TreeText(Expressions):
         return c.list_text(map(self._int, exprs))
 
     def index(self, read: Index) -> c.Expression:
-        assert isinstance(read.base, Var)
-        return loaded(self._element(read), read.base.type)
+        return loaded(self._element(read), read.tensor.type)
 
     def _element(self, place: Index) -> c.Expression:
-        assert isinstance(place.base, Var)
-        return c.Subscript(c.Token(self._pointer(place.base)), self._int(place.subscripts[0]))
+        return c.Subscript(c.Token(self._pointer(place.tensor)), self._int(place.subscripts[0]))
 
     def condition(self, expr: Expr) -> c.Expression:
         match expr:
@@ -334,8 +326,7 @@ class TreeText(Expressions):
             return f"{c.text(c.Call(take, (value, self._int(store.position))))};"
         if isinstance(place, Var):
             return _updated(store.kind, self.value(place), value, _scalar(place.type))
-        assert isinstance(place.base, Var)
-        return _updated(store.kind, self._element(place), value, TYPES[dtype_of(place.base)])
+        return _updated(store.kind, self._element(place), value, TYPES[dtype_of(place.tensor)])
 
     def _if(self, writer: Writer, condition: str, then: Sequence[Node]) -> None:
         inside = Writer()

@@ -8,15 +8,14 @@ from loma.backends.openmp import tiles
 from loma.backends.openmp.nest import Bounds
 from loma.backends.openmp.plan import Plan
 from loma.backends.openmp.reductions import StatementNest
-from loma.backends.schedule.access import ZERO, Loop
+from loma.backends.schedule.access import ZERO
 from loma.backends.schedule.ir import (
     PARTS, STEPS_OF, Accumulator, Blocks, Compare, Fill, If, Kind, Lanes, Let, Node, Store, Tiles,
     UpdateLanes, builtin, dtype_of,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.ir import (
-    FLOAT, INT, POSITIONS, Axis, Binary, Element, Index, IntConst, Reduce, TensorType,
-    Var,
+    FLOAT, INT, POSITIONS, Axis, Binary, Element, Index, IntConst, Reduce, TensorType, Var,
 )  # fmt: skip
 from loma.core.walk import walk
 
@@ -25,12 +24,9 @@ FIRST, LAST = Var("@first_", INT), Var("@last_", INT)  # a block's first step, a
 
 def rows(nest: StatementNest, plan: Plan, bounds: Bounds | None) -> list[Node]:
     """The innermost loop runs along a row of the target."""
-    target = plan.stmt.target
-    assert isinstance(target, Index)
-    assert plan.inner is not None
-    access = nest.access(target, False)
+    access = nest.access(plan.target, False)
     covers = all(loop.alone for loop in plan.summed if loop.target)
-    axis = plan.inner.axis
+    axis = plan.row
     bounds = bounds or nest.bounds.get(axis.name)
     simple = not any(isinstance(node, Reduce) for node in walk(plan.value)) and not access.loose
     steps = list(_steps(plan))
@@ -42,7 +38,7 @@ def rows(nest: StatementNest, plan: Plan, bounds: Bounds | None) -> list[Node]:
     if plan.summed and plan.assign and covers and not (tiled and not outside):
 
         def start() -> list[Node]:
-            return [Fill(nest.place(target), plan.kind)]
+            return [Fill(nest.place(plan.target), plan.kind)]
 
         before = nest.innermost(axis, ZERO, start, bounds)
     if tiled:
@@ -52,7 +48,8 @@ def rows(nest: StatementNest, plan: Plan, bounds: Bounds | None) -> list[Node]:
     def step() -> list[Node]:
         value = nest.value(plan.value)
         kind: Kind = "set" if plan.assign or plan.stmt.op == "=" else "sum"
-        return [Store(nest.place(target), plan.kind if plan.summed and covers else kind, value)]
+        kind = plan.kind if plan.summed and covers else kind
+        return [Store(nest.place(plan.target), kind, value)]
 
     return before + nest.loops(
         outside, lambda: nest.innermost(axis, plan.value, step, bounds, independent=simple)
@@ -73,8 +70,7 @@ def _tiles(
     The first summed axis is cut as well, unless a row is one tile. ``starts``: what the target held
     does not count.
     """
-    assert plan.inner is not None
-    row, dtype, machine = plan.inner.axis, _dtype(plan), nest.context.machine
+    row, dtype, machine = plan.row, _dtype(plan), nest.context.machine
     low, high = bounds or (ZERO, nest.value(row.extent))
     length = None if bounds else sizes.constant(row.extent)
     grouped = plan.group is not None
@@ -105,17 +101,14 @@ def _sums(
 ) -> list[Node]:
     """The sums of one tile, from what the target holds or, in the first block of steps, from the
     initial value. ``blocks``: whether there are several of them."""
-    target = plan.stmt.target
-    assert isinstance(target, Index)
-    assert plan.inner is not None
-    row, group, dtype = plan.inner.axis, plan.group, _dtype(plan)
+    row, group, dtype = plan.row, plan.group, _dtype(plan)
     sums = Lanes(Var("@sums_", FLOAT), plan.kind, dtype, "row", group is not None)
     nodes: list[Node] = [sums]
     if starts:
         fill = Fill(sums, plan.kind)
         nodes.append(If(Binary("==", FIRST, ZERO, INT), (fill,)) if blocks else fill)
     if blocks or not starts:
-        held = tiles.load(nest, row, sums, target, group)
+        held = tiles.load(nest, row, sums, plan.target, group)
         nodes += [If(Binary(">", FIRST, ZERO, INT), tuple(held))] if starts else held
 
     def step() -> list[Node]:
@@ -124,17 +117,14 @@ def _sums(
         return tiles.update(nest, row, plan.value, take, group=group)
 
     nodes += nest.loops(steps, step)
-    return nodes + tiles.each(group, tiles.store(nest, row, sums, target))
+    return nodes + tiles.each(group, tiles.store(nest, row, sums, plan.target))
 
 
 def _positions(
     nest: StatementNest, plan: Plan, bounds: Bounds | None, steps: list[Axis]
 ) -> list[Node]:
     """The positions of extreme elements into a row of the target, a tile at a time in registers."""
-    target = plan.stmt.target
-    assert isinstance(target, Index)
-    assert plan.inner is not None
-    row = plan.inner.axis
+    row = plan.row
     dtype: Element = "int" if plan.value.type == INT else "float"
     best = Lanes(Var("@best_", INT), plan.kind, dtype, "row")
 
@@ -148,21 +138,19 @@ def _positions(
 
     low, high = bounds or (ZERO, nest.value(row.extent))
     inside = nest.loops(steps, step)
-    stored = tiles.store(nest, row, best, target)
+    stored = tiles.store(nest, row, best, plan.target)
     return [Tiles(low, high, dtype, (best, *inside, *stored))]
 
 
 def elements(nest: StatementNest, plan: Plan) -> list[Node]:
     """One element of the target at a time; the summed axes run inside."""
-    target = plan.stmt.target
-    assert isinstance(target, Index)
     inner = [plan.inner] if plan.inner is not None else []
     own = [loop.axis for loop in plan.summed if loop.target]
     summed = [loop.axis for loop in [*plan.summed, *inner] if not loop.target]
 
     def write() -> list[Node]:
         nest.frame.body.clear()
-        place = nest.place(target)
+        place = nest.place(plan.target)
         nodes, nest.frame.body = nest.frame.body, []  # reductions in subscripts
         kind: Kind = "set" if plan.assign else "sum"
         if not summed:
@@ -172,20 +160,12 @@ def elements(nest: StatementNest, plan: Plan) -> list[Node]:
             return [*nodes, Store(place, kind, value)]
         accumulator = nest.fresh("acc", plan.value.type)
         del nest.scope[len(nest.scope) - len(summed) :]
-        order = _inner_last(summed, plan.inner)
-        inside, found = nest.reduction(plan.kind, plan.value, order, accumulator)
+        inside, found = nest.reduction(plan.kind, plan.value, summed, accumulator)
         nest.scope.extend(summed)
         return [*nodes, *inside, Store(place, kind, found)]
 
-    ordered = [axis for axis in nest.scope if all(axis != other for other in summed)]
-    nest.scope[:] = ordered + summed
+    nest.scope[:] = [axis for axis in nest.scope if axis not in summed] + summed
     return nest.loops(own, write)
-
-
-def _inner_last(axes: Sequence[Axis], inner: Loop | None) -> list[Axis]:
-    if inner is None or inner.target:
-        return list(axes)
-    return [axis for axis in axes if axis != inner.axis] + [inner.axis]
 
 
 def partial_sum(
@@ -222,7 +202,5 @@ def partial_sum(
 
 def _dtype(plan: Plan) -> Element:
     """The type in which the target's elements are computed."""
-    assert isinstance(plan.stmt.target, Index)
-    assert isinstance(plan.stmt.target.base, Var)
-    dtype = dtype_of(plan.stmt.target.base)
+    dtype = dtype_of(plan.target.tensor)
     return "int" if dtype == "bool" else dtype

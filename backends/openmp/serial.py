@@ -8,7 +8,7 @@ are, and tensors are looked up once before the outermost loop.
 
 from __future__ import annotations
 
-from loma.backends.openmp.index_statements import is_library_call
+from loma.backends.openmp.index_statements import library_call
 from loma.backends.openmp.plan import target_axes
 from loma.backends.schedule.access import without_no_diff
 from loma.backends.schedule.target import Target
@@ -32,7 +32,7 @@ def is_serial(loop: For | While, module: Module, machine: Target) -> bool:
 def _is_serial(stmt: Stmt, module: Module, machine: Target) -> bool:
     match stmt:
         case IndexAssign(Index(Var())):
-            if target_axes(stmt) or is_library_call(stmt, machine):
+            if target_axes(stmt) or library_call(stmt, machine):
                 return False
         case Assign(Var() as target) if not isinstance(target.type, TensorType):
             pass

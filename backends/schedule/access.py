@@ -64,11 +64,10 @@ def analyse(read: Index, dims: Sequence[Expr], axes: Sequence[Axis], padded: boo
 
     A subscript with an axis whose extent depends on another axis is evaluated per element.
     """
-    assert isinstance(read.base, Var)
     names = {axis.name for axis in axes}
     ragged = {axis.name for axis in axes if sizes.mentions(axis.extent, names)}
     subscripts: list[Subscript] = []
-    coefficients: dict[str, sizes.Polynomial] = {}
+    coefficients: dict[str, Expr] = {}
     rest: Expr = ZERO
     for dim, (expr, stride) in enumerate(zip(read.subscripts, strides(dims), strict=True)):
         parts = None if sizes.mentions(expr, ragged) else sizes.affine(expr, tuple(axes))
@@ -76,19 +75,15 @@ def analyse(read: Index, dims: Sequence[Expr], axes: Sequence[Axis], padded: boo
         if parts is None:
             continue
         for name, coefficient in parts[0].items():
-            term = sizes.polynomial(Binary("*", coefficient, stride, INT))
-            old = coefficients.get(name, {})
-            coefficients[name] = {
-                m: old.get(m, 0) + term.get(m, 0) for m in old.keys() | term.keys()
-            }
-        rest = sizes.simplify(Binary("+", rest, Binary("*", parts[1], stride, INT), INT))
-    nonzero = {
-        name: sizes.from_polynomial({m: c for m, c in poly.items() if c})
-        for name, poly in coefficients.items()
-        if any(poly.values())
-    }
+            coefficients[name] = _plus(coefficients.get(name, ZERO), coefficient, stride)
+        rest = _plus(rest, parts[1], stride)
+    nonzero = {name: c for name, c in coefficients.items() if sizes.constant(c) != 0}
     loose = tuple(s for s in subscripts if s.parts is None)
-    return Access(read.base, tuple(subscripts), nonzero, rest, loose, padded)
+    return Access(read.tensor, tuple(subscripts), nonzero, rest, loose, padded)
+
+
+def _plus(total: Expr, number: Expr, stride: Expr) -> Expr:
+    return sizes.simplify(Binary("+", total, Binary("*", number, stride, INT), INT))
 
 
 # ------------------------------------------------------------------------------- expressions

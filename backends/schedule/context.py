@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,9 +11,7 @@ from loma.backends.schedule.marks import unmarked
 from loma.backends.schedule.target import Target
 from loma.core import sizes
 from loma.core.effects import assigned, counters
-from loma.core.ir import (
-    INT, Axis, Expr, For, Function, Index, Module, Stmt, TensorType, Var,
-)  # fmt: skip
+from loma.core.ir import INT, Axis, Expr, For, Function, Index, Module, Stmt, TensorType, Var
 from loma.core.printer import print_expr
 from loma.core.sizes import size_variables
 from loma.core.walk import variables, walk
@@ -73,20 +71,17 @@ class FunctionContext:
     def temporary_tensor(self, stem: str, type_: TensorType) -> Var:
         return Var(f"@{self.temporary(stem)}", type_)
 
-    def cut(self, piece: Piece, whole: Expr) -> View | None:
-        """From now on a tensor means that part of it; what it meant before."""
-        old = self.views.get(piece.tensor.name)
-        cut = {**(old.whole if old else {}), piece.dim: whole}
-        self.views[piece.tensor.name] = View(piece.var, cut)
-        return old
-
-    def restore(self, views: dict[str, View | None]) -> None:
-        """Undoes :meth:`cut`."""
-        for tensor, old in views.items():
-            if old is None:
-                del self.views[tensor]
-            else:
-                self.views[tensor] = old
+    @contextmanager
+    def cut(self, pieces: Sequence[Piece], whole: Expr) -> Iterator[None]:
+        """While tensors mean these parts of them; ``whole``: the size of the dimension outside."""
+        before = self.views
+        self.views = dict(before)
+        for piece in pieces:
+            old = self.views.get(piece.tensor.name)
+            cut = {**(old.whole if old else {}), piece.dim: whole}
+            self.views[piece.tensor.name] = View(piece.var, cut)
+        yield
+        self.views = before
 
     def start_tiles(self, same: set[str]) -> None:
         """From now on, copies of those tensors are made before the tiles."""

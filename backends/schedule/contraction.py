@@ -11,19 +11,17 @@ from __future__ import annotations
 import string
 from typing import TypeAlias
 
-from loma import config
 from loma.backends.schedule.host import Contract
+from loma.core import sizes
 from loma.core.axes import runs_over
-from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, TensorType, Var, ZeroPad
+from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, Var, ZeroPad
 
 
-def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contract | None:
+Factors: TypeAlias = tuple[Index | ZeroPad, Index | ZeroPad]
+
+
+def match(target: Index, found: Factors, axes: tuple[Axis, ...]) -> Contract | None:
     """The statement as a matrix product, or None where it is not one."""
-    if "contraction" not in config.optimisations():
-        return None
-    found = factors(target, kind, body)
-    if found is None:
-        return None
     left, right = found
     if isinstance(left, ZeroPad) or isinstance(right, ZeroPad):
         return None
@@ -44,37 +42,26 @@ def match(target: Index, kind: str, body: Expr, axes: tuple[Axis, ...]) -> Contr
         return None
     letters = dict(zip(names, string.ascii_letters, strict=False))
     text = ["".join(letters[name] for name in own) for own in (a, b, out)]
-    assert isinstance(target.base, Var)
-    assert isinstance(left.base, Var)
-    assert isinstance(right.base, Var)
     equation = f"{text[0]},{text[1]}->{text[2]}"
-    return Contract(target.base, left.base, right.base, equation)
+    return Contract(target.tensor, left.tensor, right.tensor, equation)
 
 
-Factor: TypeAlias = Index | ZeroPad
-
-
-def factors(target: Index, kind: str, body: Expr) -> tuple[Factor, Factor] | None:
+def factors(target: Index, kind: str, body: Expr) -> Factors | None:
     """The two element reads whose product a statement sums; None where it does anything else."""
     match body:
-        case Binary("*", left, right) if kind == "sum":
-            pass
+        case Binary("*", Index() | ZeroPad() as left, Index() | ZeroPad() as right):
+            reads = [part.read if isinstance(part, ZeroPad) else part for part in (left, right)]
         case _:
             return None
-    bases = [part.read.base if isinstance(part, ZeroPad) else part.base
-             for part in (left, right) if isinstance(part, Index | ZeroPad)]  # fmt: skip
-    if len(bases) < 2 or not all(isinstance(base, Var) and base != target.base for base in bases):
+    if kind != "sum" or any(read.base == target.base for read in reads):
         return None
-    assert isinstance(left, Index | ZeroPad)
-    assert isinstance(right, Index | ZeroPad)
     return (left, right) if left.type == right.type == FLOAT else None
 
 
 def bare(access: Index, axes: dict[str, Axis]) -> dict[str, int] | None:
     """The position of each subscript, by name, where all of them are distinct axes that run over
     their whole dimension."""
-    assert isinstance(access.base.type, TensorType)
-    dims = access.base.type.dims or ()
+    dims = sizes.dims_of(access.tensor)
     found: dict[str, int] = {}
     for position, subscript in enumerate(access.subscripts):
         if not isinstance(subscript, Var) or subscript.name in found:

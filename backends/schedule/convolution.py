@@ -9,29 +9,22 @@ Without channels to sum over, a generated loop nest is faster.
 
 from __future__ import annotations
 
-from loma import config
-from loma.backends.schedule.contraction import bare, factors
+from loma.backends.schedule.contraction import Factors, bare
 from loma.backends.schedule.host import Arranged, Convolve, Meeting
 from loma.core import sizes
 from loma.core.axes import runs_over
-from loma.core.ir import Axis, Expr, Index, TensorType, Var, ZeroPad
+from loma.core.ir import Axis, Expr, Index, Var, ZeroPad
 
 NONE = -1  # for a dimension that a tensor does not have
 
 
-def match(
-    target: Index, kind: str, body: Expr, axes: tuple[Axis, ...], adds: bool
-) -> Convolve | None:
+def match(target: Index, found: Factors, axes: tuple[Axis, ...], adds: bool) -> Convolve | None:
     """The statement as a convolution, or None where it is not one. ``adds``: whether an element
     that several steps write gets all that they say, not just what the last one does."""
-    if "contraction" not in config.optimisations():
-        return None
-    found = factors(target, kind, body)
-    if found is None:
-        return None
     accesses = [target, *found]
+    reads = [access.read if isinstance(access, ZeroPad) else access for access in accesses]
     names = {axis.name: axis for axis in axes}
-    roles = [_is_image(_read(access), names) for access in accesses]
+    roles = [_is_image(read, names) for read in reads]
     if roles.count(True) != 1:
         return None
     image = roles.index(True)
@@ -41,7 +34,6 @@ def match(
     first, second = [k for k in range(3) if k != image]
     if isinstance(accesses[first], ZeroPad) or isinstance(accesses[second], ZeroPad):
         return None
-    reads = [_read(access) for access in accesses]
     return _match(reads[image], reads[first], reads[second], names, image == 0)
 
 
@@ -51,8 +43,7 @@ def _match(
     ours, theirs = bare(first, names), bare(second, names)
     if ours is None or theirs is None:
         return None
-    assert isinstance(image.base.type, TensorType)
-    dims = image.base.type.dims or ()
+    dims = sizes.dims_of(image.tensor)
     alone: dict[str, int] = {}
     spatial: list[tuple[int, Meeting]] = []
     for position, subscript in enumerate(image.subscripts):
@@ -77,22 +68,13 @@ def _match(
     missing = [NONE] * (2 - len(spatial))
     u, v = [ours[m.u] for _, m in spatial], [theirs[m.v] for _, m in spatial]
     places = [position for position, _ in spatial]
-    assert isinstance(image.base, Var)
-    assert isinstance(first.base, Var)
-    assert isinstance(second.base, Var)
     return Convolve(
-        Arranged(image.base, (alone[batch[0]], alone[channels[0]], *missing, *places)),
-        Arranged(first.base, (ours[batch[0]], ours[filters[0]], *missing, *u)),
-        Arranged(second.base, (theirs[filters[0]], theirs[channels[0]], *missing, *v)),
+        Arranged(image.tensor, (alone[batch[0]], alone[channels[0]], *missing, *places)),
+        Arranged(first.tensor, (ours[batch[0]], ours[filters[0]], *missing, *u)),
+        Arranged(second.tensor, (theirs[filters[0]], theirs[channels[0]], *missing, *v)),
         tuple(meeting for _, meeting in spatial),
         spreads,
     )
-
-
-def _read(access: Expr) -> Index:
-    read = access.read if isinstance(access, ZeroPad) else access
-    assert isinstance(read, Index)
-    return read
 
 
 def _is_image(access: Index, names: dict[str, Axis]) -> bool:

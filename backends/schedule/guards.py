@@ -7,6 +7,7 @@ conditions prove it inside.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loma.backends.schedule.marks import CHECKED, HELD
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr:
     """An index statement's value or target with its subscripts marked; ``axes`` are the
     statement's."""
+    kernel = context.kernel.index if context.kernel is not None else None
+    runs_over = {axis.name for axis in axes} | {kernel}
+
+    def mark(subscript: Expr, dim: Expr, guards: tuple[Expr, ...], scope: tuple[Axis, ...]) -> Expr:
+        if isinstance(subscript, Var) and subscript.name in runs_over:
+            return subscript
+        extents = context.extents(scope)
+        if stays_inside(subscript, dim, extents, context.is_size):
+            return subscript
+        known = tuple(fact for guard in guards for fact in facts(guard))
+        name = HELD if stays_inside(subscript, dim, extents, context.is_size, known) else CHECKED
+        return Builtin(name, (subscript,), INT, subscript.span)
 
     certain = _certain(root, axes)
 
@@ -29,20 +42,18 @@ def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr
         match expr:
             case Reduce(_, _, own):
                 return map_children(expr, lambda child: visit(child, guards, scope + own))
-            case ZeroPad(Index(base, subscripts) as read):
-                inner = tuple(visit(s, guards, scope) for s in subscripts)
-                return ZeroPad(Index(base, inner, read.type, read.span), expr.span)
+            case ZeroPad(read):
+                inner = tuple(visit(s, guards, scope) for s in read.subscripts)
+                return replace(expr, read=replace(read, subscripts=inner))
             case Index(base, subscripts) if isinstance(base.type, TensorType):
                 inner = tuple(visit(s, guards, scope) for s in subscripts)
-                if guards and isinstance(base, Var):
-                    dims = context.dims(base)
+                if guards:
+                    dims = enumerate(context.dims(base))
                     inner = tuple(
-                        s
-                        if (base, k, s) in certain
-                        else _mark(s, dim, axes, scope, guards, context)
-                        for k, (s, dim) in enumerate(zip(inner, dims, strict=True))
+                        s if (base, k, s) in certain else mark(s, dim, guards, scope)
+                        for s, (k, dim) in zip(inner, dims, strict=True)
                     )
-                return Index(base, inner, expr.type, expr.span)
+                return replace(expr, subscripts=inner)
             case _:
                 return map_guarded(
                     expr,
@@ -69,23 +80,3 @@ def _certain(root: Expr, axes: tuple[Axis, ...]) -> set[tuple[Expr, int, Expr]]:
 
     visit(root)
     return found
-
-
-def _mark(
-    subscript: Expr,
-    dim: Expr,
-    axes: tuple[Axis, ...],
-    scope: tuple[Axis, ...],
-    guards: tuple[Expr, ...],
-    context: FunctionContext,
-) -> Expr:
-    extents = context.extents(scope)
-    kernel = context.kernel.index if context.kernel is not None else None
-    runs_over = isinstance(subscript, Var) and (
-        subscript.name == kernel or any(subscript.name == axis.name for axis in axes)
-    )
-    if runs_over or stays_inside(subscript, dim, extents, context.is_size):
-        return subscript
-    known = tuple(fact for guard in guards for fact in facts(guard))
-    name = HELD if stays_inside(subscript, dim, extents, context.is_size, known) else CHECKED
-    return Builtin(name, (subscript,), INT, subscript.span)

@@ -54,14 +54,6 @@ class Permute:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """The constant ``var``: a whole tensor, or a scalar, that an index statement needs."""
-
-    var: Var
-    value: Expr
-
-
-@dataclass(frozen=True, slots=True)
 class Later:
     """A number that ``body`` computes each time that it is read."""
 
@@ -284,7 +276,7 @@ class Stream:
 
 
 HostNode: TypeAlias = (
-    Reserve | Allocate | Clear | Permute | Hold | Later | CheckRange | CheckSome | CheckOnce
+    Reserve | Allocate | Clear | Permute | Later | CheckRange | CheckSome | CheckOnce
     | Contract | Convolve | Run | Unit | Branch | Count | Repeat | Serial | Launch | Stream
     | Parallel | InPlace
 )  # fmt: skip

@@ -7,11 +7,11 @@ from typing import assert_never
 
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
-    Count, Hold, HostNode, Later, Launch, Meeting, Permute, Piece, Repeat, Reserve, Run, Serial,
-    Stream, Unit,
+    Count, HostNode, Later, Launch, Meeting, Permute, Piece, Repeat, Reserve, Run, Serial, Stream,
+    Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
-from loma.backends.schedule.printer import INDENT, name, named, print_tree, text
+from loma.backends.schedule.printer import INDENT, indented, name, named, print_tree, text
 from loma.core import sizes
 from loma.core.ir import INT, Declare, Expr, Function, IntConst, Stmt, Var
 from loma.core.printer import print_head, print_stmt, print_type
@@ -30,12 +30,7 @@ def head(node: HostNode) -> str:
 
 
 def _block(nodes: Sequence[HostNode]) -> list[str]:
-    lines = [line for node in nodes for line in _node(node)] or ["pass"]
-    return _indented(lines)
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [INDENT + line for line in lines]
+    return indented([line for node in nodes for line in _node(node)] or ["pass"])
 
 
 def _node(node: HostNode) -> list[str]:
@@ -48,8 +43,6 @@ def _node(node: HostNode) -> list[str]:
             return [f"clear {name(var)}{', if it has memory' if if_allocated else ''}"]
         case Permute(var, operand, order):
             return [f"{name(var)} = permute({name(operand)}, {list(order)})"]
-        case Hold(var, value):
-            return [f"{name(var)} = {text(value)}"]
         case Later(var, body, value):
             return [f"lazy {name(var)}:", *_block(body), f"{INDENT}return {text(value)}"]
         case CheckRange() | CheckSome() | CheckOnce():
@@ -195,7 +188,7 @@ def _launch(node: Launch) -> list[str]:
         for buffer in node.buffers
     ]
     private += [f"private {_declared(var)}" for var in node.scalars]
-    inside = _indented([*_pieces(node.pieces), *private])
+    inside = indented([*_pieces(node.pieces), *private])
     return [f"{head}  # {'; '.join(facts)}", *inside, *_block(node.body)]
 
 
@@ -207,4 +200,4 @@ def _stream(node: Stream) -> list[str]:
     head = f"tiles of {tiled.count.name} values of {tiled.axis.name} in {span}:"
     head += f"  # {'; '.join(facts)}" if facts else ""
     before = [line for inner in node.before for line in _node(inner)]
-    return [*before, head, *_indented(_pieces(node.pieces)), *_block(node.body)]
+    return [*before, head, *indented(_pieces(node.pieces)), *_block(node.body)]

@@ -98,7 +98,10 @@ def head(node: Node) -> str:
 
 
 def _block(nodes: Sequence[Node]) -> list[str]:
-    lines = [line for node in nodes for line in _node(node)] or ["pass"]
+    return indented([line for node in nodes for line in _node(node)] or ["pass"])
+
+
+def indented(lines: Sequence[str]) -> list[str]:
     return [INDENT + line for line in lines]
 
 

@@ -16,7 +16,7 @@ from loma.core.ir import (
     TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.core.verify_expressions import VerificationError
-from loma.core.walk import free_variables
+from loma.core.walk import children, free_variables
 
 # How many arguments the functions of trees take, and which of them is the number of a check.
 _ARITY = {
@@ -38,6 +38,10 @@ class Name:
     node: Node | None
     independent: int
     tiles: tuple[Tiles, ...]
+
+    @property
+    def finds_position(self) -> bool:
+        return isinstance(self.node, Accumulator) and self.node.kind in POSITIONS
 
 
 @dataclass(slots=True)
@@ -100,26 +104,15 @@ class Scope:
     def number(self, expr: Expr) -> Type:
         """Checks an expression; returns its type, int or float."""
         match expr:
-            case IntConst() | FloatConst():
-                pass
             case Var():
                 self.variable(expr)
             case Index():
                 self.element(expr)
-            case Unary(_, operand):
-                self.number(operand)
-            case Binary(_, left, right):
-                self.number(left)
-                self.number(right)
-            case Select(condition, then, other):
-                self.number(condition)
-                self.number(then)
-                self.number(other)
-            case Call(_, args):
-                for arg in args:
-                    self.number(arg)
             case Builtin():
                 self.builtin(expr)
+            case IntConst() | FloatConst() | Unary() | Binary() | Select() | Call():
+                for child in children(expr):
+                    self.number(child)
             case _:
                 raise self.fail(f"a tree has no {type(expr).__name__}")
         if expr.type not in (INT, FLOAT):
@@ -131,8 +124,8 @@ class Scope:
         if found is None:
             self.require(self.outside(var.name), f"'{var.name}' is not declared")
             return
-        positions = isinstance(found.node, Accumulator) and found.node.kind in POSITIONS
-        is_value = found.what in ("constant", "variable", "accumulator") and not positions
+        is_value = found.what in ("constant", "variable", "accumulator")
+        is_value = is_value and not found.finds_position
         self.require(is_value, f"'{var.name}' is no value")
         self.require(found.type == var.type, f"'{var.name}' is of another type")
 
@@ -155,14 +148,13 @@ class Scope:
                 self.number(condition)
                 self.element(read)
             case Builtin(ir.POSITION, (Var() as accumulator,)):
-                found = self.known(accumulator, "accumulator").node
-                positions = isinstance(found, Accumulator) and found.kind in POSITIONS
-                self.require(positions, "an accumulator without a position")
-            case Builtin(ir.WHOLE, (Var() as stretch,)):
-                self.own_tile(self.known(stretch, "stretch"))
-            case Builtin(ir.IN_STRETCH, (Var() as stretch,)):
-                self.own_tile(self.known(stretch, "stretch"))
-                self.require(self.in_lanes, "a test of a lane outside of lanes")
+                found = self.known(accumulator, "accumulator")
+                self.require(found.finds_position, "an accumulator without a position")
+            case Builtin(ir.WHOLE | ir.IN_STRETCH as name, (Var() as stretch,)):
+                found = self.known(stretch, "stretch")
+                self.require(found.tiles == self.tiles, "a stretch of another tile")
+                own = self.in_lanes or name == ir.WHOLE
+                self.require(own, "a test of a lane outside of lanes")
             case Builtin(name, args) if name in _ARITY:
                 self.require(len(args) == _ARITY[name], f"'{name}' of {len(args)} arguments")
                 self.ints(*args)
@@ -181,6 +173,3 @@ class Scope:
         self.require(bool(tests), "no tests")
         for test in tests:
             self.ints(test.step, test.rest, test.size)
-
-    def own_tile(self, stretch: Name) -> None:
-        self.require(stretch.tiles == self.tiles, "a stretch of another tile")

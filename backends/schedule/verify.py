@@ -17,7 +17,7 @@ from loma.backends.schedule.ir import (
     Variable,
 )  # fmt: skip
 from loma.backends.schedule.scope import Scope
-from loma.core.ir import INT, POSITIONS, Expr, Index, IntConst, Var
+from loma.core.ir import INT, POSITIONS, Index, IntConst, Var
 from loma.core.verify_expressions import VerificationError
 
 __all__ = ["VerificationError", "verify_tree"]
@@ -63,13 +63,16 @@ class _Verifier(Scope):
         missing = ", ".join(sorted(wanted - self.stored))
         self.require(not missing, f"nothing writes {missing}")
 
-    def block(self, nodes: Sequence[Node]) -> None:
-        with self.inner():
-            for position, node in enumerate(nodes):
-                self.node = node
-                if isinstance(node, Narrow):
-                    self.split(node, nodes[position + 1 :])
-                self.visit(node)
+    def block(self, nodes: Sequence[Node], *counters: Var) -> None:
+        with self.inner(*counters):
+            self.nodes(nodes)
+
+    def nodes(self, nodes: Sequence[Node]) -> None:
+        for position, node in enumerate(nodes):
+            self.node = node
+            if isinstance(node, Narrow):
+                self.split(node, nodes[position + 1 :])
+            self.visit(node)
 
     def split(self, node: Narrow, behind: Sequence[Node]) -> None:
         """The stretch in which all tests hold has a loop, and so has what is around it."""
@@ -86,7 +89,10 @@ class _Verifier(Scope):
                 self.require(self.number(value) == var.type, "a constant of another type")
                 self.declare(var)
             case Lazy(var, body, value):
-                self.lazy(var, body, value)
+                with self.inner():
+                    self.nodes(body)
+                    self.require(self.number(value) == var.type, "a value of another type")
+                self.declare(var)
             case Variable(var, value, _):
                 self.number(value)
                 self.declare(var, "variable")
@@ -110,8 +116,7 @@ class _Verifier(Scope):
                 self.loop(node)
             case Blocks(first, last, count, size, body):
                 self.ints(count, size)
-                with self.inner(first, last):
-                    self.block(body)
+                self.block(body, first, last)
             case Groups(low, high, many, rest, body):
                 self.ints(low, high)
                 self.require(many > 0 and 0 <= (rest or 0) < many, "more are left than a group has")
@@ -122,22 +127,12 @@ class _Verifier(Scope):
             case Each(counter, body):
                 self.require(self.in_group and not self.in_each, "no group is around")
                 self.in_each = True
-                with self.inner(counter):
-                    self.block(body)
+                self.block(body, counter)
                 self.in_each = False
             case Tiles():
                 self.tile(node)
             case _:
                 self.lanes(node)
-
-    def lazy(self, var: Var, body: Sequence[Node], value: Expr) -> None:
-        outer, self.scope = self.scope, dict(self.scope)
-        for node in body:
-            self.node = node
-            self.visit(node)
-        self.require(self.number(value) == var.type, "a value of another type")
-        self.scope = outer
-        self.declare(var)
 
     def kind(self, kind: Kind, more: bool) -> None:
         self.require(kind != "set" and more, f"no reduction '{kind}' of that type")
@@ -166,8 +161,7 @@ class _Verifier(Scope):
 
     def write(self, place: Index) -> None:
         self.element(place)
-        assert isinstance(place.base, Var)
-        own = place.base.name
+        own = place.tensor.name
         named = own == ir.PARTS or own in {var.name for var in self.tree.writes}
         self.require(named, f"'{own}' is not among what the tree writes")
         self.stored.add(own)
@@ -182,8 +176,7 @@ class _Verifier(Scope):
             same = (found.low, found.high) == (node.low, node.high)
             self.require(same, "the stretch is that of another range")
         self.independent += node.role == "vector"
-        with self.inner(node.counter):
-            self.block(node.body)
+        self.block(node.body, node.counter)
         self.independent -= node.role == "vector"
 
     # --------------------------------------------------------------------------------- lanes
@@ -193,8 +186,7 @@ class _Verifier(Scope):
         self.require(not node.grouped or (self.in_group and not self.in_each), "no group is around")
         before, hidden = self.tiles, self.scope.pop(ir.TILE, None)
         self.tiles = (*before, node)
-        with self.inner(Var(ir.TILE, INT)):
-            self.block(node.body)
+        self.block(node.body, Var(ir.TILE, INT))
         self.tiles = before
         if hidden is not None:
             self.scope[ir.TILE] = hidden

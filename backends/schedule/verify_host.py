@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from loma.backends.schedule.host import (
-    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Hold,
-    HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, HostNode,
+    Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.host_printer import head
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.schedule.verify import VerificationError, verify_tree
 from loma.core.effects import declared, written
 from loma.core.ir import (
-    INT, Expr, For, Function, If, IndexAssign, Reduce, Stmt, TensorType, Type, Var, While,
+    INT, Expr, For, Function, If, IndexAssign, Reduce, Stmt, TensorType, Var, While,
 )  # fmt: skip
-from loma.core.sizes import size_variables
+from loma.core.sizes import dims_of, size_variables
 from loma.core.walk import expressions, free_variables, walk
 
 __all__ = ["VerificationError", "verify_lowered"]
@@ -69,12 +70,8 @@ class _Verifier:
 
     def declare(self, var: Var) -> None:
         self.require(var.name not in self.names, f"'{var.name}' is declared already")
-        self.shape(var.type)
+        self.ints(*dims_of(var))
         self.names.add(var.name)
-
-    def shape(self, type_: Type) -> None:
-        if isinstance(type_, TensorType):
-            self.ints(*(type_.dims or ()))
 
     def tensor(self, var: Var) -> None:
         self.known(var)
@@ -101,6 +98,10 @@ class _Verifier:
             self.node = node
             self.visit(node)
 
+    def inside(self, nodes: Sequence[HostNode], *counters: str) -> None:
+        with self.inner(*counters):
+            self.block(nodes)
+
     def visit(self, node: HostNode) -> None:
         match node:
             case Unit(_, body):
@@ -120,9 +121,6 @@ class _Verifier:
                 self.alone()
                 self.require(sorted(order) == list(range(_rank(operand))), "no order of dimensions")
                 self.declare(var)
-            case Hold(var, value):
-                self.known(value)
-                self.declare(var)
             case Later(var, body, value):
                 with self.inner():
                     self.block(body)
@@ -132,29 +130,26 @@ class _Verifier:
                 self.check(node)
             case Contract(target, left, right, equation):
                 self.alone()
-                for var, part in zip((left, right, target), _parts(equation), strict=True):
+                parts = re.split(",|->", equation)
+                for var, part in zip((left, right, target), parts, strict=True):
                     self.tensor(var)
                     self.require(len(part) == _rank(var), f"'{var.name}' has another rank")
             case Convolve():
                 self.convolve(node)
             case Branch(_, condition, then, other):
                 self.known(condition)
-                for body in (then, other):
-                    with self.inner():
-                        self.block(body)
+                self.inside(then)
+                self.inside(other)
             case Count(source, extent, body):
                 self.ints(extent)
-                with self.inner(source.counter):
-                    self.block(body)
+                self.inside(body, source.counter)
             case Repeat(_, condition, body):
                 self.known(condition)
-                with self.inner():
-                    self.block(body)
+                self.inside(body)
             case Serial(_, body, writes):
                 self.require(not self.serial, "inside of a loop")
                 before, self.serial, self.writes = self.writes, True, writes
-                with self.inner():
-                    self.block(body)
+                self.inside(body)
                 self.serial, self.writes = False, before
             case Launch():
                 self.launch(node)
@@ -175,13 +170,12 @@ class _Verifier:
     def run(self, stmt: Stmt) -> None:
         is_loop = isinstance(stmt, If | For | While | IndexAssign)
         self.require(not is_loop, "a statement that has a node of its own")
-        own = declared((stmt,))
+        self.names |= declared((stmt,))
         for expr in expressions(stmt):
             reduces = any(isinstance(node, Reduce) for node in walk(expr))
             self.require(not reduces, "a reduction has a node of its own")
-            missing = sorted(n for n in free_variables(expr) - own if not self.knows(n))
-            self.require(not missing, f"{', '.join(missing)} not declared")
-        self.names |= own | written((stmt,))
+            self.known(expr)
+        self.names |= written((stmt,))
 
     def allocate(self, node: Allocate) -> None:
         self.alone()
@@ -250,8 +244,7 @@ class _Verifier:
         with self.inner():
             self.block(node.before)
             self.pieces(node.pieces, True)
-            with self.inner(node.tiled.count.name):
-                self.block(node.body)
+            self.inside(node.body, node.tiled.count.name)
 
     def pieces(self, pieces: Sequence[Piece], allowed: bool) -> None:
         self.require(allowed or not pieces, "pieces without blocks")
@@ -262,10 +255,4 @@ class _Verifier:
 
 
 def _rank(var: Var) -> int:
-    assert isinstance(var.type, TensorType)
-    return len(var.type.dims or ())
-
-
-def _parts(equation: str) -> list[str]:
-    operands, _, result = equation.partition("->")
-    return [*operands.split(","), result]
+    return len(dims_of(var))

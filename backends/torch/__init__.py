@@ -37,8 +37,8 @@ def generate(
     statements. ``contract``: a product and a sum may be rounded as one. Errors are those of the
     code generator: an operator that the backend lacks is named, with the program's line.
     """
-    from loma.backends.torch import binding, codegen
     from loma.backends.schedule.elementwise import writes_in_place
+    from loma.backends.torch import binding, codegen
     from loma.backends.torch.timing import Probes
 
     names = [function.name for function in module.functions] if names is None else names
@@ -126,7 +126,7 @@ def kernels_text(function: Function, module: Module, device: Device) -> str:
     from loma.backends.schedule.remarks import remarks
     from loma.backends.torch import codegen
 
-    steps = codegen.steps_of(function, module, device)
+    steps = codegen.steps_of(function, device)
     _, tree = codegen.tree_of(function, steps, module, device)
     return print_steps(function, steps, remarks(tree))
 
@@ -136,7 +136,7 @@ def schedule_text(function: Function, module: Module, device: Device) -> str:
     from loma.backends.schedule.host_printer import print_lowered
     from loma.backends.torch import codegen
 
-    steps = codegen.steps_of(function, module, device)
+    steps = codegen.steps_of(function, device)
     return print_lowered(function, codegen.tree_of(function, steps, module, device)[1])
 
 

@@ -63,11 +63,11 @@ def includes(module: Module, device: Device) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def steps_of(function: Function, module: Module, device: Device) -> tuple[Step, ...]:
+def steps_of(function: Function, device: Device) -> tuple[Step, ...]:
     """The function's body, fused unless LOMA_OPT leaves that out."""
     if "fusion" not in config.optimisations():
         return function.body
-    return fuse(function, module, lambda stmt: device.library_call_of(stmt) is not None)
+    return fuse(function, lambda stmt: device.library_call_of(stmt) is not None)
 
 
 def tree_of(
@@ -97,7 +97,7 @@ def lower_function(
             span,
             hint="put what needs it into a scalar function, and call that in an index statement",
         )
-    context, tree = tree_of(function, steps_of(function, module, device), module, device)
+    context, tree = tree_of(function, steps_of(function, device), module, device)
     host = Host(context)
     writer = Writer(1)
     params = []

@@ -13,8 +13,8 @@ from loma.backends.cfamily.device import Device
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.host import (
-    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, Hold,
-    HostNode, Later, Launch, Permute, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Allocate, Branch, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count, HostNode,
+    Later, Launch, Permute, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.torch import checks, libraries
@@ -75,13 +75,6 @@ class Statements:
                 numbers = ", ".join(map(str, order))
                 copy = f"{context.variable(operand)}.permute({{{numbers}}}).contiguous()"
                 writer.declare(f"const at::Tensor {context.variable(var)} = {copy};")
-            case Hold(Var(type=TensorType()) as var, value):
-                text = f"loma::dense({self.host.tensor(value)})"
-                writer.declare(f"const at::Tensor {context.variable(var)} = {text};")
-            case Hold(var, value):
-                ctype = scalar_type(var.type, value.span)
-                text = c.item_text(self.host.value(value))
-                writer.declare(f"const {ctype} {context.variable(var)} = {text};")
             case Later(var, body, value):
                 name, type_ = context.variable(var), scalar_type(var.type, value.span)
                 with writer.block(f"const auto {name} = [&]() -> {type_}", ";"):

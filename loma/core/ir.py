@@ -153,6 +153,12 @@ class Index:
     type: Type
     span: Span = field(default=NOWHERE, compare=False)
 
+    @property
+    def tensor(self) -> Var:
+        """The variable whose element it is, in an index statement."""
+        assert isinstance(self.base, Var)
+        return self.base
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -334,6 +340,12 @@ class IndexAssign(Numbered):
     axes: tuple[Axis, ...]
     span: Span = field(default=NOWHERE, compare=False)
     distinct: bool = field(default=False, compare=False)
+
+    @property
+    def element(self) -> Index:
+        """The target, where it is no variable."""
+        assert isinstance(self.target, Index)
+        return self.target
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,8 +217,8 @@ class Binding:
         return quotient(Binary("-", size, IntConst(self.offset), INT), IntConst(self.scale))
 
 
-def dims_of(param: Param) -> tuple[Expr, ...]:
-    """The sizes in an argument's type."""
+def dims_of(param: Param | Var) -> tuple[Expr, ...]:
+    """The sizes in an argument's or variable's type."""
     return param.type.dims or () if isinstance(param.type, TensorType) else ()
 
 

@@ -33,7 +33,7 @@ def nothing(_: IndexAssign) -> bool:
 
 
 def is_product(stmt: IndexAssign) -> bool:
-    return loops.is_library_call(stmt, CPU)
+    return loops.library_call(stmt, CPU) is not None
 
 
 @functools.cache

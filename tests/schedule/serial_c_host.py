@@ -89,8 +89,6 @@ class FunctionText(LoopText):
                 name = local_name(var.name)
                 test = f"if ({name}) " if if_allocated else ""
                 line(f"{test}memset({name}, 0, sizeof *{name} * ({self.count(var)}));")
-            case host.Hold(var, value):
-                line(f"const {ctype(var.type)} {local_name(var.name)} = {self.text(value)};")
             case host.Branch(_, condition, then, other):
                 self.node(ir.If(condition, then, other))  # type: ignore[arg-type]
             case host.Later(var, body, value):

@@ -220,7 +220,7 @@ def test_broken_nodes(message: str, broken: host.HostNode) -> None:
 
 
 def test_scopes() -> None:
-    branch = host.Hold(Q, X)
+    branch = host.Permute(Q, X, (0,))
     verify_lowered(FUNCTION, (LAUNCH, LOOPS, host.Count(LOOP, N, (branch,)), host.Reserve(Q)))
     with pytest.raises(VerificationError, match="q not declared"):
         verify_lowered(FUNCTION, (host.Count(LOOP, N, (branch,)), host.Clear(Q)))

@@ -17,7 +17,7 @@ Change = Callable[[Any], Any]
 
 
 def tree_of(function: Function, module: Module) -> tuple[HostNode, ...]:
-    steps = codegen.steps_of(function, module, registry.CPU)
+    steps = codegen.steps_of(function, registry.CPU)
     return codegen.tree_of(function, steps, module, registry.CPU)[1]
 
 

@@ -51,17 +51,14 @@ class Seen:
 def unfused_module(module: Module, library: Library, order: Order, seen: Seen) -> Module:
     """The module with every tensor function fused and made plain again."""
     functions = (
-        unfused(f, module, library, order, seen) if is_tensor_function(f) else f
-        for f in module.functions
+        unfused(f, library, order, seen) if is_tensor_function(f) else f for f in module.functions
     )
     return replace(module, functions=tuple(functions))
 
 
-def unfused(
-    function: Function, module: Module, library: Library, order: Order, seen: Seen
-) -> Function:
+def unfused(function: Function, library: Library, order: Order, seen: Seen) -> Function:
     """The function's steps as statements that the interpreter runs."""
-    steps = fuse(function, module, library)
+    steps = fuse(function, library)
     body = _Plain(Names(_all_names(function, steps)), temporaries(steps), order, seen).steps(steps)
     return replace(function, body=body)
 
@@ -157,8 +154,8 @@ class _Plain:
         self._seen.private += len(kernel.private)
         private = {var.name: var for var in kernel.private}
         last: dict[int, list[Var]] = {}
-        for name, life in lifetimes(kernel).items():
-            last.setdefault(life.last, []).append(private[name])
+        for name, (_, end) in lifetimes(kernel).items():
+            last.setdefault(end, []).append(private[name])
         start: list[Stmt] = [Declare(var, None) for var in kernel.private]
         start += self._spoilt(var for var in kernel.private if var.name not in kernel.zeroed)
         start += self._spoilt(_scalars(kernel))
