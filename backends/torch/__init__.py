@@ -54,6 +54,7 @@ def generate(
     context = {
         "path": Path(module.path).name,
         "header": f"{stem}.h",
+        "prelude": device.prelude,
         "includes": codegen.includes(module, device),
         "helpers": codegen.lower_scalars(module, device.machine),
         "kernels": kernels,
@@ -104,6 +105,7 @@ def generate_specialised(
             path=Path(module.path).name,
             function=function,
             slots=slots,
+            prelude=device.prelude,
             includes=codegen.includes(module, device),
             helpers=codegen.lower_scalars(module, device.machine),
             kernels=kernels,

@@ -42,7 +42,7 @@ bool is_cast(const Parameter& p, at::ScalarType own, at::ScalarType dtype) {
 }  // namespace
 
 at::ScalarType dtype_of_numbers(const Operator& op, Arguments arguments) {
-  if (!c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU)) {
+  if (!c10::impl::tls_is_dispatch_key_excluded(op.module->autocast_key)) {
     if (const auto dtype = widest(op, arguments)) {
       return *dtype;
     }

@@ -1,5 +1,5 @@
-// Functions as operators of PyTorch's dispatcher: registration, the kernel on CPU tensors, and the
-// shapes of results for meta and fake tensors.
+// Functions as operators of PyTorch's dispatcher: registration, the kernel on the device's tensors,
+// and the shapes of results for meta and fake tensors.
 #include "memory.h"
 #include "operators.h"
 
@@ -9,6 +9,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -51,18 +52,22 @@ at::Tensor zero_adjoint(const Operator& op, const Parameter& p, Arguments argume
   return at::zeros(shape_of(p.rank, p.dims, slots), options);
 }
 
+// That of the tensors, which agree; numbers may be on another one.
+at::Device device_of_call(const Operator& op, Arguments arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].isTensor() && op.parameter(i).kind != Kind::Float) {
+      return arguments[i].toTensor().device();
+    }
+  }
+  return op.module->module->device;
+}
+
 KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
-                                 const std::vector<int64_t>& slots, at::ScalarType dtype) {
+                                 const std::vector<int64_t>& slots, at::TensorOptions options) {
   const auto& parameters = op.function->parameters;
   KernelArguments out;
   out.tensors.reserve(parameters.size());
-  at::TensorOptions options = at::TensorOptions().dtype(dtype);
-  for (const auto& argument : arguments) {
-    if (argument.isTensor() && argument.toTensor().dim() > 0) {
-      options = options.device(argument.toTensor().device());
-      break;
-    }
-  }
+  const at::ScalarType dtype = options.dtype().toScalarType();
   size_t next_int = op.function->sizes;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = parameters[i];
@@ -119,7 +124,9 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   check_result_sizes(op, slots);
   const auto dtype = dtype_of_call(op, arguments);
-  const auto inputs = kernel_arguments(op, arguments, slots, computed_in(dtype));
+  const c10::DeviceGuard on_device(device_of_call(op, arguments));
+  const auto options = at::device(on_device.current_device()).dtype(computed_in(dtype));
+  const auto inputs = kernel_arguments(op, arguments, slots, options);
   const Kernel kernel = op.function->kernel;
   Tensors results = general
                         ? kernel(inputs.tensors, inputs.ints, false)
@@ -144,8 +151,8 @@ void give(Stack* stack, size_t arguments, Tensors results) {
   }
 }
 
-struct CpuKernel final : c10::OperatorKernel {
-  explicit CpuKernel(Operator* op) : op(op) {}
+struct DeviceKernel final : c10::OperatorKernel {
+  explicit DeviceKernel(Operator* op) : op(op) {}
   Operator* op;
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
@@ -276,16 +283,20 @@ void register_module(const Module& module) {
   slot = std::make_unique<ModuleState>();
   ModuleState& state = *slot;
   state.module = &module;
+  state.key = c10::computeDispatchKey(std::nullopt, std::nullopt, module.device);
+  state.autocast_key =
+      c10::getAutocastRelatedKeySetFromBackend(c10::toBackendComponent(module.device))
+          .highestPriorityTypeId();
   state.library = std::make_unique<torch::Library>(torch::Library::DEF, module.name_space,
                                                    std::nullopt, __FILE__, __LINE__);
   for (const Function& function : module.functions) {
     Operator& op = state.operators.emplace_back();
     fill(op, state, function);
     state.library->def(function.schema, {at::Tag::pt2_compliant_tag});
-    implement<CpuKernel>(state, op, c10::DispatchKey::CPU);
+    implement<DeviceKernel>(state, op, state.key);
     implement<MetaKernel>(state, op, c10::DispatchKey::Meta);
     implement<AutogradKernel>(state, op, c10::DispatchKey::Autograd);
-    implement<AutocastKernel>(state, op, c10::DispatchKey::AutocastCPU);
+    implement<AutocastKernel>(state, op, state.autocast_key);
   }
   const auto handle = [&](const char* name) {
     const std::string full = std::string(module.name_space) + "::" + name;
@@ -338,7 +349,7 @@ bool may_write_in_place(const Operator& op, const Stack& arguments) {
       continue;
     }
     const at::Tensor& x = arguments[i].toTensor();
-    if (!x.defined() || !has_plain_keys(x) || (gradients && x.requires_grad())) {
+    if (!x.defined() || !has_plain_keys(*op.module, x) || (gradients && x.requires_grad())) {
       return false;
     }
     if (op.parameter(i).role == Role::Out &&
@@ -356,7 +367,9 @@ Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors&
   const PoolScope pool;
   const auto slots = bind_slots<int64_t>(op, arguments);
   check_result_sizes(op, slots);
-  const auto inputs = kernel_arguments(op, arguments, slots, dtype_of_call(op, arguments));
+  const c10::DeviceGuard on_device(device_of_call(op, arguments));
+  const auto options = at::device(on_device.current_device()).dtype(dtype_of_call(op, arguments));
+  const auto inputs = kernel_arguments(op, arguments, slots, options);
   Tensors results = op.function->kernel(inputs.tensors, inputs.ints, true);
   results.resize(op.returned);
   own_results(results, inputs.tensors);
@@ -368,12 +381,12 @@ Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors&
 
 }  // namespace
 
-bool has_plain_keys(const at::Tensor& x) {
+bool has_plain_keys(const ModuleState& module, const at::Tensor& x) {
   const auto local = c10::impl::tls_local_dispatch_key_set();
   const auto passed = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
                       c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
   const auto keys = (x.key_set() | local.included_) - local.excluded_ - passed;
-  return keys.highestPriorityTypeId() == c10::DispatchKey::CPU &&
+  return keys.highestPriorityTypeId() == module.key &&
          !torch::autograd::isFwGradDefined(x);
 }
 

@@ -1,12 +1,11 @@
 // What the host's part of generated functions is made of: tensors, operators that ATen lacks, checks
-// with messages. Needs ATen's core only; errors are built out of line, so that a check costs one
-// comparison.
+// with messages. Needs ATen's core only, and `kDevice` of the device's prelude; errors are built out
+// of line, so that a check costs one comparison. Numbers are the host's on any device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -18,9 +17,6 @@
 
 #include "allocate.h"
 #include "once.h"
-#include "parallel.h"
-#include "sanitize.h"
-#include "memory.h"
 
 namespace loma {
 
@@ -31,14 +27,19 @@ using Tensors = std::vector<at::Tensor>;
 // ------------------------------------------------------------------------------------ tensors
 
 template <typename real>
-at::TensorOptions options() {
-  return at::TensorOptions().dtype(c10::CppTypeToScalarType<real>::value);
+at::TensorOptions options(at::Device device = kDevice) {
+  return at::TensorOptions().dtype(c10::CppTypeToScalarType<real>::value).device(device);
+}
+
+// Memory that the host may read: the tensor itself, or a copy.
+inline at::Tensor on_host(const at::Tensor& tensor) {
+  return tensor.is_cpu() ? tensor : tensor.cpu();
 }
 
 // A 0-dimensional tensor of one number.
 template <typename number>
 at::Tensor scalar(number value) {
-  at::Tensor tensor = empty({}, options<number>());
+  at::Tensor tensor = empty({}, options<number>(at::kCPU));
   *tensor.template mutable_data_ptr<number>() = value;
   return tensor;
 }
@@ -51,7 +52,7 @@ number item(const at::Tensor& tensor) {
       return number(0);
     }
   }
-  return *tensor.template const_data_ptr<number>();
+  return *on_host(tensor).template const_data_ptr<number>();
 }
 
 // The tensor itself when it is contiguous (or undefined), else a contiguous copy.
@@ -132,7 +133,8 @@ number element(const at::Tensor& tensor, std::initializer_list<int64_t> subscrip
     }
     offset += subscript * tensor.stride(dim++);
   }
-  return tensor.template const_data_ptr<number>()[offset];
+  if (tensor.is_cpu()) return tensor.template const_data_ptr<number>()[offset];
+  return item<number>(tensor.as_strided({}, {}, tensor.storage_offset() + offset));
 }
 
 // ------------------------------------------------- operators that ATen does not have as they are
@@ -227,31 +229,6 @@ inline at::Tensor moved(const at::Tensor& x, int64_t dim, bool ones) {
   return y;
 }
 
-// y[t] = a[t] * y[t - 1] + b[t] along ``dim``, y[0] = b[0].
-template <typename real>
-at::Tensor scan(const at::Tensor& a, const at::Tensor& b, int64_t dim, const char* place) {
-  if (a.sizes() != b.sizes()) shape_error(place, a.sizes(), b.sizes());
-  at::Tensor y = b.clone(at::MemoryFormat::Contiguous);
-  if (y.is_meta() || y.numel() == 0) return y;
-  const at::Tensor factors = dense(a);
-  dim = dim < 0 ? dim + y.dim() : dim;
-  const int64_t length = y.size(dim), inner = y.stride(dim), columns = y.numel() / length;
-  const real* factor = factors.const_data_ptr<real>();
-  real* value = y.mutable_data_ptr<real>();
-  parallel_for(0, columns, kGrain / (4 * length), [=](int64_t begin, int64_t end) {
-    for (int64_t column = begin; column < end;) {  // those side by side at once
-      const int64_t row = column / inner, first = column % inner;
-      const int64_t count = std::min(inner - first, end - column);
-      for (int64_t t = 1; t < length; ++t) {
-        const int64_t here = (row * length + t) * inner + first;
-        for (int64_t i = here; i < here + count; ++i) value[i] += factor[i] * value[i - inner];
-      }
-      column += count;
-    }
-  });
-  return y;
-}
-
 inline at::Tensor slice(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t end, int64_t step,
                         const char* place) {
   const int64_t size = tensor.size(dim);
@@ -269,7 +246,7 @@ inline at::Tensor slice_into(const at::Tensor& tensor, at::IntArrayRef sizes, in
 
 // What a meta tensor of positions holds is nobody's to check: it has a shape only.
 inline void check_positions(const at::Tensor& index, int64_t size, const char* place) {
-  const at::Tensor positions = index.contiguous();
+  const at::Tensor positions = on_host(index).contiguous();
   const int64_t* data = positions.const_data_ptr<int64_t>();
   for (int64_t k = 0; k < positions.numel(); ++k) {
     TORCH_CHECK_VALUE(data[k] >= 0 && data[k] < size, place, "index ", data[k], " is outside range(",
@@ -358,40 +335,5 @@ LOMA_COLD inline void while_error(const char* function, int64_t line, int64_t li
 LOMA_COLD inline void zero_division(const char* place, const char* what) {
   TORCH_CHECK_VALUE(false, place, what);
 }
-
-// Collects the first subscript that an element found outside its dimension, from any thread.
-class Outside {
- public:
-  // The subscript where it is inside, else 0, which the caller has made sure exists.
-  int64_t clamp(int64_t subscript, int64_t size, int64_t which) {
-    return inside(subscript, size, which) ? subscript : 0;
-  }
-
-  // Whether the subscript is inside; it need not be for the statement to go on.
-  bool inside(int64_t subscript, int64_t size, int64_t which) {
-    if (subscript >= 0 && subscript < size) return true;
-    int64_t none = 0;
-    if (which_.compare_exchange_strong(none, which)) value_.store(subscript);
-    return false;
-  }
-
-  void check(int64_t which, const char* place, const char* subscript, const char* tensor, int64_t dim,
-             int64_t size) const {
-    if (which_.load() == which) fail(place, subscript, tensor, dim, size);
-  }
-
-  void check_elements(int64_t which, const char* place, const char* kind) const {
-    if (which_.load() == which) empty_error(place, kind);
-  }
-
- private:
-  LOMA_COLD void fail(const char* place, const char* subscript, const char* tensor, int64_t dim,
-                      int64_t size) const {
-    TORCH_CHECK_VALUE(false, place, "subscript '", subscript, "' of '", tensor, "' is ", value_.load(),
-                      ", outside dimension ", dim, " of size ", size);
-  }
-
-  std::atomic<int64_t> which_{0}, value_{0};
-};
 
 }  // namespace loma

@@ -63,7 +63,8 @@ void check_once(const char* place, const char* target, const char* tensor, const
     if (!dim.text) size *= dim.size;
   }
   const int64_t count = cells.numel();
-  const int64_t* found = cells.const_data_ptr<int64_t>();
+  const at::Tensor numbers = cells.cpu();
+  const int64_t* found = numbers.const_data_ptr<int64_t>();
   const bool inside = std::all_of(found, found + count, [size](int64_t cell) {
     return cell >= 0 && cell < size;
   });

@@ -66,6 +66,7 @@ using DerivativeHook = std::function<std::string(const std::string& function)>;
 
 struct ModuleState {
   const Module* module;
+  c10::DispatchKey key, autocast_key;  // of the device's tensors
   std::unique_ptr<torch::Library> library;
   std::deque<Operator> operators;
   DerivativeHook derivative;
@@ -112,9 +113,9 @@ void run_autocast(const Operator& op, Stack* stack);
 // Calls the operator; see loma::call. `arguments` are in the order of the schema.
 Tensors call_and_write(Operator& op, Stack arguments);
 
-// Whether nobody but the CPU's kernels and autograd looks at operators on that tensor: no mode, no
+// Whether nobody but the device's kernels and autograd looks at operators on that tensor: no mode, no
 // tracer, no transformation.
-bool has_plain_keys(const at::Tensor& x);
+bool has_plain_keys(const ModuleState& module, const at::Tensor& x);
 
 // --- each.cpp ---
 

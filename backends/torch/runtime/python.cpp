@@ -86,12 +86,16 @@ bool is_number(PyObject* value) {
   return (PyFloat_Check(value) || PyLong_Check(value)) && !PyBool_Check(value);
 }
 
-at::Tensor tensor_argument(const Function& f, const Parameter& p, PyObject* value) {
+at::Tensor tensor_argument(const Operator& op, const Parameter& p, PyObject* value) {
+  const Function& f = *op.function;
+  const at::DeviceType device = op.module->module->device;
   TORCH_CHECK_TYPE(THPVariable_Check(value), f.display, ": argument '", p.name,
                    "' must be a tensor, got ", type_name(value));
   const at::Tensor& tensor = THPVariable_Unpack(value);
-  TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_meta(), f.display, ": argument '", p.name,
-                    "' is on ", tensor.device(), ", but this module is compiled for cpu");
+  const bool known = tensor.device().type() == device || tensor.is_meta() ||
+                     (p.kind == Kind::Float && tensor.is_cpu());
+  TORCH_CHECK_VALUE(known, f.display, ": argument '", p.name, "' is on ", tensor.device(),
+                    ", but this module is compiled for ", c10::DeviceTypeName(device, true));
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, f.display, ": argument '", p.name,
                     "' must be a dense tensor, got layout ", tensor.layout());
   return tensor;
@@ -111,8 +115,9 @@ c10::IValue int_argument(const Function& f, const Parameter& p, PyObject* value)
   return static_cast<int64_t>(result);
 }
 
-at::Tensor float_argument(const Function& f, const Parameter& p, PyObject* value,
+at::Tensor float_argument(const Operator& op, const Parameter& p, PyObject* value,
                           at::ScalarType dtype) {
+  const Function& f = *op.function;
   if (is_number(value)) {
     TORCH_CHECK_TYPE(p.role == Role::In, f.display, ": argument '", p.name,
                      "' is written, so it must be a 0-dimensional tensor, got ", type_name(value));
@@ -124,7 +129,7 @@ at::Tensor float_argument(const Function& f, const Parameter& p, PyObject* value
   }
   TORCH_CHECK_TYPE(THPVariable_Check(value), f.display, ": argument '", p.name,
                    "' must be a number or a 0-dimensional tensor, got ", type_name(value));
-  const at::Tensor tensor = tensor_argument(f, p, value);
+  const at::Tensor tensor = tensor_argument(op, p, value);
   TORCH_CHECK_TYPE(tensor.is_floating_point(), f.display, ": argument '", p.name,
                    "' must be a floating-point number, got a tensor of dtype ",
                    tensor.scalar_type());
@@ -143,7 +148,7 @@ Stack convert(const Operator& op, PyObject* const* slots) {
     if (p.kind == Kind::Int) {
       arguments[i] = int_argument(f, p, slots[i]);
     } else if (p.kind != Kind::Float) {
-      arguments[i] = tensor_argument(f, p, slots[i]);
+      arguments[i] = tensor_argument(op, p, slots[i]);
     } else {
       floats = true;
       if (THPVariable_Check(slots[i])) {  // counts for the dtype of a call without tensors
@@ -156,7 +161,7 @@ Stack convert(const Operator& op, PyObject* const* slots) {
     for (size_t i = 0; i < count; ++i) {
       const Parameter& p = op.parameter(i);
       if (p.kind == Kind::Float) {
-        arguments[i] = float_argument(f, p, slots[i], dtype);
+        arguments[i] = float_argument(op, p, slots[i], dtype);
       }
     }
   }
