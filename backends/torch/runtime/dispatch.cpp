@@ -285,7 +285,7 @@ void register_module(const Module& module) {
   state.module = &module;
   state.key = c10::computeDispatchKey(std::nullopt, std::nullopt, module.device);
   state.autocast_key =
-      c10::getAutocastRelatedKeySetFromBackend(c10::toBackendComponent(module.device))
+      c10::getAutocastRelatedKeySetFromBackend(c10::toBackendComponent(state.key))
           .highestPriorityTypeId();
   state.library = std::make_unique<torch::Library>(torch::Library::DEF, module.name_space,
                                                    std::nullopt, __FILE__, __LINE__);
