@@ -127,7 +127,7 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
   }
   const bool lies_well = is_dense(model) && model.scalar_type() == dtype;
   Tensors inputs(call.lists.size());
-  std::vector<std::pair<size_t, at::Tensor>> copies;  // of Out arguments that lie otherwise
+  Tensors copies(call.lists.size());  // of Out arguments that lie otherwise
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (op.parameter(i).kind == Kind::Float) {
       inputs[i] = numbers[i];
@@ -147,17 +147,15 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
     copy.copy_(x);
     inputs[i] = flat(op, copy);
     if (is_out(i)) {
-      copies.emplace_back(i, std::move(copy));
+      copies[i] = std::move(copy);
     }
   }
   const c10::DeviceGuard on_device(model.device());
   op.function->kernel(inputs, {}, true);
-  for (const auto& [i, copy] : copies) {
-    call.lists[i][k].copy_(copy);
-  }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const auto copied = [i = i](const auto& pair) { return pair.first == i; };
-    if (is_out(i) && std::none_of(copies.begin(), copies.end(), copied)) {
+    if (copies[i].defined()) {
+      call.lists[i][k].copy_(copies[i]);
+    } else if (is_out(i)) {
       call.lists[i][k].unsafeGetTensorImpl()->bump_version();
     }
   }

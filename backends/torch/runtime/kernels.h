@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -60,14 +61,9 @@ inline at::Tensor dense(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.contiguous() : tensor;
 }
 
-// A contiguous copy (of an undefined tensor: itself).
-inline at::Tensor copy(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
-}
-
-// What a kernel writes for an Out argument: a copy, or the argument itself.
+// What a kernel writes for an Out argument: a contiguous copy, or the argument itself.
 inline at::Tensor out(const at::Tensor& tensor, bool in_place) {
-  return in_place ? tensor : copy(tensor);
+  return in_place || !tensor.defined() ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
 }
 
 // A contiguous tensor whose storage nobody else holds: the tensor itself where that is so already.
@@ -106,14 +102,9 @@ auto located(const char* place, Call call) {
 }
 
 // The tensor, whose sizes must be these. ``place`` reads "f: line 4: 'y'".
-inline const at::Tensor& shaped(const at::Tensor& tensor, at::IntArrayRef sizes, const char* place) {
+inline at::Tensor shaped(at::Tensor tensor, at::IntArrayRef sizes, const char* place) {
   if (tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
   return tensor;
-}
-
-inline at::Tensor shaped(at::Tensor&& tensor, at::IntArrayRef sizes, const char* place) {
-  if (tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
-  return std::move(tensor);
 }
 
 LOMA_COLD inline void element_error(const char* place, const char* tensor, int64_t dim, int64_t value,
@@ -182,43 +173,25 @@ inline at::Tensor prod(at::Tensor tensor, at::IntArrayRef dims, bool kept) {
   return tensor;
 }
 
-// The dimensions with ``dims`` (all of them if there are none) last, and how many come before those.
-struct RowOrder {
-  std::vector<int64_t> order;
-  size_t kept = 0;
-
-  RowOrder(int64_t rank, at::IntArrayRef dims) {
-    std::vector<bool> chosen(rank, dims.empty());
-    std::vector<int64_t> last;
-    for (int64_t dim : dims) last.push_back(dim < 0 ? dim + rank : dim);
-    for (int64_t dim : last) chosen[dim] = true;
-    for (int64_t dim = 0; dim < rank; ++dim) {
-      if (dims.empty()) last.push_back(dim);
-      if (!chosen[dim]) order.push_back(dim);
-    }
-    kept = order.size();
-    order.insert(order.end(), last.begin(), last.end());
-  }
-};
-
-inline at::Tensor to_rows(const at::Tensor& x, at::IntArrayRef dims) {
-  const RowOrder rows(x.dim(), dims);
-  const at::Tensor turned = x.permute(rows.order);
-  std::vector<int64_t> shape(turned.sizes().begin(), turned.sizes().begin() + rows.kept);
-  int64_t count = 1;
-  for (int64_t dim = rows.kept; dim < turned.dim(); ++dim) count *= turned.size(dim);
-  shape.push_back(count);
-  return turned.reshape(shape);
+// The last dimensions, ``count`` of them, in order.
+inline std::vector<int64_t> last_dims(size_t count) {
+  std::vector<int64_t> dims(count);
+  std::iota(dims.begin(), dims.end(), -static_cast<int64_t>(count));
+  return dims;
 }
 
+// ``dims`` (all of them if there are none) as one, which comes last.
+inline at::Tensor to_rows(const at::Tensor& x, at::IntArrayRef dims) {
+  if (dims.empty()) return x.flatten();
+  return x.movedim(dims, last_dims(dims.size())).flatten(-static_cast<int64_t>(dims.size()));
+}
+
+// The other way round, to ``sizes``.
 inline at::Tensor from_rows(const at::Tensor& rows, at::IntArrayRef sizes, at::IntArrayRef dims) {
-  const RowOrder of(sizes.size(), dims);
-  std::vector<int64_t> shape, back(sizes.size());
-  for (size_t k = 0; k < of.order.size(); ++k) {
-    shape.push_back(sizes[of.order[k]]);
-    back[of.order[k]] = k;
-  }
-  return rows.reshape(shape).permute(back);
+  if (dims.empty()) return rows.reshape(sizes);
+  std::vector<int64_t> joined;
+  for (int64_t dim : dims) joined.push_back(sizes[dim < 0 ? dim + int64_t(sizes.size()) : dim]);
+  return rows.unflatten(-1, joined).movedim(last_dims(dims.size()), dims);
 }
 
 // Each element at the next place along ``dim``, behind zeros or ones.
@@ -256,16 +229,13 @@ inline void check_positions(const at::Tensor& index, int64_t size, const char* p
 
 inline at::Tensor one_hot(const at::Tensor& index, int64_t size, at::TensorOptions options,
                           const char* place) {
-  if (index.is_meta()) {
-    std::vector<c10::SymInt> sizes = index.sym_sizes().vec();
-    sizes.emplace_back(size);
-    return at::_ops::zeros::call(sizes, c10::optTypeMetaToScalarType(options.dtype_opt()),
-                                 std::nullopt, index.device(), std::nullopt);
-  }
-  check_positions(index, size, place);
-  std::vector<int64_t> sizes = index.sizes().vec();
-  sizes.push_back(size);
-  return zeros(sizes, options).scatter_(-1, index.unsqueeze(-1), 1);
+  if (!index.is_meta()) check_positions(index, size, place);
+  std::vector<c10::SymInt> sizes = index.sym_sizes().vec();
+  sizes.emplace_back(size);
+  at::Tensor hot =
+      at::_ops::zeros::call(sizes, c10::optTypeMetaToScalarType(options.dtype_opt()), std::nullopt,
+                            index.device(), std::nullopt);
+  return index.is_meta() ? hot : hot.scatter_(-1, index.unsqueeze(-1), 1);
 }
 
 inline at::Tensor gather(const at::Tensor& tensor, int64_t dim, const at::Tensor& index,
