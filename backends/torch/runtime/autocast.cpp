@@ -1,9 +1,9 @@
 // Automatic mixed precision: under torch.autocast a call may get floating arguments of several
 // dtypes, a narrow one from a layer of torch and float32 from parameters. They are cast to the widest
-// among them (dtypes that no call has are left for the check of the arguments to refuse), as the operators of autocast's list "promote to the widest" are. This happens above
-// autograd, so gradients come back in each argument's own dtype. Arguments of one dtype stay as
-// they are. An Out argument counts for the widest dtype, but is never cast: the caller's memory is
-// written.
+// among them, as the operators of autocast's list "promote to the widest" are; dtypes that no call has
+// are left for the check of the arguments to refuse. This happens above autograd, so gradients come
+// back in each argument's own dtype. An Out argument counts for the widest dtype, but is never cast:
+// the caller's memory is written.
 #include "operators.h"
 
 #include <c10/core/ScalarType.h>
@@ -50,7 +50,7 @@ at::ScalarType dtype_of_numbers(const Operator& op, Arguments arguments) {
   return dtype_of_call(op, arguments);
 }
 
-void run_autocast(const Operator& op, Stack* stack) {
+void run_autocast(Operator& op, c10::DispatchKeySet, Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const size_t count = op.parameter_of.size();
   if (const auto dtype = widest(op, torch::jit::last(*stack, count))) {

@@ -144,24 +144,12 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   return results;
 }
 
-void give(Stack* stack, size_t arguments, Tensors results) {
-  torch::jit::drop(*stack, arguments);
-  for (auto& result : results) {
-    stack->emplace_back(std::move(result));
-  }
+void run_on_device(Operator& op, c10::DispatchKeySet, Stack* stack) {
+  const PoolScope pool;
+  const size_t count = op.parameter_of.size();
+  const Arguments arguments = torch::jit::last(*stack, count);
+  give(stack, count, run_kernel(op, arguments, bind_slots<int64_t>(op, arguments)));
 }
-
-struct DeviceKernel final : c10::OperatorKernel {
-  explicit DeviceKernel(Operator* op) : op(op) {}
-  Operator* op;
-
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
-    const PoolScope pool;
-    const size_t count = op->parameter_of.size();
-    const Arguments arguments = torch::jit::last(*stack, count);
-    give(stack, count, run_kernel(*op, arguments, bind_slots<int64_t>(*op, arguments)));
-  }
-};
 
 // A function with a result of any rank has no shape rule of its own: its operators run on meta
 // tensors instead. Nobody looks at the adjoint of an integer one.
@@ -179,62 +167,36 @@ bool has_unknown_shape(const Operator& op) {
   return false;
 }
 
-struct MetaKernel final : c10::OperatorKernel {
-  explicit MetaKernel(Operator* op) : op(op) {}
-  Operator* op;
-
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
-    const size_t count = op->parameter_of.size();
-    const Arguments arguments = torch::jit::last(*stack, count);
-    const auto slots = bind_slots<c10::SymInt>(*op, arguments);
-    const Function& f = *op->function;
-    if (has_unknown_shape(*op)) {
-      std::vector<int64_t> numbers;
-      for (const auto& slot : slots) {
-        numbers.push_back(slot.guard_int(__FILE__, __LINE__));
-      }
-      Tensors results = run_kernel(*op, arguments, numbers, true);
-      for (at::Tensor& result : results) {  // kernels make floats where floats are: on the CPU
-        if (result.defined() && !result.is_meta()) {
-          result = at::empty(result.sizes(), result.options().device(at::kMeta));
-        }
-      }
-      give(stack, count, std::move(results));
-      return;
+// Shapes of results, for meta and fake tensors.
+void run_on_meta(Operator& op, c10::DispatchKeySet, Stack* stack) {
+  const size_t count = op.parameter_of.size();
+  const Arguments arguments = torch::jit::last(*stack, count);
+  const auto slots = bind_slots<c10::SymInt>(op, arguments);
+  Tensors results;
+  if (has_unknown_shape(op)) {
+    std::vector<int64_t> numbers;
+    for (const auto& slot : slots) {
+      numbers.push_back(slot.guard_int(__FILE__, __LINE__));
     }
-    const auto dtype = dtype_of_call(*op, arguments);
-    Tensors results;
-    for (const Result& result : f.results) {
+    results = run_kernel(op, arguments, numbers, true);
+    for (at::Tensor& result : results) {  // kernels make floats where floats are: on the CPU
+      if (result.defined() && !result.is_meta()) {
+        result = at::empty(result.sizes(), result.options().device(at::kMeta));
+      }
+    }
+  } else {
+    const auto options = at::device(at::kMeta);
+    const auto dtype = dtype_of_call(op, arguments);
+    for (const Result& result : op.function->results) {
       const bool wanted = result.need < 0 || slots[result.need] != 0;
       const int rank = result.kind == Kind::Float || result.kind == Kind::Int ? 0 : result.rank;
-      results.push_back(
-          wanted ? at::empty_symint(shape_of(rank, result.dims, slots),
-                                    at::TensorOptions()
-                                        .dtype(dtype_of(result.kind, dtype))
-                                        .device(at::kMeta))
-                 : at::Tensor());
+      results.push_back(wanted ? at::empty_symint(shape_of(rank, result.dims, slots),
+                                                  options.dtype(dtype_of(result.kind, dtype)))
+                               : at::Tensor());
     }
-    give(stack, count, std::move(results));
   }
-};
-
-struct AutogradKernel final : c10::OperatorKernel {
-  explicit AutogradKernel(Operator* op) : op(op) {}
-  Operator* op;
-
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet keys, Stack* stack) {
-    run_autograd(*op, keys, stack);
-  }
-};
-
-struct AutocastKernel final : c10::OperatorKernel {
-  explicit AutocastKernel(Operator* op) : op(op) {}
-  Operator* op;
-
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
-    run_autocast(*op, stack);
-  }
-};
+  give(stack, count, std::move(results));
+}
 
 void fill(Operator& op, ModuleState& state, const Function& function) {
   op.module = &state;
@@ -257,25 +219,35 @@ void fill(Operator& op, ModuleState& state, const Function& function) {
   }
 }
 
-template <class KernelType>
+using Run = void (*)(Operator& op, c10::DispatchKeySet keys, Stack* stack);
+
+template <Run run>
+struct BoxedKernel final : c10::OperatorKernel {
+  explicit BoxedKernel(Operator* op) : op(op) {}
+  Operator* op;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet keys, Stack* stack) {
+    run(*op, keys, stack);
+  }
+};
+
+template <Run run>
 void implement(ModuleState& state, Operator& op, c10::DispatchKey key) {
   state.library->impl(op.function->name,
                       torch::dispatch(key, torch::CppFunction::makeFromBoxedFunctor(
-                                               std::make_unique<KernelType>(&op))));
+                                               std::make_unique<BoxedKernel<run>>(&op))));
 }
 
 }  // namespace
 
-ModuleState& state_of(const Module& module) { return *registry().at(&module); }
-
-Operator* find_operator(ModuleState& state, const std::string& name) {
-  for (auto& op : state.operators) {
-    if (name == op.function->name) {
-      return &op;
-    }
+void give(Stack* stack, size_t arguments, Tensors results) {
+  torch::jit::drop(*stack, arguments);
+  for (auto& result : results) {
+    stack->emplace_back(std::move(result));
   }
-  return nullptr;
 }
+
+ModuleState& state_of(const Module& module) { return *registry().at(&module); }
 
 void register_module(const Module& module) {
   install_pool();
@@ -293,10 +265,10 @@ void register_module(const Module& module) {
     Operator& op = state.operators.emplace_back();
     fill(op, state, function);
     state.library->def(function.schema, {at::Tag::pt2_compliant_tag});
-    implement<DeviceKernel>(state, op, state.key);
-    implement<MetaKernel>(state, op, c10::DispatchKey::Meta);
-    implement<AutogradKernel>(state, op, c10::DispatchKey::Autograd);
-    implement<AutocastKernel>(state, op, state.autocast_key);
+    implement<run_on_device>(state, op, state.key);
+    implement<run_on_meta>(state, op, c10::DispatchKey::Meta);
+    implement<run_autograd>(state, op, c10::DispatchKey::Autograd);
+    implement<run_autocast>(state, op, state.autocast_key);
   }
   const auto handle = [&](const char* name) {
     const std::string full = std::string(module.name_space) + "::" + name;

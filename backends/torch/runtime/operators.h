@@ -76,13 +76,15 @@ struct ModuleState {
 };
 
 ModuleState& state_of(const Module& module);
-Operator* find_operator(ModuleState& state, const std::string& name);
 
 // --- arguments.cpp ---
 
 // The floating dtype of a call: that of its first float tensor, else of its first float, else the
 // default dtype.
 at::ScalarType dtype_of_call(const Operator& op, Arguments arguments);
+
+// "f: argument 'x'", which messages begin with.
+std::string argument_text(const Function& f, const Parameter& p);
 
 // Checks kinds, dtypes, devices and ranks, binds the size variables and checks every dimension.
 // Returns the slots: sizes, then ints. TypeError or ValueError names function, argument, size
@@ -106,9 +108,12 @@ at::Tensor as_dtype(const at::Tensor& value, at::ScalarType dtype);
 at::ScalarType dtype_of_numbers(const Operator& op, Arguments arguments);
 
 // Casts the arguments on the stack to the widest dtype among them and calls the operator.
-void run_autocast(const Operator& op, Stack* stack);
+void run_autocast(Operator& op, c10::DispatchKeySet keys, Stack* stack);
 
 // --- dispatch.cpp ---
+
+// Replaces so many arguments on the stack by the results.
+void give(Stack* stack, size_t arguments, Tensors results);
 
 // Calls the operator; see loma::call. `arguments` are in the order of the schema.
 Tensors call_and_write(Operator& op, Stack arguments);
