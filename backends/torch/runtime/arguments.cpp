@@ -8,23 +8,17 @@
 namespace loma {
 
 c10::SymInt floor_div(const c10::SymInt& a, const c10::SymInt& b) {
-  if (!a.is_symbolic() && !b.is_symbolic()) {
-    return floor_div(a.expect_int(), b.expect_int());
-  }
+  if (!a.is_symbolic() && !b.is_symbolic()) return floor_div(a.expect_int(), b.expect_int());
   return a / b;
 }
 
 c10::SymInt floor_mod(const c10::SymInt& a, const c10::SymInt& b) {
-  if (!a.is_symbolic() && !b.is_symbolic()) {
-    return floor_mod(a.expect_int(), b.expect_int());
-  }
+  if (!a.is_symbolic() && !b.is_symbolic()) return floor_mod(a.expect_int(), b.expect_int());
   return a % b;
 }
 
 c10::SymInt trunc_div(const c10::SymInt& a, const c10::SymInt& b) {
-  if (!a.is_symbolic() && !b.is_symbolic()) {
-    return trunc_div(a.expect_int(), b.expect_int());
-  }
+  if (!a.is_symbolic() && !b.is_symbolic()) return trunc_div(a.expect_int(), b.expect_int());
   return a / b;
 }
 
@@ -97,9 +91,7 @@ void check_tensor(const Function& f, const Parameter& p, const at::Tensor& x, at
 const char* binder_of(const Operator& op, int slot) {
   for (const auto& p : op.function->parameters) {
     for (int d = 0; d < p.rank; ++d) {
-      if (p.dims[d].rule == Dim::Rule::Bind && p.dims[d].value == slot) {
-        return p.name;
-      }
+      if (p.dims[d].rule == Dim::Rule::Bind && p.dims[d].value == slot) return p.name;
     }
   }
   return "";
@@ -133,9 +125,7 @@ I size_of(const at::Tensor& x, int d) {
 template <class I>
 I bound(const Function& f, const Parameter& p, int d, const I& size) {
   const Dim& dim = p.dims[d];
-  if (is_slot(dim)) {
-    return size;
-  }
+  if (is_slot(dim)) return size;
   const I rest = size - dim.offset;
   // A size is not negative, so that without an offset above it the rest is none either.
   TORCH_CHECK_VALUE((dim.offset <= 0 || rest >= 0) && (dim.scale == 1 || floor_mod(rest,
@@ -164,13 +154,9 @@ at::ScalarType dtype_of_call(const Operator& op, Arguments arguments) {
   std::optional<at::ScalarType> scalar;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Kind kind = op.parameter(i).kind;
-    if (is_integer(kind) || !arguments[i].isTensor()) {
-      continue;
-    }
+    if (is_integer(kind) || !arguments[i].isTensor()) continue;
     const at::Tensor& x = arguments[i].toTensor();
-    if (x.defined() && is_float_tensor(kind)) {
-      return x.scalar_type();
-    }
+    if (x.defined() && is_float_tensor(kind)) return x.scalar_type();
     if (x.defined() && !scalar) {
       scalar = x.scalar_type();
     }

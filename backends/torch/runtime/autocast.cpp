@@ -18,12 +18,8 @@ std::optional<at::ScalarType> widest(const Operator& op, Arguments arguments) {
   std::optional<at::ScalarType> tensors, floats;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Kind kind = op.parameter(i).kind;
-    if (kind == Kind::Tensor32) {
-      return at::kFloat;
-    }
-    if (is_integer(kind) || !arguments[i].isTensor()) {
-      continue;
-    }
+    if (kind == Kind::Tensor32) return at::kFloat;
+    if (is_integer(kind) || !arguments[i].isTensor()) continue;
     const at::Tensor& x = arguments[i].toTensor();
     if (x.defined() && is_supported(x.scalar_type())) {
       auto& found = kind == Kind::Float ? floats : tensors;
@@ -43,9 +39,7 @@ bool is_cast(const Parameter& p, at::ScalarType own, at::ScalarType dtype) {
 
 at::ScalarType dtype_of_numbers(const Operator& op, Arguments arguments) {
   if (!c10::impl::tls_is_dispatch_key_excluded(op.module->autocast_key)) {
-    if (const auto dtype = widest(op, arguments)) {
-      return *dtype;
-    }
+    if (const auto dtype = widest(op, arguments)) return *dtype;
   }
   return dtype_of_call(op, arguments);
 }
@@ -57,9 +51,7 @@ void run_autocast(Operator& op, c10::DispatchKeySet, Stack* stack) {
     for (size_t i = 0; i < count; ++i) {
       const Parameter& p = op.parameter(i);
       c10::IValue& argument = torch::jit::peek(*stack, i, count);
-      if (is_integer(p.kind) || !argument.toTensor().defined()) {
-        continue;
-      }
+      if (is_integer(p.kind) || !argument.toTensor().defined()) continue;
       if (is_cast(p, argument.toTensor().scalar_type(), *dtype)) {
         argument = argument.toTensor().to(*dtype);
       }

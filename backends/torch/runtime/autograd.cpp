@@ -76,9 +76,7 @@ struct SplitNode final : autograd::Node {
 
 // Under gradients every adjoint counts as wanted, because the next derivative needs their shapes.
 bool SplitNode::wanted(int parameter) const {
-  if (c10::GradMode::is_enabled()) {
-    return true;
-  }
+  if (c10::GradMode::is_enabled()) return true;
   const auto k = adjoint_of(parameter);
   return k && task_should_compute_output(*k);
 }
@@ -92,9 +90,7 @@ std::optional<size_t> SplitNode::adjoint_of(int parameter) const {
 
 at::Tensor SplitNode::grad(int result, const autograd::variable_list& grads) const {
   const int position = grad_of.at(result);
-  if (position >= 0 && grads.at(position).defined()) {
-    return grads[position];
-  }
+  if (position >= 0 && grads.at(position).defined()) return grads[position];
   return at::zeros_symint(result_sizes[result], result_options[result]);
 }
 
@@ -113,9 +109,7 @@ c10::IValue SplitNode::source(const Source& from, const autograd::variable_list&
     case Source::Kind::Grad:
       return grad(from.index, grads);
     case Source::Kind::Size:
-      if (from.scale == 1 && from.offset == 0) {
-        return sizes[argument][from.dim];
-      }
+      if (from.scale == 1 && from.offset == 0) return sizes[argument][from.dim];
       return floor_div(sizes[argument][from.dim] - from.offset, c10::SymInt(from.scale));
     case Source::Kind::Need:
       return static_cast<int64_t>(wanted(from.index));
@@ -273,9 +267,7 @@ void run_split(Operator& op, Stack* stack) {
 
 // The operator of the same name in the module that holds its derivative.
 const c10::OperatorHandle& with_derivative(Operator& op) {
-  if (const auto* known = op.with_derivative.load()) {
-    return *known;
-  }
+  if (const auto* known = op.with_derivative.load()) return *known;
   const auto& hook = op.module->derivative;
   TORCH_CHECK_NOT_IMPLEMENTED(
       hook, op.function->display, ": the derivative of ", op.function->name,
@@ -293,9 +285,7 @@ const c10::OperatorHandle& with_derivative(Operator& op) {
 }
 
 bool needs_gradient(const Operator& op, Arguments arguments) {
-  if (!c10::GradMode::is_enabled() || !op.has_float_result) {
-    return false;
-  }
+  if (!c10::GradMode::is_enabled() || !op.has_float_result) return false;
   const auto requires_grad = [](const c10::IValue& argument) {
     return argument.isTensor() && argument.toTensor().requires_grad();
   };

@@ -91,9 +91,7 @@ KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
 void own_results(Tensors& results, const Tensors& inputs) {
   for (size_t i = 0; i < results.size(); ++i) {
     at::Tensor& result = results[i];
-    if (!result.defined()) {
-      continue;
-    }
+    if (!result.defined()) continue;
     result = result.contiguous();
     const auto shares = [&](const at::Tensor& other) {
       return other.defined() && other.is_alias_of(result);
@@ -295,9 +293,7 @@ bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
 // An Out argument may share memory with no other argument.
 void refuse_shared_out(const Operator& op, const Stack& arguments) {
   for (size_t out = 0; out < arguments.size(); ++out) {
-    if (op.parameter(out).role != Role::Out || !arguments[out].isTensor()) {
-      continue;
-    }
+    if (op.parameter(out).role != Role::Out || !arguments[out].isTensor()) continue;
     for (size_t other = 0; other < arguments.size(); ++other) {
       const bool shared = other != out && arguments[other].isTensor() &&
                           may_overlap(arguments[other].toTensor(), arguments[out].toTensor());
@@ -311,15 +307,11 @@ void refuse_shared_out(const Operator& op, const Stack& arguments) {
 // Whether a call may write its Out arguments where they lie: nobody else (autograd, autocast, a
 // tracer, a mode) wants to see an operator without side effects.
 bool may_write_in_place(const Operator& op, const Stack& arguments) {
-  if (!op.function->in_place) {
-    return false;
-  }
+  if (!op.function->in_place) return false;
   const auto dtype = dtype_of_call(op, arguments);
   const bool gradients = c10::GradMode::is_enabled();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!arguments[i].isTensor()) {
-      continue;
-    }
+    if (!arguments[i].isTensor()) continue;
     const at::Tensor& x = arguments[i].toTensor();
     if (!x.defined() || !has_plain_keys(*op.module, x) || (gradients && x.requires_grad())) {
       return false;
@@ -371,9 +363,7 @@ Tensors call_and_write(Operator& op, Stack arguments) {
   }
   if (!outs.empty()) {
     refuse_shared_out(op, arguments);
-    if (may_write_in_place(op, arguments)) {
-      return call_in_place(op, arguments, outs);
-    }
+    if (may_write_in_place(op, arguments)) return call_in_place(op, arguments, outs);
   }
   op.handle->callBoxed(arguments);
   Tensors results;

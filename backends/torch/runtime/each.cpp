@@ -32,9 +32,7 @@ bool is_dense(const at::Tensor& x) { return x.is_non_overlapping_and_dense(); }
 // Whether both have their elements in the same order; those of size 1 have no order.
 bool same_order(const at::Tensor& x, const at::Tensor& y) {
   for (int64_t d = 0; d < x.dim(); ++d) {
-    if (x.size(d) != 1 && x.stride(d) != y.stride(d)) {
-      return false;
-    }
+    if (x.size(d) != 1 && x.stride(d) != y.stride(d)) return false;
   }
   return true;
 }
@@ -64,9 +62,7 @@ void check(const Operator& op, size_t k, ListCall& call) {
   const char* first_name = "";
   for (size_t i = 0; i < call.lists.size(); ++i) {
     const Parameter& p = op.parameter(i);
-    if (p.kind == Kind::Float) {
-      continue;
-    }
+    if (p.kind == Kind::Float) continue;
     const at::Tensor& x = call.lists[i][k];
     const auto where = [&] { return c10::str(f.display, ".each: '", p.name, "'[", k, "]"); };
     TORCH_CHECK_VALUE(x.device().type() == device && x.layout() == at::kStrided, where(),
@@ -122,9 +118,7 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
     ++first;
   }
   const at::Tensor& model = call.lists[first][k];
-  if (model.numel() == 0) {
-    return;
-  }
+  if (model.numel() == 0) return;
   const bool lies_well = is_dense(model) && model.scalar_type() == dtype;
   Tensors inputs(call.lists.size());
   Tensors copies(call.lists.size());  // of Out arguments that lie otherwise
@@ -167,9 +161,7 @@ void call_each(const Operator& op, ListCall call) {
   RECORD_FUNCTION(op.handle->schema().name(), std::vector<c10::IValue>());
   size_t count = 0, first = call.lists.size();
   for (size_t i = 0; i < call.lists.size(); ++i) {
-    if (op.parameter(i).kind == Kind::Float) {
-      continue;
-    }
+    if (op.parameter(i).kind == Kind::Float) continue;
     if (first == call.lists.size()) {
       first = i;
       count = call.lists[i].size();

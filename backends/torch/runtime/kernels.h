@@ -49,9 +49,7 @@ at::Tensor scalar(number value) {
 template <typename number>
 number item(const at::Tensor& tensor) {
   if constexpr (std::is_floating_point_v<number>) {
-    if (tensor.is_meta()) {
-      return number(0);
-    }
+    if (tensor.is_meta()) return number(0);
   }
   return *on_host(tensor).template const_data_ptr<number>();
 }

@@ -88,9 +88,7 @@ bool is_number(PyObject* value) {
 
 double as_double(PyObject* number) {
   const double value = PyFloat_AsDouble(number);
-  if (value == -1.0 && PyErr_Occurred() != nullptr) {
-    throw python_error();
-  }
+  if (value == -1.0 && PyErr_Occurred() != nullptr) throw python_error();
   return value;
 }
 
@@ -177,9 +175,7 @@ PyObject* wrap(Tensors results, bool as_tuple) {
   if (results.empty() && !as_tuple) {
     Py_RETURN_NONE;
   }
-  if (results.size() == 1 && !as_tuple) {
-    return THPVariable_Wrap(std::move(results[0]));
-  }
+  if (results.size() == 1 && !as_tuple) return THPVariable_Wrap(std::move(results[0]));
   py::tuple tuple(results.size());
   for (size_t i = 0; i < results.size(); ++i) {
     PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
@@ -191,9 +187,7 @@ PyObject* wrap(Tensors results, bool as_tuple) {
 // Whether torch itself would look at the call first: a tensor subclass, or a function mode.
 bool is_overridden(PyObject* const* slots, size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    if (THPVariable_Check(slots[i]) && !THPVariable_CheckExact(slots[i])) {
-      return true;
-    }
+    if (THPVariable_Check(slots[i]) && !THPVariable_CheckExact(slots[i])) return true;
   }
   return at::impl::torch_function_mode_enabled();
 }
@@ -300,9 +294,7 @@ py::object make_entry(ModuleState& state, const std::string& name, py::object fa
 // None for a function that takes no lists.
 py::object make_each(ModuleState& state, const std::string& name) {
   Operator& op = operator_named(state, name);
-  if (!takes_lists(op) || op.parameter_of.size() > kMaxArguments) {
-    return py::none();
-  }
+  if (!takes_lists(op) || op.parameter_of.size() > kMaxArguments) return py::none();
   return make_function(each_definition, op, py::none());
 }
 
