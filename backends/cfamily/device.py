@@ -26,8 +26,8 @@ class Device:
 
     ``machine``: what lowering knows of it. ``prelude``: the header of the runtime with what
     generated code needs, which says where tensors are. ``library_call``: what a statement becomes
-    that a library computes as a whole. ``lower``: a function's steps to its tree. ``write`` writes a node
-    that the device runs; what the host does besides is the same for all devices. Tensors are
+    that a library computes as a whole. ``lower``: a function's steps to its tree. ``write`` writes
+    a node that the device runs; what the host does besides is the same for all devices. Tensors are
     cleared by the device inside kernels and serial loops.
     """
 

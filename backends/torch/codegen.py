@@ -94,7 +94,8 @@ def lower_function(
     for param in function.params:
         name = cpp_name(param.name)
         if not isinstance(param.type, TensorType):
-            params.append(_scalar_param(param))
+            reference = "&" if param.mode == "Out" else ""
+            params.append(f"{scalar_type(param.type, param.span)}{reference} {name}")
         elif param.mode == "Out":
             params.append(f"at::Tensor& {name}")
         elif param.name in context.dense:
@@ -114,7 +115,7 @@ def lower_function(
         name=cpp_name(function.name),
         signature=signature(function),
         loops=context.loops,
-        result=_result_type(function),
+        result=_result_type(context),
         params=params,
         body=writer.text(),
         kernel=kernel,
@@ -189,16 +190,9 @@ def _packed(type_: Type, text: str) -> str:
     return f"loma::scalar<{number}>({text})"
 
 
-def _result_type(function: Function) -> str:
-    types = [
-        "at::Tensor" if isinstance(t, TensorType) else scalar_type(t, function.span)
-        for t in function.results
-    ]
+def _result_type(context: CppContext) -> str:
+    function = context.function
+    types = [context.ctype(type_, function.span) for type_ in function.results]
     if not types:
         return "void"
     return types[0] if len(types) == 1 else f"std::tuple<{', '.join(types)}>"
-
-
-def _scalar_param(param: Param) -> str:
-    reference = "&" if param.mode == "Out" else ""
-    return f"{scalar_type(param.type, param.span)}{reference} {cpp_name(param.name)}"
