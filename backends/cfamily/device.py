@@ -24,13 +24,15 @@ DeviceNode: TypeAlias = Parallel | InPlace | Launch | Stream | Serial | Clear
 class Device:
     """What runs the loops of tensor functions: how they are lowered to trees, and spelled.
 
-    ``machine``: what lowering knows of it. ``library_call``: what a statement becomes that a
-    library computes as a whole. ``lower``: a function's steps to its tree. ``write`` writes a node
-    that the device runs; what the host does besides is the same for all devices. Tensors are
+    ``machine``: what lowering knows of it. ``prelude``: the header of the runtime with what
+    generated code needs, which says where tensors are. ``library_call``: what a statement becomes
+    that a library computes as a whole. ``lower``: a function's steps to its tree. ``write`` writes
+    a node that the device runs; what the host does besides is the same for all devices. Tensors are
     cleared by the device inside kernels and serial loops.
     """
 
     machine: Target
+    prelude: str
     library_call: Callable[[IndexAssign, Target], Library | None]
     lower: Callable[[FunctionContext, tuple[Step, ...]], tuple[HostNode, ...]]
     write: Callable[[HostWriter, DeviceNode], None]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from loma import cache
 from loma.backends.cfamily.identifiers import file_stem
-from loma.backends.cfamily.source import GeneratedSource, environment
-from loma.backends.torch.files import runtime_files
+from loma.backends.cfamily.source import GeneratedSource
+from loma.backends.torch.files import runtime_files, template
 from loma.core.ir import Function, Module, is_tensor_function
 
 if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
     from loma.backends.cfamily.device import Device
+    from loma.backends.torch.timing import Probe
 
-TEMPLATES = Path(__file__).resolve().parent / "templates"
 _NOT_CONTRACTED = ("-ffp-contract=off",)
 
 
@@ -38,27 +38,16 @@ def generate(
     code generator: an operator that the backend lacks is named, with the program's line.
     """
     from loma.backends.schedule.elementwise import writes_in_place
-    from loma.backends.torch import binding, codegen
-    from loma.backends.torch.timing import Probes
+    from loma.backends.torch import binding
 
     names = [function.name for function in module.functions] if names is None else names
-    zeroed = zeroed or {}
-    rows = binding.function_rows(module, pairs, names, zeroed)
     stem = _stem(module.name)
-    probes = Probes() if timed else None
-    kernels = [  # first, because what cannot be lowered is found here
-        codegen.lower_function(function, module, device, probes)
-        for function in module.functions
-        if is_tensor_function(function)
-    ]
+    probes: list[Probe] = []
     context = {
-        "path": Path(module.path).name,
+        **_code(module, device, probes if timed else None),
         "header": f"{stem}.h",
-        "includes": codegen.includes(module, device),
-        "helpers": codegen.lower_scalars(module, device.machine),
-        "kernels": kernels,
-        "probes": [probe.row for probe in probes.probes] if probes else [],
-        "functions": rows,
+        "probes": [probe.row for probe in probes],
+        "functions": binding.function_rows(module, pairs, names, zeroed or {}),
         "in_place": {function.name for function in module.functions if writes_in_place(function)},
         "alias": f"loma_{stem}",
         "contract": contract,
@@ -70,7 +59,7 @@ def generate(
     return GeneratedSource(
         name=namespace,
         files=((f"{stem}.cpp", source), (f"{stem}.h", header)),
-        metadata={"operators": {row.operator: row.function for row in rows}},
+        metadata={"operators": {row.name: row.function.name for row in context["functions"]}},
         flags=() if contract else _NOT_CONTRACTED,
     )
 
@@ -91,26 +80,11 @@ def generate_specialised(
     """
     from loma.backends.torch import codegen
 
-    stem = file_stem(f"{_stem(module.name)}_{codegen.cpp_name(function)}")
-    kernels = [
-        codegen.lower_function(f, module, device, kernel=False)
-        for f in module.functions
-        if is_tensor_function(f)
-    ]
-    text = (
-        environment(TEMPLATES)
-        .get_template("specialised.cpp.j2")
-        .render(
-            path=Path(module.path).name,
-            function=function,
-            slots=slots,
-            includes=codegen.includes(module, device),
-            helpers=codegen.lower_scalars(module, device.machine),
-            kernels=kernels,
-            operator=operator,
-            name=codegen.cpp_name(function),
-            dtype=dtype,
-        )
+    name = codegen.cpp_name(function)
+    stem = file_stem(f"{_stem(module.name)}_{name}")
+    code = _code(module, device, kernel=False)
+    text = template("specialised.cpp.j2").render(
+        **code, function=function, slots=slots, operator=operator, name=name, dtype=dtype
     )
     return GeneratedSource(
         name=f"{stem}_{cache.digest([text])[:16]}",
@@ -140,13 +114,29 @@ def schedule_text(function: Function, module: Module, device: Device) -> str:
     return print_lowered(function, codegen.tree_of(function, steps, module, device)[1])
 
 
-def _render(context: Mapping[str, object], namespace: str) -> tuple[str, str]:
-    templates = environment(TEMPLATES)
-    source, header = (
-        templates.get_template(name).render(**context, namespace=namespace)
-        for name in ("module.cpp.j2", "module.h.j2")
-    )
-    return source, header
+def _code(
+    module: Module, device: Device, probes: list[Probe] | None = None, kernel: bool = True
+) -> dict[str, Any]:
+    """What files with functions have in common; see :func:`codegen.lower_function`."""
+    from loma.backends.torch import codegen
+
+    kernels = [  # first, because what cannot be lowered is found here
+        codegen.lower_function(function, module, device, probes, kernel)
+        for function in module.functions
+        if is_tensor_function(function)
+    ]
+    return {
+        "path": Path(module.path).name,
+        "prelude": device.prelude,
+        "includes": codegen.includes(module, device),
+        "helpers": codegen.lower_scalars(module, device.machine),
+        "kernels": kernels,
+    }
+
+
+def _render(context: Mapping[str, object], namespace: str) -> tuple[str, ...]:
+    names = ("module.cpp.j2", "module.h.j2")
+    return tuple(template(name).render(**context, namespace=namespace) for name in names)
 
 
 def _stem(name: str) -> str:

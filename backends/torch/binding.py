@@ -17,7 +17,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.printer import print_param, print_type
-from loma.core.sizes import Binding, bindings
+from loma.core.sizes import bindings
 from loma.packed_calls import packed_record
 
 if TYPE_CHECKING:
@@ -29,47 +29,6 @@ Zeroed = Mapping[str, tuple[int, ...]]
 
 # Words that the schema language of torch does not take as the name of an argument.
 _RESERVED = {*keyword.kwlist, "inf", "nan", "Tensor", "Ellipsis", "NoneType"}
-_SOURCES = {
-    "arg": "Argument",
-    "result": "Result",
-    "saved": "Saved",
-    "grad": "Grad",
-    "size": "Size",
-    "need": "Need",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SplitRow:
-    forward: str
-    backward: str
-    sources: tuple[str, ...]
-    differentiable: tuple[str, ...]
-    entries: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionRow:
-    """A function as templates/module.cpp.j2 prints it; initialisers are C++ text."""
-
-    number: int
-    function: str
-    cpp_name: str
-    operator: str
-    display: str
-    comment: str
-    schema: str
-    size_names: tuple[str, ...]
-    dims: tuple[tuple[str, tuple[str, ...]], ...]
-    parameters: tuple[str, ...]
-    results: tuple[str, ...]
-    split: SplitRow | None
-    public: bool
-    declaration: str
-    returned: int
-    tensors: tuple[str, ...]
-    ints: tuple[str, ...]
-
 
 # ------------------------------------------------------------------------------ which functions
 
@@ -121,29 +80,10 @@ def _rank(type_: Type) -> int:
     return -1 if isinstance(type_, TensorType) and type_.dims is None else len(_dims(type_))
 
 
-@dataclass(frozen=True, slots=True)
-class _Slots:
-    """Where a call keeps its sizes and ints, and which parameter's dimension sets a size."""
-
-    position: dict[str, int]
-    binders: dict[tuple[int, int], tuple[str, Binding]]  # (parameter, dimension) → size variable
-
-    @property
-    def size_names(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.binders.values())
-
-
-def _slots(passed: Sequence[Param]) -> _Slots:
-    ints = [param.name for param in passed if param.type == INT]
-    bound = bindings(passed)
-    binders = {(at.param, at.dim): (name, at) for name, at in bound.items()}
-    return _Slots({name: slot for slot, name in enumerate([*bound, *ints])}, binders)
-
-
 def slot_names(function: Function, zeroed: Collection[int]) -> tuple[str, ...]:
     """The size variables and ints whose values a call has in its slots, in order."""
     passed = [param for k, param in enumerate(function.params) if k not in zeroed]
-    return tuple(_slots(passed).position)
+    return (*bindings(passed), *(param.name for param in passed if param.type == INT))
 
 
 # ---------------------------------------------------------------------------------------- rows
@@ -163,16 +103,16 @@ def function_rows(
             continue
         if refusal(function):
             continue
-        pair = primals.get(function.name)
-        row = _Row(
+        row = FunctionRow(
+            len(rows),
             function,
             shown.get(function.name, function.name),
             frozenset(zeroed.get(function.name, ())),
             _needs(backwards.get(function.name)),
-            _split(pair) if pair else None,
+            primals.get(function.name),
             module.packings,
         )
-        rows.append(row.print(len(rows)))
+        rows.append(row)
     return tuple(rows)
 
 
@@ -185,144 +125,175 @@ def _needs(pair: SplitPair | None) -> dict[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """What a row is printed from. ``zeroed`` are the positions of parameters that no caller passes,
-    ``needs`` leads from a result's position to that of the int that asks for it."""
+class FunctionRow:
+    """A function as templates/module.cpp.j2 prints it, number ``number`` of the table. What it
+    gives is C++ text.
 
+    Messages call it ``shown``. ``zeroed`` are the positions of parameters that no caller passes,
+    ``needs`` leads from a result's position to that of the int that asks for it, ``pair`` is what
+    autograd runs for it.
+    """
+
+    number: int
     function: Function
-    display: str
+    shown: str
     zeroed: frozenset[int]
     needs: dict[int, int]
-    split: SplitRow | None
+    pair: SplitPair | None
     packings: Packings | None
+
+    @property
+    def name(self) -> str:
+        return cpp_name(self.function.name)
+
+    @property
+    def display(self) -> str:
+        return cpp_string(self.shown)
+
+    @property
+    def public(self) -> bool:
+        return self.shown == self.function.name
 
     @property
     def passed(self) -> tuple[Param, ...]:
         return tuple(p for k, p in enumerate(self.function.params) if k not in self.zeroed)
 
-    def print(self, number: int) -> FunctionRow:
-        function, passed = self.function, self.passed
-        name = cpp_name(function.name)
-        slots = _slots(passed)
-        called = function.primal or function.name
-        at = {param.name: k for k, param in enumerate(passed)}
-        dims: list[tuple[str, tuple[str, ...]]] = []
-        parameters, results = [], []
-        for position, param in enumerate(function.params):
-            array = f"{name}__dims_{position}"
-            dims.append((array, _dim_rows(at.get(param.name, -1), param, slots, called)))
-            parameters.append(self._parameter(position, param, array))
-        types = (*function.results, *(p.type for p in function.params if p.mode == "Out"))
-        for position, type_ in enumerate(types):
-            array = f"{name}__result_{position}"
-            dims.append(
-                (array, tuple(dim_row(dim, slots.position, called) for dim in _dims(type_)))
-            )
-            asked = self.needs.get(position)
-            need = -1 if asked is None else slots.position[function.params[asked].name]
-            results.append(_result(type_, array, need))
-        tensors = [
-            cpp_name(p.name) + (".tensor" if p.type == FLOAT and p.mode == "In" else "")
-            for p in passed
-            if p.type != INT
-        ]
-        returned = returned_results(function, self.zeroed)
-        return FunctionRow(
-            number=number,
-            function=function.name,
-            cpp_name=name,
-            operator=name,
-            display=cpp_string(self.display),
-            comment=f"{function.name}({', '.join(map(print_param, passed))})",
-            schema=_schema(name, passed, len(types)),
-            size_names=tuple(map(cpp_string, slots.size_names)),
-            dims=tuple(dims),
-            parameters=tuple(parameters),
-            results=tuple(results),
-            split=self.split,
-            public=self.display == function.name,
-            declaration=_declaration(function, passed, returned),
-            returned=returned,
-            tensors=tuple(tensors),
-            ints=tuple(cpp_name(param.name) for param in passed if param.type == INT),
-        )
+    @property
+    def comment(self) -> str:
+        return f"{self.function.name}({', '.join(map(print_param, self.passed))})"
 
-    def _parameter(self, position: int, param: Param, dims: str) -> str:
+    @property
+    def size_names(self) -> list[str]:
+        return [cpp_string(name) for name in bindings(self.passed)]
+
+    @property
+    def slots(self) -> dict[str, int]:
+        names = slot_names(self.function, self.zeroed)
+        return {name: slot for slot, name in enumerate(names)}
+
+    @property
+    def result_types(self) -> tuple[Type, ...]:
+        """Of the operator, which gives final values, too."""
+        written = (param.type for param in self.function.params if param.mode == "Out")
+        return (*self.function.results, *written)
+
+    @property
+    def dims(self) -> list[tuple[str, list[str]]]:
+        """The arrays of dimensions, of parameters and of results."""
+        return [
+            *((self._array("dims", k), self._param_dims(param))
+              for k, param in enumerate(self.function.params)),
+            *((self._array("result", k), [self._dim(dim) for dim in _dims(type_)])
+              for k, type_ in enumerate(self.result_types)),
+        ]  # fmt: skip
+
+    def _array(self, kind: str, position: int) -> str:
+        return f"{self.name}__{kind}_{position}"
+
+    def _dim(self, dim: Expr) -> str:
+        return dim_row(dim, self.slots, self.function.primal or self.function.name)
+
+    def _param_dims(self, param: Param) -> list[str]:
+        passed = self.passed
+        bound = {
+            at.dim: bind_row(_dims(param.type)[at.dim], at, self.slots[size])
+            for size, at in bindings(passed).items()
+            if passed[at.param] is param
+        }
+        return [bound.get(k) or self._dim(dim) for k, dim in enumerate(_dims(param.type))]
+
+    @property
+    def parameters(self) -> list[str]:
+        return [self._parameter(k, param) for k, param in enumerate(self.function.params)]
+
+    def _parameter(self, position: int, param: Param) -> str:
         role = "Adjoint" if position in self.zeroed else param.mode
         like = -1
         if role == "Adjoint" and _rank(param.type) < 0:  # the argument stands before its adjoint
             like = max(k for k in range(position) if k not in self.zeroed)
-        array = dims if _rank(param.type) > 0 else "nullptr"
         name = cpp_string(_shown(param.name, self.packings))
+        array = self._array("dims", position)
         return (
             f"{{{name}, loma::Kind::{_kind(param.type)}, loma::Role::{role}, "
-            f"{_rank(param.type)}, {array}, {like}}}"
+            f"{_ranked(param.type, array)}, {like}}}"
         )
+
+    @property
+    def results(self) -> list[str]:
+        rows = []
+        for position, type_ in enumerate(self.result_types):
+            asked = self.needs.get(position)
+            need = -1 if asked is None else self.slots[self.function.params[asked].name]
+            ranked = _ranked(type_, self._array("result", position))
+            rows.append(f"{{loma::Kind::{_kind(type_)}, {ranked}, {need}}}")
+        return rows
+
+    @property
+    def halves(self) -> tuple[str, ...]:
+        """The operators of the split pair."""
+        return (cpp_name(self.pair.forward), cpp_name(self.pair.backward)) if self.pair else ()
+
+    @property
+    def sources(self) -> list[str]:
+        return [
+            f"{{loma::Source::Kind::{'Argument' if s.kind == 'arg' else s.kind.capitalize()}, "
+            f"{s.index}, {s.dim}, {s.scale}, {s.offset}}}"
+            for s in (self.pair.sources if self.pair else ())
+        ]
+
+    @property
+    def schema(self) -> str:
+        simple = {p.name for p in self.passed if p.name.isascii() and p.name not in _RESERVED}
+        names = Names(simple)
+        arguments = []
+        for position, param in enumerate(self.passed):
+            label = param.name if param.name in simple else names.fresh(f"argument_{position}")
+            arguments.append(f"{'SymInt' if param.type == INT else 'Tensor'} {label}")
+        count = len(self.result_types)
+        returned = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+        return f"{self.name}({', '.join(arguments)}) -> {returned}"
+
+    @property
+    def returned(self) -> int:
+        return returned_results(self.function, self.zeroed)
+
+    @property
+    def declaration(self) -> str:
+        def argument(param: Param) -> str:
+            name = cpp_name(param.name)
+            if param.type == INT:
+                return f"int64_t {name}"
+            if param.type == FLOAT and param.mode == "In":
+                return f"const loma::Real& {name}"
+            return f"const at::Tensor& {name}"
+
+        arguments = ", ".join(map(argument, self.passed))
+        result = "void" if self.returned == 0 else "at::Tensor"
+        if self.returned > 1:
+            result = f"std::tuple<{', '.join(['at::Tensor'] * self.returned)}>"
+        return f"{result} {self.name}({arguments})"
+
+    @property
+    def tensors(self) -> list[str]:
+        return [
+            cpp_name(p.name) + (".tensor" if p.type == FLOAT and p.mode == "In" else "")
+            for p in self.passed
+            if p.type != INT
+        ]
+
+    @property
+    def ints(self) -> list[str]:
+        return [cpp_name(param.name) for param in self.passed if param.type == INT]
+
+
+def _ranked(type_: Type, array: str) -> str:
+    """The rank, and the array of dimensions."""
+    return f"{_rank(type_)}, {array if _rank(type_) > 0 else 'nullptr'}"
 
 
 def returned_results(function: Function, zeroed: Collection[int]) -> int:
     """How many values a call gives back: an Out argument that is passed is written instead."""
     return len(function.results) + sum(function.params[k].mode == "Out" for k in zeroed)
-
-
-def _dim_rows(number: int, param: Param, slots: _Slots, function: str) -> tuple[str, ...]:
-    rows = []
-    for position, dim in enumerate(_dims(param.type)):
-        bound = slots.binders.get((number, position))
-        if bound:
-            rows.append(bind_row(dim, bound[1], slots.position[bound[0]]))
-        else:
-            rows.append(dim_row(dim, slots.position, function))
-    return tuple(rows)
-
-
-def _result(type_: Type, dims: str, need: int) -> str:
-    array = dims if _rank(type_) > 0 else "nullptr"
-    return f"{{loma::Kind::{_kind(type_)}, {_rank(type_)}, {array}, {need}}}"
-
-
-def _split(pair: SplitPair) -> SplitRow:
-    return SplitRow(
-        forward=cpp_name(pair.forward),
-        backward=cpp_name(pair.backward),
-        sources=tuple(
-            f"{{loma::Source::Kind::{_SOURCES[source.kind]}, {source.index}, {source.dim}, "
-            f"{source.scale}, {source.offset}}}"
-            for source in pair.sources
-        ),
-        differentiable=tuple(map(str, pair.differentiable)),
-        entries=tuple(map(str, pair.entries)),
-    )
-
-
-# --------------------------------------------------------------------- schema and declarations
-
-
-def _schema(name: str, passed: Sequence[Param], results: int) -> str:
-    simple = {p.name for p in passed if p.name.isascii() and p.name not in _RESERVED}
-    names = Names(simple)
-    arguments = []
-    for position, param in enumerate(passed):
-        label = param.name if param.name in simple else names.fresh(f"argument_{position}")
-        arguments.append(f"{'SymInt' if param.type == INT else 'Tensor'} {label}")
-    returned = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
-    return f"{name}({', '.join(arguments)}) -> {returned}"
-
-
-def _declaration(function: Function, passed: Sequence[Param], returned: int) -> str:
-    def argument(param: Param) -> str:
-        name = cpp_name(param.name)
-        if param.type == INT:
-            return f"int64_t {name}"
-        if param.type == FLOAT and param.mode == "In":
-            return f"const loma::Real& {name}"
-        return f"const at::Tensor& {name}"
-
-    arguments = ", ".join(map(argument, passed))
-    result = "void" if returned == 0 else "at::Tensor"
-    if returned > 1:
-        result = f"std::tuple<{', '.join(['at::Tensor'] * returned)}>"
-    return f"{result} {cpp_name(function.name)}({arguments})"
 
 
 # ------------------------------------------------------------------------------------- records

@@ -8,7 +8,6 @@ has and picks the type. Scalar functions become templates of their own.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loma import config, errors
@@ -16,13 +15,13 @@ from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.cpp import scalar_type
 from loma.backends.cfamily.device import Device
 from loma.backends.cfamily.names import cpp_name, cpp_string
-from loma.backends.cfamily.source import environment
 from loma.backends.cfamily.writer import Writer
 from loma.backends.kernels.fuse import fuse
 from loma.backends.kernels.ir import Step, as_statement
 from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.verify_host import verify_lowered
 from loma.backends.torch import libraries, ops
+from loma.backends.torch.files import template
 from loma.backends.torch.scalars import lower_scalars
 from loma.backends.torch.statements import Statements
 from loma.backends.torch.tensors import Host
@@ -32,20 +31,11 @@ from loma.core.ir import (
 from loma.core.printer import print_expr, print_type
 from loma.core.sizes import bindings, dims_of
 from loma.core.walk import aggregates, calls, expressions, statements, walk
-from loma.errors.spans import line_in_file
 
 if TYPE_CHECKING:
-    from jinja2 import Template
-
-    from loma.backends.torch.timing import Probes
+    from loma.backends.torch.timing import Probe
 
 __all__ = ["cpp_name", "includes", "lower_function", "lower_scalars"]
-
-_TEMPLATES = Path(__file__).resolve().parent / "templates"
-
-
-def _template(name: str) -> Template:
-    return environment(_TEMPLATES).get_template(name)
 
 
 def includes(module: Module, device: Device) -> tuple[str, ...]:
@@ -85,7 +75,7 @@ def lower_function(
     function: Function,
     module: Module,
     device: Device,
-    probes: Probes | None = None,
+    probes: list[Probe] | None = None,
     kernel: bool = True,
 ) -> str:
     """The C++ of a tensor function; see the module's docstring. With ``probes`` it times its
@@ -104,7 +94,8 @@ def lower_function(
     for param in function.params:
         name = cpp_name(param.name)
         if not isinstance(param.type, TensorType):
-            params.append(_scalar_param(param))
+            reference = "&" if param.mode == "Out" else ""
+            params.append(f"{scalar_type(param.type, param.span)}{reference} {name}")
         elif param.mode == "Out":
             params.append(f"at::Tensor& {name}")
         elif param.name in context.dense:
@@ -120,19 +111,17 @@ def lower_function(
     if _is_called(function, module):
         _write_param_checks(writer, context, host)
     Statements(context, host, writer, device, probes).nodes(tree)
-    return str(
-        _template("function.cpp.j2").render(
-            name=cpp_name(function.name),
-            signature=signature(function),
-            line=line_in_file(function.span.line),
-            loops=context.loops,
-            result=_result_type(function),
-            params=params,
-            body=writer.text(),
-            kernel=kernel,
-            **_entry(function),
-        )
-    ).rstrip("\n")
+    text = template("function.cpp.j2").render(
+        name=cpp_name(function.name),
+        signature=signature(function),
+        loops=context.loops,
+        result=_result_type(context),
+        params=params,
+        body=writer.text(),
+        kernel=kernel,
+        **_entry(function),
+    )
+    return str(text).rstrip("\n")
 
 
 def _is_called(function: Function, module: Module) -> bool:
@@ -143,15 +132,19 @@ def _is_called(function: Function, module: Module) -> bool:
 
 def _write_param_checks(writer: Writer, context: CppContext, host: Host) -> None:
     """Checks of the arguments' sizes, for calls from inside: the dispatcher does its own."""
+
+    def argument(param: Param) -> str:
+        return cpp_string(f"{context.function.name}: argument '{context.named(param.name)}'")
+
     for param in context.function.params:
         if isinstance(param.type, TensorType) and param.type.dims is not None:
-            place = cpp_string(f"{context.function.name}: argument '{context.named(param.name)}'")
+            place = argument(param)
             shape = host.shape(param.type)
             writer.line(f"loma::check_shape({cpp_name(param.name)}, {shape}, {place});")
     for size, at in bindings(context.function.params).items():
         if at.offset > 0:
             param = context.function.params[at.param]
-            place = cpp_string(f"{context.function.name}: argument '{context.named(param.name)}'")
+            place = argument(param)
             text = print_expr(dims_of(param)[at.dim])
             wanted = cpp_string(f"{text} with a whole {size}, 0 or more")
             writer.line(f"loma::check_size({cpp_name(size)}, {place}, {wanted});")
@@ -197,16 +190,9 @@ def _packed(type_: Type, text: str) -> str:
     return f"loma::scalar<{number}>({text})"
 
 
-def _result_type(function: Function) -> str:
-    types = [
-        "at::Tensor" if isinstance(t, TensorType) else scalar_type(t, function.span)
-        for t in function.results
-    ]
+def _result_type(context: CppContext) -> str:
+    function = context.function
+    types = [context.ctype(type_, function.span) for type_ in function.results]
     if not types:
         return "void"
     return types[0] if len(types) == 1 else f"std::tuple<{', '.join(types)}>"
-
-
-def _scalar_param(param: Param) -> str:
-    reference = "&" if param.mode == "Out" else ""
-    return f"{scalar_type(param.type, param.span)}{reference} {cpp_name(param.name)}"

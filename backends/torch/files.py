@@ -1,9 +1,15 @@
-"""The files of the runtime, which modules are compiled with and linked to."""
+"""The templates of modules, and the runtime's files, which they are compiled with and linked to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loma.backends.cfamily.source import environment
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _BACKENDS = Path(__file__).resolve().parent.parent
 # The files name each other without folders: in the cache they lie side by side.
@@ -13,6 +19,10 @@ RUNTIME_FOLDERS = tuple(
         "torch/runtime", "torch/runtime/memory", "openmp/runtime", "openmp/runtime/convolution",
     )
 )  # fmt: skip
+
+
+def template(name: str) -> Template:
+    return environment(_BACKENDS / "torch" / "templates").get_template(name)
 
 
 def runtime_files(pattern: str) -> list[Path]:

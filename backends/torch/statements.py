@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import assert_never
 
 from loma import errors
@@ -19,7 +20,7 @@ from loma.backends.schedule.host import (
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.backends.torch import checks, libraries
 from loma.backends.torch.tensors import Host
-from loma.backends.torch.timing import Probes, timed, timed_kernel, timed_tiles
+from loma.backends.torch.timing import Probe, timed
 from loma.core import sizes
 from loma.core.ir import (
     INT, Assign, CallStmt, Declare, Expr, For, If, Index, IntConst, Member, Return, Stmt,
@@ -39,7 +40,7 @@ class Statements:
         host: Host,
         writer: Writer,
         device: Device | None = None,
-        probes: Probes | None = None,
+        probes: list[Probe] | None = None,
     ) -> None:
         self.context = context
         self.host = host
@@ -98,13 +99,16 @@ class Statements:
                 self._stand_at(source)
                 self.repeat(source, condition, lambda: self.nodes(body))
             case Serial(source):
-                with timed(self._probes, context, writer, [source]):
+                with self._timed([source]):
                     self.device.write(self, node)
-            case Launch(kernel=kernel):
-                with timed_kernel(self._probes, context, writer, kernel):
+            case Launch(kernel=kernel):  # one unit, which moves nothing of its private tensors
+                private = frozenset(var.name for var in kernel.private)
+                title = f"kernel over {kernel.axis.name}"
+                with self._timed(kernel.source, private=private, title=title):
                     self.device.write(self, node)
-            case Stream(tiled=tiled):
-                with timed_tiles(self._probes, context, writer, tiled):
+            case Stream(tiled=tiled):  # the steps are timed one by one
+                title = f"tiles of {tiled.axis.name}: what surrounds the steps"
+                with self._timed((), title=title):
                     self.device.write(self, node)
             case _:
                 assert_never(node)
@@ -114,8 +118,7 @@ class Statements:
         self.comment(source)
         if not body:
             return
-        with timed(self._probes, self.context, self.writer, [source]) as unit:
-            unit.fresh = fresh
+        with self._timed([source], fresh):
             inner = Writer()
             before, self.writer = self.writer, inner
             self.nodes(body)
@@ -126,6 +129,15 @@ class Statements:
                     self.writer.extend(inner.lines)
             else:
                 self.writer.extend(inner.lines)
+
+    def _timed(
+        self,
+        block: Sequence[Stmt],
+        fresh: bool = False,
+        private: frozenset[str] = frozenset(),
+        title: str = "",
+    ) -> AbstractContextManager[None]:
+        return timed(self._probes, self.context, self.writer, block, fresh, private, title)
 
     def _stand_at(self, stmt: Stmt) -> None:
         if stmt.span.line:

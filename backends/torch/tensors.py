@@ -149,7 +149,7 @@ class Host(Expressions):
         text, context = self.tensor(expr), self.context
         roots = alias_roots(expr)
         if roots and (target in context.mutated or roots & context.mutated):
-            if _may_be_own(expr):
+            if isinstance(expr, Call):  # may turn out to be nobody else's
                 return f"loma::own({text})"
             return f"{text}.clone(at::MemoryFormat::Contiguous)"
         return f"loma::dense({text})" if target in context.dense else text
@@ -169,11 +169,6 @@ def alias_roots(expr: Expr) -> set[str]:
             return {name for arg in tensors for name in alias_roots(arg)}
         case _:
             return set()
-
-
-def _may_be_own(expr: Expr) -> bool:
-    """Whether the value can turn out to be nobody else's, so that a copy would be wasted."""
-    return isinstance(expr, Call)
 
 
 def _may_refuse(op: Op) -> bool:

@@ -9,16 +9,14 @@ evaluated where it runs, for the sizes of that run. Without probes nothing is wr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.names import cpp_string
 from loma.backends.cfamily.writer import Writer
 from loma.backends.kernels.cost import Cost, cost_of, is_work
-from loma.backends.kernels.ir import Kernel, Tiled
 from loma.core.effects import declared
 from loma.core.ir import Element, Expr, Function, Return, Stmt, TensorType, Var
 from loma.core.printer import print_stmt
@@ -43,85 +41,43 @@ class Probe:
         return f"{{{cpp_string(self.function)}, {self.line}, {cpp_string(self.text)}}}"
 
 
-@dataclass(slots=True)
-class Unit:
-    """What is being timed. ``fresh``: see :func:`loma.backends.kernels.cost.cost_of`."""
-
-    fresh: bool = False
-
-
-Timing: TypeAlias = AbstractContextManager[Unit]
-
-
-@dataclass(slots=True)
-class Probes:
-    """The probes of a module, in the order of its table."""
-
-    probes: list[Probe] = field(default_factory=list)
-
-    @contextmanager
-    def timed(
-        self,
-        context: CppContext,
-        writer: Writer,
-        block: Sequence[Stmt],
-        private: frozenset[str] = frozenset(),
-        title: str = "",
-    ) -> Iterator[Unit]:
-        """Times what is written inside; ``block`` are the statements that it does, of which
-        ``private`` are the tensors that never reach memory. ``title`` is the heading of a loop."""
-        unit = Unit()
-        inside = tuple(statements(tuple(block)))
-        if not title and not any(is_work(stmt, context.module) for stmt in inside):
-            yield unit
-            return
-        number = len(self.probes)
-        lines = [line_in_file(stmt.span.line) for stmt in inside if stmt.span.line]
-        text = "\n".join([*([title] if title else []), *(print_stmt(stmt) for stmt in block)])
-        self.probes.append(Probe(context.function.name, min(lines, default=0), text))
-        name = f"timed{number}_"
-        # Nothing runs behind a return: the timer's end stops it.
-        returns = bool(block) and isinstance(block[-1], Return)
-        writer.line(f"loma::Timed {name}(probes__[{number}]);")
-        if returns:
-            _write_work(writer, context, name, block, unit, private)
-        yield unit
-        if not returns:
-            writer.line(f"{name}.stop();")
-            _write_work(writer, context, name, block, unit, private)
-
-
 @contextmanager
 def timed(
-    probes: Probes | None,
+    probes: list[Probe] | None,
     context: CppContext,
     writer: Writer,
     block: Sequence[Stmt],
+    fresh: bool = False,
     private: frozenset[str] = frozenset(),
     title: str = "",
-) -> Iterator[Unit]:
-    """:meth:`Probes.timed` where the program is to measure itself, else nothing. Inside kernels
-    and serial loops neither: they are timed as a whole."""
-    if probes is None or context.pointers is not None or context.looked_up is not None:
-        yield Unit()
+) -> Iterator[None]:
+    """Times what is written inside, where the program is to measure itself, and adds to ``probes``,
+    the module's table. Not inside kernels and serial loops: they are timed as a whole.
+
+    ``block`` are the statements that it does, of which ``private`` are the tensors that never reach
+    memory; ``fresh``: see :func:`loma.backends.kernels.cost.cost_of`. ``title`` is the heading of a
+    loop.
+    """
+    inside = tuple(statements(tuple(block)))
+    whole = context.pointers is None and context.looked_up is None
+    work = title or any(is_work(stmt, context.module) for stmt in inside)
+    if probes is None or not whole or not work:
+        yield
         return
-    with probes.timed(context, writer, block, private, title) as unit:
-        yield unit
-
-
-def timed_kernel(
-    probes: Probes | None, context: CppContext, writer: Writer, kernel: Kernel
-) -> Timing:
-    """Times a kernel as one unit; it moves nothing of its private tensors."""
-    private = frozenset(var.name for var in kernel.private)
-    return timed(probes, context, writer, kernel.source, private, f"kernel over {kernel.axis.name}")
-
-
-def timed_tiles(probes: Probes | None, context: CppContext, writer: Writer, tiles: Tiled) -> Timing:
-    """Times what tiles add to the steps inside them, which are timed one by one."""
-    return timed(
-        probes, context, writer, (), title=f"tiles of {tiles.axis.name}: what surrounds the steps"
-    )
+    number = len(probes)
+    lines = [line_in_file(stmt.span.line) for stmt in inside if stmt.span.line]
+    text = "\n".join([*([title] if title else []), *(print_stmt(stmt) for stmt in block)])
+    probes.append(Probe(context.function.name, min(lines, default=0), text))
+    name = f"timed{number}_"
+    # Nothing runs behind a return: the timer's end stops it.
+    returns = bool(block) and isinstance(block[-1], Return)
+    writer.line(f"loma::Timed {name}(probes__[{number}]);")
+    if returns:
+        _write_work(writer, context, name, block, fresh, private)
+    yield
+    if not returns:
+        writer.line(f"{name}.stop();")
+        _write_work(writer, context, name, block, fresh, private)
 
 
 def _write_work(
@@ -129,7 +85,7 @@ def _write_work(
     context: CppContext,
     name: str,
     block: Sequence[Stmt],
-    unit: Unit,
+    fresh: bool,
     private: frozenset[str],
 ) -> None:
     def dims(var: Var) -> tuple[Expr, ...] | None:
@@ -138,7 +94,7 @@ def _write_work(
             return declared
         return context.dims(var)
 
-    cost = cost_of(block, context.module, fresh=unit.fresh, private=private, dims=dims)
+    cost = cost_of(block, context.module, fresh=fresh, private=private, dims=dims)
     known = _in_scope(context.function) | context.size_slots() | context.counts
     if cost is None or any(set(variables(expr)) - known for expr in (*cost.moved.values(),
                                                                       cost.flops)):  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from loma import errors
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.registry import CPU
+from loma.backends import torch as libtorch
 from loma.backends.torch import codegen
 from loma.backends.torch.ops import ROWS
 from loma.core.ops import OPS
@@ -71,6 +73,14 @@ def test_every_operator_has_a_row() -> None:
 def test_headers_are_those_of_the_operators_used() -> None:
     module = parse("def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return relu(x) + exp(x)\n")
     assert codegen.includes(module, CPU) == ("ATen/ops/add.h", "ATen/ops/exp.h", "ATen/ops/relu.h")
+
+
+def test_the_device_says_which_header_generated_code_needs() -> None:
+    module = parse("def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return relu(x)\n")
+    other = replace(CPU, prelude="other.h")
+    whole = libtorch.generate(module, other)
+    special = libtorch.generate_specialised(module, other, "f", "f::f", {"N": 3}, "float")
+    assert all('#include "other.h"' in source.text for source in (whole, special))
 
 
 def test_an_operator_without_a_row_is_refused_with_its_line(

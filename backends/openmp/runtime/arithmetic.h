@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 
 #include "kernels.h"
@@ -114,22 +115,19 @@ constexpr number highest() {
 }
 
 // Running position of the first largest (smallest) element; NaN counts as the largest (smallest).
-template <typename number>
-struct Argmax {
+template <typename number, typename Better>
+struct Argbest {
   number best{};
   int64_t position = -1;
   void take(number value, int64_t where) {
-    if (position < 0 || value > best || (value != value && best == best)) best = value, position = where;
+    const bool better = Better()(value, best) || (value != value && best == best);
+    if (position < 0 || better) best = value, position = where;
   }
 };
 
 template <typename number>
-struct Argmin {
-  number best{};
-  int64_t position = -1;
-  void take(number value, int64_t where) {
-    if (position < 0 || value < best || (value != value && best == best)) best = value, position = where;
-  }
-};
+using Argmax = Argbest<number, std::greater<number>>;
+template <typename number>
+using Argmin = Argbest<number, std::less<number>>;
 
 }  // namespace loma

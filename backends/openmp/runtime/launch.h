@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "memory.h"
 #include "parallel.h"
 #include "sanitize.h"
+#include "workspace.h"
 
 namespace loma {
 

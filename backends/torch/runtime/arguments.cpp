@@ -8,23 +8,17 @@
 namespace loma {
 
 c10::SymInt floor_div(const c10::SymInt& a, const c10::SymInt& b) {
-  if (!a.is_symbolic() && !b.is_symbolic()) {
-    return floor_div(a.expect_int(), b.expect_int());
-  }
+  if (!a.is_symbolic() && !b.is_symbolic()) return floor_div(a.expect_int(), b.expect_int());
   return a / b;
 }
 
 c10::SymInt floor_mod(const c10::SymInt& a, const c10::SymInt& b) {
-  if (!a.is_symbolic() && !b.is_symbolic()) {
-    return floor_mod(a.expect_int(), b.expect_int());
-  }
+  if (!a.is_symbolic() && !b.is_symbolic()) return floor_mod(a.expect_int(), b.expect_int());
   return a % b;
 }
 
 c10::SymInt trunc_div(const c10::SymInt& a, const c10::SymInt& b) {
-  if (!a.is_symbolic() && !b.is_symbolic()) {
-    return trunc_div(a.expect_int(), b.expect_int());
-  }
+  if (!a.is_symbolic() && !b.is_symbolic()) return trunc_div(a.expect_int(), b.expect_int());
   return a / b;
 }
 
@@ -58,24 +52,23 @@ const char* dtype_name(at::ScalarType dtype) {
 
 void check_tensor(const Function& f, const Parameter& p, const at::Tensor& x, at::ScalarType dtype,
                   const Parameter*& first, const at::Tensor*& first_tensor) {
-  TORCH_CHECK_TYPE(x.defined(), f.display, ": argument '", p.name, "' is an undefined tensor");
+  TORCH_CHECK_TYPE(x.defined(), argument_text(f, p), " is an undefined tensor");
   const auto own = x.scalar_type();
   if (p.kind == Kind::BoolTensor) {
-    TORCH_CHECK_TYPE(own == at::kBool, f.display, ": argument '", p.name,
-                     "' must be a bool tensor, got ", dtype_name(own));
+    TORCH_CHECK_TYPE(own == at::kBool, argument_text(f, p), " must be a bool tensor, got ",
+                     dtype_name(own));
   } else if (p.kind == Kind::IntTensor) {
-    TORCH_CHECK_TYPE(is_widened(own), f.display, ": argument '", p.name,
-                     "' must be an int64 tensor (or int32, int16, int8, uint8 or bool, which are "
-                     "widened), got ", dtype_name(own));
+    TORCH_CHECK_TYPE(is_widened(own), argument_text(f, p), " must be an int64 tensor (or int32, "
+                     "int16, int8, uint8 or bool, which are widened), got ", dtype_name(own));
     // What is widened is a copy.
-    TORCH_CHECK_TYPE(p.role != Role::Out || own == at::kLong, f.display, ": argument '", p.name,
-                     "' is written, so it must be an int64 tensor, got ", dtype_name(own));
+    TORCH_CHECK_TYPE(p.role != Role::Out || own == at::kLong, argument_text(f, p),
+                     " is written, so it must be an int64 tensor, got ", dtype_name(own));
   } else {
-    TORCH_CHECK_TYPE(is_supported(own), f.display, ": argument '", p.name, "' must be a ",
-                     kSupported, " tensor, got ", dtype_name(own));
-    TORCH_CHECK_TYPE(p.kind != Kind::Tensor32 || own == at::kFloat, f.display, ": argument '",
-                     p.name, "' must be a float32 tensor, got ", dtype_name(own));
-    TORCH_CHECK_TYPE(own == dtype, f.display, ": argument '", p.name, "' is ", dtype_name(own),
+    TORCH_CHECK_TYPE(is_supported(own), argument_text(f, p), " must be a ", kSupported,
+                     " tensor, got ", dtype_name(own));
+    TORCH_CHECK_TYPE(p.kind != Kind::Tensor32 || own == at::kFloat, argument_text(f, p),
+                     " must be a float32 tensor, got ", dtype_name(own));
+    TORCH_CHECK_TYPE(own == dtype, argument_text(f, p), " is ", dtype_name(own),
                      ", but the call's dtype is ", dtype_name(dtype),
                      "; all tensors of a call have the same dtype");
   }
@@ -84,13 +77,13 @@ void check_tensor(const Function& f, const Parameter& p, const at::Tensor& x, at
       first = &p;
       first_tensor = &x;
     }
-    TORCH_CHECK_VALUE(x.device() == first_tensor->device(), f.display, ": argument '", p.name,
-                      "' is on ", x.device(), ", but argument '", first->name, "' is on ",
+    TORCH_CHECK_VALUE(x.device() == first_tensor->device(), argument_text(f, p), " is on ",
+                      x.device(), ", but argument '", first->name, "' is on ",
                       first_tensor->device());
   }
   const int rank = p.kind == Kind::Float ? 0 : p.rank;
-  TORCH_CHECK_VALUE(rank < 0 || x.dim() == rank, f.display, ": argument '", p.name, "' must have ",
-                    rank, rank == 1 ? " dimension" : " dimensions", ", got ", x.dim(), " (shape ",
+  TORCH_CHECK_VALUE(rank < 0 || x.dim() == rank, argument_text(f, p), " must have ", rank,
+                    rank == 1 ? " dimension" : " dimensions", ", got ", x.dim(), " (shape ",
                     x.sym_sizes(), ")");
 }
 
@@ -98,9 +91,7 @@ void check_tensor(const Function& f, const Parameter& p, const at::Tensor& x, at
 const char* binder_of(const Operator& op, int slot) {
   for (const auto& p : op.function->parameters) {
     for (int d = 0; d < p.rank; ++d) {
-      if (p.dims[d].rule == Dim::Rule::Bind && p.dims[d].value == slot) {
-        return p.name;
-      }
+      if (p.dims[d].rule == Dim::Rule::Bind && p.dims[d].value == slot) return p.name;
     }
   }
   return "";
@@ -116,9 +107,9 @@ template <class I>
                       " in argument '", binder_of(op, slot), "' but ", found, " in argument '",
                       p.name, "' (dimension ", d, ")");
   }
-  TORCH_CHECK_VALUE(false, f.display, ": argument '", p.name, "' has size ", found,
-                    " in dimension ", d, ", expected ", text,
-                    text == c10::str(expected) ? "" : c10::str(" = ", expected));
+  TORCH_CHECK_VALUE(false, argument_text(f, p), " has size ", found, " in dimension ", d,
+                    ", expected ", text, text == c10::str(expected) ? "" : c10::str(" = ",
+                    expected));
 }
 
 template <class I>
@@ -134,15 +125,12 @@ I size_of(const at::Tensor& x, int d) {
 template <class I>
 I bound(const Function& f, const Parameter& p, int d, const I& size) {
   const Dim& dim = p.dims[d];
-  if (is_slot(dim)) {
-    return size;
-  }
+  if (is_slot(dim)) return size;
   const I rest = size - dim.offset;
   // A size is not negative, so that without an offset above it the rest is none either.
-  TORCH_CHECK_VALUE((dim.offset <= 0 || rest >= 0) &&
-                        (dim.scale == 1 || floor_mod(rest, I(dim.scale)) == 0),
-                    f.display, ": argument '", p.name, "' has size ", size, " in dimension ", d,
-                    ", expected ", dim.text, " with a whole ", f.size_names[dim.value],
+  TORCH_CHECK_VALUE((dim.offset <= 0 || rest >= 0) && (dim.scale == 1 || floor_mod(rest,
+                    I(dim.scale)) == 0), argument_text(f, p), " has size ", size, " in dimension ",
+                    d, ", expected ", dim.text, " with a whole ", f.size_names[dim.value],
                     ", 0 or more");
   return floor_div(rest, I(dim.scale));
 }
@@ -158,17 +146,17 @@ I to_int(const c10::IValue& value) {
 
 }  // namespace
 
+std::string argument_text(const Function& f, const Parameter& p) {
+  return c10::str(f.display, ": argument '", p.name, "'");
+}
+
 at::ScalarType dtype_of_call(const Operator& op, Arguments arguments) {
   std::optional<at::ScalarType> scalar;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Kind kind = op.parameter(i).kind;
-    if (is_integer(kind) || !arguments[i].isTensor()) {
-      continue;
-    }
+    if (is_integer(kind) || !arguments[i].isTensor()) continue;
     const at::Tensor& x = arguments[i].toTensor();
-    if (x.defined() && is_float_tensor(kind)) {
-      return x.scalar_type();
-    }
+    if (x.defined() && is_float_tensor(kind)) return x.scalar_type();
     if (x.defined() && !scalar) {
       scalar = x.scalar_type();
     }

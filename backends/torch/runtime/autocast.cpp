@@ -1,9 +1,9 @@
 // Automatic mixed precision: under torch.autocast a call may get floating arguments of several
 // dtypes, a narrow one from a layer of torch and float32 from parameters. They are cast to the widest
-// among them (dtypes that no call has are left for the check of the arguments to refuse), as the operators of autocast's list "promote to the widest" are. This happens above
-// autograd, so gradients come back in each argument's own dtype. Arguments of one dtype stay as
-// they are. An Out argument counts for the widest dtype, but is never cast: the caller's memory is
-// written.
+// among them, as the operators of autocast's list "promote to the widest" are; dtypes that no call has
+// are left for the check of the arguments to refuse. This happens above autograd, so gradients come
+// back in each argument's own dtype. An Out argument counts for the widest dtype, but is never cast:
+// the caller's memory is written.
 #include "operators.h"
 
 #include <c10/core/ScalarType.h>
@@ -18,12 +18,8 @@ std::optional<at::ScalarType> widest(const Operator& op, Arguments arguments) {
   std::optional<at::ScalarType> tensors, floats;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Kind kind = op.parameter(i).kind;
-    if (kind == Kind::Tensor32) {
-      return at::kFloat;
-    }
-    if (is_integer(kind) || !arguments[i].isTensor()) {
-      continue;
-    }
+    if (kind == Kind::Tensor32) return at::kFloat;
+    if (is_integer(kind) || !arguments[i].isTensor()) continue;
     const at::Tensor& x = arguments[i].toTensor();
     if (x.defined() && is_supported(x.scalar_type())) {
       auto& found = kind == Kind::Float ? floats : tensors;
@@ -42,24 +38,20 @@ bool is_cast(const Parameter& p, at::ScalarType own, at::ScalarType dtype) {
 }  // namespace
 
 at::ScalarType dtype_of_numbers(const Operator& op, Arguments arguments) {
-  if (!c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU)) {
-    if (const auto dtype = widest(op, arguments)) {
-      return *dtype;
-    }
+  if (!c10::impl::tls_is_dispatch_key_excluded(op.module->autocast_key)) {
+    if (const auto dtype = widest(op, arguments)) return *dtype;
   }
   return dtype_of_call(op, arguments);
 }
 
-void run_autocast(const Operator& op, Stack* stack) {
+void run_autocast(Operator& op, c10::DispatchKeySet, Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const size_t count = op.parameter_of.size();
   if (const auto dtype = widest(op, torch::jit::last(*stack, count))) {
     for (size_t i = 0; i < count; ++i) {
       const Parameter& p = op.parameter(i);
       c10::IValue& argument = torch::jit::peek(*stack, i, count);
-      if (is_integer(p.kind) || !argument.toTensor().defined()) {
-        continue;
-      }
+      if (is_integer(p.kind) || !argument.toTensor().defined()) continue;
       if (is_cast(p, argument.toTensor().scalar_type(), *dtype)) {
         argument = argument.toTensor().to(*dtype);
       }

@@ -13,6 +13,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
@@ -25,12 +26,6 @@ namespace {
 
 namespace autograd = torch::autograd;
 using NodePtr = decltype(autograd::Edge::function);  // the smart pointer differs between versions
-
-// Hands gradients on as they are.
-struct PassNode final : autograd::Node {
-  explicit PassNode(autograd::edge_list edges) : Node(std::move(edges)) {}
-  autograd::variable_list apply(autograd::variable_list&& grads) override { return std::move(grads); }
-};
 
 template <class Kind, class... Arguments>
 NodePtr make_node(Arguments&&... arguments) {
@@ -76,27 +71,26 @@ struct SplitNode final : autograd::Node {
   Tensors recompute();
   at::Tensor grad(int result, const autograd::variable_list& grads) const;
   bool wanted(int parameter) const;
+  std::optional<size_t> adjoint_of(int parameter) const;
 };
 
 // Under gradients every adjoint counts as wanted, because the next derivative needs their shapes.
 bool SplitNode::wanted(int parameter) const {
-  if (c10::GradMode::is_enabled()) {
-    return true;
-  }
-  const auto& differentiable = op->function->split->differentiable;
-  for (size_t k = 0; k < differentiable.size(); ++k) {
-    if (differentiable[k] == parameter) {
-      return task_should_compute_output(k);
-    }
-  }
-  return false;
+  if (c10::GradMode::is_enabled()) return true;
+  const auto k = adjoint_of(parameter);
+  return k && task_should_compute_output(*k);
+}
+
+// Which of the adjoints is that parameter's.
+std::optional<size_t> SplitNode::adjoint_of(int parameter) const {
+  const auto& all = op->function->split->differentiable;
+  const auto found = std::find(all.begin(), all.end(), parameter);
+  return found == all.end() ? std::nullopt : std::optional<size_t>(found - all.begin());
 }
 
 at::Tensor SplitNode::grad(int result, const autograd::variable_list& grads) const {
   const int position = grad_of.at(result);
-  if (position >= 0 && grads.at(position).defined()) {
-    return grads[position];
-  }
+  if (position >= 0 && grads.at(position).defined()) return grads[position];
   return at::zeros_symint(result_sizes[result], result_options[result]);
 }
 
@@ -115,9 +109,7 @@ c10::IValue SplitNode::source(const Source& from, const autograd::variable_list&
     case Source::Kind::Grad:
       return grad(from.index, grads);
     case Source::Kind::Size:
-      if (from.scale == 1 && from.offset == 0) {
-        return sizes[argument][from.dim];
-      }
+      if (from.scale == 1 && from.offset == 0) return sizes[argument][from.dim];
       return floor_div(sizes[argument][from.dim] - from.offset, c10::SymInt(from.scale));
     case Source::Kind::Need:
       return static_cast<int64_t>(wanted(from.index));
@@ -128,11 +120,11 @@ c10::IValue SplitNode::source(const Source& from, const autograd::variable_list&
 // A saved value that is an Out argument's on entry, as a function of what that was computed from.
 at::Tensor SplitNode::entry(size_t value) {
   at::Tensor result = saved[value].unpack().detach();
-  const auto& differentiable = op->function->split->differentiable;
-  for (size_t k = 0; k < differentiable.size(); ++k) {
-    if (differentiable[k] == op->function->split->saved[value] && next_edge(k).is_valid()) {
-      autograd::set_history(result, make_node<PassNode>(autograd::edge_list{next_edge(k)}));
-    }
+  const auto k = adjoint_of(op->function->split->saved[value]);
+  if (k && next_edge(*k).is_valid()) {
+    const auto node = make_node<autograd::Identity>();  // hands gradients on as they are
+    node->set_next_edges({next_edge(*k)});
+    autograd::set_history(result, node);
   }
   return result;
 }
@@ -270,17 +262,12 @@ void run_split(Operator& op, Stack* stack) {
     results.push_back(forward[i].toTensor());
   }
   keep_results(node, pointer, results, forward);
-  torch::jit::drop(*stack, count);
-  for (auto& result : results) {
-    stack->emplace_back(std::move(result));
-  }
+  give(stack, count, std::move(results));
 }
 
 // The operator of the same name in the module that holds its derivative.
 const c10::OperatorHandle& with_derivative(Operator& op) {
-  if (const auto* known = op.with_derivative.load()) {
-    return *known;
-  }
+  if (const auto* known = op.with_derivative.load()) return *known;
   const auto& hook = op.module->derivative;
   TORCH_CHECK_NOT_IMPLEMENTED(
       hook, op.function->display, ": the derivative of ", op.function->name,
@@ -298,27 +285,18 @@ const c10::OperatorHandle& with_derivative(Operator& op) {
 }
 
 bool needs_gradient(const Operator& op, Arguments arguments) {
-  if (!c10::GradMode::is_enabled() || !op.has_float_result) {
-    return false;
-  }
-  const auto requires_grad = [&](size_t argument) {
-    return arguments[argument].isTensor() && arguments[argument].toTensor().requires_grad();
+  if (!c10::GradMode::is_enabled() || !op.has_float_result) return false;
+  const auto requires_grad = [](const c10::IValue& argument) {
+    return argument.isTensor() && argument.toTensor().requires_grad();
   };
   if (op.function->split == nullptr) {
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      if (requires_grad(i)) {
-        return true;
-      }
-    }
-    return false;
+    return std::any_of(arguments.begin(), arguments.end(), requires_grad);
   }
-  for (const int parameter : op.function->split->differentiable) {
+  const auto& differentiable = op.function->split->differentiable;
+  return std::any_of(differentiable.begin(), differentiable.end(), [&](int parameter) {
     const int argument = op.argument_of.at(parameter);
-    if (argument >= 0 && requires_grad(argument)) {
-      return true;
-    }
-  }
-  return false;
+    return argument >= 0 && requires_grad(arguments[argument]);
+  });
 }
 
 }  // namespace

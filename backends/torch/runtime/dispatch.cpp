@@ -1,5 +1,5 @@
-// Functions as operators of PyTorch's dispatcher: registration, the kernel on CPU tensors, and the
-// shapes of results for meta and fake tensors.
+// Functions as operators of PyTorch's dispatcher: registration, the kernel on the device's tensors,
+// and the shapes of results for meta and fake tensors.
 #include "memory.h"
 #include "operators.h"
 
@@ -9,6 +9,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -51,18 +52,22 @@ at::Tensor zero_adjoint(const Operator& op, const Parameter& p, Arguments argume
   return at::zeros(shape_of(p.rank, p.dims, slots), options);
 }
 
+// That of the tensors, which agree; numbers may be on another one.
+at::Device device_of_call(const Operator& op, Arguments arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].isTensor() && op.parameter(i).kind != Kind::Float) {
+      return arguments[i].toTensor().device();
+    }
+  }
+  return op.module->module->device;
+}
+
 KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
-                                 const std::vector<int64_t>& slots, at::ScalarType dtype) {
+                                 const std::vector<int64_t>& slots, at::TensorOptions options) {
   const auto& parameters = op.function->parameters;
   KernelArguments out;
   out.tensors.reserve(parameters.size());
-  at::TensorOptions options = at::TensorOptions().dtype(dtype);
-  for (const auto& argument : arguments) {
-    if (argument.isTensor() && argument.toTensor().dim() > 0) {
-      options = options.device(argument.toTensor().device());
-      break;
-    }
-  }
+  const at::ScalarType dtype = options.dtype().toScalarType();
   size_t next_int = op.function->sizes;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = parameters[i];
@@ -86,9 +91,7 @@ KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
 void own_results(Tensors& results, const Tensors& inputs) {
   for (size_t i = 0; i < results.size(); ++i) {
     at::Tensor& result = results[i];
-    if (!result.defined()) {
-      continue;
-    }
+    if (!result.defined()) continue;
     result = result.contiguous();
     const auto shares = [&](const at::Tensor& other) {
       return other.defined() && other.is_alias_of(result);
@@ -119,7 +122,9 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   check_result_sizes(op, slots);
   const auto dtype = dtype_of_call(op, arguments);
-  const auto inputs = kernel_arguments(op, arguments, slots, computed_in(dtype));
+  const c10::DeviceGuard on_device(device_of_call(op, arguments));
+  const auto options = at::device(on_device.current_device()).dtype(computed_in(dtype));
+  const auto inputs = kernel_arguments(op, arguments, slots, options);
   const Kernel kernel = op.function->kernel;
   Tensors results = general
                         ? kernel(inputs.tensors, inputs.ints, false)
@@ -137,24 +142,12 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   return results;
 }
 
-void give(Stack* stack, size_t arguments, Tensors results) {
-  torch::jit::drop(*stack, arguments);
-  for (auto& result : results) {
-    stack->emplace_back(std::move(result));
-  }
+void run_on_device(Operator& op, c10::DispatchKeySet, Stack* stack) {
+  const PoolScope pool;
+  const size_t count = op.parameter_of.size();
+  const Arguments arguments = torch::jit::last(*stack, count);
+  give(stack, count, run_kernel(op, arguments, bind_slots<int64_t>(op, arguments)));
 }
-
-struct CpuKernel final : c10::OperatorKernel {
-  explicit CpuKernel(Operator* op) : op(op) {}
-  Operator* op;
-
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
-    const PoolScope pool;
-    const size_t count = op->parameter_of.size();
-    const Arguments arguments = torch::jit::last(*stack, count);
-    give(stack, count, run_kernel(*op, arguments, bind_slots<int64_t>(*op, arguments)));
-  }
-};
 
 // A function with a result of any rank has no shape rule of its own: its operators run on meta
 // tensors instead. Nobody looks at the adjoint of an integer one.
@@ -172,62 +165,36 @@ bool has_unknown_shape(const Operator& op) {
   return false;
 }
 
-struct MetaKernel final : c10::OperatorKernel {
-  explicit MetaKernel(Operator* op) : op(op) {}
-  Operator* op;
-
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
-    const size_t count = op->parameter_of.size();
-    const Arguments arguments = torch::jit::last(*stack, count);
-    const auto slots = bind_slots<c10::SymInt>(*op, arguments);
-    const Function& f = *op->function;
-    if (has_unknown_shape(*op)) {
-      std::vector<int64_t> numbers;
-      for (const auto& slot : slots) {
-        numbers.push_back(slot.guard_int(__FILE__, __LINE__));
-      }
-      Tensors results = run_kernel(*op, arguments, numbers, true);
-      for (at::Tensor& result : results) {  // kernels make floats where floats are: on the CPU
-        if (result.defined() && !result.is_meta()) {
-          result = at::empty(result.sizes(), result.options().device(at::kMeta));
-        }
-      }
-      give(stack, count, std::move(results));
-      return;
+// Shapes of results, for meta and fake tensors.
+void run_on_meta(Operator& op, c10::DispatchKeySet, Stack* stack) {
+  const size_t count = op.parameter_of.size();
+  const Arguments arguments = torch::jit::last(*stack, count);
+  const auto slots = bind_slots<c10::SymInt>(op, arguments);
+  Tensors results;
+  if (has_unknown_shape(op)) {
+    std::vector<int64_t> numbers;
+    for (const auto& slot : slots) {
+      numbers.push_back(slot.guard_int(__FILE__, __LINE__));
     }
-    const auto dtype = dtype_of_call(*op, arguments);
-    Tensors results;
-    for (const Result& result : f.results) {
+    results = run_kernel(op, arguments, numbers, true);
+    for (at::Tensor& result : results) {  // kernels make floats where floats are: on the CPU
+      if (result.defined() && !result.is_meta()) {
+        result = at::empty(result.sizes(), result.options().device(at::kMeta));
+      }
+    }
+  } else {
+    const auto options = at::device(at::kMeta);
+    const auto dtype = dtype_of_call(op, arguments);
+    for (const Result& result : op.function->results) {
       const bool wanted = result.need < 0 || slots[result.need] != 0;
       const int rank = result.kind == Kind::Float || result.kind == Kind::Int ? 0 : result.rank;
-      results.push_back(
-          wanted ? at::empty_symint(shape_of(rank, result.dims, slots),
-                                    at::TensorOptions()
-                                        .dtype(dtype_of(result.kind, dtype))
-                                        .device(at::kMeta))
-                 : at::Tensor());
+      results.push_back(wanted ? at::empty_symint(shape_of(rank, result.dims, slots),
+                                                  options.dtype(dtype_of(result.kind, dtype)))
+                               : at::Tensor());
     }
-    give(stack, count, std::move(results));
   }
-};
-
-struct AutogradKernel final : c10::OperatorKernel {
-  explicit AutogradKernel(Operator* op) : op(op) {}
-  Operator* op;
-
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet keys, Stack* stack) {
-    run_autograd(*op, keys, stack);
-  }
-};
-
-struct AutocastKernel final : c10::OperatorKernel {
-  explicit AutocastKernel(Operator* op) : op(op) {}
-  Operator* op;
-
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
-    run_autocast(*op, stack);
-  }
-};
+  give(stack, count, std::move(results));
+}
 
 void fill(Operator& op, ModuleState& state, const Function& function) {
   op.module = &state;
@@ -250,25 +217,35 @@ void fill(Operator& op, ModuleState& state, const Function& function) {
   }
 }
 
-template <class KernelType>
+using Run = void (*)(Operator& op, c10::DispatchKeySet keys, Stack* stack);
+
+template <Run run>
+struct BoxedKernel final : c10::OperatorKernel {
+  explicit BoxedKernel(Operator* op) : op(op) {}
+  Operator* op;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet keys, Stack* stack) {
+    run(*op, keys, stack);
+  }
+};
+
+template <Run run>
 void implement(ModuleState& state, Operator& op, c10::DispatchKey key) {
   state.library->impl(op.function->name,
                       torch::dispatch(key, torch::CppFunction::makeFromBoxedFunctor(
-                                               std::make_unique<KernelType>(&op))));
+                                               std::make_unique<BoxedKernel<run>>(&op))));
 }
 
 }  // namespace
 
-ModuleState& state_of(const Module& module) { return *registry().at(&module); }
-
-Operator* find_operator(ModuleState& state, const std::string& name) {
-  for (auto& op : state.operators) {
-    if (name == op.function->name) {
-      return &op;
-    }
+void give(Stack* stack, size_t arguments, Tensors results) {
+  torch::jit::drop(*stack, arguments);
+  for (auto& result : results) {
+    stack->emplace_back(std::move(result));
   }
-  return nullptr;
 }
+
+ModuleState& state_of(const Module& module) { return *registry().at(&module); }
 
 void register_module(const Module& module) {
   install_pool();
@@ -276,16 +253,20 @@ void register_module(const Module& module) {
   slot = std::make_unique<ModuleState>();
   ModuleState& state = *slot;
   state.module = &module;
+  state.key = c10::computeDispatchKey(std::nullopt, std::nullopt, module.device);
+  state.autocast_key =
+      c10::getAutocastRelatedKeySetFromBackend(c10::toBackendComponent(state.key))
+          .highestPriorityTypeId();
   state.library = std::make_unique<torch::Library>(torch::Library::DEF, module.name_space,
                                                    std::nullopt, __FILE__, __LINE__);
   for (const Function& function : module.functions) {
     Operator& op = state.operators.emplace_back();
     fill(op, state, function);
     state.library->def(function.schema, {at::Tag::pt2_compliant_tag});
-    implement<CpuKernel>(state, op, c10::DispatchKey::CPU);
-    implement<MetaKernel>(state, op, c10::DispatchKey::Meta);
-    implement<AutogradKernel>(state, op, c10::DispatchKey::Autograd);
-    implement<AutocastKernel>(state, op, c10::DispatchKey::AutocastCPU);
+    implement<run_on_device>(state, op, state.key);
+    implement<run_on_meta>(state, op, c10::DispatchKey::Meta);
+    implement<run_autograd>(state, op, c10::DispatchKey::Autograd);
+    implement<run_autocast>(state, op, state.autocast_key);
   }
   const auto handle = [&](const char* name) {
     const std::string full = std::string(module.name_space) + "::" + name;
@@ -312,9 +293,7 @@ bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
 // An Out argument may share memory with no other argument.
 void refuse_shared_out(const Operator& op, const Stack& arguments) {
   for (size_t out = 0; out < arguments.size(); ++out) {
-    if (op.parameter(out).role != Role::Out || !arguments[out].isTensor()) {
-      continue;
-    }
+    if (op.parameter(out).role != Role::Out || !arguments[out].isTensor()) continue;
     for (size_t other = 0; other < arguments.size(); ++other) {
       const bool shared = other != out && arguments[other].isTensor() &&
                           may_overlap(arguments[other].toTensor(), arguments[out].toTensor());
@@ -328,17 +307,13 @@ void refuse_shared_out(const Operator& op, const Stack& arguments) {
 // Whether a call may write its Out arguments where they lie: nobody else (autograd, autocast, a
 // tracer, a mode) wants to see an operator without side effects.
 bool may_write_in_place(const Operator& op, const Stack& arguments) {
-  if (!op.function->in_place) {
-    return false;
-  }
+  if (!op.function->in_place) return false;
   const auto dtype = dtype_of_call(op, arguments);
   const bool gradients = c10::GradMode::is_enabled();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!arguments[i].isTensor()) {
-      continue;
-    }
+    if (!arguments[i].isTensor()) continue;
     const at::Tensor& x = arguments[i].toTensor();
-    if (!x.defined() || !has_plain_keys(x) || (gradients && x.requires_grad())) {
+    if (!x.defined() || !has_plain_keys(*op.module, x) || (gradients && x.requires_grad())) {
       return false;
     }
     if (op.parameter(i).role == Role::Out &&
@@ -356,7 +331,9 @@ Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors&
   const PoolScope pool;
   const auto slots = bind_slots<int64_t>(op, arguments);
   check_result_sizes(op, slots);
-  const auto inputs = kernel_arguments(op, arguments, slots, dtype_of_call(op, arguments));
+  const c10::DeviceGuard on_device(device_of_call(op, arguments));
+  const auto options = at::device(on_device.current_device()).dtype(dtype_of_call(op, arguments));
+  const auto inputs = kernel_arguments(op, arguments, slots, options);
   Tensors results = op.function->kernel(inputs.tensors, inputs.ints, true);
   results.resize(op.returned);
   own_results(results, inputs.tensors);
@@ -368,12 +345,12 @@ Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors&
 
 }  // namespace
 
-bool has_plain_keys(const at::Tensor& x) {
+bool has_plain_keys(const ModuleState& module, const at::Tensor& x) {
   const auto local = c10::impl::tls_local_dispatch_key_set();
   const auto passed = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
                       c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
   const auto keys = (x.key_set() | local.included_) - local.excluded_ - passed;
-  return keys.highestPriorityTypeId() == c10::DispatchKey::CPU &&
+  return keys.highestPriorityTypeId() == module.key &&
          !torch::autograd::isFwGradDefined(x);
 }
 
@@ -386,9 +363,7 @@ Tensors call_and_write(Operator& op, Stack arguments) {
   }
   if (!outs.empty()) {
     refuse_shared_out(op, arguments);
-    if (may_write_in_place(op, arguments)) {
-      return call_in_place(op, arguments, outs);
-    }
+    if (may_write_in_place(op, arguments)) return call_in_place(op, arguments, outs);
   }
   op.handle->callBoxed(arguments);
   Tensors results;

@@ -6,6 +6,7 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
@@ -31,9 +32,7 @@ bool is_dense(const at::Tensor& x) { return x.is_non_overlapping_and_dense(); }
 // Whether both have their elements in the same order; those of size 1 have no order.
 bool same_order(const at::Tensor& x, const at::Tensor& y) {
   for (int64_t d = 0; d < x.dim(); ++d) {
-    if (x.size(d) != 1 && x.stride(d) != y.stride(d)) {
-      return false;
-    }
+    if (x.size(d) != 1 && x.stride(d) != y.stride(d)) return false;
   }
   return true;
 }
@@ -46,10 +45,10 @@ bool overlap(const at::Tensor& x, const at::Tensor& y) {
 
 // The elements of a dense tensor in the order in which they lie, for a kernel: a tensor without
 // history and version of its own.
-at::Tensor flat(const at::Tensor& x) {
+at::Tensor flat(const Operator& op, const at::Tensor& x) {
   auto made = c10::make_intrusive<c10::TensorImpl>(
       c10::TensorImpl::VIEW, c10::Storage(x.storage()),
-      c10::DispatchKeySet(c10::DispatchKey::CPU), x.dtype());
+      c10::DispatchKeySet(op.module->key), x.dtype());
   made->set_storage_offset(x.storage_offset());
   made->set_sizes_contiguous({x.numel()});
   return at::Tensor(std::move(made));
@@ -57,19 +56,19 @@ at::Tensor flat(const at::Tensor& x) {
 
 void check(const Operator& op, size_t k, ListCall& call) {
   const Function& f = *op.function;
+  const at::DeviceType device = op.module->module->device;
   const bool gradients = c10::GradMode::is_enabled();
   const at::Tensor* first = nullptr;
   const char* first_name = "";
   for (size_t i = 0; i < call.lists.size(); ++i) {
     const Parameter& p = op.parameter(i);
-    if (p.kind == Kind::Float) {
-      continue;
-    }
+    if (p.kind == Kind::Float) continue;
     const at::Tensor& x = call.lists[i][k];
     const auto where = [&] { return c10::str(f.display, ".each: '", p.name, "'[", k, "]"); };
-    TORCH_CHECK_VALUE(x.is_cpu() && x.layout() == at::kStrided, where(),
-                      " must be a dense tensor on cpu, got layout ", x.layout(), " on ", x.device());
-    TORCH_CHECK_TYPE(has_plain_keys(x), where(),
+    TORCH_CHECK_VALUE(x.device().type() == device && x.layout() == at::kStrided, where(),
+                      " must be a dense tensor on ", c10::DeviceTypeName(device, true),
+                      ", got layout ", x.layout(), " on ", x.device());
+    TORCH_CHECK_TYPE(has_plain_keys(*op.module, x), where(),
                      " must be an ordinary tensor, got one that PyTorch handles in Python, traces or"
                      " transforms");
     TORCH_CHECK_VALUE(!gradients || !x.requires_grad(), where(),
@@ -119,12 +118,10 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
     ++first;
   }
   const at::Tensor& model = call.lists[first][k];
-  if (model.numel() == 0) {
-    return;
-  }
+  if (model.numel() == 0) return;
   const bool lies_well = is_dense(model) && model.scalar_type() == dtype;
   Tensors inputs(call.lists.size());
-  std::vector<std::pair<size_t, at::Tensor>> copies;  // of Out arguments that lie otherwise
+  Tensors copies(call.lists.size());  // of Out arguments that lie otherwise
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (op.parameter(i).kind == Kind::Float) {
       inputs[i] = numbers[i];
@@ -136,24 +133,23 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
       direct = !is_out(j) || !overlap(x, call.lists[j][k]);
     }
     if (direct) {
-      inputs[i] = flat(x);
+      inputs[i] = flat(op, x);
       continue;
     }
     const auto format = is_dense(model) ? at::MemoryFormat::Preserve : at::MemoryFormat::Contiguous;
     at::Tensor copy = at::empty_like(model, model.options().dtype(dtype), format);
     copy.copy_(x);
-    inputs[i] = flat(copy);
+    inputs[i] = flat(op, copy);
     if (is_out(i)) {
-      copies.emplace_back(i, std::move(copy));
+      copies[i] = std::move(copy);
     }
   }
+  const c10::DeviceGuard on_device(model.device());
   op.function->kernel(inputs, {}, true);
-  for (const auto& [i, copy] : copies) {
-    call.lists[i][k].copy_(copy);
-  }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const auto copied = [i = i](const auto& pair) { return pair.first == i; };
-    if (is_out(i) && std::none_of(copies.begin(), copies.end(), copied)) {
+    if (copies[i].defined()) {
+      call.lists[i][k].copy_(copies[i]);
+    } else if (is_out(i)) {
       call.lists[i][k].unsafeGetTensorImpl()->bump_version();
     }
   }
@@ -165,9 +161,7 @@ void call_each(const Operator& op, ListCall call) {
   RECORD_FUNCTION(op.handle->schema().name(), std::vector<c10::IValue>());
   size_t count = 0, first = call.lists.size();
   for (size_t i = 0; i < call.lists.size(); ++i) {
-    if (op.parameter(i).kind == Kind::Float) {
-      continue;
-    }
+    if (op.parameter(i).kind == Kind::Float) continue;
     if (first == call.lists.size()) {
       first = i;
       count = call.lists[i].size();

@@ -1,16 +1,16 @@
 // What the host's part of generated functions is made of: tensors, operators that ATen lacks, checks
-// with messages. Needs ATen's core only; errors are built out of line, so that a check costs one
-// comparison.
+// with messages. Needs ATen's core only, and `kDevice` of the device's prelude; errors are built out
+// of line, so that a check costs one comparison. Numbers are the host's on any device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -18,9 +18,6 @@
 
 #include "allocate.h"
 #include "once.h"
-#include "parallel.h"
-#include "sanitize.h"
-#include "memory.h"
 
 namespace loma {
 
@@ -31,14 +28,19 @@ using Tensors = std::vector<at::Tensor>;
 // ------------------------------------------------------------------------------------ tensors
 
 template <typename real>
-at::TensorOptions options() {
-  return at::TensorOptions().dtype(c10::CppTypeToScalarType<real>::value);
+at::TensorOptions options(at::Device device = kDevice) {
+  return at::TensorOptions().dtype(c10::CppTypeToScalarType<real>::value).device(device);
+}
+
+// Memory that the host may read: the tensor itself, or a copy.
+inline at::Tensor on_host(const at::Tensor& tensor) {
+  return tensor.is_cpu() ? tensor : tensor.cpu();
 }
 
 // A 0-dimensional tensor of one number.
 template <typename number>
 at::Tensor scalar(number value) {
-  at::Tensor tensor = empty({}, options<number>());
+  at::Tensor tensor = empty({}, options<number>(at::kCPU));
   *tensor.template mutable_data_ptr<number>() = value;
   return tensor;
 }
@@ -47,11 +49,9 @@ at::Tensor scalar(number value) {
 template <typename number>
 number item(const at::Tensor& tensor) {
   if constexpr (std::is_floating_point_v<number>) {
-    if (tensor.is_meta()) {
-      return number(0);
-    }
+    if (tensor.is_meta()) return number(0);
   }
-  return *tensor.template const_data_ptr<number>();
+  return *on_host(tensor).template const_data_ptr<number>();
 }
 
 // The tensor itself when it is contiguous (or undefined), else a contiguous copy.
@@ -59,14 +59,9 @@ inline at::Tensor dense(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.contiguous() : tensor;
 }
 
-// A contiguous copy (of an undefined tensor: itself).
-inline at::Tensor copy(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
-}
-
-// What a kernel writes for an Out argument: a copy, or the argument itself.
+// What a kernel writes for an Out argument: a contiguous copy, or the argument itself.
 inline at::Tensor out(const at::Tensor& tensor, bool in_place) {
-  return in_place ? tensor : copy(tensor);
+  return in_place || !tensor.defined() ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
 }
 
 // A contiguous tensor whose storage nobody else holds: the tensor itself where that is so already.
@@ -105,14 +100,9 @@ auto located(const char* place, Call call) {
 }
 
 // The tensor, whose sizes must be these. ``place`` reads "f: line 4: 'y'".
-inline const at::Tensor& shaped(const at::Tensor& tensor, at::IntArrayRef sizes, const char* place) {
+inline at::Tensor shaped(at::Tensor tensor, at::IntArrayRef sizes, const char* place) {
   if (tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
   return tensor;
-}
-
-inline at::Tensor shaped(at::Tensor&& tensor, at::IntArrayRef sizes, const char* place) {
-  if (tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
-  return std::move(tensor);
 }
 
 LOMA_COLD inline void element_error(const char* place, const char* tensor, int64_t dim, int64_t value,
@@ -132,7 +122,8 @@ number element(const at::Tensor& tensor, std::initializer_list<int64_t> subscrip
     }
     offset += subscript * tensor.stride(dim++);
   }
-  return tensor.template const_data_ptr<number>()[offset];
+  if (tensor.is_cpu()) return tensor.template const_data_ptr<number>()[offset];
+  return item<number>(tensor.as_strided({}, {}, tensor.storage_offset() + offset));
 }
 
 // ------------------------------------------------- operators that ATen does not have as they are
@@ -180,43 +171,25 @@ inline at::Tensor prod(at::Tensor tensor, at::IntArrayRef dims, bool kept) {
   return tensor;
 }
 
-// The dimensions with ``dims`` (all of them if there are none) last, and how many come before those.
-struct RowOrder {
-  std::vector<int64_t> order;
-  size_t kept = 0;
-
-  RowOrder(int64_t rank, at::IntArrayRef dims) {
-    std::vector<bool> chosen(rank, dims.empty());
-    std::vector<int64_t> last;
-    for (int64_t dim : dims) last.push_back(dim < 0 ? dim + rank : dim);
-    for (int64_t dim : last) chosen[dim] = true;
-    for (int64_t dim = 0; dim < rank; ++dim) {
-      if (dims.empty()) last.push_back(dim);
-      if (!chosen[dim]) order.push_back(dim);
-    }
-    kept = order.size();
-    order.insert(order.end(), last.begin(), last.end());
-  }
-};
-
-inline at::Tensor to_rows(const at::Tensor& x, at::IntArrayRef dims) {
-  const RowOrder rows(x.dim(), dims);
-  const at::Tensor turned = x.permute(rows.order);
-  std::vector<int64_t> shape(turned.sizes().begin(), turned.sizes().begin() + rows.kept);
-  int64_t count = 1;
-  for (int64_t dim = rows.kept; dim < turned.dim(); ++dim) count *= turned.size(dim);
-  shape.push_back(count);
-  return turned.reshape(shape);
+// The last dimensions, ``count`` of them, in order.
+inline std::vector<int64_t> last_dims(size_t count) {
+  std::vector<int64_t> dims(count);
+  std::iota(dims.begin(), dims.end(), -static_cast<int64_t>(count));
+  return dims;
 }
 
+// ``dims`` (all of them if there are none) as one, which comes last.
+inline at::Tensor to_rows(const at::Tensor& x, at::IntArrayRef dims) {
+  if (dims.empty()) return x.flatten();
+  return x.movedim(dims, last_dims(dims.size())).flatten(-static_cast<int64_t>(dims.size()));
+}
+
+// The other way round, to ``sizes``.
 inline at::Tensor from_rows(const at::Tensor& rows, at::IntArrayRef sizes, at::IntArrayRef dims) {
-  const RowOrder of(sizes.size(), dims);
-  std::vector<int64_t> shape, back(sizes.size());
-  for (size_t k = 0; k < of.order.size(); ++k) {
-    shape.push_back(sizes[of.order[k]]);
-    back[of.order[k]] = k;
-  }
-  return rows.reshape(shape).permute(back);
+  if (dims.empty()) return rows.reshape(sizes);
+  std::vector<int64_t> joined;
+  for (int64_t dim : dims) joined.push_back(sizes[dim < 0 ? dim + int64_t(sizes.size()) : dim]);
+  return rows.unflatten(-1, joined).movedim(last_dims(dims.size()), dims);
 }
 
 // Each element at the next place along ``dim``, behind zeros or ones.
@@ -224,31 +197,6 @@ inline at::Tensor moved(const at::Tensor& x, int64_t dim, bool ones) {
   at::Tensor y = x.new_full(x.sizes(), ones ? 1 : 0);
   const int64_t size = x.size(dim);
   if (size > 1) y.narrow(dim, 1, size - 1).copy_(x.narrow(dim, 0, size - 1));
-  return y;
-}
-
-// y[t] = a[t] * y[t - 1] + b[t] along ``dim``, y[0] = b[0].
-template <typename real>
-at::Tensor scan(const at::Tensor& a, const at::Tensor& b, int64_t dim, const char* place) {
-  if (a.sizes() != b.sizes()) shape_error(place, a.sizes(), b.sizes());
-  at::Tensor y = b.clone(at::MemoryFormat::Contiguous);
-  if (y.is_meta() || y.numel() == 0) return y;
-  const at::Tensor factors = dense(a);
-  dim = dim < 0 ? dim + y.dim() : dim;
-  const int64_t length = y.size(dim), inner = y.stride(dim), columns = y.numel() / length;
-  const real* factor = factors.const_data_ptr<real>();
-  real* value = y.mutable_data_ptr<real>();
-  parallel_for(0, columns, kGrain / (4 * length), [=](int64_t begin, int64_t end) {
-    for (int64_t column = begin; column < end;) {  // those side by side at once
-      const int64_t row = column / inner, first = column % inner;
-      const int64_t count = std::min(inner - first, end - column);
-      for (int64_t t = 1; t < length; ++t) {
-        const int64_t here = (row * length + t) * inner + first;
-        for (int64_t i = here; i < here + count; ++i) value[i] += factor[i] * value[i - inner];
-      }
-      column += count;
-    }
-  });
   return y;
 }
 
@@ -269,7 +217,7 @@ inline at::Tensor slice_into(const at::Tensor& tensor, at::IntArrayRef sizes, in
 
 // What a meta tensor of positions holds is nobody's to check: it has a shape only.
 inline void check_positions(const at::Tensor& index, int64_t size, const char* place) {
-  const at::Tensor positions = index.contiguous();
+  const at::Tensor positions = on_host(index).contiguous();
   const int64_t* data = positions.const_data_ptr<int64_t>();
   for (int64_t k = 0; k < positions.numel(); ++k) {
     TORCH_CHECK_VALUE(data[k] >= 0 && data[k] < size, place, "index ", data[k], " is outside range(",
@@ -279,16 +227,13 @@ inline void check_positions(const at::Tensor& index, int64_t size, const char* p
 
 inline at::Tensor one_hot(const at::Tensor& index, int64_t size, at::TensorOptions options,
                           const char* place) {
-  if (index.is_meta()) {
-    std::vector<c10::SymInt> sizes = index.sym_sizes().vec();
-    sizes.emplace_back(size);
-    return at::_ops::zeros::call(sizes, c10::optTypeMetaToScalarType(options.dtype_opt()),
-                                 std::nullopt, index.device(), std::nullopt);
-  }
-  check_positions(index, size, place);
-  std::vector<int64_t> sizes = index.sizes().vec();
-  sizes.push_back(size);
-  return zeros(sizes, options).scatter_(-1, index.unsqueeze(-1), 1);
+  if (!index.is_meta()) check_positions(index, size, place);
+  std::vector<c10::SymInt> sizes = index.sym_sizes().vec();
+  sizes.emplace_back(size);
+  at::Tensor hot =
+      at::_ops::zeros::call(sizes, c10::optTypeMetaToScalarType(options.dtype_opt()), std::nullopt,
+                            index.device(), std::nullopt);
+  return index.is_meta() ? hot : hot.scatter_(-1, index.unsqueeze(-1), 1);
 }
 
 inline at::Tensor gather(const at::Tensor& tensor, int64_t dim, const at::Tensor& index,
@@ -358,40 +303,5 @@ LOMA_COLD inline void while_error(const char* function, int64_t line, int64_t li
 LOMA_COLD inline void zero_division(const char* place, const char* what) {
   TORCH_CHECK_VALUE(false, place, what);
 }
-
-// Collects the first subscript that an element found outside its dimension, from any thread.
-class Outside {
- public:
-  // The subscript where it is inside, else 0, which the caller has made sure exists.
-  int64_t clamp(int64_t subscript, int64_t size, int64_t which) {
-    return inside(subscript, size, which) ? subscript : 0;
-  }
-
-  // Whether the subscript is inside; it need not be for the statement to go on.
-  bool inside(int64_t subscript, int64_t size, int64_t which) {
-    if (subscript >= 0 && subscript < size) return true;
-    int64_t none = 0;
-    if (which_.compare_exchange_strong(none, which)) value_.store(subscript);
-    return false;
-  }
-
-  void check(int64_t which, const char* place, const char* subscript, const char* tensor, int64_t dim,
-             int64_t size) const {
-    if (which_.load() == which) fail(place, subscript, tensor, dim, size);
-  }
-
-  void check_elements(int64_t which, const char* place, const char* kind) const {
-    if (which_.load() == which) empty_error(place, kind);
-  }
-
- private:
-  LOMA_COLD void fail(const char* place, const char* subscript, const char* tensor, int64_t dim,
-                      int64_t size) const {
-    TORCH_CHECK_VALUE(false, place, "subscript '", subscript, "' of '", tensor, "' is ", value_.load(),
-                      ", outside dimension ", dim, " of size ", size);
-  }
-
-  std::atomic<int64_t> which_{0}, value_{0};
-};
 
 }  // namespace loma

@@ -32,24 +32,16 @@ bool all_differ(const int64_t* cells, int64_t count, int64_t size) {
   return true;
 }
 
-std::string position(int64_t point, std::initializer_list<Sized> axes) {
-  std::string text;
-  for (size_t k = axes.size(); k-- > 0;) {
-    const Sized& axis = axes.begin()[k];
-    text = std::string(axis.text) + " = " + std::to_string(point % axis.size) +
-           (text.empty() ? "" : ", ") + text;
-    point /= axis.size;
-  }
-  return text;
-}
-
-std::string element(int64_t cell, std::initializer_list<Sized> dims) {
+// The position of that number among those of the dimensions: "i = 2, j = 0", or, without names,
+// "2, 0", with the text of those that have one.
+std::string position(int64_t number, std::initializer_list<Sized> dims, bool named) {
   std::string text;
   for (size_t k = dims.size(); k-- > 0;) {
     const Sized& dim = dims.begin()[k];
-    const std::string own = dim.text ? dim.text : std::to_string(cell % dim.size);
-    text = own + (text.empty() ? "" : ", ") + text;
-    if (!dim.text) cell /= dim.size;
+    const bool counts = named || !dim.text;
+    const std::string value = counts ? std::to_string(number % dim.size) : dim.text;
+    text = (named ? std::string(dim.text) + " = " : "") + value + (text.empty() ? "" : ", ") + text;
+    if (counts) number /= dim.size;
   }
   return text;
 }
@@ -63,16 +55,17 @@ void check_once(const char* place, const char* target, const char* tensor, const
     if (!dim.text) size *= dim.size;
   }
   const int64_t count = cells.numel();
-  const int64_t* found = cells.const_data_ptr<int64_t>();
+  const at::Tensor numbers = cells.cpu();
+  const int64_t* found = numbers.const_data_ptr<int64_t>();
   const bool inside = std::all_of(found, found + count, [size](int64_t cell) {
     return cell >= 0 && cell < size;
   });
   if (!inside || all_differ(found, count, size)) return;  // the statement reports what is outside
   const int64_t second = repeated(found, count);
   const int64_t first = std::find(found, found + count, found[second]) - found;
-  TORCH_CHECK_VALUE(false, place, "'", target, "' is assigned twice: at ", position(first, axes), " and at ",
-                    position(second, axes), " it is ", tensor, "[", element(found[second], dims),
-                    "]; '+=' adds up what falls on one element");
+  TORCH_CHECK_VALUE(false, place, "'", target, "' is assigned twice: at ",
+                    position(first, axes, true), " and at ", position(second, axes, true), " it is ",
+                    tensor, "[", position(found[second], dims, false), "]; '+=' adds up what falls on one element");
 }
 
 }  // namespace loma

@@ -66,6 +66,7 @@ using DerivativeHook = std::function<std::string(const std::string& function)>;
 
 struct ModuleState {
   const Module* module;
+  c10::DispatchKey key, autocast_key;  // of the device's tensors
   std::unique_ptr<torch::Library> library;
   std::deque<Operator> operators;
   DerivativeHook derivative;
@@ -75,13 +76,15 @@ struct ModuleState {
 };
 
 ModuleState& state_of(const Module& module);
-Operator* find_operator(ModuleState& state, const std::string& name);
 
 // --- arguments.cpp ---
 
 // The floating dtype of a call: that of its first float tensor, else of its first float, else the
 // default dtype.
 at::ScalarType dtype_of_call(const Operator& op, Arguments arguments);
+
+// "f: argument 'x'", which messages begin with.
+std::string argument_text(const Function& f, const Parameter& p);
 
 // Checks kinds, dtypes, devices and ranks, binds the size variables and checks every dimension.
 // Returns the slots: sizes, then ints. TypeError or ValueError names function, argument, size
@@ -105,16 +108,19 @@ at::Tensor as_dtype(const at::Tensor& value, at::ScalarType dtype);
 at::ScalarType dtype_of_numbers(const Operator& op, Arguments arguments);
 
 // Casts the arguments on the stack to the widest dtype among them and calls the operator.
-void run_autocast(const Operator& op, Stack* stack);
+void run_autocast(Operator& op, c10::DispatchKeySet keys, Stack* stack);
 
 // --- dispatch.cpp ---
+
+// Replaces so many arguments on the stack by the results.
+void give(Stack* stack, size_t arguments, Tensors results);
 
 // Calls the operator; see loma::call. `arguments` are in the order of the schema.
 Tensors call_and_write(Operator& op, Stack arguments);
 
-// Whether nobody but the CPU's kernels and autograd looks at operators on that tensor: no mode, no
+// Whether nobody but the device's kernels and autograd looks at operators on that tensor: no mode, no
 // tracer, no transformation.
-bool has_plain_keys(const at::Tensor& x);
+bool has_plain_keys(const ModuleState& module, const at::Tensor& x);
 
 // --- each.cpp ---
 

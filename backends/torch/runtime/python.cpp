@@ -86,50 +86,57 @@ bool is_number(PyObject* value) {
   return (PyFloat_Check(value) || PyLong_Check(value)) && !PyBool_Check(value);
 }
 
-at::Tensor tensor_argument(const Function& f, const Parameter& p, PyObject* value) {
-  TORCH_CHECK_TYPE(THPVariable_Check(value), f.display, ": argument '", p.name,
-                   "' must be a tensor, got ", type_name(value));
+double as_double(PyObject* number) {
+  const double value = PyFloat_AsDouble(number);
+  if (value == -1.0 && PyErr_Occurred() != nullptr) throw python_error();
+  return value;
+}
+
+at::Tensor tensor_argument(const Operator& op, const Parameter& p, PyObject* value) {
+  const Function& f = *op.function;
+  const at::DeviceType device = op.module->module->device;
+  TORCH_CHECK_TYPE(THPVariable_Check(value), argument_text(f, p), " must be a tensor, got ",
+                   type_name(value));
   const at::Tensor& tensor = THPVariable_Unpack(value);
-  TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_meta(), f.display, ": argument '", p.name,
-                    "' is on ", tensor.device(), ", but this module is compiled for cpu");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, f.display, ": argument '", p.name,
-                    "' must be a dense tensor, got layout ", tensor.layout());
+  const bool known = tensor.device().type() == device || tensor.is_meta() ||
+                     (p.kind == Kind::Float && tensor.is_cpu());
+  TORCH_CHECK_VALUE(known, argument_text(f, p), " is on ", tensor.device(),
+                    ", but this module is compiled for ", c10::DeviceTypeName(device, true));
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, argument_text(f, p),
+                    " must be a dense tensor, got layout ", tensor.layout());
   return tensor;
 }
 
 c10::IValue int_argument(const Function& f, const Parameter& p, PyObject* value) {
-  TORCH_CHECK_TYPE(PyIndex_Check(value) && !THPVariable_Check(value), f.display, ": argument '",
-                   p.name, "' must be an int, got ", type_name(value));
+  TORCH_CHECK_TYPE(PyIndex_Check(value) && !THPVariable_Check(value), argument_text(f, p),
+                   " must be an int, got ", type_name(value));
   const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value));
   const long long result = number ? PyLong_AsLongLong(number.ptr()) : -1;
   if (result == -1 && PyErr_Occurred() != nullptr) {
     const bool overflow = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
-    TORCH_CHECK_VALUE(!overflow || (PyErr_Clear(), false), f.display, ": argument '", p.name,
-                      "' does not fit in 64 bits");
+    TORCH_CHECK_VALUE(!overflow || (PyErr_Clear(), false), argument_text(f, p),
+                      " does not fit in 64 bits");
     throw python_error();
   }
   return static_cast<int64_t>(result);
 }
 
-at::Tensor float_argument(const Function& f, const Parameter& p, PyObject* value,
+at::Tensor float_argument(const Operator& op, const Parameter& p, PyObject* value,
                           at::ScalarType dtype) {
+  const Function& f = *op.function;
   if (is_number(value)) {
-    TORCH_CHECK_TYPE(p.role == Role::In, f.display, ": argument '", p.name,
-                     "' is written, so it must be a 0-dimensional tensor, got ", type_name(value));
-    const double number = PyFloat_AsDouble(value);
-    if (number == -1.0 && PyErr_Occurred() != nullptr) {
-      throw python_error();
-    }
-    return at::detail::scalar_tensor_static(number, dtype, at::kCPU);
+    TORCH_CHECK_TYPE(p.role == Role::In, argument_text(f, p),
+                     " is written, so it must be a 0-dimensional tensor, got ", type_name(value));
+    return at::detail::scalar_tensor_static(as_double(value), dtype, at::kCPU);
   }
-  TORCH_CHECK_TYPE(THPVariable_Check(value), f.display, ": argument '", p.name,
-                   "' must be a number or a 0-dimensional tensor, got ", type_name(value));
-  const at::Tensor tensor = tensor_argument(f, p, value);
-  TORCH_CHECK_TYPE(tensor.is_floating_point(), f.display, ": argument '", p.name,
-                   "' must be a floating-point number, got a tensor of dtype ",
+  TORCH_CHECK_TYPE(THPVariable_Check(value), argument_text(f, p),
+                   " must be a number or a 0-dimensional tensor, got ", type_name(value));
+  const at::Tensor tensor = tensor_argument(op, p, value);
+  TORCH_CHECK_TYPE(tensor.is_floating_point(), argument_text(f, p),
+                   " must be a floating-point number, got a tensor of dtype ",
                    tensor.scalar_type());
-  TORCH_CHECK_VALUE(tensor.dim() == 0, f.display, ": argument '", p.name,
-                    "' must be a number or a 0-dimensional tensor, got shape ", tensor.sizes());
+  TORCH_CHECK_VALUE(tensor.dim() == 0, argument_text(f, p),
+                    " must be a number or a 0-dimensional tensor, got shape ", tensor.sizes());
   return p.role == Role::In ? as_dtype(tensor, dtype) : tensor;
 }
 
@@ -143,7 +150,7 @@ Stack convert(const Operator& op, PyObject* const* slots) {
     if (p.kind == Kind::Int) {
       arguments[i] = int_argument(f, p, slots[i]);
     } else if (p.kind != Kind::Float) {
-      arguments[i] = tensor_argument(f, p, slots[i]);
+      arguments[i] = tensor_argument(op, p, slots[i]);
     } else {
       floats = true;
       if (THPVariable_Check(slots[i])) {  // counts for the dtype of a call without tensors
@@ -156,7 +163,7 @@ Stack convert(const Operator& op, PyObject* const* slots) {
     for (size_t i = 0; i < count; ++i) {
       const Parameter& p = op.parameter(i);
       if (p.kind == Kind::Float) {
-        arguments[i] = float_argument(f, p, slots[i], dtype);
+        arguments[i] = float_argument(op, p, slots[i], dtype);
       }
     }
   }
@@ -168,11 +175,8 @@ PyObject* wrap(Tensors results, bool as_tuple) {
   if (results.empty() && !as_tuple) {
     Py_RETURN_NONE;
   }
-  if (results.size() == 1 && !as_tuple) {
-    return THPVariable_Wrap(std::move(results[0]));
-  }
-  auto tuple = py::reinterpret_steal<py::object>(
-      PyTuple_New(static_cast<Py_ssize_t>(results.size())));
+  if (results.size() == 1 && !as_tuple) return THPVariable_Wrap(std::move(results[0]));
+  py::tuple tuple(results.size());
   for (size_t i = 0; i < results.size(); ++i) {
     PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i),
                      THPVariable_Wrap(std::move(results[i])));
@@ -183,9 +187,7 @@ PyObject* wrap(Tensors results, bool as_tuple) {
 // Whether torch itself would look at the call first: a tensor subclass, or a function mode.
 bool is_overridden(PyObject* const* slots, size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    if (THPVariable_Check(slots[i]) && !THPVariable_CheckExact(slots[i])) {
-      return true;
-    }
+    if (THPVariable_Check(slots[i]) && !THPVariable_CheckExact(slots[i])) return true;
   }
   return at::impl::torch_function_mode_enabled();
 }
@@ -217,10 +219,7 @@ void list_argument(const Operator& op, size_t i, PyObject* value, ListCall& call
   const char* name = op.function->display;
   if (p.kind == Kind::Float) {
     if (is_number(value)) {
-      call.numbers[i] = PyFloat_AsDouble(value);
-      if (call.numbers[i] == -1.0 && PyErr_Occurred() != nullptr) {
-        throw python_error();
-      }
+      call.numbers[i] = as_double(value);
       return;
     }
     TORCH_CHECK_TYPE(THPVariable_Check(value) && THPVariable_Unpack(value).numel() == 1, name,
@@ -269,31 +268,34 @@ PyMethodDef entry_definition = {
     "entry", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_entry)),
     METH_FASTCALL | METH_KEYWORDS, nullptr};
 
-py::object make_entry(ModuleState& state, const std::string& name, py::object fallback) {
-  Operator* op = find_operator(state, name);
-  TORCH_CHECK_VALUE(op != nullptr, "no function '", name, "'");
-  TORCH_CHECK_VALUE(op->parameter_of.size() <= kMaxArguments, op->function->display,
-                    ": more than ", kMaxArguments, " arguments");
-  const bool adjoints = op->parameter_of.size() != op->argument_of.size();
-  const py::capsule capsule(new Entry{op, std::move(fallback), adjoints}, kCapsule, [](PyObject* object) {
+Operator& operator_named(ModuleState& state, const std::string& name) {
+  const auto found = std::find_if(state.operators.begin(), state.operators.end(),
+                                  [&](const Operator& op) { return name == op.function->name; });
+  TORCH_CHECK_VALUE(found != state.operators.end(), "no function '", name, "'");
+  return *found;
+}
+
+py::object make_function(PyMethodDef& definition, Operator& op, py::object fallback) {
+  const bool adjoints = op.parameter_of.size() != op.argument_of.size();
+  const py::capsule capsule(new Entry{&op, std::move(fallback), adjoints}, kCapsule,
+                            [](PyObject* object) {
     delete static_cast<Entry*>(PyCapsule_GetPointer(object, kCapsule));
   });
-  return py::reinterpret_steal<py::object>(
-      PyCFunction_NewEx(&entry_definition, capsule.ptr(), nullptr));
+  return py::reinterpret_steal<py::object>(PyCFunction_NewEx(&definition, capsule.ptr(), nullptr));
+}
+
+py::object make_entry(ModuleState& state, const std::string& name, py::object fallback) {
+  Operator& op = operator_named(state, name);
+  TORCH_CHECK_VALUE(op.parameter_of.size() <= kMaxArguments, op.function->display,
+                    ": more than ", kMaxArguments, " arguments");
+  return make_function(entry_definition, op, std::move(fallback));
 }
 
 // None for a function that takes no lists.
 py::object make_each(ModuleState& state, const std::string& name) {
-  Operator* op = find_operator(state, name);
-  TORCH_CHECK_VALUE(op != nullptr, "no function '", name, "'");
-  if (!takes_lists(*op) || op->parameter_of.size() > kMaxArguments) {
-    return py::none();
-  }
-  const py::capsule capsule(new Entry{op, py::none(), false}, kCapsule, [](PyObject* object) {
-    delete static_cast<Entry*>(PyCapsule_GetPointer(object, kCapsule));
-  });
-  return py::reinterpret_steal<py::object>(
-      PyCFunction_NewEx(&each_definition, capsule.ptr(), nullptr));
+  Operator& op = operator_named(state, name);
+  if (!takes_lists(op) || op.parameter_of.size() > kMaxArguments) return py::none();
+  return make_function(each_definition, op, py::none());
 }
 
 // Zeros with the shape, strides and dtype of a tensor, from the pool.

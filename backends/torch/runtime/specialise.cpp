@@ -35,9 +35,7 @@ bool register_specialisation(const char* name, std::vector<int64_t> slots, bool 
 Kernel Specialisations::find(const std::vector<int64_t>& slots, bool is_double) const {
   for (const Made* made = made_.load(std::memory_order_acquire); made != nullptr;
        made = made->next) {
-    if (made->is_double == is_double && made->slots == slots) {
-      return made->kernel;
-    }
+    if (made->is_double == is_double && made->slots == slots) return made->kernel;
   }
   return nullptr;
 }
@@ -52,9 +50,7 @@ void Specialisations::add(std::vector<int64_t> slots, bool is_double, Kernel ker
 // The entry of those slots; a new one takes the place of the one that matters least.
 Specialisations::Seen* Specialisations::seen(const std::vector<int64_t>& slots, bool is_double) {
   for (Seen& entry : seen_) {
-    if (entry.is_double == is_double && entry.slots == slots) {
-      return &entry;
-    }
+    if (entry.is_double == is_double && entry.slots == slots) return &entry;
   }
   if (seen_.size() < kMostSeen) {
     return &seen_.emplace_back(Seen{slots, is_double});
@@ -65,9 +61,7 @@ Specialisations::Seen* Specialisations::seen(const std::vector<int64_t>& slots, 
   const auto least = std::min_element(
       seen_.begin(), seen_.end(),
       [&](const Seen& a, const Seen& b) { return weight(a) < weight(b); });
-  if (least->asked || least->known) {
-    return nullptr;
-  }
+  if (least->asked || least->known) return nullptr;
   *least = Seen{slots, is_double};
   return &*least;
 }
@@ -92,18 +86,14 @@ void Specialisations::add_known(std::vector<int64_t> slots, bool is_double) {
 
 Kernel Specialisations::load(const SpecialisationPolicy& policy, const std::vector<int64_t>& slots,
                              bool is_double) {
-  if (!has_known_.load(std::memory_order_acquire)) {
-    return nullptr;
-  }
+  if (!has_known_.load(std::memory_order_acquire)) return nullptr;
   {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     const auto entry = !lock ? seen_.end()
                              : std::find_if(seen_.begin(), seen_.end(), [&](const Seen& s) {
                                  return s.known && s.is_double == is_double && s.slots == slots;
                                });
-    if (!lock || entry == seen_.end() || !may_ask(policy)) {
-      return nullptr;
-    }
+    if (!lock || entry == seen_.end() || !may_ask(policy)) return nullptr;
     entry->known = false;
     entry->asked = true;
     has_known_.store(std::any_of(seen_.begin(), seen_.end(), [](const Seen& s) { return s.known; }),
@@ -115,15 +105,11 @@ Kernel Specialisations::load(const SpecialisationPolicy& policy, const std::vect
 
 void Specialisations::note(const SpecialisationPolicy& policy, const std::vector<int64_t>& slots,
                            bool is_double, int64_t nanoseconds) {
-  if (nanoseconds < policy.call_ns) {
-    return;
-  }
+  if (nanoseconds < policy.call_ns) return;
   {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     Seen* entry = lock ? seen(slots, is_double) : nullptr;
-    if (entry == nullptr || entry->asked) {
-      return;
-    }
+    if (entry == nullptr || entry->asked) return;
     ++entry->calls;
     entry->nanoseconds += nanoseconds;
     if (entry->calls < policy.calls || entry->nanoseconds < policy.total_ns || !may_ask(policy)) {
@@ -154,9 +140,7 @@ Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy
       return general(tensors, ints, false);
     }
   }
-  if (!watched) {
-    return general(tensors, ints, false);
-  }
+  if (!watched) return general(tensors, ints, false);
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   Tensors results = general(tensors, ints, false);

@@ -14,9 +14,7 @@ namespace {
 // Calls the hook; the call of the function that led here hears nothing of what goes wrong.
 void ask(const py::object& hook, const std::string& name, const std::vector<int64_t>& slots,
          bool is_double, bool now) {
-  if (Py_IsInitialized() == 0) {
-    return;
-  }
+  if (Py_IsInitialized() == 0) return;
   const py::gil_scoped_acquire gil;
   PyObject *type, *value, *trace;  // the caller's own error, should it be under way
   PyErr_Fetch(&type, &value, &trace);

@@ -6,6 +6,7 @@
 #define LOMA_TABLES_H
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
 #include <c10/core/SymInt.h>
 #include <c10/util/ArrayRef.h>
 
@@ -121,6 +122,7 @@ struct Probe;  // timing.h
 
 struct Module {
   const char* name_space;
+  at::DeviceType device;  // where its kernels work
   c10::ArrayRef<Function> functions;
   Probe* probes = nullptr;  // of a module that measures itself
   size_t probe_count = 0;

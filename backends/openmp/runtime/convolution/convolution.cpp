@@ -62,20 +62,12 @@ at::Tensor channels_last(const Problem& problem, const at::Tensor& a, const at::
 // Below that many operations a choice would not pay for looking it up.
 constexpr double kSmall = 4e6;
 
-const char* name_of(Operation operation) {
-  switch (operation) {
-    case Operation::Forward:
-      return "conv2d";
-    case Operation::Input:
-      return "conv2d_input";
-    default:
-      return "conv2d_weight";
-  }
-}
+// Of the operators, by Operation.
+constexpr std::array<const char*, 3> kNames{"conv2d", "conv2d_input", "conv2d_weight"};
 
 std::string description(const Problem& problem) {
-  std::string text = std::string("operator ") + name_of(problem.operation) + "\ndtype " +
-                     c10::toString(problem.dtype);
+  std::string text = std::string("operator ") + kNames[static_cast<size_t>(problem.operation)] +
+                     "\ndtype " + c10::toString(problem.dtype);
   const auto line = [&](const char* name, at::IntArrayRef values) {
     text += std::string("\n") + name;
     for (const int64_t value : values) text += " " + std::to_string(value);
@@ -175,13 +167,12 @@ std::vector<std::string> applicable(const std::string& operation, at::IntArrayRe
                                     at::IntArrayRef padding, at::IntArrayRef dilation,
                                     int64_t groups) {
   std::vector<std::string> names;
-  for (const auto known : {Operation::Forward, Operation::Input, Operation::Weight}) {
-    if (operation != name_of(known)) continue;
-    const Problem problem =
-        problem_of(known, images, weights, stride, padding, dilation, groups, at::kFloat);
-    for (const Form& form : forms()) {
-      if (form.applies(problem)) names.emplace_back(form.name);
-    }
+  const auto known = std::find(kNames.begin(), kNames.end(), operation);
+  if (known == kNames.end()) return names;
+  const Problem problem = problem_of(static_cast<Operation>(known - kNames.begin()), images, weights,
+                                     stride, padding, dilation, groups, at::kFloat);
+  for (const Form& form : forms()) {
+    if (form.applies(problem)) names.emplace_back(form.name);
   }
   return names;
 }

@@ -128,9 +128,7 @@ at::Tensor spread_part(const Arranged& g, const Arranged& other, std::array<int6
     const int64_t left = shift[d] == 0 ? size[d] - shape[2 + d] : 0;
     if (left < (exchanged ? tap[d] : step[d])) shape[2 + d] += left;
   }
-  if (!exchanged) {
-    return conv2d_input(y.contiguous(), w.contiguous(), shape, step, kNone, tap, 1);
-  }
+  if (!exchanged) return conv2d_input(y.contiguous(), w.contiguous(), shape, step, kNone, tap, 1);
   std::swap(shape[0], shape[1]);
   const at::Tensor images = w.transpose(0, 1).contiguous(), weights = y.transpose(0, 1).contiguous();
   return conv2d_input(images, weights, shape, tap, kNone, step, 1).transpose(0, 1);

@@ -40,11 +40,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+struct Choice {
+  std::string name, record;  // as in its file
+};
+
 struct Table {
-  std::mutex mutex;      // of `records`
+  std::mutex mutex;      // of `choices`
   std::mutex measuring;  // held while something is measured, so that nothing else disturbs it
-  std::unordered_map<std::string, std::string> records;  // of each problem, as in its file
-  std::unordered_map<std::string, std::string> names;    // of each problem, the choice
+  std::unordered_map<std::string, Choice> choices;  // by problem
 };
 
 Table& table() {
@@ -185,8 +188,8 @@ std::vector<double> measure(size_t count, const std::function<void(size_t)>& run
 std::string known_choice(const std::string& problem) {
   Table& known = table();
   const std::lock_guard<std::mutex> lock(known.mutex);
-  const auto found = known.names.find(problem);
-  return found == known.names.end() ? std::string() : found->second;
+  const auto found = known.choices.find(problem);
+  return found == known.choices.end() ? std::string() : found->second.name;
 }
 
 size_t choose(const std::string& problem, const std::vector<std::string>& candidates,
@@ -236,8 +239,7 @@ size_t choose(const std::string& problem, const std::vector<std::string>& candid
     }
   }
   const std::lock_guard<std::mutex> lock(known.mutex);
-  known.names[problem] = name;
-  known.records[problem] = record;
+  known.choices[problem] = {name, record};
   return position(name);
 }
 
@@ -245,15 +247,14 @@ std::vector<std::string> chosen_records() {
   Table& known = table();
   const std::lock_guard<std::mutex> lock(known.mutex);
   std::vector<std::string> records;
-  for (const auto& [problem, record] : known.records) records.push_back(record);
+  for (const auto& [problem, choice] : known.choices) records.push_back(choice.record);
   return records;
 }
 
 void forget_choices() {
   Table& known = table();
   const std::lock_guard<std::mutex> lock(known.mutex);
-  known.records.clear();
-  known.names.clear();
+  known.choices.clear();
 }
 
 }  // namespace loma
