@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
+from loma.ad.activity import reaches
 from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
 from loma.core import builder as b
@@ -126,7 +127,7 @@ def contributions(
                 visit(other, g, (*guards, negation(cond)))
             case Call(function, args):
                 for k, arg in enumerate(args):
-                    if isinstance(arg.type, FloatType) and _reaches(arg, active):
+                    if isinstance(arg.type, FloatType) and reaches(arg, active):
                         slope = Call(partial_name(function, k), args, FLOAT)
                         visit(arg, Builtin("mul_no_nan", (slope, g), FLOAT), guards)
             case Reduce() | Op() | MakeStruct():
@@ -135,10 +136,10 @@ def contributions(
                 assert_never(expr)
 
     def apply(name: str, args: tuple[Expr, ...], g: Expr, guards: tuple[Expr, ...]) -> None:
-        if not any(_reaches(arg, active) for arg in args):
+        if not any(reaches(arg, active) for arg in args):
             return
         for arg, partial in zip(args, SCALAR_RULES[name](*args), strict=True):
-            if partial is not None and _reaches(arg, active):
+            if partial is not None and reaches(arg, active):
                 visit(arg, times(g, partial), guards)
 
     visit(expr, g, ())
@@ -151,9 +152,3 @@ def contributions(
 def negation(cond: Expr) -> Expr:
     """The opposite condition. Not ``<`` turned into ``>=``: NaN makes both false."""
     return b.unary("not", cond)
-
-
-def _reaches(expr: Expr, active: Callable[[str], bool]) -> bool:
-    from loma.ad.activity import differentiable_reads
-
-    return any(active(name) for name in differentiable_reads(expr))

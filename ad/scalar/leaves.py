@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from loma import errors
-from loma.ad.activity import differentiable_reads
+from loma.ad.activity import reaches
 from loma.ad.expressions import Contribution, contributions
 from loma.ad.scalar.context import Context, Variant
 from loma.ad.scalar.paths import Path, overlap, path_of
@@ -306,7 +306,9 @@ class Leaves:
         checked = {(first, second) for first, second, _ in pairs}
         for k in order:
             arg = call.args[k]
-            if not is_place(arg) or not (self._reaches(arg) or self._ctx.is_unbounded(arg.type)):
+            if not is_place(arg) or not (
+                reaches(arg, self._ctx.is_active) or self._ctx.is_unbounded(arg.type)
+            ):
                 continue
             if IntType() in (arg.type, params[k].type):
                 continue
@@ -331,12 +333,9 @@ class Leaves:
         # A number may be converted by the call; of an array only the argument knows the length.
         type_ = arg.type if isinstance(arg.type, ArrayType) else param.type
         extra = self._ctx.declare("_d_arg", type_)
-        if isinstance(param.type, IntType) or not self._reaches(arg):
+        if isinstance(param.type, IntType) or not reaches(arg, self._ctx.is_active):
             return extra, self._ctx.clear(extra) if param.mode == "Out" else [], []
         return extra, self._ctx.clear(extra), self._spread(arg, extra)
-
-    def _reaches(self, arg: Expr) -> bool:
-        return any(self._ctx.is_active(name) for name in differentiable_reads(arg))
 
 
 def _no_calls(function: str, position: int) -> str:

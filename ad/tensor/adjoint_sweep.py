@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from loma.ad.activity import carries_derivative, differentiable_reads
+from loma.ad.activity import carries_derivative, reaches
 from loma.ad.expressions import Contribution, contributions
 from loma.ad.operator_rules import OpAdjoint
 from loma.ad.rules import OP_RULES
@@ -111,12 +111,12 @@ class AdjointSweep:
         """What is to be added to which adjoint for a value with adjoint ``g``."""
         match value:
             case Op(name, args, attrs):
-                if not any(self._ctx.is_active(read) for read in differentiable_reads(value)):
+                if not reaches(value, self._ctx.is_active):
                     return []
                 adjoints = OP_RULES[name](OpAdjoint(name, args, dict(attrs), result, g))
                 found: list[Contribution] = []
                 for arg, adjoint in zip(args, adjoints, strict=True):
-                    if adjoint is None or not self._reaches(arg):
+                    if adjoint is None or not reaches(arg, self._ctx.is_active):
                         continue
                     if isinstance(arg, Var):
                         found.append(Contribution(self._ctx.adjoint(arg.name), False, adjoint))
@@ -160,13 +160,10 @@ class AdjointSweep:
             added = Assign(one.place, "+=", one.value)
         return added if guard is None else If(guard, (added,), ())
 
-    def _reaches(self, arg: Expr) -> bool:
-        return any(self._ctx.is_active(name) for name in differentiable_reads(arg))
-
     def _call(self, targets: tuple[Var, ...], call: Call, record: Record) -> list[Stmt]:
         plan = self._ctx.plan(call.function)
         args = tuple(self._ctx.rename(arg, record.env) for arg in call.args)
-        wanted = {k for k in plan.differentiable if self._reaches(args[k])}
+        wanted = {k for k in plan.differentiable if reaches(args[k], self._ctx.is_active)}
         out: list[Stmt] = []
         grads: list[Var] = []
         for target in targets:
