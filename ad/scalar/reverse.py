@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from loma import errors
 from loma.ad.activity import active_variables, carries_derivative, differentiable_reads
+from loma.ad.growing import GrowingModule
 from loma.ad.scalar.cleanup import simplified
 from loma.ad.scalar.context import Callee, Context, MakeCallee, Variant
 from loma.ad.scalar.entry_values import needed_on_entry
@@ -33,38 +34,9 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names, with_own_indices, without_locals
 from loma.core.unbounded import is_unbounded
-from loma.core.walk import expressions, map_blocks, mentioned_names, root, statements
+from loma.core.walk import calls, expressions, map_blocks, mentioned_names, root, statements
 from loma.errors.spans import Span
 from loma.passes.liveness import CallModes, Liveness, Mode
-
-
-def reverse_derivative(
-    primal: Function,
-    name: str,
-    structs: Mapping[str, Struct],
-    functions: Callable[[], tuple[Function, ...]],
-    callee: MakeCallee,
-) -> Function:
-    """The reverse derivative in the form that programs use.
-
-    ``functions()`` are those that exist by then, ``callee`` makes the derivatives of those that the
-    primal calls. Raises NotDifferentiable where the derivative needs what its arguments do not
-    hold.
-    """
-    return _Reversal(primal, structs, functions, callee).derivative(name)
-
-
-def reverse_callee(
-    primal: Function,
-    name: str,
-    variant: Variant,
-    structs: Mapping[str, Struct],
-    functions: Callable[[], tuple[Function, ...]],
-    callee: MakeCallee,
-) -> Callee:
-    """The reverse derivative in the form that derivatives of calling functions use. What it does
-    not use of the arguments, it does not take."""
-    return _Reversal(primal, structs, functions, callee, variant).callee(name)
 
 
 def as_callee(derivative: Function, primal: Function) -> Callee:
@@ -76,30 +48,35 @@ def as_callee(derivative: Function, primal: Function) -> Callee:
     return Callee(derivative, every, every, needed)
 
 
-class _Reversal:
-    """One derivative in the making; ``variant`` is None for the form that programs use."""
+class Reversal:
+    """One derivative in the making; ``variant`` is None for the form that programs use.
+
+    ``callee`` makes the derivatives of functions that the primal calls. Raises NotDifferentiable
+    where the derivative needs what its arguments do not hold.
+    """
 
     def __init__(
         self,
         primal: Function,
-        structs: Mapping[str, Struct],
-        functions: Callable[[], tuple[Function, ...]],
+        growing: GrowingModule,
         callee: MakeCallee,
         variant: Variant | None = None,
     ) -> None:
+        for call in calls(primal.body):
+            growing.find(call.function)
         self._called = variant is not None
         self._params = _call_signature(primal) if self._called else reverse_signature(primal)
         new = {p.name for p in self._params} - {p.name for p in primal.params}
         self._primal = primal = without_locals(with_own_indices(primal), new)
-        self._structs = structs
-        self._functions = functions  # in time also the derivatives that this one calls
-        self._modes = CallModes(functions())
+        self._structs = growing.structs()
+        self._growing = growing  # in time it has the derivatives that this one calls, too
+        self._modes = CallModes(growing.module.functions)
         self._make_callee = callee
         self._variant = variant or Variant()
         self._adjoints, self._seeds = _adjoint_arguments(primal, self._params, self._called)
         self._unbounded = {
-            p.name for p in primal.params if p.mode == "Out" and is_unbounded(p.type, structs)
-        }  # fmt: skip
+            p.name for p in primal.params if p.mode == "Out" and is_unbounded(p.type, self._structs)
+        }
         self._used_up: frozenset[str] = frozenset()  # of the adjoints of those
         self._builder: SweepBuilder | None = None
         self._normal = self._normalised()
@@ -111,9 +88,10 @@ class _Reversal:
         return normal
 
     def _known(self) -> dict[str, Function]:
-        return {function.name: function for function in self._functions()}
+        return {function.name: function for function in self._growing.module.functions}
 
     def derivative(self, name: str) -> Function:
+        """The reverse derivative in the form that programs use."""
         # What a derivative uses up, the derivative of that turns into an adjoint in the same way.
         wanted = frozenset(self._given_back())
         while True:
@@ -137,6 +115,8 @@ class _Reversal:
         )
 
     def callee(self, name: str) -> Callee:
+        """The one that derivatives of calling functions use: what it does not use of the arguments,
+        it does not take."""
         body = self._body(frozenset())
         # Where the forward sweep writes to an array that cannot be copied, it is put right again.
         restored = frozenset(n for n in self._unbounded if writes_to(body, n, self._known()))
@@ -187,7 +167,7 @@ class _Reversal:
         sweeps = self._builder.build(restored)
         start = [] if self._called else _out_locals(primal, self._structs)
         body = (*start, *sweeps.declarations, *sweeps.forward, *sweeps.reverse)
-        self._modes.add(self._functions())
+        self._modes.add(self._growing.module.functions)
         body = simplified(self._live(body, restored), self._known())
         return self._live(body, restored)
 
