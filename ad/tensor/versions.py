@@ -12,10 +12,9 @@ from dataclasses import replace
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    Assign, Binary, Declare, Expr, For, Function, If, Op, Stmt, TensorType, Type, Unpack, Var,
-    While,
+    Assign, Binary, Declare, Expr, Function, Op, Stmt, TensorType, Type, Unpack, Var,
 )  # fmt: skip
-from loma.core.walk import map_children, map_expressions
+from loma.core.walk import map_blocks, map_children, map_expressions
 from loma.passes.liveness import Liveness
 
 
@@ -88,14 +87,8 @@ def _clean(body: tuple[Stmt, ...], declared: set[str]) -> tuple[Stmt, ...]:
                 pass
             case Assign(Var() as target, "=", value):
                 out.append(_assignment(target, value))
-            case If(_, then, other):
-                out.append(
-                    replace(stmt, then=_clean(then, declared), other=_clean(other, declared))
-                )
-            case For() | While():
-                out.append(replace(stmt, body=_clean(stmt.body, declared)))
             case _:
-                out.append(stmt)
+                out.append(map_blocks(stmt, lambda inner: _clean(inner, declared)))
     return tuple(out)
 
 
