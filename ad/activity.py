@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from loma.core import builder as b
 from loma.core.effects import effects
 from loma.core.ir import (
     POSITIONS, ArrayType, Expr, FloatType, Function, Index, IntType, NoDiff, Op, Reduce, Select,
@@ -29,6 +30,13 @@ def carries_derivative(type_: Type) -> bool:
             return not type_.integer
         case _:
             return False
+
+
+def zeros_like(value: Expr) -> Expr | None:
+    """The zeros that an adjoint or tangent of the value starts with; None where its type tells its
+    shape."""
+    unknown = isinstance(value.type, TensorType) and value.type.dims is None
+    return b.operator("zeros_like", (value,)) if unknown else None
 
 
 def differentiable_reads(expr: Expr) -> Iterator[str]:

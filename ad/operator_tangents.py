@@ -9,6 +9,7 @@ rule.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from loma.ad.activity import carries_derivative
@@ -67,11 +68,8 @@ def _bilinear(value: Op, y: Var, tangents: Sequence[Expr | None]) -> Expr | None
 
 
 def _total(terms: Sequence[Expr | None]) -> Expr | None:
-    total: Expr | None = None
-    for term in terms:
-        if term is not None:
-            total = term if total is None else op("add", total, term)
-    return total
+    known = [term for term in terms if term is not None]
+    return functools.reduce(lambda left, right: op("add", left, right), known) if known else None
 
 
 def _transposed(value: Op, y: Var, position: int, tangent: Expr) -> Expr | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma import errors
-from loma.ad.activity import carries_derivative
+from loma.ad.activity import carries_derivative, zeros_like
 from loma.ad.growing import GrowingModule
 from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.needs import guard_by_need
@@ -15,7 +15,7 @@ from loma.ad.tensor.pairs import Source, SplitPair
 from loma.core import builder as b
 from loma.core.ir import (
     INT, ArrayType, Call, CallStmt, Declare, Expr, Function, Module, Param, Return, Stmt,
-    TensorType, TupleType, Unpack, Var,
+    TupleType, Unpack, Var,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import calls
@@ -65,7 +65,7 @@ class OwnDerivatives:
             params.append(value)
             sources.append(Source("arg", k))
             var = Var(adjoint.name, adjoint.type)
-            start.append(Declare(var, _zeros(Var(value.name, value.type))))
+            start.append(Declare(var, zeros_like(Var(value.name, value.type))))
             if carries_derivative(adjoint.type):
                 adjoints[k] = var
         for k, seed in enumerate([*given, *seeds]):
@@ -182,9 +182,3 @@ def check_serves_calls(primal: Function, own: Function, shared: bool) -> None:
             hint=f"leave the derivative of '{primal.name}' to rev_diff",
             related=((primal.span, "defined here"),),
         )
-
-
-def _zeros(like: Var) -> Expr | None:
-    """The start of an adjoint; None where its type tells its shape."""
-    unknown = isinstance(like.type, TensorType) and like.type.dims is None
-    return b.operator("zeros_like", (like,)) if unknown else None

@@ -166,9 +166,8 @@ class _Proof:
         for name, first in names if not backwards else []:
             assert name is not None
             for place in start.written:
-                guess = _relative(place, name, first)
-                if guess is not None:
-                    guesses.add(guess)
+                if _mentions(place, ""):  # in terms of the variable, which has that value
+                    guesses.add(_moved(place, "", -first, name))
         for name in moved:
             self._forget(name, start)
         # A guess that the body does not bring about for the next pass is dropped, and what hung on
@@ -202,7 +201,7 @@ class _Proof:
                 continue
             for value in range(min(loop.extent.value, 4096)):
                 # the facts at the end of a pass are in terms of the next pass's counter
-                facts.written.add(_at(place, loop.counter, value + 1))
+                facts.written.add(_moved(place, loop.counter, value + 1, ""))
         for place in sorted(facts.written, key=str):
             self._complete(place, facts)
 
@@ -303,25 +302,12 @@ def _shift(name: str, by: int, facts: _Facts) -> None:
         facts.constants[name] += by
 
 
-def _moved(place: Written, name: str, by: int) -> Written:
+def _moved(place: Written, name: str, by: int, to: str | None = None) -> Written:
+    """A place with other subscripts for those at ``name``: larger ones, at ``to`` if that is
+    given."""
     return tuple(
-        (step[0], step[1] + by) if isinstance(step, tuple) and step[0] == name else step
-        for step in place
-    )
-
-
-def _relative(place: Written, name: str, first: int) -> Written | None:
-    """A place with constant subscripts, in terms of a variable that has the value ``first``."""
-    if not any(isinstance(step, tuple) and step[0] == "" for step in place):
-        return None
-    return tuple(
-        (name, step[1] - first) if isinstance(step, tuple) and step[0] == "" else step
-        for step in place
-    )
-
-
-def _at(place: Written, name: str, value: int) -> Written:
-    return tuple(
-        ("", step[1] + value) if isinstance(step, tuple) and step[0] == name else step
+        (name if to is None else to, step[1] + by)
+        if isinstance(step, tuple) and step[0] == name
+        else step
         for step in place
     )

@@ -11,11 +11,11 @@ from loma.ad.operator_rules import OpAdjoint
 from loma.ad.rules import OP_RULES
 from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.gather import both, inside_tests
-from loma.ad.tensor.index_statements import Adjoints, adjoint_statements
+from loma.ad.tensor.index_statements import adjoint_place, adjoint_statements
 from loma.ad.tensor.sweep import Env, Record, SweepContext
 from loma.core import builder as b
 from loma.core.ir import (
-    Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Place, Stmt, TensorType,
+    Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Stmt, TensorType,
     TupleType, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.walk import at, map_expressions, root
@@ -54,7 +54,7 @@ class AdjointSweep:
                 moved = map_expressions(stmt, lambda e: self._ctx.rename(e, env))
                 assert isinstance(moved, IndexAssign)
                 first = stmt.number in self._ctx.first
-                return adjoint_statements(moved, record.extreme, self._use(), record.kept, first)
+                return adjoint_statements(moved, record.extreme, self._ctx, record.kept, first)
             case Unpack(targets, call):
                 if not any(self._ctx.is_active(target.name) for target in targets):
                     return []
@@ -69,17 +69,6 @@ class AdjointSweep:
                 return self._while(stmt, record) if stmt.number in self._ctx.repeats else []
             case _:
                 raise AssertionError(stmt)
-
-    def _use(self) -> Adjoints:
-        return Adjoints(
-            self._ctx.adjoint,
-            self._ctx.is_active,
-            self._ctx.partial_name,
-            self._ctx.names,
-            self._ctx.temporary,
-            self._ctx.is_size,
-            self._ctx.ranges(),
-        )
 
     def _clear(self, name: str) -> list[Stmt]:
         var = self._ctx.adjoint(name)
@@ -137,16 +126,8 @@ class AdjointSweep:
     def _scalar_amounts(self, value: Expr, g: Var) -> list[Contribution]:
         found: list[Contribution] = []
         for one in contributions(value, g, self._ctx.is_active, self._ctx.partial_name):
-            place: Place
-            if isinstance(one.place, Var):
-                place = self._ctx.adjoint(one.place.name)
-            else:
-                assert isinstance(one.place.base, Var)
-                base = one.place.base
-                place = replace(
-                    one.place, base=replace(self._ctx.adjoint(base.name), span=base.span)
-                )
-            found.append(replace(one, place=place))
+            assert isinstance(one.place, Var | Index)
+            found.append(replace(one, place=adjoint_place(one.place, self._ctx)))
         return found
 
     def _accumulate(self, one: Contribution) -> Stmt:

@@ -1,4 +1,16 @@
-"""Both sweeps of a function's reverse derivative, under final names."""
+"""Both sweeps of a function's reverse derivative, under final names.
+
+The forward sweep gives every overwritten variable a new name (a *version*), so that in straight
+code the adjoint sweep can read any value that ever was. A loop or a branch is run in place; its
+adjoint sweep takes the state at the start of the iteration (from a *tape*, indexed by the loop's
+counter, for variables that iterations hand on), runs the body again with versions, and then the
+body's adjoint. A tape therefore holds one state per iteration, however deep the nesting, and nested
+loops are evaluated once more per level. Versions whose old value nobody reads later are merged
+again (:mod:`loma.ad.tensor.versions`), and what no adjoint reads is dropped as dead code.
+
+Every primal variable has one adjoint variable. The adjoint of an assignment reads it, adds to the
+adjoints of what was read, and sets it to zero, in this order.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +19,15 @@ from dataclasses import dataclass, replace
 
 from loma.ad.activity import active_variables, carries_derivative
 from loma.ad.expressions import PartialName
+from loma.ad.tensor.adjoint_sweep import AdjointSweep
 from loma.ad.tensor.calls import CallPlan
+from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.normalise import Normal, normalise
-from loma.ad.tensor.reverse import reverse
-from loma.ad.tensor.sweep import SweepContext, Sweeps
+from loma.ad.tensor.sweep import Env, SweepContext, Sweeps
 from loma.ad.tensor.trips import with_counts
 from loma.ad.tensor.versions import merged_names, rename
 from loma.core.distinct import checked_elsewhere
-from loma.core.ir import Declare, Function, Module, Return, Stmt, Var
+from loma.core.ir import Assign, Declare, Function, Module, Return, Stmt, Var
 from loma.core.sizes import size_variables
 from loma.core.walk import mentioned_names
 from loma.passes.first_write import first_writes
@@ -45,11 +58,8 @@ def joint_sweeps(
     differentiating what the function calls adds functions to it."""
     normal = normalise(primal, module())
     pure = normal.function
-    last = pure.body[-1]
-    assert isinstance(last, Return)
-    returned = [v.name for v in last.values if isinstance(v, Var)]
     inputs = {p.name for p in pure.params if carries_derivative(p.type)}
-    outputs = {v for v, t in zip(returned, pure.results, strict=True) if carries_derivative(t)}
+    outputs = {v.name for v in _returned(normal) if carries_derivative(v.type)}
     active = active_variables(pure, normal.types, inputs, outputs)
     adjoints = {
         p.name: Var(normal.names.fresh(f"_d_{p.name.lstrip('_')}"), p.type) for p in pure.params
@@ -59,9 +69,31 @@ def joint_sweeps(
     trips = with_counts(normal, active)
     normal = trips.normal
     context = SweepContext(trips, active, mine, partial_name, plan, module().functions)
-    wanted = tuple(seed if carries_derivative(seed.type) else None for seed in seeds)
-    sweeps = reverse(normal, context, wanted)
-    return _merged(normal, sweeps, seeds, adjoints, module().functions)
+    _make_sweeps(normal, context, seeds)
+    return _merged(normal, context.sweeps, seeds, adjoints, module().functions)
+
+
+def _returned(normal: Normal) -> list[Var]:
+    last = normal.function.body[-1]
+    assert isinstance(last, Return)
+    return [value for value in last.values if isinstance(value, Var)]
+
+
+def _make_sweeps(normal: Normal, context: SweepContext, seeds: tuple[Var, ...]) -> None:
+    """``seeds`` are the adjoints of the results."""
+    env: Env = {}
+    forward = ForwardSweep(context)
+    sweeps = context.sweeps
+    sweeps.forward, records = forward.block(normal.function.body[:-1], env)
+    context.env = env
+    returned = _returned(normal)
+    sweeps.results = tuple(
+        replace(context.version(value.name, env), span=value.span) for value in returned
+    )
+    for value, seed in zip(returned, seeds, strict=True):
+        if carries_derivative(seed.type) and context.is_active(value.name):
+            sweeps.adjoint.append(Assign(context.adjoint(value.name), "+=", seed))
+    sweeps.adjoint += AdjointSweep(context, forward).block(records)
 
 
 def _seeds(primal: Function, normal: Normal) -> tuple[Var, ...]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loma.ad.activity import carries_derivative
+from loma.ad.activity import carries_derivative, zeros_like
 from loma.ad.tensor.joint import Joint
 from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import pure_results
 from loma.ad.tensor.pairs import Source, SplitPair
 from loma.ad.tensor.saving import recomputed
-from loma.core import builder as b
 from loma.core.distinct import checked_elsewhere
 from loma.core.effects import assigned, written
 from loma.core.ir import (
@@ -58,7 +57,8 @@ def split(
     adjoints = [joint.adjoints[pure.params[k].name] for k in positions]
     analysis = Liveness(functions)
     starts = tuple(
-        _zero(v, Var(pure.params[k].name, v.type)) for k, v in zip(positions, adjoints, strict=True)
+        Declare(v, zeros_like(Var(pure.params[k].name, v.type)))
+        for k, v in zip(positions, adjoints, strict=True)
     )
     made = written(joint.forward)
     own = tuple(
@@ -118,12 +118,6 @@ def _depends_on_data(live: frozenset[str], joint: Joint, sizes: set[str]) -> boo
     known = sizes | {p.name for p in joint.normal.function.params}
     types = joint.normal.types
     return any(name in types and not reads_of_type(types[name]) <= known for name in live)
-
-
-def _zero(adjoint: Var, param: Var) -> Stmt:
-    """The adjoint's declaration; where no sizes are known, shaped like the argument."""
-    unknown = isinstance(adjoint.type, TensorType) and adjoint.type.dims is None
-    return Declare(adjoint, b.operator("zeros_like", (param,)) if unknown else None)
 
 
 def _collect(

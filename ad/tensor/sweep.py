@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from loma.ad.activity import zeros_like
 from loma.ad.expressions import PartialName
 from loma.ad.tensor.calls import CallPlan
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.trips import Trips
-from loma.core import builder as b
 from loma.core.effects import assigned
 from loma.core.ir import (
     FLOAT, Assign, Declare, Expr, For, Function, IndexAssign, Stmt, TensorType, Type, Var,
@@ -149,14 +149,10 @@ class SweepContext:
         """Declares the adjoint of a variable; one of unknown rank is shaped like the variable,
         where that has got its value."""
         declarations = self.sweeps.adjoint_declarations
-        if not isinstance(adjoint.type, TensorType) or adjoint.type.dims is not None:
-            declarations.append(Declare(adjoint, None))
-            return
         around = next((block for block in self.blocks if name in block.own), None)
-        value = self.version(name, self.env if around is None else around.env)
-        zeros = b.operator("zeros_like", (value,))
+        zeros = zeros_like(self.version(name, self.env if around is None else around.env))
         declarations.append(Declare(adjoint, zeros if around is None else None))
-        if around is not None:
+        if around is not None and zeros is not None:
             around.starts.append(Assign(adjoint, "=", zeros))
 
     def starting(self, stmt: Stmt, *versions: tuple[str, str]) -> Stmt:
