@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from loma.ad.scalar.paths import places
 from loma.ad.scalar.steps import int_step
 from loma.core.effects import effects, out_places, written
 from loma.core.ir import (
@@ -23,7 +24,7 @@ from loma.core.ir import (
     Index, IntConst, IntType, Member, Place, Pop, Stmt, Struct, StructType, Unpack, Var, Type,
     While, Zero,
 )  # fmt: skip
-from loma.core.walk import children, is_place, root, subscripts
+from loma.core.walk import root
 from loma.passes.liveness import Modes
 
 # A variable plus a constant; the variable is "" for a constant alone, and a work item's number
@@ -253,14 +254,9 @@ class _Proof:
 
     def _read(self, expr: Expr, facts: _Facts) -> None:
         """Notes what an expression reads of Out arguments before it has been written."""
-        if not is_place(expr):
-            for child in children(expr):
-                self._read(child, facts)
-            return
-        if root(expr) in self._outs and not self._holds(expr, facts):
-            self.needed.add(root(expr))
-        for subscript in subscripts(expr):
-            self._read(subscript, facts)
+        for place in places(expr):
+            if root(place) in self._outs and not self._holds(place, facts):
+                self.needed.add(root(place))
 
     def _holds(self, place: Expr, facts: _Facts) -> bool:
         """Whether a place, or something that it is a part of, has been written."""

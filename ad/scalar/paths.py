@@ -39,15 +39,17 @@ def is_definite(path: Path) -> bool:
     return ELEMENT not in path
 
 
-def reads(expr: Expr) -> Iterator[Path]:
-    """The paths whose values an expression needs; a place counts with its subscripts."""
+def places(expr: Expr) -> Iterator[Place]:
+    """The places whose values an expression needs; each is followed by those in its subscripts."""
     if is_place(expr):
-        yield path_of(expr)
-        for subscript in subscripts(expr):
-            yield from reads(subscript)
-    else:
-        for child in children(expr):
-            yield from reads(child)
+        yield expr
+    for inner in subscripts(expr) if is_place(expr) else children(expr):
+        yield from places(inner)
+
+
+def reads(expr: Expr) -> Iterator[Path]:
+    """The paths of these places."""
+    return map(path_of, places(expr))
 
 
 def target_reads(place: Place) -> Iterator[Path]:

@@ -16,7 +16,7 @@ from loma.ad.tensor.sweep import Env, Record, SweepContext
 from loma.core import builder as b
 from loma.core.ir import (
     Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Stmt, TensorType,
-    TupleType, Unpack, Var, While, Zero, is_tensor_function,
+    Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.walk import at, map_expressions, root
 
@@ -144,8 +144,7 @@ class AdjointSweep:
     def _call(self, targets: tuple[Var, ...], call: Call, record: Record) -> list[Stmt]:
         plan = self._ctx.plan(call.function)
         args = tuple(self._ctx.rename(arg, record.env) for arg in call.args)
-        wanted = {k for k in plan.differentiable if reaches(args[k], self._ctx.is_active)}
-        out: list[Stmt] = []
+        wanted = {k for k in plan.pair.differentiable if reaches(args[k], self._ctx.is_active)}
         grads: list[Var] = []
         for target in targets:
             if carries_derivative(target.type) and not self._ctx.is_active(target.name):
@@ -157,16 +156,11 @@ class AdjointSweep:
         new = tuple(self._ctx.new("_d_arg", type_) for type_ in plan.adjoint_types(args))
         if self._ctx.depth > 0:
             self._ctx.sweeps.declarations += [Declare(var, None) for var in new]
-        if len(new) == 1:
-            made = replace(made, type=new[0].type)
-            out.append(Declare(new[0], made) if self._ctx.depth == 0 else Assign(new[0], "=", made))
-        else:
-            made = replace(made, type=TupleType(tuple(v.type for v in new)))
-            out.append(Unpack(new, made))
+        out = [self._ctx.called(new, made)]
         for target in targets:
             if carries_derivative(target.type):
                 out += self._clear(target.name)
-        for k, var in zip(plan.differentiable, new, strict=True):
+        for k, var in zip(plan.pair.differentiable, new, strict=True):
             if k not in wanted:
                 continue
             arg = args[k]
@@ -197,8 +191,7 @@ class AdjointSweep:
 
     def _state(self, name: str) -> Var:
         """A variable for the value that another one had at the start of an iteration."""
-        var = self._ctx.new(f"{name}_at", self._ctx.types[name])
-        self._ctx.primal[var.name] = self._ctx.base(name)
+        var = self._ctx.new_version(name, f"{name}_at")
         self._ctx.sweeps.declarations.append(Declare(var, None))
         return var
 

@@ -19,14 +19,6 @@ class CallPlan:
     pair: SplitPair
     forward_function: Function
 
-    @property
-    def forward(self) -> str:
-        return self.pair.forward
-
-    @property
-    def differentiable(self) -> tuple[int, ...]:
-        return self.pair.differentiable
-
     def saved_types(self, args: tuple[Expr, ...]) -> list[Type]:
         """Types of the saved values in the caller's sizes."""
         saved = self.forward_function.results[len(pure_results(self.primal)) :]
@@ -35,7 +27,7 @@ class CallPlan:
     def adjoint_types(self, args: tuple[Expr, ...]) -> list[Type]:
         """Types of the arguments' adjoints in the caller's sizes."""
         return [args[k].type if isinstance(args[k].type, TensorType) else FLOAT
-                for k in self.differentiable]  # fmt: skip
+                for k in self.pair.differentiable]  # fmt: skip
 
     def backward_call(
         self,
@@ -46,21 +38,15 @@ class CallPlan:
         wanted: set[int],
     ) -> Call:
         """The call of the backward function."""
+        given = {"arg": args, "result": results, "saved": saved, "grad": grads}
         values: list[Expr] = []
         for source in self.pair.sources:
-            match source.kind:
-                case "arg":
-                    values.append(args[source.index])
-                case "result":
-                    values.append(results[source.index])
-                case "saved":
-                    values.append(saved[source.index])
-                case "grad":
-                    values.append(grads[source.index])
-                case "need":
-                    values.append(IntConst(int(source.index in wanted)))
-                case "size":
-                    values.append(_size(args[source.index], source))
+            if source.kind == "need":
+                values.append(IntConst(int(source.index in wanted)))
+            elif source.kind == "size":
+                values.append(_size(args[source.index], source))
+            else:
+                values.append(given[source.kind][source.index])
         return Call(self.pair.backward, tuple(values), FLOAT)
 
 

@@ -32,13 +32,10 @@ class ForwardSweep:
     def _write(self, name: str, env: Env, value: Expr | None, out: list[Stmt], span: Span) -> Var:
         """Starts a new version of a variable with a value (None: zero); updates ``env``."""
         old = env.get(name, name)
-        new = self._ctx.new(name, self._ctx.types[name])
-        self._ctx.primal[new.name] = self._ctx.base(name)
+        new = self._ctx.new_version(name, name)
         stmt: Stmt
         if value is None or self._ctx.depth > 0:
-            (out if self._ctx.depth == 0 else self._ctx.sweeps.declarations).append(
-                Declare(new, None)
-            )
+            self._ctx.declare(new, out)
             stmt = Zero(new, span) if value is None else Assign(new, "=", value, span)
         else:
             stmt = Declare(new, value, span)
@@ -116,20 +113,13 @@ class ForwardSweep:
             return Record(stmt, before, (self._ctx.version(name, env),), extreme=extreme, kept=kept)
         if stmt.op == "=" and covers(stmt):
             # Every element is written here, so the new version needs no copy of the old one.
-            new = self._ctx.new(name, self._ctx.types[name])
-            self._ctx.primal[new.name] = self._ctx.base(name)
-            done = self._ctx.starting(
-                replace(moved, target=on_version(moved.target, new)),
-                (env.get(name, name), new.name),
-            )
+            new = self._ctx.new_version(name, name)
+            moved = self._ctx.starting(moved, (env.get(name, name), new.name))
             env[name] = new.name
-            (code if self._ctx.depth == 0 else self._ctx.sweeps.declarations).append(
-                Declare(new, None)
-            )
+            self._ctx.declare(new, code)
         else:
             new = self._write(name, env, self._ctx.version(name, env), code, stmt.span)
-            done = replace(moved, target=on_version(moved.target, new))
-        code.append(done)
+        code.append(replace(moved, target=on_version(moved.target, new)))
         return Record(stmt, before, (new,), extreme=extreme)
 
     def _call(
@@ -148,30 +138,18 @@ class ForwardSweep:
         if active:
             plan = self._ctx.plan(call.function)
             saved = tuple(self._ctx.new("_saved", type_) for type_ in plan.saved_types(call.args))
-            call = replace(call, function=plan.forward)
+            call = replace(call, function=plan.pair.forward)
         new: list[Var] = []
         for target in targets:
-            known = target.name in env
-            var = self._ctx.new(target.name, self._ctx.types[target.name]) if known else target
-            if known:
-                self._ctx.primal[var.name] = self._ctx.base(target.name)
-            if self._ctx.depth > 0 and known:
-                self._ctx.sweeps.declarations.append(Declare(var, None))
+            var = target
+            if target.name in env:
+                var = self._ctx.new_version(target.name, target.name)
+                if self._ctx.depth > 0:
+                    self._ctx.sweeps.declarations.append(Declare(var, None))
             new.append(var)
         if self._ctx.depth > 0:
             self._ctx.sweeps.declarations += [Declare(var, None) for var in saved]
-        made: Stmt
-        if len(new) + len(saved) == 1:
-            call = replace(call, type=new[0].type)
-            outermost = self._ctx.depth == 0
-            made = (
-                Declare(new[0], call, stmt.span)
-                if outermost
-                else Assign(new[0], "=", call, stmt.span)
-            )
-        else:
-            call = replace(call, type=TupleType(tuple(v.type for v in (*new, *saved))))
-            made = Unpack((*new, *saved), call, stmt.span)
+        made = self._ctx.called((*new, *saved), call, stmt.span)
         pairs = [(target.name, var.name) for target, var in zip(targets, new, strict=True)]
         versions = [(env[name], version) for name, version in pairs if name in env]
         code.append(self._ctx.starting(made, *versions))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import TypeVar
 
 from loma.ad.activity import zeros_like
 from loma.ad.expressions import PartialName
@@ -14,11 +15,14 @@ from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.trips import Trips
 from loma.core.effects import assigned
 from loma.core.ir import (
-    FLOAT, Assign, Declare, Expr, For, Function, IndexAssign, Stmt, TensorType, Type, Var,
+    FLOAT, Assign, Call, Declare, Expr, For, Function, IndexAssign, Stmt, TensorType, TupleType,
+    Type, Unpack, Var,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import free_variables, statements, substitute
+from loma.errors.spans import NOWHERE, Span
 
+S = TypeVar("S", bound=Stmt)
 Env = dict[str, str]  # primal variable -> the version that holds its value
 
 
@@ -155,7 +159,7 @@ class SweepContext:
         if around is not None and zeros is not None:
             around.starts.append(Assign(adjoint, "=", zeros))
 
-    def starting(self, stmt: Stmt, *versions: tuple[str, str]) -> Stmt:
+    def starting(self, stmt: S, *versions: tuple[str, str]) -> S:
         """The statement as the one that starts these versions: (old, new) of each."""
         stmt = replace(stmt, number=next(self._numbers))
         self.sweeps.merges += [(old, new, stmt.number) for old, new in versions]
@@ -165,6 +169,26 @@ class SweepContext:
         var = Var(self.names.fresh(wish), type_)
         self.types[var.name] = type_
         return var
+
+    def new_version(self, name: str, wish: str) -> Var:
+        """A name for another version of a variable."""
+        var = self.new(wish, self.types[name])
+        self.primal[var.name] = self.base(name)
+        return var
+
+    def declare(self, var: Var, code: list[Stmt]) -> None:
+        """Declares a variable that a statement is about to write: there, or at the top."""
+        (code if self.depth == 0 else self.sweeps.declarations).append(Declare(var, None))
+
+    def called(self, targets: tuple[Var, ...], call: Call, span: Span = NOWHERE) -> Stmt:
+        """The statement that gives variables the results of a call."""
+        if len(targets) != 1:
+            call = replace(call, type=TupleType(tuple(var.type for var in targets)))
+            return Unpack(targets, call, span)
+        (target,) = targets
+        call = replace(call, type=target.type)
+        outermost = self.depth == 0
+        return Declare(target, call, span) if outermost else Assign(target, "=", call, span)
 
     def temporary(self, type_: TensorType | None, wish: str) -> Var:
         """A variable declared at the top of the function."""
