@@ -11,7 +11,7 @@ from types import ModuleType
 from loma.ad import any_rank_rules as any_rank, operator_rules as o, scalar_rules as s
 from loma.ad.lifted_rules import lifted
 from loma.core.builtins import BUILTINS
-from loma.core.ir import Op, TensorType, Var
+from loma.core.ir import Expr, Op, Var
 from loma.core.ops import INFIX
 from loma.core.walk import free_variables
 
@@ -56,11 +56,16 @@ OP_RULES: dict[str, o.OpRule] = {
 }
 
 
+def op_adjoints(value: Op, y: Var, g: Expr) -> tuple[Expr | None, ...]:
+    """The adjoints of an operator's arguments; ``y`` is its value, ``g`` that value's adjoint."""
+    call = o.OpAdjoint(value.name, value.args, dict(value.attrs), y, g)
+    return OP_RULES[value.name](call)
+
+
 def reads_value(value: Op) -> bool:
     """Whether an operator's rule uses the value of the operator, which has to have a name then."""
     if value.name not in OP_RULES:
         return False
-    assert isinstance(value.type, TensorType)
     y, g = Var(" value", value.type), Var(" adjoint", value.type)  # no names of a program
-    adjoints = OP_RULES[value.name](o.OpAdjoint(value.name, value.args, dict(value.attrs), y, g))
+    adjoints = op_adjoints(value, y, g)
     return any(y.name in free_variables(adjoint) for adjoint in adjoints if adjoint is not None)

@@ -70,8 +70,7 @@ class PathSet:
             self._paths.setdefault(path[0], set()).add(path)
 
     def merge(self, other: PathSet) -> None:
-        for name, paths in other._paths.items():
-            self._paths.setdefault(name, set()).update(paths)
+        self.update(other._items())
 
     def copy(self) -> PathSet:
         new = PathSet()
@@ -92,8 +91,6 @@ class PathSet:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PathSet) and self._items() == other._items()
-
-    __hash__ = None  # type: ignore[assignment]
 
     def _items(self) -> set[Path]:
         return {path for paths in self._paths.values() for path in paths}

@@ -164,9 +164,8 @@ class Reversal:
             read_only=set() if self._called else self._read_only(),
         )
         self._builder = SweepBuilder(context, Leaves(context, self._seeds))
-        sweeps = self._builder.build(restored)
         start = [] if self._called else _out_locals(primal, self._structs)
-        body = (*start, *sweeps.declarations, *sweeps.forward, *sweeps.reverse)
+        body = (*start, *self._builder.build(restored))
         self._modes.add(self._growing.module.functions)
         body = simplified(self._live(body, restored), self._known())
         return self._live(body, restored)

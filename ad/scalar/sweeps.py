@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from loma import errors
 from loma.ad.scalar.context import Context
@@ -48,13 +48,6 @@ class Tape:
         return replace(self.var.type, capacity=max(1, self.capacity))
 
 
-@dataclass(slots=True)
-class Sweeps:
-    forward: list[Stmt] = field(default_factory=list)
-    reverse: list[Stmt] = field(default_factory=list)
-    declarations: list[Stmt] = field(default_factory=list)
-
-
 class SweepBuilder:
     def __init__(self, context: Context, leaves: Leaves) -> None:
         self._ctx = context
@@ -68,8 +61,8 @@ class SweepBuilder:
             self.adjoint, dict(context.normal.types), context.functions, context.structs
         )
 
-    def build(self, restored: frozenset[str] = frozenset()) -> Sweeps:
-        """Both sweeps; variables in ``restored`` end with the values that they began with."""
+    def build(self, restored: frozenset[str] = frozenset()) -> list[Stmt]:
+        """Declarations and both sweeps; variables in ``restored`` end as they began."""
         body = self._ctx.normal.function.body
         self._recording.run(body, restored)
         forward, reverse = self._block(body)
@@ -83,12 +76,8 @@ class SweepBuilder:
                 case _:
                     return map_blocks(stmt, lambda body: tuple(map(sized, body)))
 
-        declarations = [Declare(tape, None) for tape in tapes.values()]
-        return Sweeps(
-            list(map(sized, forward)),
-            list(map(sized, reverse)),
-            [*self._ctx.declarations, *declarations],
-        )
+        declarations = [*self._ctx.declarations, *(Declare(v, None) for v in tapes.values())]
+        return [*declarations, *map(sized, forward), *map(sized, reverse)]
 
     def adjoint(self, stmt: Stmt) -> list[Stmt]:
         """The adjoint of a statement without nested blocks."""

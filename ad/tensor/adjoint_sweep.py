@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from loma.ad.activity import carries_derivative, reaches
 from loma.ad.expressions import Contribution, contributions
-from loma.ad.operator_rules import OpAdjoint
-from loma.ad.rules import OP_RULES
+from loma.ad.rules import op_adjoints
 from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.gather import both, inside_tests
 from loma.ad.tensor.index_statements import adjoint_place, adjoint_statements
@@ -99,12 +98,11 @@ class AdjointSweep:
     def _amounts(self, value: Expr, g: Var, result: Var, out: list[Stmt]) -> list[Contribution]:
         """What is to be added to which adjoint for a value with adjoint ``g``."""
         match value:
-            case Op(name, args, attrs):
+            case Op(_, args):
                 if not reaches(value, self._ctx.is_active):
                     return []
-                adjoints = OP_RULES[name](OpAdjoint(name, args, dict(attrs), result, g))
                 found: list[Contribution] = []
-                for arg, adjoint in zip(args, adjoints, strict=True):
+                for arg, adjoint in zip(args, op_adjoints(value, result, g), strict=True):
                     if adjoint is None or not reaches(arg, self._ctx.is_active):
                         continue
                     if isinstance(arg, Var):

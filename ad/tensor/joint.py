@@ -1,12 +1,9 @@
 """Both sweeps of a function's reverse derivative, under final names.
 
-The forward sweep gives every overwritten variable a new name (a *version*), so that in straight
-code the adjoint sweep can read any value that ever was. A loop or a branch is run in place; its
-adjoint sweep takes the state at the start of the iteration (from a *tape*, indexed by the loop's
-counter, for variables that iterations hand on), runs the body again with versions, and then the
-body's adjoint. A tape therefore holds one state per iteration, however deep the nesting, and nested
-loops are evaluated once more per level. Versions whose old value nobody reads later are merged
-again (:mod:`loma.ad.tensor.versions`), and what no adjoint reads is dropped as dead code.
+The forward sweep gives every overwritten variable a new name (a *version*), so that the adjoint
+sweep can read any value that ever was; loops and branches are run in place there, and with versions
+in the adjoint sweep. A tape holds one state per iteration, however deep the nesting. Versions whose
+old value nobody reads are merged (:mod:`loma.ad.tensor.versions`), dead code is dropped.
 
 Every primal variable has one adjoint variable. The adjoint of an assignment reads it, adds to the
 adjoints of what was read, and sets it to zero, in this order.
