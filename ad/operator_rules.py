@@ -75,16 +75,6 @@ def _both(call: OpAdjoint, left: Expr, right: Expr) -> tuple[Expr | None, ...]:
     return unbroadcast(left, call.args[0]), unbroadcast(right, call.args[1])
 
 
-def add_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """a + b: g, g"""
-    return _both(c, c.g, c.g)
-
-
-def sub_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """a - b: g, -g"""
-    return _both(c, c.g, op("neg", c.g))
-
-
 def mul_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """a * b: g b, g a"""
     return _both(c, op("mul", c.g, c.args[1]), op("mul", c.g, c.args[0]))

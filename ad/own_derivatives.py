@@ -11,10 +11,10 @@ from loma.ad.growing import GrowingModule
 from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import normalise, pure_results
-from loma.ad.tensor.pairs import Source, SplitPair
+from loma.ad.tensor.pairs import Arguments, Source, SplitPair
 from loma.core import builder as b
 from loma.core.ir import (
-    INT, ArrayType, Call, CallStmt, Declare, Expr, Function, Module, Param, Return, Stmt,
+    ArrayType, Call, CallStmt, Declare, Expr, Function, Module, Param, Return, Stmt,
     TupleType, Unpack, Var,
 )  # fmt: skip
 from loma.core.names import Names, names_of
@@ -51,8 +51,7 @@ class OwnDerivatives:
         """Adds both parts: the function as it is, and its derivative of the same arguments."""
         _check_sets_all(primal, own, self._growing.module)
         taken = Names(names_of(own) | {call.function for call in calls(own.body)})
-        params: list[Param] = []
-        sources: list[Source] = []
+        arguments = Arguments()
         start: list[Stmt] = []
         adjoints: dict[int, Var] = {}
         given = iter(own.params)
@@ -62,24 +61,17 @@ class OwnDerivatives:
                 seeds.append(next(given))
                 continue
             value, adjoint = next(given), next(given)
-            params.append(value)
-            sources.append(Source("arg", k))
+            arguments.add(value.name, value.type, Source("arg", k))
             var = Var(adjoint.name, adjoint.type)
             start.append(Declare(var, zeros_like(Var(value.name, value.type))))
             if carries_derivative(adjoint.type):
                 adjoints[k] = var
         for k, seed in enumerate([*given, *seeds]):
             if carries_derivative(seed.type):
-                params.append(seed)
-                sources.append(Source("grad", k))
+                arguments.add(seed.name, seed.type, Source("grad", k))
             else:
                 start.append(Declare(Var(seed.name, seed.type), None))
-        needs: dict[str, Var] = {}
-        for k, adjoint_var in adjoints.items():
-            need = Var(taken.fresh(f"_need_{primal.params[k].name.lstrip('_')}"), INT)
-            params.append(Param(need.name, INT, "In"))
-            sources.append(Source("need", k))
-            needs[adjoint_var.name] = need
+        needs = arguments.add_needs(primal, adjoints, taken)
         functions = self._growing.module.functions
         body = guard_by_need(first_writes((*start, *own.body)), needs, functions)
         forward = replace(
@@ -88,14 +80,14 @@ class OwnDerivatives:
             doc=f"{primal.name}, whose derivative is {own.name}.",
         )  # fmt: skip
         backward = replace(
-            own, name=names[1], params=tuple(params),
+            own, name=names[1], params=tuple(arguments.params),
             results=tuple(var.type for var in adjoints.values()),
             body=(*body, Return(tuple(adjoints.values()))), primal=primal.name, half="backward",
             derivative_of=None, doc=f"Adjoints of the arguments of {primal.name}, by {own.name}.",
         )  # fmt: skip
         self._growing.add(forward)
         self._growing.add(backward)
-        return SplitPair(primal.name, names[0], names[1], tuple(sources), tuple(adjoints), ())
+        return SplitPair(primal.name, *names, tuple(arguments.sources), tuple(adjoints), ())
 
     def partial(self, primal: Function, own: Function, position: int, name: str) -> None:
         """Adds the partial derivative of a scalar function in one argument."""

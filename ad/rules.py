@@ -50,7 +50,7 @@ def _named_in(module: ModuleType) -> dict[str, o.OpRule]:
 
 OP_RULES: dict[str, o.OpRule] = {
     **{i.name: _lifted(i.name) for i in BUILTINS.values() if not (i.flat or i.scalar_only)},
-    "mod": _lifted("%"),
+    **{INFIX[symbol].name: _lifted(symbol) for symbol in ("+", "-", "%")},
     **_named_in(o),
     **_named_in(any_rank),
 }

@@ -71,7 +71,6 @@ class Context:
     shared: set[str]
     make_callee: MakeCallee
     modes: Modes
-    callees: dict[tuple[str, Variant], Callee] = field(default_factory=dict)
     read_only: set[str] = field(default_factory=set)
     declarations: list[Stmt] = field(default_factory=list)
     _seeds: dict[Type, Var] = field(default_factory=dict)
@@ -79,11 +78,6 @@ class Context:
 
     def is_active(self, name: str) -> bool:
         return name in self.active
-
-    def callee(self, name: str, variant: Variant) -> Callee:
-        if (name, variant) not in self.callees:
-            self.callees[name, variant] = self.make_callee(name, variant)
-        return self.callees[name, variant]
 
     # ----------------------------------------------------------------------------- variables
 

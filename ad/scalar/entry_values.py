@@ -70,21 +70,14 @@ def needed_on_entry(
     return [name for name in outs if name in proof.needed]
 
 
+@dataclass(slots=True)
 class _Proof:
-    def __init__(
-        self,
-        outs: Mapping[str, Type],
-        functions: Mapping[str, Function],
-        structs: Mapping[str, Struct],
-        modes: Modes,
-        matters: Matters,
-    ) -> None:
-        self._outs = outs
-        self._functions = functions
-        self._structs = structs
-        self._modes = modes
-        self._matters = matters
-        self.needed: set[str] = set()
+    outs: Mapping[str, Type]
+    functions: Mapping[str, Function]
+    structs: Mapping[str, Struct]
+    modes: Modes
+    matters: Matters
+    needed: set[str] = field(default_factory=set)
 
     # ------------------------------------------------------------------------------ statements
 
@@ -93,7 +86,7 @@ class _Proof:
             self._statement(stmt, facts)
 
     def _statement(self, stmt: Stmt, facts: _Facts) -> None:
-        for expr in self._matters(stmt):
+        for expr in self.matters(stmt):
             self._read(expr, facts)
         match stmt:
             case If(_, then, other):
@@ -115,8 +108,8 @@ class _Proof:
                 for place in effects(stmt).writes:
                     self._set(place, None, facts)
             case CallStmt(call):
-                modes = [mode for mode in self._modes(call.function) if mode != "In"]
-                places = out_places(call, self._functions[call.function])
+                modes = [mode for mode in self.modes(call.function) if mode != "In"]
+                places = out_places(call, self.functions[call.function])
                 for place, mode in zip(places, modes, strict=True):
                     if mode == "whole":
                         self._set(place, None, facts)
@@ -140,7 +133,7 @@ class _Proof:
             self._forget(root(target), facts)
             if isinstance(target, Var) and isinstance(value, IntConst):
                 facts.constants[target.name] = value.value
-        if root(target) in self._outs:
+        if root(target) in self.outs:
             place = self._path(target, facts)
             if place is not None:
                 facts.written.add(place)
@@ -157,7 +150,7 @@ class _Proof:
         """The body is walked with what holds before every pass: what is not undone inside, and what
         holds by induction."""
         counter = loop.counter if isinstance(loop, For) else None
-        moved = written(loop.body, self._functions)
+        moved = written(loop.body, self.functions)
         start = facts.copy()
         guesses: set[Written] = set()
         names = [(counter, 0)] if counter is not None else sorted(
@@ -231,7 +224,7 @@ class _Proof:
             parts: list[Written] = []
             match type_:
                 case StructType(name):
-                    parts = [(*place, member) for member, _ in self._structs[name].members]
+                    parts = [(*place, member) for member, _ in self.structs[name].members]
                 case ArrayType(_, int(size)) if size <= 4096:
                     parts = [(*place, ("", k)) for k in range(size)]
                 case _:
@@ -241,10 +234,10 @@ class _Proof:
             facts.written.add(place)
 
     def _type(self, place: Written) -> Type:
-        type_ = self._outs[str(place[0])]
+        type_ = self.outs[str(place[0])]
         for step in place[1:]:
             if isinstance(type_, StructType) and isinstance(step, str):
-                type_ = dict(self._structs[type_.name].members)[step]
+                type_ = dict(self.structs[type_.name].members)[step]
             elif isinstance(type_, ArrayType):
                 type_ = type_.element
         return type_
@@ -255,7 +248,7 @@ class _Proof:
     def _read(self, expr: Expr, facts: _Facts) -> None:
         """Notes what an expression reads of Out arguments before it has been written."""
         for place in places(expr):
-            if root(place) in self._outs and not self._holds(place, facts):
+            if root(place) in self.outs and not self._holds(place, facts):
                 self.needed.add(root(place))
 
     def _holds(self, place: Expr, facts: _Facts) -> bool:

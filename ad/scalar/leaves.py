@@ -18,6 +18,7 @@ from loma.ad.scalar.paths import Path, overlap, path_of
 from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.core import builder as b
 from loma.core.aliases import meetings
+from loma.core.effects import effects
 from loma.core.ir import (
     ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
     IndexAssign, IntConst, IntType, MakeStruct, Member, NoDiff, Param, Place, Pop, Push, Return,
@@ -34,30 +35,26 @@ class Leaves:
         self._seeds = seeds
 
     def adjoint(self, stmt: Stmt) -> list[Stmt]:
+        own = effects(stmt, self._ctx.functions)
+        written = {root(place) for place in (*own.declares, *own.stacks, *own.writes)}
+        if not isinstance(stmt, Return) and not any(map(self._ctx.is_active, written)):
+            return []
         match stmt:
             case Declare(target, value):
-                if value is None or not self._ctx.is_active(target.name):
-                    return []
-                return self._assigned(target, value, fresh=True)
-            case Assign(target, op, value):
-                if not self._ctx.is_active(root(target)):
-                    return []
-                return self._assigned(target, value) if op == "=" else self._added(target, value)
-            case AtomicAdd(target, value):
-                return self._added(target, value) if self._ctx.is_active(root(target)) else []
+                return [] if value is None else self._assigned(target, value, fresh=True)
+            case Assign(target, "=", value):
+                return self._assigned(target, value)
+            case Assign(target, _, value) | AtomicAdd(target, value):
+                return self._added(target, value)
             case Zero(target):
-                if not self._ctx.is_active(root(target)):
-                    return []
                 return self._ctx.clear(self._ctx.adjoint(target))
             case Push(stack, value):
-                return self._push(stack, value) if self._ctx.is_active(stack.name) else []
+                return self._push(stack, value)
             case Pop(stack, target):
                 return self._pop(stack, target)
             case CallStmt(call):
                 return self._call(call, ())
             case Unpack(targets, call):
-                if not any(self._ctx.is_active(target.name) for target in targets):
-                    return []
                 return self._call(call, targets)
             case Return(values):
                 out: list[Stmt] = []
@@ -199,9 +196,6 @@ class Leaves:
         """The adjoint of a call, with the places of its results unless they are dropped."""
         callee = self._ctx.functions[call.function]
         modes = [param.mode for param in callee.params]
-        outs = [a for a, mode in zip(call.args, modes, strict=True) if mode == "Out"]
-        if not targets and not any(self._ctx.is_active(root(out)) for out in outs):
-            return []
         places = [
             arg for arg in call.args if is_place(arg) and not isinstance(arg.type, IntType)
         ]  # fmt: skip
@@ -210,7 +204,7 @@ class Leaves:
             k for k, arg in enumerate(call.args)
             if modes[k] == "Out" and self._ctx.is_unbounded(arg.type) and self._is_fresh(root(arg))
         )  # fmt: skip
-        derivative = self._ctx.callee(call.function, Variant(shared, fresh))
+        derivative = self._ctx.make_callee(call.function, Variant(shared, fresh))
         before: list[Stmt] = []
         after: list[Stmt] = []
         args: list[Expr] = []

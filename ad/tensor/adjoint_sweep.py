@@ -17,7 +17,8 @@ from loma.core.ir import (
     Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Stmt, TensorType,
     Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.core.walk import at, map_expressions, root
+from loma.core.effects import effects
+from loma.core.walk import at, blocks, map_expressions, root
 
 
 class AdjointSweep:
@@ -38,28 +39,24 @@ class AdjointSweep:
 
     def _statement(self, record: Record) -> list[Stmt]:
         stmt, env = record.stmt, record.env
+        own = effects(stmt)
+        written = {root(place) for place in (*own.declares, *own.writes)}
+        if not blocks(stmt) and not any(map(self._ctx.is_active, written)):
+            return []
         match stmt:
             case Declare(target, value):
-                if value is None or not self._ctx.is_active(target.name):
-                    return []
-                return self._value(target, "=", value, record)
+                return [] if value is None else self._value(target, "=", value, record)
             case Assign(Var() as target, op, value):
-                if not self._ctx.is_active(target.name):
-                    return []
                 return self._value(target, op, value, record)
-            case IndexAssign(target):
-                if not self._ctx.is_active(root(target)):
-                    return []
+            case IndexAssign():
                 moved = map_expressions(stmt, lambda e: self._ctx.rename(e, env))
                 assert isinstance(moved, IndexAssign)
                 first = stmt.number in self._ctx.first
                 return adjoint_statements(moved, record.extreme, self._ctx, record.kept, first)
             case Unpack(targets, call):
-                if not any(self._ctx.is_active(target.name) for target in targets):
-                    return []
                 return self._call(targets, call, record)
             case Zero(Var() as target):
-                return self._clear(target.name) if self._ctx.is_active(target.name) else []
+                return self._clear(target.name)
             case If(cond, then, other):
                 return self._if(stmt, cond, (then, other), env)
             case For():

@@ -146,20 +146,16 @@ def _merged(
     declarations = tuple(
         s for s in sweeps.declarations if isinstance(s, Declare) and s.target.name in used
     )
-    cut = Return(())  # marks the boundaries while names are merged
-    whole = rename((*declarations, cut, *forward, cut, *adjoint), names)
-    first = whole.index(cut)
-    second = whole.index(cut, first + 1)
+    top, forward, adjoint = rename((declarations, forward, adjoint), names)
     known = fixed | set(size_variables(normal.function))
-    early = [s for s in whole[:first] if isinstance(s, Declare)]
+    early = [s for s in top if isinstance(s, Declare)]
     late = [s for s in early if not reads_of_type(s.target.type) <= known]
-    forward = _declaring(late, tuple(whole[first + 1 : second]))
-    late = [s for s in late if s not in forward]
+    forward = _declaring(late, forward)
     return Joint(
         normal,
-        tuple(s for s in early if reads_of_type(s.target.type) <= known),
+        tuple(s for s in early if s not in late),
         forward,
-        first_writes(_declaring(late, tuple(whole[second + 1 :]))),
+        first_writes(_declaring([s for s in late if s not in forward], adjoint)),
         tuple(replace(v, name=names.get(v.name, v.name)) for v in sweeps.results),
         seeds,
         adjoints,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
+
+from loma.core.ir import INT, Function, Param, Type, Var
+from loma.core.names import Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +43,27 @@ class SplitPair:
     sources: tuple[Source, ...]
     differentiable: tuple[int, ...]
     entries: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The backward function's arguments while they are collected."""
+
+    params: list[Param] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+
+    def add(self, name: str, type_: Type, source: Source) -> None:
+        self.params.append(Param(name, type_, "In"))
+        self.sources.append(source)
+
+    def add_needs(
+        self, primal: Function, adjoints: Mapping[int, Var], names: Names
+    ) -> dict[str, Var]:
+        """An int for each adjoint, by position of the argument, that says whether it is wanted; by
+        names of the adjoints."""
+        needs: dict[str, Var] = {}
+        for k, adjoint in adjoints.items():
+            need = Var(names.fresh(f"_need_{primal.params[k].name.lstrip('_')}"), INT)
+            self.add(need.name, INT, Source("need", k))
+            needs[adjoint.name] = need
+        return needs

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-from loma.ad.tensor.limits import limits
+from loma.ad.tensor import limits
 from loma.core import sizes
 from loma.core.bounds import facts, is_never_negative
 from loma.core.distinct import told_apart
@@ -243,7 +243,9 @@ class Accesses:
             values = place.subscripts
             step = self._step(loop, counter, subscripts, values, unknown, extents, known)
             if step is None:
-                found = limits(counter.name, ranges, subscripts, values, unknown, loop.backwards)
+                found = limits.limits(
+                    counter.name, ranges, subscripts, values, unknown, loop.backwards
+                )
                 steps = [self._order(loop, limit, extents, known) for limit in found]
                 step = "before" if "before" in steps else "same" if "same" in steps else None
             if step is None:
@@ -324,12 +326,9 @@ class Accesses:
                 if len(left) != 1:
                     continue
                 name = left.pop()
-                form = sizes.affine(own, (Axis(name, unknown[name]),))
-                slope = None if form is None else sizes.constant(form[0][name])
-                if form is None or slope not in (1, -1):
+                at = limits.solved(own, name, fixed)
+                if at is None:
                     continue
-                at = Binary("-", fixed, form[1], INT)
-                at = at if slope == 1 else Binary("-", IntConst(0), at, INT)
                 extents = {k: v for k, v in {**here, **unknown}.items() if self._is_fixed(v)}
                 ends = self._below(at, unknown[name]) if name in extents else ()
                 if any(is_never_negative(e, extents, self._is_size, write.point.known)
@@ -374,14 +373,9 @@ class Accesses:
         for own, there in zip(subscripts, read, strict=True):
             if sizes.mentions(own, unknown - {counter.name}):
                 continue
-            form = sizes.affine(own, (Axis(counter.name, loop.extent),))
-            if form is None or counter.name not in form[0]:
+            at = limits.solved(own, counter.name, there)
+            if at is None:
                 continue
-            slope = sizes.constant(form[0][counter.name])
-            if slope not in (1, -1):
-                continue
-            at = Binary("-", there, form[1], INT)
-            at = at if slope == 1 else Binary("-", IntConst(0), at, INT)
             order = self._order(loop, at, extents, known)
             if order == "before":
                 return order

@@ -7,6 +7,7 @@ program did in place is done in place again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from loma.core import sizes
@@ -59,15 +60,17 @@ def merged_names(
     return name_of
 
 
-def rename(body: tuple[Stmt, ...], names: dict[str, str]) -> list[Stmt]:
-    """The body under merged names; copies of a variable to itself are left out."""
+def rename(bodies: Iterable[tuple[Stmt, ...]], names: dict[str, str]) -> list[tuple[Stmt, ...]]:
+    """Bodies that follow each other, under merged names; copies of a variable to itself are left
+    out."""
 
     def moved(expr: Expr) -> Expr:
         if isinstance(expr, Var):
             return replace(expr, name=names[expr.name]) if expr.name in names else expr
         return map_children(expr, moved)
 
-    return list(_clean(tuple(map_expressions(stmt, moved) for stmt in body), set()))
+    declared: set[str] = set()
+    return [_clean(tuple(map_expressions(s, moved) for s in body), declared) for body in bodies]
 
 
 def _clean(body: tuple[Stmt, ...], declared: set[str]) -> tuple[Stmt, ...]:
