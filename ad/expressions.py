@@ -55,21 +55,21 @@ def always_exists(place: Place) -> bool:
     return True
 
 
-def _certain_reads(expr: Expr) -> Iterator[Expr]:
+def certain_reads(expr: Expr) -> Iterator[Expr]:
     """The places that the expression reads under no condition."""
     match expr:
         case Select(cond):
-            yield from _certain_reads(cond)
+            yield from certain_reads(cond)
         case Binary("and" | "or", left):
-            yield from _certain_reads(left)
+            yield from certain_reads(left)
         case ZeroPad(read):
             for subscript in read.subscripts:
-                yield from _certain_reads(subscript)
+                yield from certain_reads(subscript)
         case _:
             if isinstance(expr, Index | Member):
                 yield expr
             for child in children(expr):
-                yield from _certain_reads(child)
+                yield from certain_reads(child)
 
 
 def contributions(
@@ -90,7 +90,7 @@ def contributions(
     where the program is read.
     """
     found: dict[tuple[Place, bool, Expr | None], list[Expr]] = {}
-    certain = set(_certain_reads(expr))
+    certain = set(certain_reads(expr))
 
     def emit(place: Place, padded: bool, value: Expr, guards: tuple[Expr, ...]) -> None:
         guard: Expr | None = None
@@ -124,7 +124,8 @@ def contributions(
                 apply(name, args, g, guards)
             case Select(cond, then, other):
                 visit(then, g, (*guards, cond))
-                visit(other, g, (*guards, negation(cond)))
+                # Not ``<`` turned into ``>=``: NaN makes both false.
+                visit(other, g, (*guards, b.unary("not", cond)))
             case Call(function, args):
                 for k, arg in enumerate(args):
                     if isinstance(arg.type, FloatType) and reaches(arg, active):
@@ -147,8 +148,3 @@ def contributions(
         Contribution(place, padded, b.total(values), guard)
         for (place, padded, guard), values in found.items()
     ]
-
-
-def negation(cond: Expr) -> Expr:
-    """The opposite condition. Not ``<`` turned into ``>=``: NaN makes both false."""
-    return b.unary("not", cond)

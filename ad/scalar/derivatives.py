@@ -63,7 +63,9 @@ class ScalarDerivatives:
         key = (function, variant)
         if key not in self._callees:
             primal = self._growing.find(function)
-            serves = function in self._reverse_names and _takes_only_in(primal)
+            serves = function in self._reverse_names and all(
+                param.mode == "In" for param in primal.params
+            )
             own = self.own.of(function)
             if own is not None:
                 check_serves_calls(primal, own, variant.shared)
@@ -82,15 +84,13 @@ class ScalarDerivatives:
     def _prepare(self, primal: Function, derive: Callable[[str], object]) -> None:
         """Makes the derivatives of everything that is called, innermost first: a long chain of
         calls is no deep recursion here. One that does not exist may turn out not to be needed."""
-        for name in _reachable(primal, self._growing.find):
+        called: dict[str, None] = {}
+        _visit(primal, self._growing.find, called)
+        for name in called:
             try:
                 derive(name)
             except errors.NotDifferentiable:
                 continue
-
-
-def _takes_only_in(function: Function) -> bool:
-    return all(param.mode == "In" for param in function.params)
 
 
 def _types(function: Function) -> Iterator[Type]:
@@ -100,13 +100,6 @@ def _types(function: Function) -> Iterator[Type]:
     for stmt in statements(function.body):
         if isinstance(stmt, Declare):
             yield stmt.target.type
-
-
-def _reachable(function: Function, find: Callable[[str], Function]) -> list[str]:
-    """The functions that are called from a function, directly or not, callees first."""
-    done: dict[str, None] = {}
-    _visit(function, find, done)
-    return list(done)
 
 
 def _visit(function: Function, find: Callable[[str], Function], done: dict[str, None]) -> None:

@@ -9,6 +9,7 @@ of those is the old value kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 
 from loma.ad.scalar.paths import Path, PathSet, is_definite, overlap, path_of, reads, target_reads
@@ -24,30 +25,26 @@ from loma.core.walk import expressions, statements
 AdjointOf = Callable[[Stmt], list[Stmt]]
 
 
+@dataclass(eq=False)
 class Recording:
     """Finds, for each statement, the places whose old values are to be kept.
 
-    ``adjoint_of`` gives the adjoint of a statement without nested blocks; ``types`` are those of
+    ``_adjoint_of`` gives the adjoint of a statement without nested blocks; ``_types`` are those of
     the primal's variables.
     """
 
-    def __init__(
-        self,
-        adjoint_of: AdjointOf,
-        types: Mapping[str, Type],
-        functions: dict[str, Function],
-        structs: Mapping[str, Struct],
-    ) -> None:
-        self._adjoint_of = adjoint_of
-        self._types = types
-        self._functions = functions
-        self._structs = structs
+    _adjoint_of: AdjointOf
+    _types: Mapping[str, Type]
+    _functions: dict[str, Function]
+    _structs: Mapping[str, Struct]
+    # By numbers of statements:
+    kept: dict[int, list[Place]] = field(default_factory=dict)  # for a loop: before it
+    stepped: set[int] = field(default_factory=set)  # those that are undone by a step back
+    direct: dict[int, bool] = field(default_factory=dict)  # a condition or range can be read again
+
+    def __post_init__(self) -> None:
         self._uses = cache(self._used)
         self._inside = cache(self._effects_inside)
-        # By numbers of statements:
-        self.kept: dict[int, list[Place]] = {}  # for a loop: before it
-        self.stepped: set[int] = set()  # those that are undone by a step back
-        self.direct: dict[int, bool] = {}  # whether a condition or range can be read again
 
     def run(self, body: tuple[Stmt, ...], restored: frozenset[str]) -> None:
         """Goes through a function; the values of ``restored`` on entry count as needed."""

@@ -126,7 +126,8 @@ class Reversal:
         for k in sorted(self._variant.fresh):
             array = self._primal.params[k].name
             if overwrites_untouched(self._normal.function, array, self._known(), self._modes.of):
-                body = self._live(without_zeroing(body, self._adjoints[array].name), restored)
+                body = without_zeroing(body, self._adjoints[array].name)
+                body = self._live(body, self._params, restored)
         read = mentioned_names(body)
         params: list[Param] = []
         values: set[int] = set()
@@ -167,23 +168,18 @@ class Reversal:
         start = [] if self._called else _out_locals(primal, self._structs)
         body = (*start, *self._builder.build(restored))
         self._modes.add(self._growing.module.functions)
-        body = simplified(self._live(body, restored), self._known())
-        return self._live(body, restored)
+        body = simplified(self._live(body, self._params, restored), self._known())
+        return self._live(body, self._params, restored)
 
     def _read_only(self) -> set[str]:
         return {n for n in self._unbounded if self._adjoints[n].name not in self._used_up}
 
     def _live(
-        self, body: tuple[Stmt, ...], restored: frozenset[str] = frozenset()
-    ) -> tuple[Stmt, ...]:
-        """The body without dead code."""
-        return self._needed(body, self._params, restored)
-
-    def _needed(
         self, body: tuple[Stmt, ...], params: tuple[Param, ...], live: frozenset[str] = frozenset()
     ) -> tuple[Stmt, ...]:
-        """What the ``Out`` ones of ``params`` need. A stack that is used at all is emptied: in a
-        derivative of this derivative each value that is pushed has to come back."""
+        """The body without dead code: with what the ``Out`` ones of ``params`` need. A stack that
+        is used at all is emptied: in a derivative of this derivative each value that is pushed has
+        to come back."""
         live |= {param.name for param in params if param.mode == "Out"}
         while True:
             kept, _ = Liveness(self._modes).block(body, live)
@@ -212,7 +208,7 @@ class Reversal:
             function, self._adjoints, self._normal, self._known(), self._modes.of, self._structs
         )
         if finished is not function:
-            finished = replace(finished, body=self._needed(finished.body, function.params))
+            finished = replace(finished, body=self._live(finished.body, function.params))
         return finished, used_up
 
     def _with_scratch(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -9,10 +9,9 @@ from loma import errors
 from loma.ad.growing import GrowingModule
 from loma.ad.scalar.derivatives import ScalarDerivatives
 from loma.ad.scalar.reverse import needs_entry_value, reverse_doc
-from loma.ad.tensor.calls import CallPlan
 from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.joint import Joint, joint_sweeps
-from loma.ad.tensor.pairs import SplitPair
+from loma.ad.tensor.pairs import CallPlan, SplitPair
 from loma.ad.tensor.partials import (
     check_is_value, has_only_numbers, partial_derivative, partial_from_forward,
 )  # fmt: skip

@@ -45,10 +45,6 @@ class ForwardPlan:
     active: frozenset[int]
     varied: tuple[bool, ...]
 
-    @property
-    def outs(self) -> set[int]:
-        return {k for k, param in enumerate(self.callee.params) if param.mode == "Out"}
-
 
 class Forward:
     """Writes the forward derivative of a function in normal form."""
@@ -182,7 +178,9 @@ class Forward:
                 return self._call(targets, call, stmt)
             case CallStmt(call):
                 plan, args = self._arguments(call)
-                self._nonzero |= {root(call.args[k]) for k in plan.active & plan.outs}
+                self._nonzero |= {
+                    root(call.args[k]) for k in plan.active if plan.callee.params[k].mode == "Out"
+                }
                 return [replace(stmt, call=replace(call, function=plan.name, args=args))]
             case Zero(target):
                 tangent = self._place(target)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from loma.ad.activity import active_variables, carries_derivative
 from loma.ad.expressions import PartialName
 from loma.ad.tensor.adjoint_sweep import AdjointSweep
-from loma.ad.tensor.calls import CallPlan
+from loma.ad.tensor.pairs import CallPlan
 from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.normalise import Normal, normalise
 from loma.ad.tensor.sweep import Env, SweepContext, Sweeps

@@ -27,7 +27,9 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.overlap import Read, apart, differ, reads_of
-from loma.core.walk import children, expressions, free_variables, root, statements, substitute, walk
+from loma.core.walk import (
+    children, expressions, free_variables, root, statements, subscripts, substitute, walk,
+)  # fmt: skip
 
 IsSize = Callable[[str], bool]
 # The expressions that the adjoint of a statement computes with.
@@ -156,13 +158,12 @@ class Accesses:
         for position, stmt in enumerate(body):
             here = replace(point, position=(*point.position, position))
             match stmt:
-                case IndexAssign(Index(Var(name), subscripts), _, value, axes):
-                    self._of(name).writes.append(_Write(stmt, here))
-                    for expr in (value, *subscripts, *(axis.extent for axis in axes)):
-                        self._reads(stmt, expr, axes, here)
-                case IndexAssign(_, _, value, axes):
-                    for expr in (value, *(axis.extent for axis in axes)):
-                        self._reads(None, expr, axes, here)
+                case IndexAssign(target, _, value, axes):
+                    writes = isinstance(target, Index)
+                    if writes:
+                        self._of(root(target)).writes.append(_Write(stmt, here))
+                    for expr in (value, *subscripts(target), *(axis.extent for axis in axes)):
+                        self._reads(stmt if writes else None, expr, axes, here)
                 case For(_, extent, inner):
                     self._reads(None, extent, (), here)
                     self._walk(inner, replace(here, loops=(*here.loops, stmt)))
@@ -182,8 +183,8 @@ class Accesses:
                     own = effects(stmt)
                     for value in own.reads:
                         self._reads(None, value, (), here)
-                    for target in (*own.declares, *own.writes):
-                        self._all(target)
+                    for place in (*own.declares, *own.writes):
+                        self._all(place)
 
     def _all(self, expr: Expr) -> None:
         """Anything may happen to what the expression mentions."""
@@ -194,14 +195,11 @@ class Accesses:
     def _of(self, name: str) -> _OfTensor:
         return self._found.setdefault(name, _OfTensor())
 
-    def _wholes(self, expr: Expr) -> None:
-        for name in _whole_tensors(expr):
-            self._of(name).read_whole = True
-
     def _reads(
         self, stmt: IndexAssign | None, expr: Expr, axes: tuple[Axis, ...], point: Point
     ) -> None:
-        self._wholes(expr)
+        for name in _whole_tensors(expr):
+            self._of(name).read_whole = True
         for name in {n.name for n in walk(expr) if isinstance(n, Var)}:
             for read in reads_of(name, expr):
                 self._of(name).reads.append((stmt, _Use(read, axes, point)))

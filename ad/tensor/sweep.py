@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from loma.ad.activity import zeros_like
 from loma.ad.expressions import PartialName
-from loma.ad.tensor.calls import CallPlan
+from loma.ad.tensor.pairs import CallPlan
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.trips import Trips
 from loma.core.effects import assigned
