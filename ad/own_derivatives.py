@@ -108,11 +108,8 @@ class OwnDerivatives:
             wanted = adjoint if k == position else wanted
         call = Call(own.name, (*args, b.flt(1)), TupleType(()))
         doc = f"The derivative of {primal.name} in {primal.params[position].name}, by {own.name}."
-        self._growing.add(
-            replace(
-                primal, name=name, body=(*body, CallStmt(call), Return((wanted,))), doc=doc,
-            )
-        )  # fmt: skip
+        body += [CallStmt(call), Return((wanted,))]
+        self._growing.add(replace(primal, name=name, body=tuple(body), doc=doc))
 
 
 def _called(primal: Function) -> tuple[Stmt, ...]:

@@ -148,22 +148,17 @@ class Context:
             case IntType():
                 return []
             case FloatType():
-                return [
-                    AtomicAdd(place, amount) if shared else Assign(place, "+=", amount)
-                ]  # fmt: skip
+                return [AtomicAdd(place, amount) if shared else Assign(place, "+=", amount)]
             case StructType(name):
                 out: list[Stmt] = []
                 for member, type_ in self.structs[name].members:
-                    out += self.accumulate(
-                        Member(place, member, type_), Member(amount, member, type_), shared
-                    )
+                    part, more = Member(place, member, type_), Member(amount, member, type_)
+                    out += self.accumulate(part, more, shared)
                 return out
             case ArrayType(element, int(count)):
                 counter = self.new("_k", INT)
-                at = (Var(counter.name, INT),)
-                body = self.accumulate(
-                    Index(place, at, element), Index(amount, at, element), shared
-                )
+                item, other = (Index(e, (counter,), element) for e in (place, amount))
+                body = self.accumulate(item, other, shared)
                 return [For(counter.name, IntConst(count), tuple(body))] if body else []
             case _:
                 raise AssertionError(f"no values of type {place.type}")

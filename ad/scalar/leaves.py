@@ -114,9 +114,8 @@ class Leaves:
             case StructType(name), MakeStruct(args):
                 found: list[tuple[Place, Expr, Place]] = []
                 for arg, (member, type_) in zip(args, self._ctx.structs[name].members, strict=True):
-                    inner = self._parts(
-                        Member(target, member, type_), arg, Member(seed, member, type_)
-                    )
+                    part, own = Member(target, member, type_), Member(seed, member, type_)
+                    inner = self._parts(part, arg, own)
                     if inner is None:
                         return None
                     found += inner
@@ -183,11 +182,8 @@ class Leaves:
         active = self._ctx.is_active(root(target)) and not isinstance(target.type, IntType)
         out: list[Stmt] = []
         if self._ctx.is_active(stack.name):
-            tape = self._ctx.adjoint_of(stack.name)
-            if active:
-                out.append(Push(tape, self._ctx.adjoint(target)))
-            else:
-                out.append(Push(tape, self._ctx.zero(target.type)))
+            g = self._ctx.adjoint(target) if active else self._ctx.zero(target.type)
+            out.append(Push(self._ctx.adjoint_of(stack.name), g))
         return out + self._ctx.clear(self._ctx.adjoint(target)) if active else out
 
     # ------------------------------------------------------------------------------------ calls
@@ -196,9 +192,7 @@ class Leaves:
         """The adjoint of a call, with the places of its results unless they are dropped."""
         callee = self._ctx.functions[call.function]
         modes = [param.mode for param in callee.params]
-        places = [
-            arg for arg in call.args if is_place(arg) and not isinstance(arg.type, IntType)
-        ]  # fmt: skip
+        places = [a for a in call.args if is_place(a) and not isinstance(a.type, IntType)]
         shared = any(self._ctx.is_shared(p) and self._ctx.is_active(root(p)) for p in places)
         fresh = frozenset(
             k for k, arg in enumerate(call.args)
@@ -216,11 +210,9 @@ class Leaves:
                 continue
             place = self._ctx.adjoint(target)
             if any(overlap(path_of(p), path_of(target)) for p in places):
-                seed = (
-                    self._ctx.seed(target.type)
-                    if len(targets) == 1
-                    else self._ctx.declare("_g", target.type)
-                )
+                one = len(targets) == 1
+                type_ = target.type
+                seed = self._ctx.seed(type_) if one else self._ctx.declare("_g", type_)
                 before += [Assign(seed, "=", place), *self._ctx.clear(place)]
                 results.append(seed)
             else:

@@ -217,9 +217,8 @@ class Reversal:
         scratch: dict[Type, Var] = {}
 
         def argument(arg: Expr, mode: Mode) -> Expr:
-            if mode not in ("own", "whole") or root(arg) not in self._unbounded:
-                return arg
-            if is_unbounded(arg.type, self._structs):
+            lost = mode in ("own", "whole") and root(arg) in self._unbounded
+            if not lost or is_unbounded(arg.type, self._structs):
                 return arg
             if arg.type not in scratch:
                 name = self._normal.names.fresh("_scratch")
@@ -227,15 +226,14 @@ class Reversal:
             return scratch[arg.type]
 
         def changed(stmt: Stmt) -> Stmt:
-            if isinstance(stmt, CallStmt):
-                modes = self._modes.of(stmt.call.function)
-                outs = [arg for arg, mode in zip(stmt.call.args, modes, strict=True)
-                        if mode != "In" and root(arg) in self._unbounded]  # fmt: skip
-                if len(outs) != 1:  # two scratch variables would have to be two
-                    return stmt
-                args = tuple(argument(a, m) for a, m in zip(stmt.call.args, modes, strict=True))
-                return replace(stmt, call=replace(stmt.call, args=args))
-            return map_blocks(stmt, lambda block: tuple(map(changed, block)))
+            if not isinstance(stmt, CallStmt):
+                return map_blocks(stmt, lambda block: tuple(map(changed, block)))
+            args = list(zip(stmt.call.args, self._modes.of(stmt.call.function), strict=True))
+            outs = [arg for arg, mode in args if mode != "In" and root(arg) in self._unbounded]
+            if len(outs) != 1:  # two scratch variables would have to be two
+                return stmt
+            given = tuple(argument(arg, mode) for arg, mode in args)
+            return replace(stmt, call=replace(stmt.call, args=given))
 
         done = tuple(map(changed, body))
         return (*(Declare(var, None) for var in scratch.values()), *done) if scratch else body

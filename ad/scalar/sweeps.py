@@ -108,11 +108,8 @@ class SweepBuilder:
             case Return():
                 return [], self.adjoint(stmt)
             case _:
-                return self._leaf(stmt)
-
-    def _leaf(self, stmt: Stmt) -> tuple[list[Stmt], list[Stmt]]:
-        keep, restore = self._kept(stmt)
-        return [*keep, stmt], [*restore, *self.adjoint(stmt)]
+                keep, restore = self._kept(stmt)
+                return [*keep, stmt], [*restore, *self.adjoint(stmt)]
 
     def _kept(self, stmt: Stmt) -> tuple[list[Stmt], list[Stmt]]:
         """Code that keeps what the statement overwrites, and that puts it back."""

@@ -72,7 +72,7 @@ class AdjointSweep:
 
     def _value(self, target: Var, op: str, value: Expr, record: Record) -> list[Stmt]:
         """The adjoint of a whole assignment of an operator's value or a scalar expression."""
-        if isinstance(value, Call) and value.function not in self._scalar_functions():
+        if isinstance(value, Call) and is_tensor_function(self._ctx.function(value.function)):
             return self._call((target,), value, record)
         g = self._ctx.adjoint(target.name)
         renamed = self._ctx.rename(value, record.env)
@@ -88,9 +88,6 @@ class AdjointSweep:
         elif op == "=":
             out += self._clear(target.name)
         return out
-
-    def _scalar_functions(self) -> set[str]:
-        return {f.name for f in self._ctx.functions if not is_tensor_function(f)}
 
     def _amounts(self, value: Expr, g: Var, result: Var, out: list[Stmt]) -> list[Contribution]:
         """What is to be added to which adjoint for a value with adjoint ``g``."""
@@ -112,9 +109,8 @@ class AdjointSweep:
             case NoDiff():
                 return []
             case Var(name) if isinstance(value.type, TensorType):
-                if not self._ctx.is_active(name):
-                    return []
-                return [Contribution(self._ctx.adjoint(name), False, g)]
+                active = self._ctx.is_active(name)
+                return [Contribution(self._ctx.adjoint(name), False, g)] if active else []
             case _:
                 return self._scalar_amounts(value, g)
 

@@ -56,8 +56,8 @@ class ForwardSweep:
             case Declare(target, value):
                 if isinstance(value, Call):
                     return self._call(stmt, (target,), value, env, code)
-                new = None if value is None else self._ctx.rename(value, env)
-                code.append(replace(stmt, value=new))
+                renamed = None if value is None else self._ctx.rename(value, env)
+                code.append(replace(stmt, value=renamed))
                 env[target.name] = target.name
                 return Record(stmt, before, (target,))
             case Assign(Var() as target, op, value):
@@ -66,9 +66,8 @@ class ForwardSweep:
                 result = self._ctx.rename(value, env)
                 if op == "+=":
                     result = b.binary("+", self._ctx.version(target.name, env), result)
-                return Record(
-                    stmt, before, (self._write(target.name, env, result, code, stmt.span),)
-                )
+                new = self._write(target.name, env, result, code, stmt.span)
+                return Record(stmt, before, (new,))
             case IndexAssign():
                 return self._index(stmt, env, code)
             case Unpack(targets, call):
@@ -186,8 +185,7 @@ class ForwardSweep:
                 return map_blocks(stmt, lambda body: tuple(map(self._with_outs, body)))
 
     def _has_outs(self, call: Call) -> bool:
-        callee = next(f for f in self._ctx.functions if f.name == call.function)
-        return any(param.mode == "Out" for param in callee.params)
+        return any(param.mode == "Out" for param in self._ctx.function(call.function).params)
 
     def _while(self, stmt: While, env: Env, code: list[Stmt]) -> Record:
         """Runs the loop; its adjoint, which runs it again as a counted one, finds the count in the
@@ -240,12 +238,13 @@ class ForwardSweep:
             and root(s.target) == name and not covers(s)
         }  # fmt: skip
         changing = self._ctx.assigned
+        counters = {stmt.counter} | {loop.counter for loop in self._ctx.loops}
         for position, s in own.items():
             axes = target_axes(s)
             assert isinstance(s.target, Index)
             extents = {name for axis in axes for name in free_variables(axis.extent)}
             subscripts = {name for sub in s.target.subscripts for name in free_variables(sub)}
-            if extents & (changing | self._counters(stmt)):
+            if extents & counters or extents & changing:
                 return {}
             if not self._as_at_start(subscripts & changing, position, stmt):
                 return {}
@@ -258,9 +257,6 @@ class ForwardSweep:
         statement of the loop: an iteration backwards knows the former."""
         ints = all(isinstance(self._ctx.types[name], IntType) for name in names)
         return ints and names.isdisjoint(assigned(stmt.body[:position]))
-
-    def _counters(self, stmt: For) -> set[str]:
-        return {stmt.counter} | {loop.counter for loop in self._ctx.loops}
 
     def _part_tape(self, name: str, own: IndexAssign, stmt: For) -> Var:
         dims = tuple(sizes.count(axis.extent, self._ctx.is_size) for axis in target_axes(own))
@@ -295,9 +291,8 @@ class ForwardSweep:
         def reads(inner: IndexAssign) -> tuple[Expr, ...]:
             if not context.is_active(root(inner.target)):
                 return ()
-            return adjoint_reads(
-                inner, inner.number in kept, context.is_active, context.partial_name
-            )  # fmt: skip
+            stays = inner.number in kept
+            return adjoint_reads(inner, stays, context.is_active, context.partial_name)
 
         settled = settling.settled(tensors, reads, kept)
         context.kept |= {s.number for s in own if root(s.target) in settled}

@@ -62,7 +62,7 @@ def joint_sweeps(
         p.name: Var(normal.names.fresh(f"_d_{p.name.lstrip('_')}"), p.type) for p in pure.params
     }
     seeds = _seeds(primal, normal)
-    mine = {p.name: adjoints[p.name].name for p in pure.params if carries_derivative(p.type)}
+    mine = {name: var for name, var in adjoints.items() if carries_derivative(var.type)}
     trips = with_counts(normal, active)
     normal = trips.normal
     context = SweepContext(trips, active, mine, partial_name, plan, module().functions)

@@ -277,10 +277,7 @@ class _Normaliser:
 
     def _value(self, expr: Expr) -> Expr:
         """The right side of a whole assignment."""
-        if self._is_tensor_call(expr):
-            assert isinstance(expr, Call)
-            return self._call(expr)
-        if isinstance(expr.type, TensorType):
+        if isinstance(expr.type, TensorType) or self._is_tensor_call(expr):
             return self._tensor(expr)
         return self._scalar(expr)
 

@@ -75,12 +75,12 @@ class SweepContext:
         self,
         trips: Trips,
         active: set[str],
-        adjoint_names: dict[str, str],
+        adjoints: dict[str, Var],
         partial_name: PartialName,
         plan: Callable[[str], CallPlan],
         functions: tuple[Function, ...],
     ) -> None:
-        """``adjoint_names`` gives the adjoint variables that already exist (the arguments')."""
+        """``adjoints`` has the adjoint variables that already exist (the arguments')."""
         normal = trips.normal
         self.lengths = trips.lengths
         self.repeats = trips.repeats
@@ -91,9 +91,7 @@ class SweepContext:
         self.plan = plan
         self.functions = functions
         self.primal: dict[str, str] = {}  # version -> primal variable
-        self.adjoints: dict[str, Var] = {
-            name: Var(adjoint, self.types[name]) for name, adjoint in adjoint_names.items()
-        }
+        self.adjoints = adjoints
         self.assigned = set(assigned(normal.function.body))
         self.depth = 0  # of nested blocks: only at depth 0 can a variable be declared
         self.is_size = set(size_variables(normal.function)).__contains__
@@ -103,9 +101,8 @@ class SweepContext:
         self.settled: frozenset[str] = frozenset()
         self.kept: set[int] = set()
         # Numbers of statements that write to elements to which nothing has been written.
-        self.first = Accesses(
-            normal.function.body, (), self.assigned, self.is_size
-        ).first_writes()  # fmt: skip
+        accesses = Accesses(normal.function.body, (), self.assigned, self.is_size)
+        self.first = accesses.first_writes()
         self.sweeps = Sweeps()
         self.env: Env = {}  # the versions at the end of the forward sweep
         self.blocks: list[Block] = []  # nested blocks whose adjoint is being made
@@ -116,6 +113,9 @@ class SweepContext:
         """A nested block of the function; ``env`` are the versions at its end."""
         inside = Counter(assigned(body))
         return Block(env, frozenset(n for n, count in inside.items() if count == self._writes[n]))
+
+    def function(self, name: str) -> Function:
+        return next(function for function in self.functions if function.name == name)
 
     def ranges(self) -> dict[str, Expr]:
         """The ranges of the loop counters around, as far as nothing changes them."""
