@@ -28,7 +28,7 @@ from loma.core.ir import (
 from loma.core.names import Names
 from loma.core.overlap import Read, apart, differ, reads_of
 from loma.core.walk import (
-    children, expressions, free_variables, root, statements, subscripts, substitute, walk,
+    children, expressions, free_variables, root, statements, subscripts, substitute, variables,
 )  # fmt: skip
 
 IsSize = Callable[[str], bool]
@@ -52,7 +52,14 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class _Write:
     stmt: IndexAssign
+    target: Index
     point: Point
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The ranges of the counters around and of the indices."""
+        loops = (Axis(loop.counter, loop.extent) for loop in self.point.loops)
+        return *loops, *self.stmt.axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +166,12 @@ class Accesses:
             here = replace(point, position=(*point.position, position))
             match stmt:
                 case IndexAssign(target, _, value, axes):
-                    writes = isinstance(target, Index)
-                    if writes:
-                        self._of(root(target)).writes.append(_Write(stmt, here))
+                    writer = None
+                    if isinstance(target, Index):
+                        writer = stmt
+                        self._of(root(target)).writes.append(_Write(stmt, target, here))
                     for expr in (value, *subscripts(target), *(axis.extent for axis in axes)):
-                        self._reads(stmt if writes else None, expr, axes, here)
+                        self._reads(writer, expr, axes, here)
                 case For(_, extent, inner):
                     self._reads(None, extent, (), here)
                     self._walk(inner, replace(here, loops=(*here.loops, stmt)))
@@ -188,9 +196,8 @@ class Accesses:
 
     def _all(self, expr: Expr) -> None:
         """Anything may happen to what the expression mentions."""
-        for node in walk(expr):
-            if isinstance(node, Var):
-                self._of(node.name).other = True
+        for name in variables(expr):
+            self._of(name).other = True
 
     def _of(self, name: str) -> _OfTensor:
         return self._found.setdefault(name, _OfTensor())
@@ -200,7 +207,7 @@ class Accesses:
     ) -> None:
         for name in _whole_tensors(expr):
             self._of(name).read_whole = True
-        for name in {n.name for n in walk(expr) if isinstance(n, Var)}:
+        for name in set(variables(expr)):
             for read in reads_of(name, expr):
                 self._of(name).reads.append((stmt, _Use(read, axes, point)))
 
@@ -219,7 +226,7 @@ class Accesses:
 
     def _precedes(self, write: _Write, use: _Use) -> bool:
         """Whether each write of an element that is read comes before that read."""
-        target, place = self._compared(write.stmt.target, use.read.place)
+        target, place = self._compared(write.target, use.read.place)
         shared = 0
         for left, right in zip(write.point.loops, use.point.loops, strict=False):
             if left is not right:
@@ -228,13 +235,13 @@ class Accesses:
         loops = write.point.loops
         extents = self._extents(use.point.loops, use.axes) | dict(use.read.extents)
         known = use.point.known + use.read.known
-        names = {n.name for n in walk(place) if isinstance(n, Var)} | set(extents)
+        names = set(variables(place)) | set(extents)
         subscripts, there = self._elsewhere(write, target, names)
         unknown = {var.name for var in there.values()}
         ranges = {
-            there[name].name: substitute(extent, dict(there))
-            for name, extent in _ranges(write).items()
-            if self._is_fixed(extent)
+            there[axis.name].name: substitute(axis.extent, dict(there))
+            for axis in write.axes
+            if self._is_fixed(axis.extent)
         }
         for loop in loops[:shared]:
             counter = there[loop.counter]
@@ -273,10 +280,9 @@ class Accesses:
             target, (*free, *write.stmt.axes), read, around, self._is_size, use.point.known
         )
 
-    def _compared(self, written: Expr, read: Index) -> tuple[Index, Index]:
+    def _compared(self, written: Index, read: Index) -> tuple[Index, Index]:
         """Both places with those subscripts only that have the same meaning at any time: variables
         and elements of tensors may change between the write and the read."""
-        assert isinstance(written, Index)
         pairs = [
             (left, right)
             for left, right in zip(written.subscripts, read.subscripts, strict=True)
@@ -297,24 +303,21 @@ class Accesses:
     ) -> tuple[list[Expr], dict[str, Var]]:
         """The subscripts of a write at any other point, and what its counters and indices are
         called there."""
-        own = [loop.counter for loop in write.point.loops]
-        own += [axis.name for axis in write.stmt.axes]
-        names = Names(taken | {n.name for n in walk(target) if isinstance(n, Var)} | set(own))
+        own = [axis.name for axis in write.axes]
+        names = Names(taken | set(variables(target)) | set(own))
         there = {name: Var(names.fresh(f"{name}_there"), INT) for name in own}
         return [substitute(s, dict(there)) for s in target.subscripts], there
 
     def _never_meet(self, other: _Write, write: _Write) -> bool:
         """Whether two statements never write to one element: what the subscripts say of the
         other's counters and indices is put in, then some subscript must differ."""
-        assert isinstance(write.stmt.target, Index)
-        elsewhere, target = self._compared(other.stmt.target, write.stmt.target)
-        here = {loop.counter: loop.extent for loop in (*self._around, *write.point.loops)}
-        here |= {axis.name: axis.extent for axis in write.stmt.axes}
-        names = {n.name for n in walk(target) if isinstance(n, Var)} | set(here)
+        elsewhere, target = self._compared(other.target, write.target)
+        here = {loop.counter: loop.extent for loop in self._around}
+        here |= {axis.name: axis.extent for axis in write.axes}
+        names = set(variables(target)) | set(here)
         subscripts, there = self._elsewhere(other, elsewhere, names)
         unknown = {
-            there[name].name: substitute(extent, dict(there))
-            for name, extent in _ranges(other).items()
+            there[axis.name].name: substitute(axis.extent, dict(there)) for axis in other.axes
         }
         solved = True
         while solved:
@@ -345,9 +348,8 @@ class Accesses:
 
     def _writes_once(self, write: _Write) -> bool:
         """Whether a statement writes to each element at one point of its loops and indices only."""
-        assert isinstance(write.stmt.target, Index)
-        target, _ = self._compared(write.stmt.target, write.stmt.target)
-        axes = (*(Axis(loop.counter, loop.extent) for loop in write.point.loops), *write.stmt.axes)
+        target, _ = self._compared(write.target, write.target)
+        axes = write.axes
         if not all(self._is_fixed(axis.extent) for axis in axes):
             return {axis.name for axis in axes} <= {
                 s.name for s in target.subscripts if isinstance(s, Var)
@@ -394,12 +396,6 @@ class Accesses:
         if is_never_negative(one, extents, self._is_size, known):
             return "before"
         return "same" if is_never_negative(ahead, extents, self._is_size, known) else None
-
-
-def _ranges(write: _Write) -> dict[str, Expr]:
-    """What the counters and indices of a write range over."""
-    loops = {loop.counter: loop.extent for loop in write.point.loops}
-    return loops | {axis.name: axis.extent for axis in write.stmt.axes}
 
 
 def _whole_tensors(expr: Expr) -> Iterator[str]:
