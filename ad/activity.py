@@ -6,17 +6,16 @@ on it; only a variable that is both is active and gets an adjoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import assert_never
+from collections.abc import Callable, Iterator
 
+from loma.core import builder as b
 from loma.core.effects import effects
 from loma.core.ir import (
-    POSITIONS, ArrayType, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index,
-    IntConst, IntType, MakeStruct, Member, NoDiff, Op, Reduce, Select, StackType, Stmt, StructType,
-    TensorType, Type, Unary, Var, ZeroPad,
+    POSITIONS, ArrayType, Expr, FloatType, Function, Index, IntType, NoDiff, Op, Reduce, Select,
+    StackType, Stmt, StructType, TensorType, Type, Var,
 )  # fmt: skip
 from loma.core.ops import OPS
-from loma.core.walk import root, statements
+from loma.core.walk import children, root, statements
 
 
 def carries_derivative(type_: Type) -> bool:
@@ -33,41 +32,43 @@ def carries_derivative(type_: Type) -> bool:
             return False
 
 
+def zeros_like(value: Expr) -> Expr | None:
+    """The zeros that an adjoint or tangent of the value starts with; None where its type tells its
+    shape."""
+    unknown = isinstance(value.type, TensorType) and value.type.dims is None
+    return b.operator("zeros_like", (value,)) if unknown else None
+
+
 def differentiable_reads(expr: Expr) -> Iterator[str]:
     """Names of the variables that the expression's value may depend on differentiably."""
-    if isinstance(expr.type, IntType):
-        return
     match expr:
-        case IntConst() | FloatConst() | NoDiff():
-            return
+        case _ if isinstance(expr.type, IntType):
+            parts: tuple[Expr, ...] = ()
         case Var(name):
             if carries_derivative(expr.type):
                 yield name
-        case Index(base) | Member(base):
-            yield from differentiable_reads(base)
-        case ZeroPad(read):
-            yield from differentiable_reads(read)
-        case Unary(_, operand):
-            yield from differentiable_reads(operand)
-        case Binary(_, left, right):
-            yield from differentiable_reads(left)
-            yield from differentiable_reads(right)
+            parts = ()
+        case NoDiff():
+            parts = ()
+        case Index(base):
+            parts = (base,)
         case Select(_, then, other):
-            yield from differentiable_reads(then)
-            yield from differentiable_reads(other)
-        case Builtin(_, args) | Call(_, args) | MakeStruct(args):
-            for arg in args:
-                yield from differentiable_reads(arg)
+            parts = (then, other)
         case Op(name, args):
             info = OPS[name]
-            for position, arg in enumerate(args if info.differentiable else ()):
-                if info.passes(position):
-                    yield from differentiable_reads(arg)
+            passing = (arg for k, arg in enumerate(args) if info.passes(k))
+            parts = tuple(passing) if info.differentiable else ()
         case Reduce(kind, body):
-            if kind not in POSITIONS:
-                yield from differentiable_reads(body)
+            parts = () if kind in POSITIONS else (body,)
         case _:
-            assert_never(expr)
+            parts = children(expr)
+    for part in parts:
+        yield from differentiable_reads(part)
+
+
+def reaches(expr: Expr, active: Callable[[str], bool]) -> bool:
+    """Whether the expression's value may depend on an active variable."""
+    return any(map(active, differentiable_reads(expr)))
 
 
 def _flows(

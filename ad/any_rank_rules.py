@@ -9,11 +9,11 @@ from loma.core import builder as b
 from loma.core.ir import Expr, Var
 
 
-def extreme_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+def amax_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """amax(x, dims), amin(x, dims): g at the first such element, else 0"""
     (x,) = c.args
     if dims_of(x) is not None:
-        return o.extreme_rule(c)
+        return o.extreme_in_rows(c)
     found = op("or", op("eq", x, _spread(c, c.y)), op("isnan", x))
     rows = _rows(c, op("where", found, op("ones_like", x), op("zeros_like", x)))
     # More than one found element makes the count larger than 1, whatever it is rounded to.
@@ -21,11 +21,14 @@ def extreme_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     return (op("mul", _spread(c, c.g), _back(c, op("where", first, rows, b.flt(0)))),)
 
 
+amin_rule = amax_rule
+
+
 def prod_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """prod(x, dims): g times the elements before each one, times those after it"""
     (x,) = c.args
     if dims_of(x) is not None:
-        return o.prod_rule(c)
+        return o.product_in_rows(c)
     others = o.other_factors(_rows(c, x))
     return (op("mul", _spread(c, c.g), _back(c, others)),)
 

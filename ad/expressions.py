@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
+from loma.ad.activity import reaches
 from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
 from loma.core import builder as b
@@ -54,21 +55,21 @@ def always_exists(place: Place) -> bool:
     return True
 
 
-def _certain_reads(expr: Expr) -> Iterator[Expr]:
+def certain_reads(expr: Expr) -> Iterator[Expr]:
     """The places that the expression reads under no condition."""
     match expr:
         case Select(cond):
-            yield from _certain_reads(cond)
+            yield from certain_reads(cond)
         case Binary("and" | "or", left):
-            yield from _certain_reads(left)
+            yield from certain_reads(left)
         case ZeroPad(read):
             for subscript in read.subscripts:
-                yield from _certain_reads(subscript)
+                yield from certain_reads(subscript)
         case _:
             if isinstance(expr, Index | Member):
                 yield expr
             for child in children(expr):
-                yield from _certain_reads(child)
+                yield from certain_reads(child)
 
 
 def contributions(
@@ -89,7 +90,7 @@ def contributions(
     where the program is read.
     """
     found: dict[tuple[Place, bool, Expr | None], list[Expr]] = {}
-    certain = set(_certain_reads(expr))
+    certain = set(certain_reads(expr))
 
     def emit(place: Place, padded: bool, value: Expr, guards: tuple[Expr, ...]) -> None:
         guard: Expr | None = None
@@ -123,10 +124,11 @@ def contributions(
                 apply(name, args, g, guards)
             case Select(cond, then, other):
                 visit(then, g, (*guards, cond))
-                visit(other, g, (*guards, negation(cond)))
+                # Not ``<`` turned into ``>=``: NaN makes both false.
+                visit(other, g, (*guards, b.unary("not", cond)))
             case Call(function, args):
                 for k, arg in enumerate(args):
-                    if isinstance(arg.type, FloatType) and _reaches(arg, active):
+                    if isinstance(arg.type, FloatType) and reaches(arg, active):
                         slope = Call(partial_name(function, k), args, FLOAT)
                         visit(arg, Builtin("mul_no_nan", (slope, g), FLOAT), guards)
             case Reduce() | Op() | MakeStruct():
@@ -135,10 +137,10 @@ def contributions(
                 assert_never(expr)
 
     def apply(name: str, args: tuple[Expr, ...], g: Expr, guards: tuple[Expr, ...]) -> None:
-        if not any(_reaches(arg, active) for arg in args):
+        if not any(reaches(arg, active) for arg in args):
             return
         for arg, partial in zip(args, SCALAR_RULES[name](*args), strict=True):
-            if partial is not None and _reaches(arg, active):
+            if partial is not None and reaches(arg, active):
                 visit(arg, times(g, partial), guards)
 
     visit(expr, g, ())
@@ -146,14 +148,3 @@ def contributions(
         Contribution(place, padded, b.total(values), guard)
         for (place, padded, guard), values in found.items()
     ]
-
-
-def negation(cond: Expr) -> Expr:
-    """The opposite condition. Not ``<`` turned into ``>=``: NaN makes both false."""
-    return b.unary("not", cond)
-
-
-def _reaches(expr: Expr, active: Callable[[str], bool]) -> bool:
-    from loma.ad.activity import differentiable_reads
-
-    return any(active(name) for name in differentiable_reads(expr))

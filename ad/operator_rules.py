@@ -66,23 +66,13 @@ def _is_tensor(x: Expr) -> bool:
 
 
 def _shaped(name: str, g: Expr, x: Expr) -> Expr:
-    """``reshape`` or ``expand`` to the shape of x."""
+    """``reshape``, ``expand`` or ``sum_to`` to the shape of x."""
     dims = dims_of(x)
     return op(f"{name}_like", g, x) if dims is None else op(name, g, shape=dims)
 
 
 def _both(call: OpAdjoint, left: Expr, right: Expr) -> tuple[Expr | None, ...]:
     return unbroadcast(left, call.args[0]), unbroadcast(right, call.args[1])
-
-
-def add_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """a + b: g, g"""
-    return _both(c, c.g, c.g)
-
-
-def sub_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """a - b: g, -g"""
-    return _both(c, c.g, op("neg", c.g))
 
 
 def mul_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
@@ -154,7 +144,7 @@ def sum_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     (x,) = c.args
     dims = dims_of(x)
     if dims is None:
-        return (op("unreduce_like", c.g, x, dims=c.attrs["dims"], keepdim=c.attrs["keepdim"]),)
+        return (op("unreduce_like", c.g, x, **c.attrs),)
     return (op("expand", _kept(c), shape=dims),)
 
 
@@ -163,11 +153,10 @@ def mean_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     (x,) = c.args
     dims = dims_of(x)
     if dims is None:
-        attrs = {"dims": c.attrs["dims"], "keepdim": c.attrs["keepdim"]}
-        count = op("sum", op("ones_like", x), **attrs)
-        return (op("unreduce_like", op("div", c.g, count), x, **attrs),)
-    count_expr = sizes.product(tuple(dims[k] for k in reduced_dims(c, len(dims))))
-    return (op("expand", op("div", _kept(c), count_expr), shape=dims),)
+        counts = op("sum", op("ones_like", x), **c.attrs)
+        return (op("unreduce_like", op("div", c.g, counts), x, **c.attrs),)
+    count = sizes.product(tuple(dims[k] for k in reduced_dims(c, len(dims))))
+    return (op("expand", op("div", _kept(c), count), shape=dims),)
 
 
 def _reduced_in_rows(
@@ -188,7 +177,7 @@ def _reduced_in_rows(
     return (op("permute", back, dims=tuple(order.index(k) for k in range(len(dims)))),)
 
 
-def extreme_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+def extreme_in_rows(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """amax(x, dims), amin(x, dims): g at the first such element, else 0"""
 
     def at_first(rows: Expr, count: Expr, g: Expr) -> Expr:
@@ -197,7 +186,7 @@ def extreme_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     return _reduced_in_rows(c, at_first)
 
 
-def prod_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+def product_in_rows(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """prod(x, dims): g times the elements before each one, times those after it"""
     return _reduced_in_rows(c, lambda rows, count, g: op("mul", g, other_factors(rows)))
 
@@ -299,8 +288,9 @@ def linear_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     return dx if len(dims) > 1 else op("reshape", dx, shape=dims), dw, *bias
 
 
-def _conv_attrs(c: OpAdjoint) -> dict[str, object]:
-    return {name: c.attrs[name] for name in ("stride", "padding", "dilation", "groups")}
+def _attrs(c: OpAdjoint) -> dict[str, object]:
+    """The operator's attributes that its adjoint has, too."""
+    return {k: value for k, value in c.attrs.items() if k not in ("shape", "output_padding")}
 
 
 def _channel_sum(c: OpAdjoint) -> tuple[Expr, ...]:
@@ -308,49 +298,54 @@ def _channel_sum(c: OpAdjoint) -> tuple[Expr, ...]:
     return (op("sum", c.g, dims=dims),) if len(c.args) == 3 else ()
 
 
-def convolution_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+def conv2d_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """x * w + b: conv2d_input(g, w), conv2d_weight(g, x), sum of g; and so for conv3d"""
     x, w = c.args[:2]
-    attrs = _conv_attrs(c)
+    attrs = _attrs(c)
     dx = op(f"{c.name}_input", c.g, w, shape=_rank(c), **attrs)
     dw = op(f"{c.name}_weight", c.g, x, shape=_rank(c, 1), **attrs)
     return dx, dw, *_channel_sum(c)
+
+
+conv3d_rule = conv2d_rule
 
 
 def conv_transpose2d_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """the adjoint of conv2d: conv2d(g, w), conv2d_weight(x, g), sum of g"""
     x, w = c.args[:2]
     _rank(c)
-    attrs = _conv_attrs(c)
+    attrs = _attrs(c)
     dw = op("conv2d_weight", x, c.g, shape=_rank(c, 1), **attrs)
     return op("conv2d", c.g, w, **attrs), dw, *_channel_sum(c)
 
 
-def convolution_input_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+def conv2d_input_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """bilinear in g and w: conv2d(h, w), conv2d_weight(g, h), with h the result's adjoint"""
     grad, w = c.args
-    conv, attrs = c.name.removesuffix("_input"), _conv_attrs(c)
+    conv, attrs = c.name.removesuffix("_input"), _attrs(c)
     dw = op(f"{conv}_weight", grad, c.g, shape=_rank(c, 1), **attrs)
     return op(conv, c.g, w, **attrs), dw
 
 
-def convolution_weight_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
+conv3d_input_rule = conv2d_input_rule
+
+
+def conv2d_weight_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """bilinear in g and x: conv2d(x, h), conv2d_input(g, h), with h the result's adjoint"""
     grad, x = c.args
-    conv, attrs = c.name.removesuffix("_weight"), _conv_attrs(c)
+    conv, attrs = c.name.removesuffix("_weight"), _attrs(c)
     dx = op(f"{conv}_input", grad, c.g, shape=_rank(c, 1), **attrs)
     return op(conv, x, c.g, **attrs), dx
 
 
-def _pool_attrs(c: OpAdjoint) -> dict[str, object]:
-    return {name: c.attrs[name] for name in ("kernel_size", "stride", "padding")}
+conv3d_weight_rule = conv2d_weight_rule
 
 
 def max_pool2d_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """g added at the position of each window's first largest element"""
     (x,) = c.args
     n, channels, height, width = _rank(c)
-    index = op("max_pool2d_index", x, **_pool_attrs(c))
+    index = op("max_pool2d_index", x, **_attrs(c))
     out = dims_of(index)
     assert out is not None
     windows = (n, channels, sizes.product(out[2:]))
@@ -362,12 +357,12 @@ def max_pool2d_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
 
 def avg_pool2d_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """g spread evenly over each window"""
-    return (op("avg_pool2d_input", c.g, shape=_rank(c), **_pool_attrs(c)),)
+    return (op("avg_pool2d_input", c.g, shape=_rank(c), **_attrs(c)),)
 
 
 def avg_pool2d_input_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """linear: the mean of each window of the result's adjoint"""
-    return (op("avg_pool2d", c.g, **_pool_attrs(c)),)
+    return (op("avg_pool2d", c.g, **_attrs(c)),)
 
 
 def reshape_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
@@ -384,13 +379,11 @@ def permute_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
 
 
 def transpose_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """transpose(x): g transposed"""
-    return (op("transpose", c.g, **c.attrs),)
+    """linear, and the same backwards: transpose, flip, tril, triu of g"""
+    return (op(c.name, c.g, **c.attrs),)
 
 
-def flip_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """flip(x, dims): g in reverse order"""
-    return (op("flip", c.g, **c.attrs),)
+flip_rule = tril_rule = triu_rule = transpose_rule
 
 
 def roll_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
@@ -399,11 +392,6 @@ def roll_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     assert isinstance(shifts, tuple)
     back = tuple(sizes.simplify(b.binary("-", IntConst(0), shift)) for shift in shifts)
     return (op("roll", c.g, shifts=back, dims=c.attrs["dims"]),)
-
-
-def triangle_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """tril(x, k), triu(x, k): the same of g"""
-    return (op(c.name, c.g, **c.attrs),)
 
 
 def cat_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
@@ -418,25 +406,19 @@ def cat_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     return tuple(out)
 
 
-def _slice_attrs(c: OpAdjoint) -> dict[str, object]:
-    return {name: c.attrs[name] for name in ("dim", "start", "end", "step")}
-
-
 def slice_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """slice(x): g inside zeros"""
-    return (op("slice_into", c.g, shape=_rank(c), **_slice_attrs(c)),)
+    return (op("slice_into", c.g, shape=_rank(c), **_attrs(c)),)
 
 
 def slice_into_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """linear: the slice of the result's adjoint"""
-    return (op("slice", c.g, **_slice_attrs(c)),)
+    return (op("slice", c.g, **_attrs(c)),)
 
 
 def expand_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """expand(x): g summed over what was broadcast"""
-    (x,) = c.args
-    dims = dims_of(x)
-    return (op("sum_to_like", c.g, x) if dims is None else op("sum_to", c.g, shape=dims),)
+    return (_shaped("sum_to", c.g, c.args[0]),)
 
 
 def sum_to_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
@@ -444,19 +426,14 @@ def sum_to_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     return (_shaped("expand", c.g, c.args[0]),)
 
 
-def reshape_like_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """reshape_like(x, like): g reshaped back"""
-    return _shaped("reshape", c.g, c.args[0]), None
+def _of_first(rule: OpRule) -> OpRule:
+    """The rule for the form of an operator that takes its shape from a second tensor."""
+    return lambda c: (*rule(c), None)
 
 
-def expand_like_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """expand_like(x, like): g summed over what was broadcast"""
-    return *expand_rule(OpAdjoint(c.name, c.args[:1], c.attrs, c.y, c.g)), None
-
-
-def sum_to_like_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
-    """sum_to_like(x, like): g expanded"""
-    return _shaped("expand", c.g, c.args[0]), None
+reshape_like_rule = _of_first(reshape_rule)
+expand_like_rule = _of_first(expand_rule)
+sum_to_like_rule = _of_first(sum_to_rule)
 
 
 def unreduce_like_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
@@ -477,3 +454,6 @@ def scatter_add_rule(c: OpAdjoint) -> tuple[Expr | None, ...]:
     """linear: the result's adjoint taken at index"""
     rest = (None,) * (len(c.args) - 1)
     return op("gather", c.g, c.args[1], dim=c.attrs["dim"]), *rest
+
+
+scatter_add_like_rule = scatter_add_rule

@@ -9,12 +9,13 @@ rule.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from loma.ad.activity import carries_derivative
 from loma.ad.lifted_rules import lifted_tangents
-from loma.ad.operator_rules import OpAdjoint, op
-from loma.ad.rules import OP_RULES, SCALAR_RULES
+from loma.ad.operator_rules import op
+from loma.ad.rules import SCALAR_RULES, op_adjoints
 from loma.core.builtins import BUILTINS
 from loma.core.ir import INT, Expr, Index, Op, TensorType, Var
 from loma.core.ops import OPS
@@ -67,18 +68,14 @@ def _bilinear(value: Op, y: Var, tangents: Sequence[Expr | None]) -> Expr | None
 
 
 def _total(terms: Sequence[Expr | None]) -> Expr | None:
-    total: Expr | None = None
-    for term in terms:
-        if term is not None:
-            total = term if total is None else op("add", total, term)
-    return total
+    known = [term for term in terms if term is not None]
+    return functools.reduce(lambda left, right: op("add", left, right), known) if known else None
 
 
 def _transposed(value: Op, y: Var, position: int, tangent: Expr) -> Expr | None:
     """What the tangent of one argument contributes: the transpose of the reverse rule."""
     g = Var(" g", y.type)  # no name of a program
-    rule = OP_RULES[value.name]
-    adjoint = rule(OpAdjoint(value.name, value.args, dict(value.attrs), y, g))[position]
+    adjoint = op_adjoints(value, y, g)[position]
     if adjoint is None or g.name not in free_variables(adjoint):
         return None
     total = _total(_transpose(adjoint, tangent, g))
@@ -96,10 +93,8 @@ def _transpose(expr: Expr, tangent: Expr, g: Var) -> list[Expr | None]:
         return _transpose(summed, op("mul", _ones(summed), tangent), g)
     assert isinstance(expr, Op), f"not linear in the adjoint: {type(expr).__name__}"
     inner = Var(" inner", expr.type)
-    rule = OP_RULES[expr.name]
-    adjoints = rule(OpAdjoint(expr.name, expr.args, dict(expr.attrs), inner, tangent))
     terms: list[Expr | None] = []
-    for arg, adjoint in zip(expr.args, adjoints, strict=True):
+    for arg, adjoint in zip(expr.args, op_adjoints(expr, inner, tangent), strict=True):
         if adjoint is not None and g.name in free_variables(arg):
             assert inner.name not in free_variables(adjoint), f"not linear: {expr.name}"
             terms += _transpose(arg, adjoint, g)

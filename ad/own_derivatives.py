@@ -6,16 +6,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma import errors
-from loma.ad.activity import carries_derivative
+from loma.ad.activity import carries_derivative, zeros_like
 from loma.ad.growing import GrowingModule
 from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import normalise, pure_results
-from loma.ad.tensor.pairs import Source, SplitPair
+from loma.ad.tensor.pairs import Arguments, Source, SplitPair
 from loma.core import builder as b
 from loma.core.ir import (
-    INT, ArrayType, Call, CallStmt, Declare, Expr, Function, Module, Param, Return, Stmt,
-    TensorType, TupleType, Unpack, Var,
+    ArrayType, Call, CallStmt, Declare, Expr, Function, Module, Param, Return, Stmt,
+    TupleType, Unpack, Var,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import calls
@@ -51,8 +51,7 @@ class OwnDerivatives:
         """Adds both parts: the function as it is, and its derivative of the same arguments."""
         _check_sets_all(primal, own, self._growing.module)
         taken = Names(names_of(own) | {call.function for call in calls(own.body)})
-        params: list[Param] = []
-        sources: list[Source] = []
+        arguments = Arguments()
         start: list[Stmt] = []
         adjoints: dict[int, Var] = {}
         given = iter(own.params)
@@ -62,24 +61,17 @@ class OwnDerivatives:
                 seeds.append(next(given))
                 continue
             value, adjoint = next(given), next(given)
-            params.append(value)
-            sources.append(Source("arg", k))
+            arguments.add(value.name, value.type, Source("arg", k))
             var = Var(adjoint.name, adjoint.type)
-            start.append(Declare(var, _zeros(Var(value.name, value.type))))
+            start.append(Declare(var, zeros_like(Var(value.name, value.type))))
             if carries_derivative(adjoint.type):
                 adjoints[k] = var
         for k, seed in enumerate([*given, *seeds]):
             if carries_derivative(seed.type):
-                params.append(seed)
-                sources.append(Source("grad", k))
+                arguments.add(seed.name, seed.type, Source("grad", k))
             else:
                 start.append(Declare(Var(seed.name, seed.type), None))
-        needs: dict[str, Var] = {}
-        for k, adjoint_var in adjoints.items():
-            need = Var(taken.fresh(f"_need_{primal.params[k].name.lstrip('_')}"), INT)
-            params.append(Param(need.name, INT, "In"))
-            sources.append(Source("need", k))
-            needs[adjoint_var.name] = need
+        needs = arguments.add_needs(primal, adjoints, taken)
         functions = self._growing.module.functions
         body = guard_by_need(first_writes((*start, *own.body)), needs, functions)
         forward = replace(
@@ -88,14 +80,14 @@ class OwnDerivatives:
             doc=f"{primal.name}, whose derivative is {own.name}.",
         )  # fmt: skip
         backward = replace(
-            own, name=names[1], params=tuple(params),
+            own, name=names[1], params=tuple(arguments.params),
             results=tuple(var.type for var in adjoints.values()),
             body=(*body, Return(tuple(adjoints.values()))), primal=primal.name, half="backward",
             derivative_of=None, doc=f"Adjoints of the arguments of {primal.name}, by {own.name}.",
         )  # fmt: skip
         self._growing.add(forward)
         self._growing.add(backward)
-        return SplitPair(primal.name, names[0], names[1], tuple(sources), tuple(adjoints), ())
+        return SplitPair(primal.name, *names, tuple(arguments.sources), tuple(adjoints), ())
 
     def partial(self, primal: Function, own: Function, position: int, name: str) -> None:
         """Adds the partial derivative of a scalar function in one argument."""
@@ -116,11 +108,8 @@ class OwnDerivatives:
             wanted = adjoint if k == position else wanted
         call = Call(own.name, (*args, b.flt(1)), TupleType(()))
         doc = f"The derivative of {primal.name} in {primal.params[position].name}, by {own.name}."
-        self._growing.add(
-            replace(
-                primal, name=name, body=(*body, CallStmt(call), Return((wanted,))), doc=doc,
-            )
-        )  # fmt: skip
+        body += [CallStmt(call), Return((wanted,))]
+        self._growing.add(replace(primal, name=name, body=tuple(body), doc=doc))
 
 
 def _called(primal: Function) -> tuple[Stmt, ...]:
@@ -182,9 +171,3 @@ def check_serves_calls(primal: Function, own: Function, shared: bool) -> None:
             hint=f"leave the derivative of '{primal.name}' to rev_diff",
             related=((primal.span, "defined here"),),
         )
-
-
-def _zeros(like: Var) -> Expr | None:
-    """The start of an adjoint; None where its type tells its shape."""
-    unknown = isinstance(like.type, TensorType) and like.type.dims is None
-    return b.operator("zeros_like", (like,)) if unknown else None

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma.core import builder as b, sizes
-from loma.core.ir import FLOAT, INT, BinaryOp, Builtin, Expr, FloatConst, IntConst, Select
+from loma.core.ir import FLOAT, INT, BinaryOp, Builtin, Expr, FloatConst, IntConst, Select, Var
+from loma.core.walk import substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,81 +91,63 @@ def power_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
     )
 
 
-def identity_rule(x: Expr) -> tuple[Partial, ...]:
-    """d x = dx"""
-    return (b.flt(1),)
+def _sum(left: Expr, right: Expr) -> Expr:
+    return b.binary("+", left, right)
 
 
-def exp_rule(x: Expr) -> tuple[Partial, ...]:
-    """d exp(x) = exp(x) dx"""
-    return (Singular(_call("exp", x)),)
+X = Var(" x", FLOAT)  # no name of a program
+_ONE, _ZERO = b.flt(1), b.flt(0)
+_SQUARE = b.mul(X, X)
+_BELL = b.mul(b.flt(2 / math.sqrt(math.pi)), _call("exp", b.neg(_SQUARE)))  # erf's
+_TAN, _TANH, _SIGMOID = _call("tan", X), _call("tanh", X), _call("sigmoid", X)
+_ARC = _call("rsqrt", b.binary("-", _ONE, _SQUARE))  # 1 / sqrt(1 - x^2)
+
+# The derivatives of functions of one number, X.
+DERIVATIVES: dict[str, Partial] = {
+    "int2float": _ONE,
+    "abs": b.select(  # sign(x)
+        b.binary(">", X, _ZERO), _ONE, b.select(b.binary("<", X, _ZERO), b.flt(-1), _ZERO)
+    ),
+    "relu": b.select(b.binary("<=", _call("relu", X), _ZERO), _ZERO, _ONE),  # 1 also at NaN
+    "sqrt": Singular(  # 1 / (2 sqrt(x)), and 0 at 0
+        b.select(b.binary("!=", X, _ZERO), _div(b.flt(0.5), _call("sqrt", X)), _ZERO)
+    ),
+    "rsqrt": Singular(_div(b.mul(b.flt(-0.5), _call("rsqrt", X)), X)),
+    "exp": Singular(_call("exp", X)),
+    "expm1": Singular(_call("exp", X)),
+    "exp2": Singular(b.mul(b.flt(math.log(2)), _call("exp2", X))),
+    "log": Singular(_div(_ONE, X)),
+    "log1p": Singular(_div(_ONE, _sum(_ONE, X))),
+    "log2": Singular(_div(b.flt(1 / math.log(2)), X)),
+    "sin": _call("cos", X),
+    "cos": b.neg(_call("sin", X)),
+    "tan": _sum(_ONE, b.mul(_TAN, _TAN)),
+    "asin": Singular(_ARC),
+    "acos": Singular(b.neg(_ARC)),
+    "atan": _div(_ONE, _sum(_ONE, _SQUARE)),
+    "sinh": Singular(_call("cosh", X)),
+    "cosh": Singular(_call("sinh", X)),
+    "tanh": b.binary("-", _ONE, b.mul(_TANH, _TANH)),
+    "sigmoid": b.mul(_SIGMOID, b.binary("-", _ONE, _SIGMOID)),
+    "softplus": _SIGMOID,
+    "erf": _BELL,
+    "erfc": b.neg(_BELL),
+    "lgamma": Singular(_call("digamma", X)),
+    "digamma": Singular(_call("polygamma", IntConst(1), X)),
+}
 
 
-def expm1_rule(x: Expr) -> tuple[Partial, ...]:
-    """d expm1(x) = exp(x) dx"""
-    return (Singular(_call("exp", x)),)
+def rule_of_one(name: str) -> ScalarRule:
+    """The rule of a function of one number."""
+    partial = DERIVATIVES[name]
 
+    def rule(x: Expr) -> tuple[Partial, ...]:
+        if isinstance(partial, Singular):
+            return (Singular(substitute(partial.partial, {X.name: x})),)
+        assert isinstance(partial, Expr)
+        return (substitute(partial, {X.name: x}),)
 
-def exp2_rule(x: Expr) -> tuple[Partial, ...]:
-    """d exp2(x) = log(2) exp2(x) dx"""
-    return (Singular(b.mul(b.flt(math.log(2)), _call("exp2", x))),)
-
-
-def log_rule(x: Expr) -> tuple[Partial, ...]:
-    """d log(x) = dx / x"""
-    return (Singular(_div(b.flt(1), x)),)
-
-
-def log1p_rule(x: Expr) -> tuple[Partial, ...]:
-    """d log1p(x) = dx / (1 + x)"""
-    return (Singular(_div(b.flt(1), b.binary("+", b.flt(1), x))),)
-
-
-def log2_rule(x: Expr) -> tuple[Partial, ...]:
-    """d log2(x) = dx / (log(2) x)"""
-    return (Singular(_div(b.flt(1 / math.log(2)), x)),)
-
-
-def sqrt_rule(x: Expr) -> tuple[Partial, ...]:
-    """d sqrt(x) = dx / (2 sqrt(x)), and 0 at 0"""
-    slope = _div(b.flt(0.5), _call("sqrt", x))
-    return (Singular(b.select(b.binary("!=", x, b.flt(0)), slope, b.flt(0))),)
-
-
-def rsqrt_rule(x: Expr) -> tuple[Partial, ...]:
-    """d rsqrt(x) = -rsqrt(x) dx / (2 x)"""
-    return (Singular(_div(b.mul(b.flt(-0.5), _call("rsqrt", x)), x)),)
-
-
-def sin_rule(x: Expr) -> tuple[Partial, ...]:
-    """d sin(x) = cos(x) dx"""
-    return (_call("cos", x),)
-
-
-def cos_rule(x: Expr) -> tuple[Partial, ...]:
-    """d cos(x) = -sin(x) dx"""
-    return (b.neg(_call("sin", x)),)
-
-
-def tan_rule(x: Expr) -> tuple[Partial, ...]:
-    """d tan(x) = (1 + tan(x)^2) dx"""
-    tan = _call("tan", x)
-    return (b.binary("+", b.flt(1), b.binary("*", tan, tan)),)
-
-
-def asin_rule(x: Expr) -> tuple[Partial, ...]:
-    """d asin(x) = dx / sqrt(1 - x^2)"""
-    return (Singular(_call("rsqrt", b.binary("-", b.flt(1), b.mul(x, x)))),)
-
-
-def acos_rule(x: Expr) -> tuple[Partial, ...]:
-    """d acos(x) = -dx / sqrt(1 - x^2)"""
-    return (Singular(b.neg(_call("rsqrt", b.binary("-", b.flt(1), b.mul(x, x))))),)
-
-
-def atan_rule(x: Expr) -> tuple[Partial, ...]:
-    """d atan(x) = dx / (1 + x^2)"""
-    return (_div(b.flt(1), b.binary("+", b.flt(1), b.mul(x, x))),)
+    return rule
 
 
 def atan2_rule(y: Expr, x: Expr) -> tuple[Partial, ...]:
@@ -173,72 +156,10 @@ def atan2_rule(y: Expr, x: Expr) -> tuple[Partial, ...]:
     return Singular(_div(x, square)), Singular(b.neg(_div(y, square)))
 
 
-def sinh_rule(x: Expr) -> tuple[Partial, ...]:
-    """d sinh(x) = cosh(x) dx"""
-    return (Singular(_call("cosh", x)),)
-
-
-def cosh_rule(x: Expr) -> tuple[Partial, ...]:
-    """d cosh(x) = sinh(x) dx"""
-    return (Singular(_call("sinh", x)),)
-
-
-def tanh_rule(x: Expr) -> tuple[Partial, ...]:
-    """d tanh(x) = (1 - tanh(x)^2) dx"""
-    tanh = _call("tanh", x)
-    return (b.binary("-", b.flt(1), b.binary("*", tanh, tanh)),)
-
-
-def sigmoid_rule(x: Expr) -> tuple[Partial, ...]:
-    """d sigmoid(x) = sigmoid(x) (1 - sigmoid(x)) dx"""
-    y = _call("sigmoid", x)
-    return (b.mul(y, b.binary("-", b.flt(1), y)),)
-
-
-def softplus_rule(x: Expr) -> tuple[Partial, ...]:
-    """d softplus(x) = sigmoid(x) dx"""
-    return (_call("sigmoid", x),)
-
-
-def relu_rule(x: Expr) -> tuple[Partial, ...]:
-    """d relu(x) = 0 where relu(x) <= 0, else dx"""
-    return (b.select(b.binary("<=", _call("relu", x), b.flt(0)), b.flt(0), b.flt(1)),)
-
-
-def _bell(x: Expr) -> Expr:
-    return b.mul(b.flt(2 / math.sqrt(math.pi)), _call("exp", b.neg(b.mul(x, x))))
-
-
-def erf_rule(x: Expr) -> tuple[Partial, ...]:
-    """d erf(x) = 2 / sqrt(pi) exp(-x^2) dx"""
-    return (_bell(x),)
-
-
-def erfc_rule(x: Expr) -> tuple[Partial, ...]:
-    """d erfc(x) = -2 / sqrt(pi) exp(-x^2) dx"""
-    return (b.neg(_bell(x)),)
-
-
-def lgamma_rule(x: Expr) -> tuple[Partial, ...]:
-    """d lgamma(x) = digamma(x) dx"""
-    return (Singular(_call("digamma", x)),)
-
-
-def digamma_rule(x: Expr) -> tuple[Partial, ...]:
-    """d digamma(x) = polygamma(1, x) dx"""
-    return (Singular(_call("polygamma", IntConst(1), x)),)
-
-
 def polygamma_rule(n: Expr, x: Expr) -> tuple[Partial, ...]:
     """d polygamma(n, x) = polygamma(n + 1, x) dx"""
     order = sizes.simplify(b.binary("+", n, IntConst(1)))
     return None, Singular(_call("polygamma", order, x))
-
-
-def abs_rule(x: Expr) -> tuple[Partial, ...]:
-    """d abs(x) = sign(x) dx, and 0 at 0"""
-    below = b.select(b.binary("<", x, b.flt(0)), b.flt(-1), b.flt(0))
-    return (b.select(b.binary(">", x, b.flt(0)), b.flt(1), below),)
 
 
 def _chosen(first: Expr) -> tuple[Partial, ...]:
@@ -268,11 +189,9 @@ def min_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
 
 def clamp_rule(x: Expr, low: Expr, high: Expr) -> tuple[Partial, ...]:
     """d clamp(x, low, high) = d min(max(x, low), high)"""
-    below, inside = max_rule(x, low), min_rule(_call("max", x, low), high)
-    first, second = inside[0], inside[1]
+    first, second = min_rule(_call("max", x, low), high)
     assert isinstance(first, Expr)
-    kept = [times(first, partial) for partial in below]
-    return (*kept, second)
+    return *(times(first, partial) for partial in max_rule(x, low)), second
 
 
 def mul_no_nan_rule(x: Expr, y: Expr) -> tuple[Partial, ...]:
@@ -298,9 +217,9 @@ def times(g: Expr, partial: Partial) -> Expr:
             return g if b.is_const(inner, 1) else Builtin("mul_no_nan", (inner, g), FLOAT)
         case Blocking(inner):
             return Builtin("mul_no_nan", (g, inner), FLOAT)
+        case Select(cond, then, other) if b.is_const(other, 0):
+            return b.select(cond, times(g, then), b.flt(0))
+        case Select(cond, then, other) if b.is_const(then, 0):
+            return b.select(cond, b.flt(0), times(g, other))
         case _:
-            if isinstance(partial, Select) and b.is_const(partial.other, 0):
-                return b.select(partial.cond, times(g, partial.then), b.flt(0))
-            if isinstance(partial, Select) and b.is_const(partial.then, 0):
-                return b.select(partial.cond, b.flt(0), times(g, partial.other))
             return b.mul(g, partial)

@@ -6,7 +6,7 @@ its tangent read in the same branch only, so that a guard also guards the tangen
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -67,14 +67,7 @@ class Tangents:
                 assert_never(expr)
 
     def _apply(self, name: str, args: tuple[Expr, ...]) -> Expr:
-        inner = [self.of(arg) for arg in args]
-        if all(is_zero(tangent) for tangent in inner):
-            return ZERO
-        total: Expr = ZERO
-        for tangent, partial in zip(inner, SCALAR_RULES[name](*args), strict=True):
-            if partial is not None and not is_zero(tangent):
-                total = sum_of(total, times(tangent, partial))
-        return total
+        return slope(name, args, [self.of(arg) for arg in args])
 
     def _call(self, function: str, args: tuple[Expr, ...]) -> Expr:
         total: Expr = ZERO
@@ -86,7 +79,18 @@ class Tangents:
         return total
 
 
-def sum_of(left: Expr, right: Expr) -> Expr:
+def slope(name: str, values: Sequence[Expr], tangents: Sequence[Expr]) -> Expr:
+    """The tangent of an operation's value."""
+    if all(map(is_zero, tangents)):
+        return ZERO
+    total: Expr = ZERO
+    for tangent, partial in zip(tangents, SCALAR_RULES[name](*values), strict=True):
+        if partial is not None and not is_zero(tangent):
+            total = _sum_of(total, times(tangent, partial))
+    return total
+
+
+def _sum_of(left: Expr, right: Expr) -> Expr:
     """The sum of two terms: written as one choice when they exclude each other, and with a minus
     when the second is negative."""
     match left, right:

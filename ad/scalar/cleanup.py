@@ -9,7 +9,7 @@ from __future__ import annotations
 from loma.ad.scalar.paths import overlap, path_of, reads
 from loma.core import builder as b
 from loma.core.effects import effects
-from loma.core.ir import Assign, Expr, Function, Index, Member, Place, Stmt, Var
+from loma.core.ir import Assign, Expr, Function, Place, Stmt, Var
 from loma.core.walk import is_place, map_blocks, statements
 
 
@@ -33,9 +33,7 @@ def simplified(body: tuple[Stmt, ...], functions: dict[str, Function]) -> tuple[
             if not any(overlap(path, used) for path in changed for used in _paths(one, other))
         ]  # fmt: skip
         match inner:
-            case Assign(Var() as target, "=", (Var() | Index() | Member()) as value) if is_place(
-                value
-            ):
+            case Assign(Var() as target, "=", value) if is_place(value):
                 copies.append((value, target))
             case _:
                 pass

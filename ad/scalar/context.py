@@ -71,7 +71,6 @@ class Context:
     shared: set[str]
     make_callee: MakeCallee
     modes: Modes
-    callees: dict[tuple[str, Variant], Callee] = field(default_factory=dict)
     read_only: set[str] = field(default_factory=set)
     declarations: list[Stmt] = field(default_factory=list)
     _seeds: dict[Type, Var] = field(default_factory=dict)
@@ -79,11 +78,6 @@ class Context:
 
     def is_active(self, name: str) -> bool:
         return name in self.active
-
-    def callee(self, name: str, variant: Variant) -> Callee:
-        if (name, variant) not in self.callees:
-            self.callees[name, variant] = self.make_callee(name, variant)
-        return self.callees[name, variant]
 
     # ----------------------------------------------------------------------------- variables
 
@@ -154,22 +148,17 @@ class Context:
             case IntType():
                 return []
             case FloatType():
-                return [
-                    AtomicAdd(place, amount) if shared else Assign(place, "+=", amount)
-                ]  # fmt: skip
+                return [AtomicAdd(place, amount) if shared else Assign(place, "+=", amount)]
             case StructType(name):
                 out: list[Stmt] = []
                 for member, type_ in self.structs[name].members:
-                    out += self.accumulate(
-                        Member(place, member, type_), Member(amount, member, type_), shared
-                    )
+                    part, more = Member(place, member, type_), Member(amount, member, type_)
+                    out += self.accumulate(part, more, shared)
                 return out
             case ArrayType(element, int(count)):
                 counter = self.new("_k", INT)
-                at = (Var(counter.name, INT),)
-                body = self.accumulate(
-                    Index(place, at, element), Index(amount, at, element), shared
-                )
+                item, other = (Index(e, (counter,), element) for e in (place, amount))
+                body = self.accumulate(item, other, shared)
                 return [For(counter.name, IntConst(count), tuple(body))] if body else []
             case _:
                 raise AssertionError(f"no values of type {place.type}")

@@ -10,9 +10,9 @@ from loma.ad.growing import GrowingModule
 from loma.ad.own_derivatives import OwnDerivatives, check_serves_calls
 from loma.ad.scalar.context import Callee, Variant
 from loma.ad.scalar.forward import forward_derivative
-from loma.ad.scalar.reverse import as_callee, reverse_callee, reverse_derivative
+from loma.ad.scalar.reverse import Reversal, as_callee
 from loma.core.differentials import with_differentials
-from loma.core.ir import Declare, Function, Module, Struct, Type
+from loma.core.ir import Declare, Function, Module, Type
 from loma.core.walk import calls, statements
 
 
@@ -55,24 +55,17 @@ class ScalarDerivatives:
             self.own.explicit(primal, own, name)
             return
         self._prepare(primal, lambda callee: self._reverse_of(callee, Variant()))
-        around = self._around(primal)
-        self._growing.add(reverse_derivative(primal, name, *around, self._reverse_of))
-
-    def _around(
-        self, primal: Function
-    ) -> tuple[dict[str, Struct], Callable[[], tuple[Function, ...]]]:
-        """The structs of the module with all that a function calls, and its functions at any
-        time."""
-        for call in calls(primal.body):
-            self._growing.find(call.function)
-        return self._growing.structs(), lambda: self._growing.module.functions
+        reversal = Reversal(primal, self._growing, self._reverse_of)
+        self._growing.add(reversal.derivative(name))
 
     def _reverse_of(self, function: str, variant: Variant) -> Callee:
         """The derivative of a function in the form that derivatives of its callers use."""
         key = (function, variant)
         if key not in self._callees:
             primal = self._growing.find(function)
-            serves = function in self._reverse_names and _takes_only_in(primal)
+            serves = function in self._reverse_names and all(
+                param.mode == "In" for param in primal.params
+            )
             own = self.own.of(function)
             if own is not None:
                 check_serves_calls(primal, own, variant.shared)
@@ -83,24 +76,21 @@ class ScalarDerivatives:
             else:
                 suffix = ("_shared" if variant.shared else "") + ("_fresh" if variant.fresh else "")
                 name = self._growing.names.fresh(f"_d_rev_{function}{suffix}")
-                around = self._around(primal)
-                callee = reverse_callee(primal, name, variant, *around, self._reverse_of)
-                self._growing.add(callee.function)
-                self._callees[key] = callee
+                reversal = Reversal(primal, self._growing, self._reverse_of, variant)
+                self._callees[key] = reversal.callee(name)
+                self._growing.add(self._callees[key].function)
         return self._callees[key]
 
     def _prepare(self, primal: Function, derive: Callable[[str], object]) -> None:
         """Makes the derivatives of everything that is called, innermost first: a long chain of
         calls is no deep recursion here. One that does not exist may turn out not to be needed."""
-        for name in _reachable(primal, self._growing.find):
+        called: dict[str, None] = {}
+        _visit(primal, self._growing.find, called)
+        for name in called:
             try:
                 derive(name)
             except errors.NotDifferentiable:
                 continue
-
-
-def _takes_only_in(function: Function) -> bool:
-    return all(param.mode == "In" for param in function.params)
 
 
 def _types(function: Function) -> Iterator[Type]:
@@ -110,13 +100,6 @@ def _types(function: Function) -> Iterator[Type]:
     for stmt in statements(function.body):
         if isinstance(stmt, Declare):
             yield stmt.target.type
-
-
-def _reachable(function: Function, find: Callable[[str], Function]) -> list[str]:
-    """The functions that are called from a function, directly or not, callees first."""
-    done: dict[str, None] = {}
-    _visit(function, find, done)
-    return list(done)
 
 
 def _visit(function: Function, find: Callable[[str], Function], done: dict[str, None]) -> None:

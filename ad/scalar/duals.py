@@ -8,13 +8,11 @@ not with the depth of its expressions; what stands in a branch that may not be t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from loma.ad.rules import SCALAR_RULES
-from loma.ad.scalar_rules import times
-from loma.ad.tangents import sum_of
+from loma.ad.tangents import slope
 from loma.core import builder as b
 from loma.core.differentials import DFLOAT, differential
 from loma.core.ir import (
@@ -87,21 +85,16 @@ class Emitter:
         return var
 
 
+@dataclass(frozen=True, slots=True)
 class Dualiser:
     """Turns expressions of the primal into those of its forward derivative.
 
-    ``derivative_of(g)`` is the forward derivative of a function that the primal calls.
+    ``_derivative_of(g)`` is the forward derivative of a function that the primal calls.
     """
 
-    def __init__(
-        self,
-        emitter: Emitter,
-        structs: Mapping[str, Struct],
-        derivative_of: Callable[[str], Function],
-    ) -> None:
-        self._out = emitter
-        self._structs = structs
-        self._derivative_of = derivative_of
+    _out: Emitter
+    _structs: Mapping[str, Struct]
+    _derivative_of: Callable[[str], Function]
 
     # ----------------------------------------------------------------------------------- values
 
@@ -239,8 +232,8 @@ class Dualiser:
                 return _parts(self._out.bind(self.call(expr)))
             case Unary("-", operand):
                 inner = self.dual(operand)
-                slope = _ZERO if inner.is_constant else b.neg(inner.dval)
-                return Dual(replace(expr, operand=inner.val), slope)
+                dval = _ZERO if inner.is_constant else b.neg(inner.dval)
+                return Dual(replace(expr, operand=inner.val), dval)
             case Binary(op, left, right):
                 first, second = self._applied(op, (left, right))
                 whole = replace(expr, left=first.val, right=second.val)
@@ -286,8 +279,8 @@ class Dualiser:
             dual.val if isinstance(dual.val, IntConst | FloatConst) else Var(f"{k}", dual.val.type)
             for k, dual in enumerate(duals)
         ]
-        total = _slope(name, [replace(d, val=m) for d, m in zip(duals, marks, strict=True)], True)
-        repeated = set(variables(total))
+        terms = [dual.dval if dual.is_constant else Var("", FLOAT) for dual in duals]
+        repeated = set(variables(slope(name, marks, terms)))
         return tuple(
             self._named(dual)
             if (f"{k}" in repeated and _exceeds(_SMALL, dual.val))
@@ -316,18 +309,9 @@ def _parts(place: Place) -> Dual:
     return Dual(Member(place, "val", FLOAT, span), Member(place, "dval", FLOAT, span), place)
 
 
-def _slope(name: str, operands: list[Dual] | tuple[Dual, ...], partials_only: bool = False) -> Expr:
-    """The derivative of an operation's value; without the operands' own derivatives if asked."""
-    if all(dual.is_constant for dual in operands):
-        return _ZERO
-    total: Expr = _ZERO
-    partials = SCALAR_RULES[name](*(dual.val for dual in operands))
-    for dual, partial in zip(operands, partials, strict=True):
-        if partial is None or dual.is_constant:
-            continue
-        term = times(Var("", FLOAT) if partials_only else dual.dval, partial)
-        total = sum_of(total, term)
-    return total
+def _slope(name: str, operands: Sequence[Dual]) -> Expr:
+    """The derivative of an operation's value."""
+    return slope(name, [dual.val for dual in operands], [dual.dval for dual in operands])
 
 
 def _exceeds(limit: int, *exprs: Expr) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from loma.ad.scalar.paths import places
 from loma.ad.scalar.steps import int_step
 from loma.core.effects import effects, out_places, written
 from loma.core.ir import (
@@ -23,7 +24,7 @@ from loma.core.ir import (
     Index, IntConst, IntType, Member, Place, Pop, Stmt, Struct, StructType, Unpack, Var, Type,
     While, Zero,
 )  # fmt: skip
-from loma.core.walk import children, is_place, root, subscripts
+from loma.core.walk import root
 from loma.passes.liveness import Modes
 
 # A variable plus a constant; the variable is "" for a constant alone, and a work item's number
@@ -69,21 +70,14 @@ def needed_on_entry(
     return [name for name in outs if name in proof.needed]
 
 
+@dataclass(slots=True)
 class _Proof:
-    def __init__(
-        self,
-        outs: Mapping[str, Type],
-        functions: Mapping[str, Function],
-        structs: Mapping[str, Struct],
-        modes: Modes,
-        matters: Matters,
-    ) -> None:
-        self._outs = outs
-        self._functions = functions
-        self._structs = structs
-        self._modes = modes
-        self._matters = matters
-        self.needed: set[str] = set()
+    outs: Mapping[str, Type]
+    functions: Mapping[str, Function]
+    structs: Mapping[str, Struct]
+    modes: Modes
+    matters: Matters
+    needed: set[str] = field(default_factory=set)
 
     # ------------------------------------------------------------------------------ statements
 
@@ -92,7 +86,7 @@ class _Proof:
             self._statement(stmt, facts)
 
     def _statement(self, stmt: Stmt, facts: _Facts) -> None:
-        for expr in self._matters(stmt):
+        for expr in self.matters(stmt):
             self._read(expr, facts)
         match stmt:
             case If(_, then, other):
@@ -114,8 +108,8 @@ class _Proof:
                 for place in effects(stmt).writes:
                     self._set(place, None, facts)
             case CallStmt(call):
-                modes = [mode for mode in self._modes(call.function) if mode != "In"]
-                places = out_places(call, self._functions[call.function])
+                modes = [mode for mode in self.modes(call.function) if mode != "In"]
+                places = out_places(call, self.functions[call.function])
                 for place, mode in zip(places, modes, strict=True):
                     if mode == "whole":
                         self._set(place, None, facts)
@@ -139,7 +133,7 @@ class _Proof:
             self._forget(root(target), facts)
             if isinstance(target, Var) and isinstance(value, IntConst):
                 facts.constants[target.name] = value.value
-        if root(target) in self._outs:
+        if root(target) in self.outs:
             place = self._path(target, facts)
             if place is not None:
                 facts.written.add(place)
@@ -156,7 +150,7 @@ class _Proof:
         """The body is walked with what holds before every pass: what is not undone inside, and what
         holds by induction."""
         counter = loop.counter if isinstance(loop, For) else None
-        moved = written(loop.body, self._functions)
+        moved = written(loop.body, self.functions)
         start = facts.copy()
         guesses: set[Written] = set()
         names = [(counter, 0)] if counter is not None else sorted(
@@ -166,9 +160,8 @@ class _Proof:
         for name, first in names if not backwards else []:
             assert name is not None
             for place in start.written:
-                guess = _relative(place, name, first)
-                if guess is not None:
-                    guesses.add(guess)
+                if _mentions(place, ""):  # in terms of the variable, which has that value
+                    guesses.add(_moved(place, "", -first, name))
         for name in moved:
             self._forget(name, start)
         # A guess that the body does not bring about for the next pass is dropped, and what hung on
@@ -202,7 +195,7 @@ class _Proof:
                 continue
             for value in range(min(loop.extent.value, 4096)):
                 # the facts at the end of a pass are in terms of the next pass's counter
-                facts.written.add(_at(place, loop.counter, value + 1))
+                facts.written.add(_moved(place, loop.counter, value + 1, ""))
         for place in sorted(facts.written, key=str):
             self._complete(place, facts)
 
@@ -231,7 +224,7 @@ class _Proof:
             parts: list[Written] = []
             match type_:
                 case StructType(name):
-                    parts = [(*place, member) for member, _ in self._structs[name].members]
+                    parts = [(*place, member) for member, _ in self.structs[name].members]
                 case ArrayType(_, int(size)) if size <= 4096:
                     parts = [(*place, ("", k)) for k in range(size)]
                 case _:
@@ -241,10 +234,10 @@ class _Proof:
             facts.written.add(place)
 
     def _type(self, place: Written) -> Type:
-        type_ = self._outs[str(place[0])]
+        type_ = self.outs[str(place[0])]
         for step in place[1:]:
             if isinstance(type_, StructType) and isinstance(step, str):
-                type_ = dict(self._structs[type_.name].members)[step]
+                type_ = dict(self.structs[type_.name].members)[step]
             elif isinstance(type_, ArrayType):
                 type_ = type_.element
         return type_
@@ -254,14 +247,9 @@ class _Proof:
 
     def _read(self, expr: Expr, facts: _Facts) -> None:
         """Notes what an expression reads of Out arguments before it has been written."""
-        if not is_place(expr):
-            for child in children(expr):
-                self._read(child, facts)
-            return
-        if root(expr) in self._outs and not self._holds(expr, facts):
-            self.needed.add(root(expr))
-        for subscript in subscripts(expr):
-            self._read(subscript, facts)
+        for place in places(expr):
+            if root(place) in self.outs and not self._holds(place, facts):
+                self.needed.add(root(place))
 
     def _holds(self, place: Expr, facts: _Facts) -> bool:
         """Whether a place, or something that it is a part of, has been written."""
@@ -303,25 +291,12 @@ def _shift(name: str, by: int, facts: _Facts) -> None:
         facts.constants[name] += by
 
 
-def _moved(place: Written, name: str, by: int) -> Written:
+def _moved(place: Written, name: str, by: int, to: str | None = None) -> Written:
+    """A place with other subscripts for those at ``name``: larger ones, at ``to`` if that is
+    given."""
     return tuple(
-        (step[0], step[1] + by) if isinstance(step, tuple) and step[0] == name else step
-        for step in place
-    )
-
-
-def _relative(place: Written, name: str, first: int) -> Written | None:
-    """A place with constant subscripts, in terms of a variable that has the value ``first``."""
-    if not any(isinstance(step, tuple) and step[0] == "" for step in place):
-        return None
-    return tuple(
-        (name, step[1] - first) if isinstance(step, tuple) and step[0] == "" else step
-        for step in place
-    )
-
-
-def _at(place: Written, name: str, value: int) -> Written:
-    return tuple(
-        ("", step[1] + value) if isinstance(step, tuple) and step[0] == name else step
+        (name if to is None else to, step[1] + by)
+        if isinstance(step, tuple) and step[0] == name
+        else step
         for step in place
     )

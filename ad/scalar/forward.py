@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import assert_never
 
 from loma import errors
-from loma.ad.scalar.duals import Dualiser, Emitter
+from loma.ad.scalar.duals import Dual, Dualiser, Emitter
 from loma.core import builder as b
-from loma.core.differentials import DFLOAT, differential, forward_signature
+from loma.core.differentials import differential, forward_signature
 from loma.core.ir import (
-    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, For, Function, If, IndexAssign, Member, Pop,
-    Push, Return, StackType, Stmt, Struct, TupleType, Unpack, Var, While, Zero,
+    FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, For, Function, If, IndexAssign, Member, Place,
+    Pop, Push, Return, StackType, Stmt, Struct, TupleType, Unpack, Var, While, Zero,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import calls
@@ -66,11 +66,7 @@ class _Forward:
             case AtomicAdd(target, value) if target.type == INT:
                 emit(replace(stmt, target=ad.place(target), value=ad.value(value)))
             case AtomicAdd(target, value):
-                place, dual = ad.place(target), ad.dual(value)
-                # Values read no derivatives, so the derivative goes first.
-                for part, term in (("dval", dual.dval), ("val", dual.val)):
-                    if not (part == "dval" and dual.is_constant):
-                        emit(AtomicAdd(Member(place, part, FLOAT, target.span), term, stmt.span))
+                self._added(stmt, ad.place(target), ad.dual(value))
             case Zero(target):
                 emit(replace(stmt, target=ad.place(target)))
             case Push(stack, value):
@@ -108,13 +104,15 @@ class _Forward:
             value = ad.whole(stmt.value, target.type)
             self._out.emit(replace(stmt, target=ad.place(target), value=value))
             return
-        dual, place = ad.dual(stmt.value), ad.place(target)
-        # Values read no derivatives, so the derivative goes first.
-        if not dual.is_constant:
-            part = Member(place, "dval", FLOAT, target.span)
-            self._out.emit(replace(stmt, target=part, value=dual.dval))
-        part = Member(place, "val", FLOAT, target.span)
-        self._out.emit(replace(stmt, target=part, value=dual.val))
+        dual = ad.dual(stmt.value)
+        self._added(stmt, ad.place(target), dual)
+
+    def _added(self, stmt: Assign | AtomicAdd, place: Place, dual: Dual) -> None:
+        """Values read no derivatives, so the derivative goes first."""
+        for name, term in (("dval", dual.dval), ("val", dual.val)):
+            if name == "val" or not dual.is_constant:
+                part = Member(place, name, FLOAT, stmt.target.span)
+                self._out.emit(replace(stmt, target=part, value=term))
 
     def _while(self, stmt: While) -> None:
         with self._out.block() as before:
@@ -146,6 +144,3 @@ class _Forward:
 
 def _stack(stack: Var) -> Var:
     return replace(stack, type=differential(stack.type))
-
-
-__all__ = ["DFLOAT", "forward_derivative"]

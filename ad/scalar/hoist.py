@@ -181,9 +181,9 @@ class _Hoister:
 
     def _statement(self, stmt: Stmt) -> None:
         match stmt:
-            case Declare(target, value):
+            case Declare(_, value):
                 new = None if value is None else self._value(value)
-                self._out.append(replace(stmt, target=target, value=new))
+                self._out.append(replace(stmt, value=new))
             case Assign(target, op, value):
                 place = self._target(target, stmt)
                 new = self._value(value) if op == "=" else self._argument(value)
@@ -191,12 +191,10 @@ class _Hoister:
             case AtomicAdd(target, value):
                 place = self._target(target, stmt)
                 self._out.append(replace(stmt, target=place, value=self._argument(value)))
-            case Zero(target):
+            case Zero(target) | Pop(_, target):
                 self._out.append(replace(stmt, target=self._target(target, stmt)))
             case Push(_, value):
                 self._out.append(replace(stmt, value=self._argument(value)))
-            case Pop(_, target):
-                self._out.append(replace(stmt, target=self._target(target, stmt)))
             case If(cond, then, other):
                 new = self._operand(cond)
                 self._out.append(
@@ -226,30 +224,23 @@ class _Hoister:
         self._depth -= 1
         self._out.append(replace(stmt, cond=cond, body=(*body, *self._out[before:])))
 
-    def _target(self, target: Place, stmt: Stmt) -> Place:
+    def _target(self, target: Expr, stmt: Stmt) -> Place:
         """A place whose subscripts are small and not changed by the statement itself."""
+        assert isinstance(target, Var | Index | Member)
         if isinstance(target, Var):
             return target
-        base = self._target_base(target.base, stmt)
+        base = self._target(target.base, stmt)
         if isinstance(target, Member):
             return replace(target, base=base)
         changed = [path_of(place) for place in effects(stmt, self._functions).writes]
         subs: list[Expr] = []
         for subscript in target.subscripts:
             new = self._operand(subscript)
-            if any(
-                overlap(path_of(node), path)
-                for node in walk(new)
-                if is_place(node)
-                for path in changed
-            ):
+            read = [path_of(node) for node in walk(new) if is_place(node)]
+            if any(overlap(own, path) for own in read for path in changed):
                 new = self._temporary(new, INT, "_at")
             subs.append(new)
         return replace(target, base=base, subscripts=tuple(subs))
-
-    def _target_base(self, base: Expr, stmt: Stmt) -> Expr:
-        assert isinstance(base, Var | Index | Member)
-        return self._target(base, stmt)
 
     def _called(self, call: Call, stmt: Stmt | None) -> Call:
         """A call with simple arguments."""
@@ -257,7 +248,6 @@ class _Hoister:
         for arg, param in zip(call.args, self._functions[call.function].params, strict=True):
             if param.mode == "Out":
                 assert stmt is not None, "calls with Out arguments are statements"
-                assert isinstance(arg, Var | Index | Member)
                 args.append(self._target(arg, stmt))
             else:
                 args.append(self._by_value(arg, stmt))
@@ -275,11 +265,7 @@ class _Hoister:
 
     def _value(self, value: Expr) -> Expr:
         """The right side of ``=``: what may stand alone stays there."""
-        match value:
-            case Call():
-                return self._called(value, None)
-            case _:
-                return self._argument(value)
+        return self._called(value, None) if isinstance(value, Call) else self._argument(value)
 
     def _argument(self, value: Expr) -> Expr:
         """A value without calls."""
@@ -323,9 +309,7 @@ class _Hoister:
         if chosen is None:
             return replace(expr, cond=cond)
         result = self._temporary(None, expr.type)
-        branches = [
-            (*code, Assign(result, "=", value)) for code, value in chosen
-        ]  # fmt: skip
+        branches = [(*code, Assign(result, "=", value)) for code, value in chosen]
         self._out.append(If(cond, branches[0], branches[1], expr.span))
         return result
 
@@ -359,10 +343,11 @@ class _Hoister:
         """Whether a part of the expression is to become a temporary."""
         if isinstance(expr, Call | MakeStruct):
             return True
-        if isinstance(expr, Binary | Builtin) and not (
-            isinstance(expr, Binary) and expr.op in ("+", "-")
-        ):
-            parts = children(expr)
-            if any(p.type == FLOAT and size(p) > LARGEST_OPERAND for p in parts):
-                return True
-        return any(self._is_large(child) for child in children(expr))
+        parts = children(expr)
+        match expr:
+            case Binary("+" | "-"):
+                pass
+            case Binary() | Builtin():
+                if any(p.type == FLOAT and size(p) > LARGEST_OPERAND for p in parts):
+                    return True
+        return any(map(self._is_large, parts))

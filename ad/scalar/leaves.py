@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from loma import errors
-from loma.ad.activity import differentiable_reads
+from loma.ad.activity import reaches
 from loma.ad.expressions import Contribution, contributions
 from loma.ad.scalar.context import Context, Variant
 from loma.ad.scalar.paths import Path, overlap, path_of
 from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.core import builder as b
 from loma.core.aliases import meetings
+from loma.core.effects import effects
 from loma.core.ir import (
     ArrayType, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
     IndexAssign, IntConst, IntType, MakeStruct, Member, NoDiff, Param, Place, Pop, Push, Return,
@@ -34,30 +35,26 @@ class Leaves:
         self._seeds = seeds
 
     def adjoint(self, stmt: Stmt) -> list[Stmt]:
+        own = effects(stmt, self._ctx.functions)
+        written = {root(place) for place in (*own.declares, *own.stacks, *own.writes)}
+        if not isinstance(stmt, Return) and not any(map(self._ctx.is_active, written)):
+            return []
         match stmt:
             case Declare(target, value):
-                if value is None or not self._ctx.is_active(target.name):
-                    return []
-                return self._assigned(target, value, fresh=True)
-            case Assign(target, op, value):
-                if not self._ctx.is_active(root(target)):
-                    return []
-                return self._assigned(target, value) if op == "=" else self._added(target, value)
-            case AtomicAdd(target, value):
-                return self._added(target, value) if self._ctx.is_active(root(target)) else []
+                return [] if value is None else self._assigned(target, value, fresh=True)
+            case Assign(target, "=", value):
+                return self._assigned(target, value)
+            case Assign(target, _, value) | AtomicAdd(target, value):
+                return self._added(target, value)
             case Zero(target):
-                if not self._ctx.is_active(root(target)):
-                    return []
                 return self._ctx.clear(self._ctx.adjoint(target))
             case Push(stack, value):
-                return self._push(stack, value) if self._ctx.is_active(stack.name) else []
+                return self._push(stack, value)
             case Pop(stack, target):
                 return self._pop(stack, target)
             case CallStmt(call):
                 return self._call(call, ())
             case Unpack(targets, call):
-                if not any(self._ctx.is_active(target.name) for target in targets):
-                    return []
                 return self._call(call, targets)
             case Return(values):
                 out: list[Stmt] = []
@@ -117,9 +114,8 @@ class Leaves:
             case StructType(name), MakeStruct(args):
                 found: list[tuple[Place, Expr, Place]] = []
                 for arg, (member, type_) in zip(args, self._ctx.structs[name].members, strict=True):
-                    inner = self._parts(
-                        Member(target, member, type_), arg, Member(seed, member, type_)
-                    )
+                    part, own = Member(target, member, type_), Member(seed, member, type_)
+                    inner = self._parts(part, arg, own)
                     if inner is None:
                         return None
                     found += inner
@@ -186,11 +182,8 @@ class Leaves:
         active = self._ctx.is_active(root(target)) and not isinstance(target.type, IntType)
         out: list[Stmt] = []
         if self._ctx.is_active(stack.name):
-            tape = self._ctx.adjoint_of(stack.name)
-            if active:
-                out.append(Push(tape, self._ctx.adjoint(target)))
-            else:
-                out.append(Push(tape, self._ctx.zero(target.type)))
+            g = self._ctx.adjoint(target) if active else self._ctx.zero(target.type)
+            out.append(Push(self._ctx.adjoint_of(stack.name), g))
         return out + self._ctx.clear(self._ctx.adjoint(target)) if active else out
 
     # ------------------------------------------------------------------------------------ calls
@@ -199,18 +192,13 @@ class Leaves:
         """The adjoint of a call, with the places of its results unless they are dropped."""
         callee = self._ctx.functions[call.function]
         modes = [param.mode for param in callee.params]
-        outs = [a for a, mode in zip(call.args, modes, strict=True) if mode == "Out"]
-        if not targets and not any(self._ctx.is_active(root(out)) for out in outs):
-            return []
-        places = [
-            arg for arg in call.args if is_place(arg) and not isinstance(arg.type, IntType)
-        ]  # fmt: skip
+        places = [a for a in call.args if is_place(a) and not isinstance(a.type, IntType)]
         shared = any(self._ctx.is_shared(p) and self._ctx.is_active(root(p)) for p in places)
         fresh = frozenset(
             k for k, arg in enumerate(call.args)
             if modes[k] == "Out" and self._ctx.is_unbounded(arg.type) and self._is_fresh(root(arg))
         )  # fmt: skip
-        derivative = self._ctx.callee(call.function, Variant(shared, fresh))
+        derivative = self._ctx.make_callee(call.function, Variant(shared, fresh))
         before: list[Stmt] = []
         after: list[Stmt] = []
         args: list[Expr] = []
@@ -222,11 +210,9 @@ class Leaves:
                 continue
             place = self._ctx.adjoint(target)
             if any(overlap(path_of(p), path_of(target)) for p in places):
-                seed = (
-                    self._ctx.seed(target.type)
-                    if len(targets) == 1
-                    else self._ctx.declare("_g", target.type)
-                )
+                one = len(targets) == 1
+                type_ = target.type
+                seed = self._ctx.seed(type_) if one else self._ctx.declare("_g", type_)
                 before += [Assign(seed, "=", place), *self._ctx.clear(place)]
                 results.append(seed)
             else:
@@ -306,7 +292,9 @@ class Leaves:
         checked = {(first, second) for first, second, _ in pairs}
         for k in order:
             arg = call.args[k]
-            if not is_place(arg) or not (self._reaches(arg) or self._ctx.is_unbounded(arg.type)):
+            if not is_place(arg) or not (
+                reaches(arg, self._ctx.is_active) or self._ctx.is_unbounded(arg.type)
+            ):
                 continue
             if IntType() in (arg.type, params[k].type):
                 continue
@@ -331,12 +319,9 @@ class Leaves:
         # A number may be converted by the call; of an array only the argument knows the length.
         type_ = arg.type if isinstance(arg.type, ArrayType) else param.type
         extra = self._ctx.declare("_d_arg", type_)
-        if isinstance(param.type, IntType) or not self._reaches(arg):
+        if isinstance(param.type, IntType) or not reaches(arg, self._ctx.is_active):
             return extra, self._ctx.clear(extra) if param.mode == "Out" else [], []
         return extra, self._ctx.clear(extra), self._spread(arg, extra)
-
-    def _reaches(self, arg: Expr) -> bool:
-        return any(self._ctx.is_active(name) for name in differentiable_reads(arg))
 
 
 def _no_calls(function: str, position: int) -> str:

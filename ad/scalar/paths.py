@@ -39,15 +39,17 @@ def is_definite(path: Path) -> bool:
     return ELEMENT not in path
 
 
-def reads(expr: Expr) -> Iterator[Path]:
-    """The paths whose values an expression needs; a place counts with its subscripts."""
+def places(expr: Expr) -> Iterator[Place]:
+    """The places whose values an expression needs; each is followed by those in its subscripts."""
     if is_place(expr):
-        yield path_of(expr)
-        for subscript in subscripts(expr):
-            yield from reads(subscript)
-    else:
-        for child in children(expr):
-            yield from reads(child)
+        yield expr
+    for inner in subscripts(expr) if is_place(expr) else children(expr):
+        yield from places(inner)
+
+
+def reads(expr: Expr) -> Iterator[Path]:
+    """The paths of these places."""
+    return map(path_of, places(expr))
 
 
 def target_reads(place: Place) -> Iterator[Path]:
@@ -68,8 +70,7 @@ class PathSet:
             self._paths.setdefault(path[0], set()).add(path)
 
     def merge(self, other: PathSet) -> None:
-        for name, paths in other._paths.items():
-            self._paths.setdefault(name, set()).update(paths)
+        self.update(other._items())
 
     def copy(self) -> PathSet:
         new = PathSet()
@@ -90,8 +91,6 @@ class PathSet:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PathSet) and self._items() == other._items()
-
-    __hash__ = None  # type: ignore[assignment]
 
     def _items(self) -> set[Path]:
         return {path for paths in self._paths.values() for path in paths}

@@ -8,7 +8,8 @@ of those is the old value kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 
 from loma.ad.scalar.paths import Path, PathSet, is_definite, overlap, path_of, reads, target_reads
@@ -16,7 +17,7 @@ from loma.ad.scalar.steps import int_step
 from loma.core import builder as b
 from loma.core.effects import effects, written_places
 from loma.core.ir import (
-    Assign, FloatType, For, Function, If, IntConst, IntType, Member, Place, Stmt, Struct,
+    Assign, Expr, FloatType, For, Function, If, IntConst, IntType, Member, Place, Stmt, Struct,
     StructType, Type, Var, While,
 )  # fmt: skip
 from loma.core.walk import expressions, statements
@@ -24,30 +25,26 @@ from loma.core.walk import expressions, statements
 AdjointOf = Callable[[Stmt], list[Stmt]]
 
 
+@dataclass(eq=False)
 class Recording:
     """Finds, for each statement, the places whose old values are to be kept.
 
-    ``adjoint_of`` gives the adjoint of a statement without nested blocks; ``types`` are those of
+    ``_adjoint_of`` gives the adjoint of a statement without nested blocks; ``_types`` are those of
     the primal's variables.
     """
 
-    def __init__(
-        self,
-        adjoint_of: AdjointOf,
-        types: Mapping[str, Type],
-        functions: dict[str, Function],
-        structs: Mapping[str, Struct],
-    ) -> None:
-        self._adjoint_of = adjoint_of
-        self._types = types
-        self._functions = functions
-        self._structs = structs
+    _adjoint_of: AdjointOf
+    _types: Mapping[str, Type]
+    _functions: dict[str, Function]
+    _structs: Mapping[str, Struct]
+    # By numbers of statements:
+    kept: dict[int, list[Place]] = field(default_factory=dict)  # for a loop: before it
+    stepped: set[int] = field(default_factory=set)  # those that are undone by a step back
+    direct: dict[int, bool] = field(default_factory=dict)  # a condition or range can be read again
+
+    def __post_init__(self) -> None:
         self._uses = cache(self._used)
         self._inside = cache(self._effects_inside)
-        # By numbers of statements:
-        self.kept: dict[int, list[Place]] = {}  # for a loop: before it
-        self.stepped: set[int] = set()  # those that are undone by a step back
-        self.direct: dict[int, bool] = {}  # whether a condition or range can be read again
 
     def run(self, body: tuple[Stmt, ...], restored: frozenset[str]) -> None:
         """Goes through a function; the values of ``restored`` on entry count as needed."""
@@ -64,11 +61,11 @@ class Recording:
             case If(cond, then, other):
                 after = self._block(then, needed.copy())
                 after.merge(self._block(other, needed.copy()))
-                self._head(stmt, cond_reads=list(reads(cond)), after=after)
+                self._head(stmt, cond, after)
                 return after
             case For(_, extent, body):
                 after = self._loop(stmt, body, needed)
-                self._head(stmt, cond_reads=list(reads(extent)), after=after)
+                self._head(stmt, extent, after)
                 return after
             case While(_, _, body):
                 return self._loop(stmt, body, needed)
@@ -128,19 +125,20 @@ class Recording:
             place = Member(place, name, members[name])
         return place if isinstance(place.type, IntType | FloatType) else None
 
-    def _head(self, stmt: Stmt, cond_reads: list[Path], after: PathSet) -> None:
+    def _head(self, stmt: Stmt, cond: Expr, after: PathSet) -> None:
         """A condition whose operands the blocks do not write is read again in the reverse sweep,
         after the blocks' own reversal; its operands are then needed."""
         changed = [path_of(place) for place in written_places((stmt,), self._functions)]
-        direct = not any(overlap(path, other) for path in cond_reads for other in changed)
+        read = list(reads(cond))
+        direct = not any(overlap(path, other) for path in read for other in changed)
         self.direct[stmt.number] = direct
         if direct and self._has_adjoint((stmt,)):
-            after.update(path for path in cond_reads if path[0] in self._types)
+            after.update(path for path in read if path[0] in self._types)
 
     def _has_adjoint(self, body: tuple[Stmt, ...]) -> bool:
         return any(
             self._is_undone(stmt)
-            or not (isinstance(stmt, If | For | While) or not self._adjoint_of(stmt))
+            or (not isinstance(stmt, If | For | While) and self._adjoint_of(stmt))
             for stmt in statements(body)
         )
 
@@ -166,12 +164,9 @@ class Recording:
 
     def _used(self, stmt: Stmt) -> list[Path]:
         """The primal values that the statement's adjoint reads."""
-        found: dict[Path, None] = {}
-        for inner in statements(tuple(self._adjoint_of(stmt))):
-            for path in _value_reads(inner):
-                if path[0] in self._types:
-                    found[path] = None
-        return list(found)
+        inner = statements(tuple(self._adjoint_of(stmt)))
+        named = (path for one in inner for expr in expressions(one) for path in reads(expr))
+        return list(dict.fromkeys(path for path in named if path[0] in self._types))
 
     def _parts(self, place: Place, path: Path, needed: PathSet) -> list[Place]:
         """The smallest parts of a place that hold what is needed: numbers, and whole arrays."""
@@ -192,9 +187,3 @@ def step_back(stmt: Stmt) -> Stmt | None:
         return None
     var, by = step
     return Assign(var, "=", b.binary("-" if by >= 0 else "+", var, IntConst(abs(by))), stmt.span)
-
-
-def _value_reads(stmt: Stmt) -> Iterable[Path]:
-    """Every path that a statement of the reverse sweep reads or names."""
-    for expr in expressions(stmt):
-        yield from reads(expr)

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from loma import errors
 from loma.ad.activity import active_variables, carries_derivative, differentiable_reads
+from loma.ad.growing import GrowingModule
 from loma.ad.scalar.cleanup import simplified
 from loma.ad.scalar.context import Callee, Context, MakeCallee, Variant
 from loma.ad.scalar.entry_values import needed_on_entry
@@ -33,38 +34,9 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names, with_own_indices, without_locals
 from loma.core.unbounded import is_unbounded
-from loma.core.walk import expressions, map_blocks, mentioned_names, root, statements
+from loma.core.walk import calls, expressions, map_blocks, mentioned_names, root, statements
 from loma.errors.spans import Span
 from loma.passes.liveness import CallModes, Liveness, Mode
-
-
-def reverse_derivative(
-    primal: Function,
-    name: str,
-    structs: Mapping[str, Struct],
-    functions: Callable[[], tuple[Function, ...]],
-    callee: MakeCallee,
-) -> Function:
-    """The reverse derivative in the form that programs use.
-
-    ``functions()`` are those that exist by then, ``callee`` makes the derivatives of those that the
-    primal calls. Raises NotDifferentiable where the derivative needs what its arguments do not
-    hold.
-    """
-    return _Reversal(primal, structs, functions, callee).derivative(name)
-
-
-def reverse_callee(
-    primal: Function,
-    name: str,
-    variant: Variant,
-    structs: Mapping[str, Struct],
-    functions: Callable[[], tuple[Function, ...]],
-    callee: MakeCallee,
-) -> Callee:
-    """The reverse derivative in the form that derivatives of calling functions use. What it does
-    not use of the arguments, it does not take."""
-    return _Reversal(primal, structs, functions, callee, variant).callee(name)
 
 
 def as_callee(derivative: Function, primal: Function) -> Callee:
@@ -76,30 +48,35 @@ def as_callee(derivative: Function, primal: Function) -> Callee:
     return Callee(derivative, every, every, needed)
 
 
-class _Reversal:
-    """One derivative in the making; ``variant`` is None for the form that programs use."""
+class Reversal:
+    """One derivative in the making; ``variant`` is None for the form that programs use.
+
+    ``callee`` makes the derivatives of functions that the primal calls. Raises NotDifferentiable
+    where the derivative needs what its arguments do not hold.
+    """
 
     def __init__(
         self,
         primal: Function,
-        structs: Mapping[str, Struct],
-        functions: Callable[[], tuple[Function, ...]],
+        growing: GrowingModule,
         callee: MakeCallee,
         variant: Variant | None = None,
     ) -> None:
+        for call in calls(primal.body):
+            growing.find(call.function)
         self._called = variant is not None
         self._params = _call_signature(primal) if self._called else reverse_signature(primal)
         new = {p.name for p in self._params} - {p.name for p in primal.params}
         self._primal = primal = without_locals(with_own_indices(primal), new)
-        self._structs = structs
-        self._functions = functions  # in time also the derivatives that this one calls
-        self._modes = CallModes(functions())
+        self._structs = growing.structs()
+        self._growing = growing  # in time it has the derivatives that this one calls, too
+        self._modes = CallModes(growing.module.functions)
         self._make_callee = callee
         self._variant = variant or Variant()
         self._adjoints, self._seeds = _adjoint_arguments(primal, self._params, self._called)
         self._unbounded = {
-            p.name for p in primal.params if p.mode == "Out" and is_unbounded(p.type, structs)
-        }  # fmt: skip
+            p.name for p in primal.params if p.mode == "Out" and is_unbounded(p.type, self._structs)
+        }
         self._used_up: frozenset[str] = frozenset()  # of the adjoints of those
         self._builder: SweepBuilder | None = None
         self._normal = self._normalised()
@@ -111,9 +88,10 @@ class _Reversal:
         return normal
 
     def _known(self) -> dict[str, Function]:
-        return {function.name: function for function in self._functions()}
+        return {function.name: function for function in self._growing.module.functions}
 
     def derivative(self, name: str) -> Function:
+        """The reverse derivative in the form that programs use."""
         # What a derivative uses up, the derivative of that turns into an adjoint in the same way.
         wanted = frozenset(self._given_back())
         while True:
@@ -137,6 +115,8 @@ class _Reversal:
         )
 
     def callee(self, name: str) -> Callee:
+        """The one that derivatives of calling functions use: what it does not use of the arguments,
+        it does not take."""
         body = self._body(frozenset())
         # Where the forward sweep writes to an array that cannot be copied, it is put right again.
         restored = frozenset(n for n in self._unbounded if writes_to(body, n, self._known()))
@@ -146,7 +126,8 @@ class _Reversal:
         for k in sorted(self._variant.fresh):
             array = self._primal.params[k].name
             if overwrites_untouched(self._normal.function, array, self._known(), self._modes.of):
-                body = self._live(without_zeroing(body, self._adjoints[array].name), restored)
+                body = without_zeroing(body, self._adjoints[array].name)
+                body = self._live(body, self._params, restored)
         read = mentioned_names(body)
         params: list[Param] = []
         values: set[int] = set()
@@ -184,27 +165,21 @@ class _Reversal:
             read_only=set() if self._called else self._read_only(),
         )
         self._builder = SweepBuilder(context, Leaves(context, self._seeds))
-        sweeps = self._builder.build(restored)
         start = [] if self._called else _out_locals(primal, self._structs)
-        body = (*start, *sweeps.declarations, *sweeps.forward, *sweeps.reverse)
-        self._modes.add(self._functions())
-        body = simplified(self._live(body, restored), self._known())
-        return self._live(body, restored)
+        body = (*start, *self._builder.build(restored))
+        self._modes.add(self._growing.module.functions)
+        body = simplified(self._live(body, self._params, restored), self._known())
+        return self._live(body, self._params, restored)
 
     def _read_only(self) -> set[str]:
         return {n for n in self._unbounded if self._adjoints[n].name not in self._used_up}
 
     def _live(
-        self, body: tuple[Stmt, ...], restored: frozenset[str] = frozenset()
-    ) -> tuple[Stmt, ...]:
-        """The body without dead code."""
-        return self._needed(body, self._params, restored)
-
-    def _needed(
         self, body: tuple[Stmt, ...], params: tuple[Param, ...], live: frozenset[str] = frozenset()
     ) -> tuple[Stmt, ...]:
-        """What the ``Out`` ones of ``params`` need. A stack that is used at all is emptied: in a
-        derivative of this derivative each value that is pushed has to come back."""
+        """The body without dead code: with what the ``Out`` ones of ``params`` need. A stack that
+        is used at all is emptied: in a derivative of this derivative each value that is pushed has
+        to come back."""
         live |= {param.name for param in params if param.mode == "Out"}
         while True:
             kept, _ = Liveness(self._modes).block(body, live)
@@ -233,7 +208,7 @@ class _Reversal:
             function, self._adjoints, self._normal, self._known(), self._modes.of, self._structs
         )
         if finished is not function:
-            finished = replace(finished, body=self._needed(finished.body, function.params))
+            finished = replace(finished, body=self._live(finished.body, function.params))
         return finished, used_up
 
     def _with_scratch(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -242,9 +217,8 @@ class _Reversal:
         scratch: dict[Type, Var] = {}
 
         def argument(arg: Expr, mode: Mode) -> Expr:
-            if mode not in ("own", "whole") or root(arg) not in self._unbounded:
-                return arg
-            if is_unbounded(arg.type, self._structs):
+            lost = mode in ("own", "whole") and root(arg) in self._unbounded
+            if not lost or is_unbounded(arg.type, self._structs):
                 return arg
             if arg.type not in scratch:
                 name = self._normal.names.fresh("_scratch")
@@ -252,15 +226,14 @@ class _Reversal:
             return scratch[arg.type]
 
         def changed(stmt: Stmt) -> Stmt:
-            if isinstance(stmt, CallStmt):
-                modes = self._modes.of(stmt.call.function)
-                outs = [arg for arg, mode in zip(stmt.call.args, modes, strict=True)
-                        if mode != "In" and root(arg) in self._unbounded]  # fmt: skip
-                if len(outs) != 1:  # two scratch variables would have to be two
-                    return stmt
-                args = tuple(argument(a, m) for a, m in zip(stmt.call.args, modes, strict=True))
-                return replace(stmt, call=replace(stmt.call, args=args))
-            return map_blocks(stmt, lambda block: tuple(map(changed, block)))
+            if not isinstance(stmt, CallStmt):
+                return map_blocks(stmt, lambda block: tuple(map(changed, block)))
+            args = list(zip(stmt.call.args, self._modes.of(stmt.call.function), strict=True))
+            outs = [arg for arg, mode in args if mode != "In" and root(arg) in self._unbounded]
+            if len(outs) != 1:  # two scratch variables would have to be two
+                return stmt
+            given = tuple(argument(arg, mode) for arg, mode in args)
+            return replace(stmt, call=replace(stmt.call, args=given))
 
         done = tuple(map(changed, body))
         return (*(Declare(var, None) for var in scratch.values()), *done) if scratch else body

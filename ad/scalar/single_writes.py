@@ -13,15 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from loma.ad.scalar.paths import ELEMENT, Path, overlap, path_of
+from loma.ad.scalar.paths import ELEMENT, Path, overlap, path_of, places
 from loma.ad.scalar.steps import int_step
 from loma.core.effects import assigned, effects
 from loma.core.ir import (
-    Assign, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If, Index, IntConst, Member,
-    Pop, Stmt, Unary, Var, While, Zero,
+    Assign, Binary, Builtin, CallStmt, Declare, Expr, For, Function, If, IntConst, Pop,
+    Stmt, Unary, Var, While, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, expressions, free_variables, is_place, map_children, root, statements, walk,
+    blocks, expressions, free_variables, map_children, root, statements, subscripts, walk,
 )  # fmt: skip
 from loma.passes.liveness import Modes
 
@@ -105,17 +105,21 @@ class _Proof:
     def _in_expression(
         self, expr: Expr, stmt: Stmt, loops: tuple[For | While, ...]
     ) -> list[_Access]:
-        own = [
-            node for node in walk(expr)
-            if is_place(node) and root(node) == self._name
-        ]  # fmt: skip
-        longest = [node for node in own if not any(node is _base(other) for other in own)]
         targets = effects(stmt, self._functions).writes
         found: list[_Access] = []
-        for node in longest:
-            overwrites = any(node is target for target in targets) and self._replaces(stmt, node)
-            subs = tuple(self._resolved(s, self._values) for s in _subscripts(node))
-            found.append(_Access(subs, path_of(node), overwrites, loops, stmt))
+        for place in places(expr):
+            if root(place) == self._name:
+                written = any(place is target for target in targets)
+                subs = [self._resolved(s, self._values) for s in subscripts(place)]
+                found.append(
+                    _Access(
+                        tuple(reversed(subs)),
+                        path_of(place),
+                        written and self._replaces(stmt, place),
+                        loops,
+                        stmt,
+                    )
+                )
         return found
 
     def _replaces(self, stmt: Stmt, place: Expr) -> bool:
@@ -159,12 +163,8 @@ class _Proof:
             counters.append(counter)
         if self._function.simd:
             counters.append(THREAD)
-        extents = {
-            c: _extent(loop, c) for c, loop in zip(counters, around, strict=False)
-        }  # fmt: skip
-        covered: set[Expr] = set()
-        for sub in subs:
-            covered |= self._separates(sub, counters, extents)
+        extents = {c: _extent(loop, c) for c, loop in zip(counters, around, strict=False)}
+        covered = {c for sub in subs for c in self._separates(sub, counters, extents)}
         return covered == set(counters)
 
     def _counter(self, loop: For | While, subs: tuple[Expr, ...]) -> Expr | None:
@@ -258,20 +258,6 @@ def _may_meet(one: tuple[tuple[Expr, ...], Path], other: tuple[tuple[Expr, ...],
 def _element(path: Path) -> Path:
     """The path up to the last subscript."""
     return path[: len(path) - path[::-1].index(ELEMENT)] if ELEMENT in path else path
-
-
-def _base(expr: Expr) -> Expr | None:
-    return expr.base if isinstance(expr, Index | Member) else None
-
-
-def _subscripts(place: Expr) -> tuple[Expr, ...]:
-    match place:
-        case Index(base, subs):
-            return (*_subscripts(base), *subs)
-        case Member(base):
-            return _subscripts(base)
-        case _:
-            return ()
 
 
 def _extent(loop: For | While, counter: Expr) -> Expr | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from loma import errors
 from loma.ad.scalar.context import Context
@@ -23,7 +23,7 @@ from loma.core.ir import (
     INT, Assign, Declare, Expr, For, Function, If, IntConst, IntType, Place, Pop, Push, Return,
     StackType, Stmt, Type, Var, While,
 )  # fmt: skip
-from loma.core.walk import blocks, root, statements
+from loma.core.walk import blocks, map_blocks, root, statements
 from loma.errors.spans import Span
 
 
@@ -42,16 +42,10 @@ class Tape:
     def type(self) -> StackType:
         """With the capacity known by now. Where no loop runs it is one; more than an int can count
         is no bound."""
+        assert isinstance(self.var.type, StackType)
         if self.capacity is None or self.capacity >= 2**31:
-            return StackType(_element(self), None)
-        return StackType(_element(self), max(1, self.capacity))
-
-
-@dataclass(slots=True)
-class Sweeps:
-    forward: list[Stmt] = field(default_factory=list)
-    reverse: list[Stmt] = field(default_factory=list)
-    declarations: list[Stmt] = field(default_factory=list)
+            return replace(self.var.type, capacity=None)
+        return replace(self.var.type, capacity=max(1, self.capacity))
 
 
 class SweepBuilder:
@@ -67,19 +61,23 @@ class SweepBuilder:
             self.adjoint, dict(context.normal.types), context.functions, context.structs
         )
 
-    def build(self, restored: frozenset[str] = frozenset()) -> Sweeps:
-        """Both sweeps; variables in ``restored`` end with the values that they began with."""
+    def build(self, restored: frozenset[str] = frozenset()) -> list[Stmt]:
+        """Declarations and both sweeps; variables in ``restored`` end as they began."""
         body = self._ctx.normal.function.body
         self._recording.run(body, restored)
         forward, reverse = self._block(body)
-        tapes = [Declare(replace(t.var, type=t.type), None) for t in self._tapes.values()]
-        sized = {tape.var.name: tape.type for tape in self._tapes.values()}
-        resize = _Resize(sized)
-        return Sweeps(
-            [resize.statement(stmt) for stmt in forward],
-            [resize.statement(stmt) for stmt in reverse],
-            [*self._ctx.declarations, *tapes],
-        )
+        # The capacities of stacks are known now.
+        tapes = {t.var.name: replace(t.var, type=t.type) for t in self._tapes.values()}
+
+        def sized(stmt: Stmt) -> Stmt:
+            match stmt:
+                case Push(stack) | Pop(stack) if stack.name in tapes:
+                    return replace(stmt, stack=tapes[stack.name])
+                case _:
+                    return map_blocks(stmt, lambda body: tuple(map(sized, body)))
+
+        declarations = [*self._ctx.declarations, *(Declare(v, None) for v in tapes.values())]
+        return [*declarations, *map(sized, forward), *map(sized, reverse)]
 
     def adjoint(self, stmt: Stmt) -> list[Stmt]:
         """The adjoint of a statement without nested blocks."""
@@ -110,11 +108,8 @@ class SweepBuilder:
             case Return():
                 return [], self.adjoint(stmt)
             case _:
-                return self._leaf(stmt)
-
-    def _leaf(self, stmt: Stmt) -> tuple[list[Stmt], list[Stmt]]:
-        keep, restore = self._kept(stmt)
-        return [*keep, stmt], [*restore, *self.adjoint(stmt)]
+                keep, restore = self._kept(stmt)
+                return [*keep, stmt], [*restore, *self.adjoint(stmt)]
 
     def _kept(self, stmt: Stmt) -> tuple[list[Stmt], list[Stmt]]:
         """Code that keeps what the statement overwrites, and that puts it back."""
@@ -150,6 +145,13 @@ class SweepBuilder:
         tape.grow(count)
         return Push(tape.var, value), Pop(tape.var, place)
 
+    def _kept_in_loops(self, var: Var, name: str, span: Span) -> tuple[list[Stmt], list[Stmt]]:
+        """The same for a variable that gets a value once, unless it is in a loop."""
+        if not self._bounds:
+            return [], []
+        save, load = self._saved(var, var, name, span)
+        return [save], [load]
+
     def _tape(self, name: str, type_: Type) -> Tape:
         if (name, type_) not in self._tapes:
             var = self._ctx.new(f"_tape_{name}", StackType(type_, None))
@@ -171,12 +173,7 @@ class SweepBuilder:
         if not isinstance(truth.type, IntType):
             truth = b.binary("!=", truth, b.flt(0))
         # Branches inside may share the stack, so that what is popped first is pushed last.
-        keep: list[Stmt] = []
-        back: list[Stmt] = []
-        if self._bounds:
-            save, load = self._saved(taken, taken, "taken", stmt.span)
-            keep.append(save)
-            back.append(load)
+        keep, back = self._kept_in_loops(taken, "taken", stmt.span)
         branch = replace(stmt, cond=taken, then=tuple(then), other=tuple(other))
         return (
             [Assign(taken, "=", truth), branch, *keep],
@@ -192,21 +189,18 @@ class SweepBuilder:
         del self._extents[stmt.counter]
         if not back:
             return [replace(stmt, body=tuple(body))], []
-        extent, ahead, keep, behind = stmt.extent, list[Stmt](), list[Stmt](), list[Stmt]()
-        if not self._recording.direct[stmt.number]:
-            count = self._ctx.declare("_count", INT)
-            ahead.append(Assign(count, "=", extent))
-            if self._bounds:
-                save, load = self._saved(count, count, "count", stmt.span)
-                keep.append(save)
-                behind.append(load)
-            extent = count
+        again = replace(stmt, body=tuple(back), backwards=not stmt.backwards)
+        if self._recording.direct[stmt.number]:
+            return [replace(stmt, body=tuple(body))], [again]
+        count = self._ctx.declare("_count", INT)
+        keep, behind = self._kept_in_loops(count, "count", stmt.span)
         return (
-            [*ahead, replace(stmt, extent=extent, body=tuple(body)), *keep],
             [
-                *behind,
-                replace(stmt, extent=extent, body=tuple(back), backwards=not stmt.backwards),
+                Assign(count, "=", stmt.extent),
+                replace(stmt, extent=count, body=tuple(body)),
+                *keep,
             ],
+            [*behind, replace(again, extent=count)],
         )
 
     def _while(self, stmt: While) -> tuple[list[Stmt], list[Stmt]]:
@@ -217,17 +211,12 @@ class SweepBuilder:
             return [replace(stmt, body=tuple(body))], []
         count = self._ctx.declare("_count", INT)
         body.append(Assign(count, "=", b.binary("+", count, IntConst(1))))
-        ahead: list[Stmt] = [
-            Assign(count, "=", IntConst(0)),
-            replace(stmt, body=tuple(body)),
-        ]
-        behind: list[Stmt] = []
-        if self._bounds:
-            save, load = self._saved(count, count, "count", stmt.span)
-            ahead.append(save)
-            behind.append(load)
+        keep, behind = self._kept_in_loops(count, "count", stmt.span)
         step = self._ctx.new("_step", INT)
-        return ahead, [*behind, For(step.name, count, tuple(back), span=stmt.span)]
+        return (
+            [Assign(count, "=", IntConst(0)), replace(stmt, body=tuple(body)), *keep],
+            [*behind, For(step.name, count, tuple(back), span=stmt.span)],
+        )
 
     def _bound(self, extent: Expr) -> int | None:
         """The most iterations that a range can have, where the text tells."""
@@ -283,29 +272,3 @@ def _branch(stmt: If, cond: Expr, then: list[Stmt], other: list[Stmt]) -> If:
 def _name(place: Place) -> str:
     """What a kept value is called after: the variable and the members on the way."""
     return "_".join(step for step in path_of(place) if step != "*").lstrip("_") or root(place)
-
-
-def _element(tape: Tape) -> Type:
-    assert isinstance(tape.var.type, StackType)
-    return tape.var.type.element
-
-
-class _Resize:
-    """Gives the stacks in statements their final types: capacities are known at the end only."""
-
-    def __init__(self, types: dict[str, StackType]) -> None:
-        self._types = types
-
-    def statement(self, stmt: Stmt) -> Stmt:
-        match stmt:
-            case Push(stack) | Pop(stack) if stack.name in self._types:
-                return replace(stmt, stack=replace(stack, type=self._types[stack.name]))
-            case If(_, then, other):
-                return replace(stmt, then=self._body(then), other=self._body(other))
-            case For() | While():
-                return replace(stmt, body=self._body(stmt.body))
-            case _:
-                return stmt
-
-    def _body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        return tuple(self.statement(stmt) for stmt in body)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from loma.ad.activity import carries_derivative, differentiable_reads
+from loma.ad.activity import carries_derivative, reaches
 from loma.ad.expressions import Contribution, contributions
-from loma.ad.operator_rules import OpAdjoint
-from loma.ad.rules import OP_RULES
+from loma.ad.rules import op_adjoints
 from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.gather import both, inside_tests
-from loma.ad.tensor.index_statements import Adjoints, adjoint_statements
+from loma.ad.tensor.index_statements import adjoint_place, adjoint_statements
 from loma.ad.tensor.sweep import Env, Record, SweepContext
 from loma.core import builder as b
 from loma.core.ir import (
-    Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Place, Stmt, TensorType,
-    TupleType, Unpack, Var, While, Zero, is_tensor_function,
+    Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Stmt, TensorType,
+    Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
-from loma.core.walk import at, map_expressions, root
+from loma.core.effects import effects
+from loma.core.walk import at, blocks, map_expressions, root
 
 
 class AdjointSweep:
@@ -39,28 +39,24 @@ class AdjointSweep:
 
     def _statement(self, record: Record) -> list[Stmt]:
         stmt, env = record.stmt, record.env
+        own = effects(stmt)
+        written = {root(place) for place in (*own.declares, *own.writes)}
+        if not blocks(stmt) and not any(map(self._ctx.is_active, written)):
+            return []
         match stmt:
             case Declare(target, value):
-                if value is None or not self._ctx.is_active(target.name):
-                    return []
-                return self._value(target, "=", value, record)
+                return [] if value is None else self._value(target, "=", value, record)
             case Assign(Var() as target, op, value):
-                if not self._ctx.is_active(target.name):
-                    return []
                 return self._value(target, op, value, record)
-            case IndexAssign(target):
-                if not self._ctx.is_active(root(target)):
-                    return []
+            case IndexAssign():
                 moved = map_expressions(stmt, lambda e: self._ctx.rename(e, env))
                 assert isinstance(moved, IndexAssign)
                 first = stmt.number in self._ctx.first
-                return adjoint_statements(moved, record.extreme, self._use(), record.kept, first)
+                return adjoint_statements(moved, record.extreme, self._ctx, record.kept, first)
             case Unpack(targets, call):
-                if not any(self._ctx.is_active(target.name) for target in targets):
-                    return []
                 return self._call(targets, call, record)
             case Zero(Var() as target):
-                return self._clear(target.name) if self._ctx.is_active(target.name) else []
+                return self._clear(target.name)
             case If(cond, then, other):
                 return self._if(stmt, cond, (then, other), env)
             case For():
@@ -70,24 +66,13 @@ class AdjointSweep:
             case _:
                 raise AssertionError(stmt)
 
-    def _use(self) -> Adjoints:
-        return Adjoints(
-            self._ctx.adjoint,
-            self._ctx.is_active,
-            self._ctx.partial_name,
-            self._ctx.names,
-            self._ctx.temporary,
-            self._ctx.is_size,
-            self._ctx.ranges(),
-        )
-
     def _clear(self, name: str) -> list[Stmt]:
         var = self._ctx.adjoint(name)
         return [Zero(var) if isinstance(var.type, TensorType) else Assign(var, "=", b.flt(0))]
 
     def _value(self, target: Var, op: str, value: Expr, record: Record) -> list[Stmt]:
         """The adjoint of a whole assignment of an operator's value or a scalar expression."""
-        if isinstance(value, Call) and value.function not in self._scalar_functions():
+        if isinstance(value, Call) and is_tensor_function(self._ctx.function(value.function)):
             return self._call((target,), value, record)
         g = self._ctx.adjoint(target.name)
         renamed = self._ctx.rename(value, record.env)
@@ -104,19 +89,15 @@ class AdjointSweep:
             out += self._clear(target.name)
         return out
 
-    def _scalar_functions(self) -> set[str]:
-        return {f.name for f in self._ctx.functions if not is_tensor_function(f)}
-
     def _amounts(self, value: Expr, g: Var, result: Var, out: list[Stmt]) -> list[Contribution]:
         """What is to be added to which adjoint for a value with adjoint ``g``."""
         match value:
-            case Op(name, args, attrs):
-                if not any(self._ctx.is_active(read) for read in differentiable_reads(value)):
+            case Op(_, args):
+                if not reaches(value, self._ctx.is_active):
                     return []
-                adjoints = OP_RULES[name](OpAdjoint(name, args, dict(attrs), result, g))
                 found: list[Contribution] = []
-                for arg, adjoint in zip(args, adjoints, strict=True):
-                    if adjoint is None or not self._reaches(arg):
+                for arg, adjoint in zip(args, op_adjoints(value, result, g), strict=True):
+                    if adjoint is None or not reaches(arg, self._ctx.is_active):
                         continue
                     if isinstance(arg, Var):
                         found.append(Contribution(self._ctx.adjoint(arg.name), False, adjoint))
@@ -128,25 +109,16 @@ class AdjointSweep:
             case NoDiff():
                 return []
             case Var(name) if isinstance(value.type, TensorType):
-                if not self._ctx.is_active(name):
-                    return []
-                return [Contribution(self._ctx.adjoint(name), False, g)]
+                active = self._ctx.is_active(name)
+                return [Contribution(self._ctx.adjoint(name), False, g)] if active else []
             case _:
                 return self._scalar_amounts(value, g)
 
     def _scalar_amounts(self, value: Expr, g: Var) -> list[Contribution]:
         found: list[Contribution] = []
         for one in contributions(value, g, self._ctx.is_active, self._ctx.partial_name):
-            place: Place
-            if isinstance(one.place, Var):
-                place = self._ctx.adjoint(one.place.name)
-            else:
-                assert isinstance(one.place.base, Var)
-                base = one.place.base
-                place = replace(
-                    one.place, base=replace(self._ctx.adjoint(base.name), span=base.span)
-                )
-            found.append(replace(one, place=place))
+            assert isinstance(one.place, Var | Index)
+            found.append(replace(one, place=adjoint_place(one.place, self._ctx)))
         return found
 
     def _accumulate(self, one: Contribution) -> Stmt:
@@ -160,14 +132,10 @@ class AdjointSweep:
             added = Assign(one.place, "+=", one.value)
         return added if guard is None else If(guard, (added,), ())
 
-    def _reaches(self, arg: Expr) -> bool:
-        return any(self._ctx.is_active(name) for name in differentiable_reads(arg))
-
     def _call(self, targets: tuple[Var, ...], call: Call, record: Record) -> list[Stmt]:
         plan = self._ctx.plan(call.function)
         args = tuple(self._ctx.rename(arg, record.env) for arg in call.args)
-        wanted = {k for k in plan.differentiable if self._reaches(args[k])}
-        out: list[Stmt] = []
+        wanted = {k for k in plan.pair.differentiable if reaches(args[k], self._ctx.is_active)}
         grads: list[Var] = []
         for target in targets:
             if carries_derivative(target.type) and not self._ctx.is_active(target.name):
@@ -179,16 +147,11 @@ class AdjointSweep:
         new = tuple(self._ctx.new("_d_arg", type_) for type_ in plan.adjoint_types(args))
         if self._ctx.depth > 0:
             self._ctx.sweeps.declarations += [Declare(var, None) for var in new]
-        if len(new) == 1:
-            made = replace(made, type=new[0].type)
-            out.append(Declare(new[0], made) if self._ctx.depth == 0 else Assign(new[0], "=", made))
-        else:
-            made = replace(made, type=TupleType(tuple(v.type for v in new)))
-            out.append(Unpack(new, made))
+        out = [self._ctx.called(new, made)]
         for target in targets:
             if carries_derivative(target.type):
                 out += self._clear(target.name)
-        for k, var in zip(plan.differentiable, new, strict=True):
+        for k, var in zip(plan.pair.differentiable, new, strict=True):
             if k not in wanted:
                 continue
             arg = args[k]
@@ -219,8 +182,7 @@ class AdjointSweep:
 
     def _state(self, name: str) -> Var:
         """A variable for the value that another one had at the start of an iteration."""
-        var = self._ctx.new(f"{name}_at", self._ctx.types[name])
-        self._ctx.primal[var.name] = self._ctx.base(name)
+        var = self._ctx.new_version(name, f"{name}_at")
         self._ctx.sweeps.declarations.append(Declare(var, None))
         return var
 

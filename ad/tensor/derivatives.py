@@ -4,15 +4,15 @@ derivatives of the scalar functions that index statements call."""
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from loma import errors
 from loma.ad.growing import GrowingModule
 from loma.ad.scalar.derivatives import ScalarDerivatives
 from loma.ad.scalar.reverse import needs_entry_value, reverse_doc
-from loma.ad.tensor.calls import CallPlan
 from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.joint import Joint, joint_sweeps
-from loma.ad.tensor.pairs import SplitPair
+from loma.ad.tensor.pairs import CallPlan, SplitPair
 from loma.ad.tensor.partials import (
     check_is_value, has_only_numbers, partial_derivative, partial_from_forward,
 )  # fmt: skip
@@ -74,32 +74,27 @@ class TensorDerivatives:
         body, needed = analysis.block(body, outs)
         _check_entry_values(primal, joint, needed)
         start, _ = analysis.block(start, needed)
-        doc = reverse_doc(primal)
-        self._growing.add(
-            Function(
-                name, params, (), (*start, *body), doc=doc, span=primal.span, primal=primal.name
-            )
-        )
+        made = Function(name, params, (), (*start, *body), doc=reverse_doc(primal))
+        self._growing.add(replace(made, span=primal.span, primal=primal.name))
 
     def pair(self, function: str) -> SplitPair:
         """The split pair of a tensor function, added to the module at first use."""
-        if function not in self._pairs:
-            primal = self._growing.find(function)
-            own = self._scalar.own.of(function)
-            names = (
-                self._growing.names.fresh(f"{function}__forward"),
-                self._growing.names.fresh(f"{function}__backward"),
-            )
-            if own is not None:
-                self._pairs[function] = self._scalar.own.pair(primal, own, names)
-                return self._pairs[function]
+        if function in self._pairs:
+            return self._pairs[function]
+        primal = self._growing.find(function)
+        own = self._scalar.own.of(function)
+        fresh = self._growing.names.fresh
+        names = fresh(f"{function}__forward"), fresh(f"{function}__backward")
+        if own is not None:
+            pair = self._scalar.own.pair(primal, own, names)
+        else:
             joint = self._joint(primal)
             functions = self._growing.module.functions
             forward, backward, pair = split(primal, joint, names, functions, self._save)
             self._growing.add(forward)
             self._growing.add(backward)
-            self._pairs[function] = pair
-        return self._pairs[function]
+        self._pairs[function] = pair
+        return pair
 
     def _joint(self, primal: Function) -> Joint:
         check_works_on_tensors(primal)

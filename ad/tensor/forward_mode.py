@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from loma.ad.activity import active_variables, carries_derivative
+from loma.ad.activity import active_variables, carries_derivative, zeros_like
 from loma.ad.expressions import PartialName
 from loma.ad.operator_tangents import operator_tangent
 from loma.ad.tangents import ZERO, Tangents, is_zero
@@ -44,10 +44,6 @@ class ForwardPlan:
     name: str
     active: frozenset[int]
     varied: tuple[bool, ...]
-
-    @property
-    def outs(self) -> set[int]:
-        return {k for k, param in enumerate(self.callee.params) if param.mode == "Out"}
 
 
 class Forward:
@@ -128,7 +124,7 @@ class Forward:
         if not isinstance(value.type, TensorType) or not is_zero(tangent):
             return tangent
         zero = Var(self._normal.names.fresh("_t_result"), value.type)
-        out.append(Declare(zero, _zeros(value)))
+        out.append(Declare(zero, zeros_like(value)))
         return zero
 
     def _place(self, place: Place) -> Place | None:
@@ -182,7 +178,9 @@ class Forward:
                 return self._call(targets, call, stmt)
             case CallStmt(call):
                 plan, args = self._arguments(call)
-                self._nonzero |= {root(call.args[k]) for k in plan.active & plan.outs}
+                self._nonzero |= {
+                    root(call.args[k]) for k in plan.active if plan.callee.params[k].mode == "Out"
+                }
                 return [replace(stmt, call=replace(call, function=plan.name, args=args))]
             case Zero(target):
                 tangent = self._place(target)
@@ -203,8 +201,7 @@ class Forward:
         self._declared.add(tangent.name)
         found = None if value is None else self._tangent(value, target)
         if found is None or is_zero(found):
-            unknown = isinstance(target.type, TensorType) and target.type.dims is None
-            return [stmt, Declare(tangent, _zeros(target) if unknown else None)]
+            return [stmt, Declare(tangent, zeros_like(target))]
         self._nonzero.add(target.name)
         found = substitute(found, {_VALUE: target})
         first = not isinstance(value, Op)  # reads the same as what it stands beside
@@ -240,7 +237,7 @@ class Forward:
     def _cleared(self, target: Var) -> list[Stmt]:
         """Sets the tangent of a variable, which has its new value, to zero."""
         tangent = self._known[target.name]
-        zeros = _zeros(target)
+        zeros = zeros_like(target)
         if tangent.name not in self._declared and self._depth == 0:
             self._declared.add(tangent.name)
             return [Declare(tangent, zeros)]
@@ -383,9 +380,3 @@ def _products(value: Expr) -> list[Expr]:
             return [*_products(left), *_products(right)]
         case _:
             return [value]
-
-
-def _zeros(like: Expr) -> Expr | None:
-    """Zeros of a shape that only a value tells; None where the type tells it."""
-    unknown = isinstance(like.type, TensorType) and like.type.dims is None
-    return b.operator("zeros_like", (like,)) if unknown else None

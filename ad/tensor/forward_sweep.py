@@ -32,13 +32,10 @@ class ForwardSweep:
     def _write(self, name: str, env: Env, value: Expr | None, out: list[Stmt], span: Span) -> Var:
         """Starts a new version of a variable with a value (None: zero); updates ``env``."""
         old = env.get(name, name)
-        new = self._ctx.new(name, self._ctx.types[name])
-        self._ctx.primal[new.name] = self._ctx.base(name)
+        new = self._ctx.new_version(name, name)
         stmt: Stmt
         if value is None or self._ctx.depth > 0:
-            (out if self._ctx.depth == 0 else self._ctx.sweeps.declarations).append(
-                Declare(new, None)
-            )
+            self._ctx.declare(new, out)
             stmt = Zero(new, span) if value is None else Assign(new, "=", value, span)
         else:
             stmt = Declare(new, value, span)
@@ -59,8 +56,8 @@ class ForwardSweep:
             case Declare(target, value):
                 if isinstance(value, Call):
                     return self._call(stmt, (target,), value, env, code)
-                new = None if value is None else self._ctx.rename(value, env)
-                code.append(replace(stmt, value=new))
+                renamed = None if value is None else self._ctx.rename(value, env)
+                code.append(replace(stmt, value=renamed))
                 env[target.name] = target.name
                 return Record(stmt, before, (target,))
             case Assign(Var() as target, op, value):
@@ -69,9 +66,8 @@ class ForwardSweep:
                 result = self._ctx.rename(value, env)
                 if op == "+=":
                     result = b.binary("+", self._ctx.version(target.name, env), result)
-                return Record(
-                    stmt, before, (self._write(target.name, env, result, code, stmt.span),)
-                )
+                new = self._write(target.name, env, result, code, stmt.span)
+                return Record(stmt, before, (new,))
             case IndexAssign():
                 return self._index(stmt, env, code)
             case Unpack(targets, call):
@@ -116,20 +112,13 @@ class ForwardSweep:
             return Record(stmt, before, (self._ctx.version(name, env),), extreme=extreme, kept=kept)
         if stmt.op == "=" and covers(stmt):
             # Every element is written here, so the new version needs no copy of the old one.
-            new = self._ctx.new(name, self._ctx.types[name])
-            self._ctx.primal[new.name] = self._ctx.base(name)
-            done = self._ctx.starting(
-                replace(moved, target=on_version(moved.target, new)),
-                (env.get(name, name), new.name),
-            )
+            new = self._ctx.new_version(name, name)
+            moved = self._ctx.starting(moved, (env.get(name, name), new.name))
             env[name] = new.name
-            (code if self._ctx.depth == 0 else self._ctx.sweeps.declarations).append(
-                Declare(new, None)
-            )
+            self._ctx.declare(new, code)
         else:
             new = self._write(name, env, self._ctx.version(name, env), code, stmt.span)
-            done = replace(moved, target=on_version(moved.target, new))
-        code.append(done)
+        code.append(replace(moved, target=on_version(moved.target, new)))
         return Record(stmt, before, (new,), extreme=extreme)
 
     def _call(
@@ -148,30 +137,18 @@ class ForwardSweep:
         if active:
             plan = self._ctx.plan(call.function)
             saved = tuple(self._ctx.new("_saved", type_) for type_ in plan.saved_types(call.args))
-            call = replace(call, function=plan.forward)
+            call = replace(call, function=plan.pair.forward)
         new: list[Var] = []
         for target in targets:
-            known = target.name in env
-            var = self._ctx.new(target.name, self._ctx.types[target.name]) if known else target
-            if known:
-                self._ctx.primal[var.name] = self._ctx.base(target.name)
-            if self._ctx.depth > 0 and known:
-                self._ctx.sweeps.declarations.append(Declare(var, None))
+            var = target
+            if target.name in env:
+                var = self._ctx.new_version(target.name, target.name)
+                if self._ctx.depth > 0:
+                    self._ctx.sweeps.declarations.append(Declare(var, None))
             new.append(var)
         if self._ctx.depth > 0:
             self._ctx.sweeps.declarations += [Declare(var, None) for var in saved]
-        made: Stmt
-        if len(new) + len(saved) == 1:
-            call = replace(call, type=new[0].type)
-            outermost = self._ctx.depth == 0
-            made = (
-                Declare(new[0], call, stmt.span)
-                if outermost
-                else Assign(new[0], "=", call, stmt.span)
-            )
-        else:
-            call = replace(call, type=TupleType(tuple(v.type for v in (*new, *saved))))
-            made = Unpack((*new, *saved), call, stmt.span)
+        made = self._ctx.called((*new, *saved), call, stmt.span)
         pairs = [(target.name, var.name) for target, var in zip(targets, new, strict=True)]
         versions = [(env[name], version) for name, version in pairs if name in env]
         code.append(self._ctx.starting(made, *versions))
@@ -208,8 +185,7 @@ class ForwardSweep:
                 return map_blocks(stmt, lambda body: tuple(map(self._with_outs, body)))
 
     def _has_outs(self, call: Call) -> bool:
-        callee = next(f for f in self._ctx.functions if f.name == call.function)
-        return any(param.mode == "Out" for param in callee.params)
+        return any(param.mode == "Out" for param in self._ctx.function(call.function).params)
 
     def _while(self, stmt: While, env: Env, code: list[Stmt]) -> Record:
         """Runs the loop; its adjoint, which runs it again as a counted one, finds the count in the
@@ -262,12 +238,13 @@ class ForwardSweep:
             and root(s.target) == name and not covers(s)
         }  # fmt: skip
         changing = self._ctx.assigned
+        counters = {stmt.counter} | {loop.counter for loop in self._ctx.loops}
         for position, s in own.items():
             axes = target_axes(s)
             assert isinstance(s.target, Index)
             extents = {name for axis in axes for name in free_variables(axis.extent)}
             subscripts = {name for sub in s.target.subscripts for name in free_variables(sub)}
-            if extents & (changing | self._counters(stmt)):
+            if extents & counters or extents & changing:
                 return {}
             if not self._as_at_start(subscripts & changing, position, stmt):
                 return {}
@@ -280,9 +257,6 @@ class ForwardSweep:
         statement of the loop: an iteration backwards knows the former."""
         ints = all(isinstance(self._ctx.types[name], IntType) for name in names)
         return ints and names.isdisjoint(assigned(stmt.body[:position]))
-
-    def _counters(self, stmt: For) -> set[str]:
-        return {stmt.counter} | {loop.counter for loop in self._ctx.loops}
 
     def _part_tape(self, name: str, own: IndexAssign, stmt: For) -> Var:
         dims = tuple(sizes.count(axis.extent, self._ctx.is_size) for axis in target_axes(own))
@@ -317,9 +291,8 @@ class ForwardSweep:
         def reads(inner: IndexAssign) -> tuple[Expr, ...]:
             if not context.is_active(root(inner.target)):
                 return ()
-            return adjoint_reads(
-                inner, inner.number in kept, context.is_active, context.partial_name
-            )  # fmt: skip
+            stays = inner.number in kept
+            return adjoint_reads(inner, stays, context.is_active, context.partial_name)
 
         settled = settling.settled(tensors, reads, kept)
         context.kept |= {s.number for s in own if root(s.target) in settled}

@@ -59,12 +59,13 @@ def gather(
         if form is None:
             return None
         elsewhere = set().union(*(c for k, c in enumerate(counts) if k != position))
-        axis = _solvable(form[0], value, elsewhere | bare)
+        axis = _solvable(form[0], elsewhere | bare)
         if axis is None:
             return None
-        own_index = Var(names.fresh(_own_name(axis)), INT)
+        own_index = Var(names.fresh(f"{axis}_x"), INT)
         sign = sizes.constant(form[0][axis])
-        rest = sizes.simplify(Binary("-", subscript, _times(form[0][axis], Var(axis, INT)), INT))
+        term = Binary("*", form[0][axis], Var(axis, INT), INT)
+        rest = sizes.simplify(Binary("-", subscript, term, INT))
         solution: Expr = Binary("-", own_index, rest, INT)
         if sign == -1:
             solution = Unary("-", solution, INT)
@@ -83,18 +84,8 @@ def gather(
     return target, moved, (*new_axes, *kept)
 
 
-def _own_name(axis: str) -> str:
-    return f"{axis}_x"
-
-
-def _times(coefficient: Expr, axis: Expr) -> Expr:
-    return Binary("*", coefficient, axis, INT)
-
-
-def _solvable(coefficients: dict[str, Expr], value: Expr, excluded: set[str]) -> str | None:
-    """An axis with coefficient 1 or -1 that no other subscript uses; one that the value's reads
-    have as a bare subscript first, since those stay unit-stride reads."""
-    del value
+def _solvable(coefficients: dict[str, Expr], excluded: set[str]) -> str | None:
+    """An axis with coefficient 1 or -1 that no other subscript uses."""
     units = [a for a, c in coefficients.items() if sizes.constant(c) in (1, -1)]
     units = [a for a in units if a not in excluded]
     if len(units) < len(coefficients) and len(coefficients) > 1:

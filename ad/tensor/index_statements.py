@@ -15,11 +15,12 @@ nothing can be turned around, the condition goes into the subscript, which is ch
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from loma.ad.expressions import Contribution, PartialName, contributions
 from loma.ad.tensor.gather import between, both, gather, inside_tests
+from loma.ad.tensor.sweep import SweepContext
 from loma.core import builder as b, sizes
 from loma.core.axes import index_statement, target_axes
 from loma.core.bounds import facts, stays_inside
@@ -29,22 +30,8 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.overlap import reads_of, same_element
-from loma.core.sizes import IsSize
-from loma.core.walk import free_variables, map_children, substitute, walk
+from loma.core.walk import free_variables, map_children, root, substitute, walk
 from loma.passes.liveness import covers
-
-
-@dataclass(frozen=True, slots=True)
-class Adjoints:
-    """What the adjoint of a statement is written with."""
-
-    adjoint: Callable[[str], Var]  # the adjoint variable of a primal variable's version
-    active: Callable[[str], bool]
-    partial_name: PartialName
-    names: Names
-    temporary: Callable[[TensorType | None, str], Var]  # a declared tensor (or float) variable
-    is_size: IsSize
-    around: Mapping[str, Expr]  # the ranges of the loop counters around
 
 
 def first_extreme(stmt: IndexAssign, temporary: Callable[[TensorType, str], Var]) -> Stmt | None:
@@ -69,7 +56,7 @@ def states_result(stmt: IndexAssign) -> bool:
     target, value = stmt.target, stmt.value
     if stmt.op != "=" or not isinstance(target, Index) or isinstance(value, Reduce):
         return False
-    return not any(same_element(target, read.place) for read in reads_of(_name(target), value))
+    return not any(same_element(target, read.place) for read in reads_of(root(target), value))
 
 
 def adjoint_reads(
@@ -105,7 +92,7 @@ def with_result(expr: Expr, stmt: IndexAssign) -> Expr:
 def adjoint_statements(
     stmt: IndexAssign,
     extreme: Var | None,
-    use: Adjoints,
+    context: SweepContext,
     kept: bool = False,
     first: bool = False,
 ) -> list[Stmt]:
@@ -116,41 +103,36 @@ def adjoint_statements(
     elements before, so that nobody looks at their adjoints any more.
     """
     target = stmt.target
-    name = target.name if isinstance(target, Var) else _name(target)
+    name = root(target)
     out: list[Stmt] = []
-    g: Expr = _adjoint_place(target, use)
+    g: Expr = adjoint_place(target, context)
     value, axes = stmt.value, stmt.axes
     ranged = {axis.name for axis in value.axes} if isinstance(value, Reduce) else set()
     summed = len(axes) > len(target_axes(stmt)) or isinstance(value, Reduce)
     reads_itself = any(isinstance(n, Var) and n.name == name for n in walk(value))
-    if reads_itself and use.active(name) and summed:
-        g = _copy_of(g, target_axes(stmt), use, out)
+    if reads_itself and context.is_active(name) and summed:
+        g = _copy_of(g, target_axes(stmt), context, out)
     where: Expr | None = None
     if isinstance(value, Reduce):
         value, axes, g, where = _inside(value, stmt.axes, g, extreme)
-    point = _Point(axes, ranged, use)
+    point = _Point(axes, ranged, context)
     found = contributions(
-        value, g, use.active, use.partial_name, where,
+        value, g, context.is_active, context.partial_name, where,
         lambda place: _is_same(target, place) or point.exists(place),
     )  # fmt: skip
     if kept:
         found = [replace(one, value=with_result(one.value, stmt)) for one in found]
     own = [c for c in found if _is_same(target, c.place) and not summed]
-    for one in found:
-        if one not in own:
-            out.append(point.contribute(one))
+    out += [point.contribute(one) for one in found if one not in own]
     if own:
         # The target's own old element: read, then replaced, in one statement.
-        place = _adjoint_place(target, use)
-        total = own[0].value
-        for other in own[1:]:
-            total = b.add(total, other.value)
+        place = adjoint_place(target, context)
+        total = b.total([one.value for one in own])
         out.append(index_statement(place, stmt.op, total, axes))
     elif stmt.op == "=" and not first:
-        cleared = _clear(stmt, use)
         # With the adjoint copied away above, the target is cleared before it is added to.
-        out.insert(1 if g != _adjoint_place(target, use) and summed and reads_itself else len(out),
-                   cleared)  # fmt: skip
+        copied = summed and reads_itself and g != adjoint_place(target, context)
+        out.insert(1 if copied else len(out), _clear(stmt, context))
     return out
 
 
@@ -161,19 +143,14 @@ def _is_same(target: Index | Var, place: Place) -> bool:
     return same_element(target, place)
 
 
-def _name(place: Index) -> str:
-    assert isinstance(place.base, Var)
-    return place.base.name
-
-
-def _adjoint_place(place: Index | Var, use: Adjoints) -> Index | Var:
+def adjoint_place(place: Index | Var, context: SweepContext) -> Index | Var:
     if isinstance(place, Var):
-        return use.adjoint(place.name)
-    return replace(place, base=replace(use.adjoint(_name(place)), span=place.base.span))
+        return context.adjoint(place.name)
+    return replace(place, base=replace(context.adjoint(root(place)), span=place.base.span))
 
 
-def _copy_of(g: Expr, own: tuple[Axis, ...], use: Adjoints, out: list[Stmt]) -> Expr:
-    copy = use.temporary(TensorType(tuple(axis.extent for axis in own)), "_g")
+def _copy_of(g: Expr, own: tuple[Axis, ...], context: SweepContext, out: list[Stmt]) -> Expr:
+    copy = context.temporary(TensorType(tuple(axis.extent for axis in own)), "_g")
     place = Index(copy, _counters(own), FLOAT)
     out.append(index_statement(place, "=", g, own))
     return place
@@ -214,12 +191,8 @@ def product_of_others(value: Reduce) -> Expr:
     swap: dict[str, Expr] = {
         axis.name: Var(other.name, INT) for axis, other in zip(value.axes, others, strict=True)
     }
-    differs: Expr | None = None
-    for axis in value.axes:
-        here = b.binary("!=", swap[axis.name], Var(axis.name, INT))
-        differs = here if differs is None else b.binary("or", differs, here)
-    assert differs is not None
-    body = b.select(differs, substitute(value.body, swap), b.flt(1))
+    differs = [b.binary("!=", swap[axis.name], Var(axis.name, INT)) for axis in value.axes]
+    body = b.select(b.some(differs), substitute(value.body, swap), b.flt(1))
     return Reduce("prod", body, others, FLOAT)
 
 
@@ -230,7 +203,7 @@ class _Point:
 
     axes: tuple[Axis, ...]
     own: Collection[str]
-    use: Adjoints
+    context: SweepContext
 
     def exists(self, place: Place) -> bool:
         """Whether there is such an element at every point."""
@@ -246,12 +219,12 @@ class _Point:
         extents = {axis.name: axis.extent for axis in self.axes}
         if isinstance(subscript, Var) and subscript.name in extents.keys() - set(self.own):
             return True  # it runs over the dimension
-        extents = {**self.use.around, **extents}
-        return stays_inside(subscript, dim, extents, self.use.is_size, known)
+        extents = {**self.context.ranges(), **extents}
+        return stays_inside(subscript, dim, extents, self.context.is_size, known)
 
     def contribute(self, one: Contribution) -> Stmt:
         assert isinstance(one.place, Var | Index)
-        place = _adjoint_place(one.place, self.use)
+        place = adjoint_place(one.place, self.context)
         if one.guard is None and not one.padded:
             return self._statement(place, one.value, self.axes)
         assert isinstance(place, Index)
@@ -265,7 +238,7 @@ class _Point:
             known = tuple(fact for test in around for fact in facts(test))
             found = None
             if self._is_safe(one, known):
-                found = gather(place, one.selected, self.axes, self.use.names, one.padded)
+                found = gather(place, one.selected, self.axes, self.context.names, one.padded)
             stmt = self._where(place, one, known) if found is None else self._statement(*found)
         if around:
             stmt = If(b.every(around), (stmt,), ())
@@ -296,7 +269,7 @@ class _Point:
         ]
 
     def _statement(self, place: Index | Var, value: Expr, axes: tuple[Axis, ...]) -> Stmt:
-        return index_statement(place, "+=", value, axes, self.own, self.use.is_size)
+        return index_statement(place, "+=", value, axes, self.own, self.context.is_size)
 
     def _is_safe(self, one: Contribution, known: tuple[Expr, ...]) -> bool:
         """Whether what falls outside may be dropped: no mistake of the program is lost with it."""
@@ -342,9 +315,9 @@ def _dims(place: Index) -> tuple[Expr, ...]:
     return place.base.type.dims or ()
 
 
-def _clear(stmt: IndexAssign, use: Adjoints) -> Stmt:
+def _clear(stmt: IndexAssign, context: SweepContext) -> Stmt:
     """Sets the adjoint of an overwritten target to zero, as a whole where it is all overwritten."""
-    place = _adjoint_place(stmt.target, use)
+    place = adjoint_place(stmt.target, context)
     assert isinstance(place, Index)
     assert isinstance(place.base, Var)
     if covers(stmt):

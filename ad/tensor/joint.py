@@ -1,4 +1,13 @@
-"""Both sweeps of a function's reverse derivative, under final names."""
+"""Both sweeps of a function's reverse derivative, under final names.
+
+The forward sweep gives every overwritten variable a new name (a *version*), so that the adjoint
+sweep can read any value that ever was; loops and branches are run in place there, and with versions
+in the adjoint sweep. A tape holds one state per iteration, however deep the nesting. Versions whose
+old value nobody reads are merged (:mod:`loma.ad.tensor.versions`), dead code is dropped.
+
+Every primal variable has one adjoint variable. The adjoint of an assignment reads it, adds to the
+adjoints of what was read, and sets it to zero, in this order.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +16,15 @@ from dataclasses import dataclass, replace
 
 from loma.ad.activity import active_variables, carries_derivative
 from loma.ad.expressions import PartialName
-from loma.ad.tensor.calls import CallPlan
+from loma.ad.tensor.adjoint_sweep import AdjointSweep
+from loma.ad.tensor.pairs import CallPlan
+from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.normalise import Normal, normalise
-from loma.ad.tensor.reverse import reverse
-from loma.ad.tensor.sweep import SweepContext, Sweeps
+from loma.ad.tensor.sweep import Env, SweepContext, Sweeps
 from loma.ad.tensor.trips import with_counts
 from loma.ad.tensor.versions import merged_names, rename
 from loma.core.distinct import checked_elsewhere
-from loma.core.ir import Declare, Function, Module, Return, Stmt, Var
+from loma.core.ir import Assign, Declare, Function, Module, Return, Stmt, Var
 from loma.core.sizes import size_variables
 from loma.core.walk import mentioned_names, reads_of_type
 from loma.passes.first_write import first_writes
@@ -45,23 +55,42 @@ def joint_sweeps(
     differentiating what the function calls adds functions to it."""
     normal = normalise(primal, module())
     pure = normal.function
-    last = pure.body[-1]
-    assert isinstance(last, Return)
-    returned = [v.name for v in last.values if isinstance(v, Var)]
     inputs = {p.name for p in pure.params if carries_derivative(p.type)}
-    outputs = {v for v, t in zip(returned, pure.results, strict=True) if carries_derivative(t)}
+    outputs = {v.name for v in _returned(normal) if carries_derivative(v.type)}
     active = active_variables(pure, normal.types, inputs, outputs)
     adjoints = {
         p.name: Var(normal.names.fresh(f"_d_{p.name.lstrip('_')}"), p.type) for p in pure.params
     }
     seeds = _seeds(primal, normal)
-    mine = {p.name: adjoints[p.name].name for p in pure.params if carries_derivative(p.type)}
+    mine = {name: var for name, var in adjoints.items() if carries_derivative(var.type)}
     trips = with_counts(normal, active)
     normal = trips.normal
     context = SweepContext(trips, active, mine, partial_name, plan, module().functions)
-    wanted = tuple(seed if carries_derivative(seed.type) else None for seed in seeds)
-    sweeps = reverse(normal, context, wanted)
-    return _merged(normal, sweeps, seeds, adjoints, module().functions)
+    _make_sweeps(normal, context, seeds)
+    return _merged(normal, context.sweeps, seeds, adjoints, module().functions)
+
+
+def _returned(normal: Normal) -> list[Var]:
+    last = normal.function.body[-1]
+    assert isinstance(last, Return)
+    return [value for value in last.values if isinstance(value, Var)]
+
+
+def _make_sweeps(normal: Normal, context: SweepContext, seeds: tuple[Var, ...]) -> None:
+    """``seeds`` are the adjoints of the results."""
+    env: Env = {}
+    forward = ForwardSweep(context)
+    sweeps = context.sweeps
+    sweeps.forward, records = forward.block(normal.function.body[:-1], env)
+    context.env = env
+    returned = _returned(normal)
+    sweeps.results = tuple(
+        replace(context.version(value.name, env), span=value.span) for value in returned
+    )
+    for value, seed in zip(returned, seeds, strict=True):
+        if carries_derivative(seed.type) and context.is_active(value.name):
+            sweeps.adjoint.append(Assign(context.adjoint(value.name), "+=", seed))
+    sweeps.adjoint += AdjointSweep(context, forward).block(records)
 
 
 def _seeds(primal: Function, normal: Normal) -> tuple[Var, ...]:
@@ -117,20 +146,16 @@ def _merged(
     declarations = tuple(
         s for s in sweeps.declarations if isinstance(s, Declare) and s.target.name in used
     )
-    cut = Return(())  # marks the boundaries while names are merged
-    whole = rename((*declarations, cut, *forward, cut, *adjoint), names)
-    first = whole.index(cut)
-    second = whole.index(cut, first + 1)
+    top, forward, adjoint = rename((declarations, forward, adjoint), names)
     known = fixed | set(size_variables(normal.function))
-    early = [s for s in whole[:first] if isinstance(s, Declare)]
+    early = [s for s in top if isinstance(s, Declare)]
     late = [s for s in early if not reads_of_type(s.target.type) <= known]
-    forward = _declaring(late, tuple(whole[first + 1 : second]))
-    late = [s for s in late if s not in forward]
+    forward = _declaring(late, forward)
     return Joint(
         normal,
-        tuple(s for s in early if reads_of_type(s.target.type) <= known),
+        tuple(s for s in early if s not in late),
         forward,
-        first_writes(_declaring(late, tuple(whole[second + 1 :]))),
+        first_writes(_declaring([s for s in late if s not in forward], adjoint)),
         tuple(replace(v, name=names.get(v.name, v.name)) for v in sweeps.results),
         seeds,
         adjoints,

@@ -36,13 +36,21 @@ def limits(
         for subscript, value in zip(subscripts, values, strict=True):
             if set(unknown) & free_variables(subscript) != {name}:
                 continue
-            sign, offset = _linear(subscript, name)
-            if sign not in (1, -1):
+            at = solved(subscript, name, value)
+            if at is None:
                 continue
-            at = _minus(value, offset) if sign == 1 else _minus(offset, value)
             # at < slope * counter + rest
             last = Binary("+", _minus(at, rest), IntConst(1), INT)
             yield last if below else _minus(IntConst(0), last)
+
+
+def solved(subscript: Expr, name: str, value: Expr) -> Expr | None:
+    """What a counter is where a subscript has that value; None unless its coefficient there is 1
+    or -1."""
+    slope, rest = _linear(subscript, name)
+    if slope == 1:
+        return _minus(value, rest)
+    return _minus(rest, value) if slope == -1 else None
 
 
 def _linear(expr: Expr, name: str) -> tuple[int | None, Expr]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 from loma.core import builder as b
-from loma.core.ir import Assign, Declare, Expr, Function, If, Stmt, Unpack, Var
+from loma.core.ir import Assign, Declare, Function, If, Stmt, Unpack, Var
 from loma.core.walk import blocks, own_names
 from loma.passes.liveness import CallModes, Modes, uses
 
@@ -43,12 +43,12 @@ def guard_by_need(
         match stmt:
             case Declare(target, value) if value is not None:
                 early.append(Declare(target, None))
-                done.append((wanted, Assign(target, "=", value, stmt.span)))
+                stmt = Assign(target, "=", value, stmt.span)
             case Unpack(targets):
                 early += [Declare(t, None) for t in targets if t.name not in declared]
-                done.append((wanted, stmt))
             case _:
-                done.append((wanted, stmt))
+                pass
+        done.append((wanted, stmt))
     out: list[Stmt] = list(reversed(early))
     group: list[Stmt] = []
     current = everything
@@ -65,11 +65,7 @@ def _guarded(
 ) -> list[Stmt]:
     if wanted == everything or not group:
         return group
-    cond: Expr | None = None
-    for name, need in needs.items():
-        if name in wanted:
-            cond = need if cond is None else b.binary("or", cond, need)
-    assert cond is not None
+    cond = b.some([need for name, need in needs.items() if name in wanted])
     return [If(cond, tuple(group), ())]
 
 

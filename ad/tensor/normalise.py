@@ -17,10 +17,11 @@ In normal form
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from loma import errors
+from loma.ad.expressions import certain_reads
 from loma.ad.rules import reads_value
 from loma.ad.tensor.reductions import may_fail, shadows, where_holds, with_numbered_axes
 from loma.core import builder as b
@@ -28,17 +29,17 @@ from loma.core.axes import index_statement
 from loma.core.bounds import interval
 from loma.core.effects import assigned, out_places
 from loma.core.ir import (
-    FLOAT, INT, POSITIONS, Assign, Axis, Binary, Call, CallStmt, Declare, Expr, FloatType, For,
-    Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return, Select,
-    Stmt, TensorType, Type, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
+    FLOAT, INT, POSITIONS, Assign, Axis, Call, CallStmt, Declare, Expr, FloatType, For, Function,
+    If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return, Stmt, TensorType,
+    Type, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names, names_of, with_own_indices
 from loma.core.printer import print_expr
 from loma.core.sizes import affine, bound_sizes, constant, count, is_arithmetic, size_variables
 from loma.core.walk import (
-    children, free_variables, map_expressions, map_guarded, numbered, substitute, substitute_type,
+    free_variables, map_expressions, map_guarded, numbered, substitute, substitute_type,
 )  # fmt: skip
-from loma.errors.spans import NOWHERE
+from loma.errors.spans import NOWHERE, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,32 +114,28 @@ def call_types(callee: Function, args: tuple[Expr, ...], results: tuple[Type, ..
     return out
 
 
+@dataclass(slots=True)
 class _Normaliser:
-    def __init__(
-        self,
-        module: Module,
-        names: Names,
-        types: dict[str, Type],
-        assigned: set[str],
-        sizes: set[str],
-        pure: bool,
-    ) -> None:
-        self._pure = pure
-        self._module = module
-        self._tensor_functions = {f.name for f in module.functions if is_tensor_function(f)}
-        self._names = names
-        self._types = types
-        self._assigned = assigned
-        self._sizes = sizes
-        self._known = {name for name, type_ in types.items() if type_ == INT} - assigned
-        self._out: list[Stmt] = []
-        self._hoisted: list[Stmt] = []
-        # The reductions of the statement at hand that temporaries hold, by what they compute.
-        self._reductions: dict[tuple[Expr, tuple[Axis, ...]], Index] = {}
-        self._guard: Expr | None = None  # what holds where the expression at hand is evaluated
-        self._depth = 0
-        self._counters: dict[str, Expr] = {}  # the ranges of the loops' counters
-        self._span = NOWHERE  # of the statement at hand
+    _module: Module
+    _names: Names
+    _types: dict[str, Type]
+    _assigned: set[str]
+    _sizes: set[str]
+    _pure: bool
+    _out: list[Stmt] = field(default_factory=list)
+    _hoisted: list[Stmt] = field(default_factory=list)
+    # The reductions of the statement at hand that temporaries hold, by what they compute.
+    _reductions: dict[tuple[Expr, tuple[Axis, ...]], Index] = field(default_factory=dict)
+    _guard: Expr | None = None  # what holds where the expression at hand is evaluated
+    _depth: int = 0
+    _counters: dict[str, Expr] = field(default_factory=dict)  # the ranges of the loops' counters
+    _span: Span = NOWHERE  # of the statement at hand
+    _known: set[str] = field(init=False)
+    _tensor_functions: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._known = {n for n, type_ in self._types.items() if type_ == INT} - self._assigned
+        self._tensor_functions = {f.name for f in self._module.functions if is_tensor_function(f)}
 
     def block(self, body: tuple[Stmt, ...], depth: int) -> list[Stmt]:
         outer, self._out = self._out, []
@@ -280,10 +277,7 @@ class _Normaliser:
 
     def _value(self, expr: Expr) -> Expr:
         """The right side of a whole assignment."""
-        if self._is_tensor_call(expr):
-            assert isinstance(expr, Call)
-            return self._call(expr)
-        if isinstance(expr.type, TensorType):
+        if isinstance(expr.type, TensorType) or self._is_tensor_call(expr):
             return self._tensor(expr)
         return self._scalar(expr)
 
@@ -417,8 +411,11 @@ class _Normaliser:
         range_ = interval(axis.extent, extents, self._sizes.__contains__)
         if range_ is not None and free_variables(range_.high) <= self._known:
             return count(range_.high, self._sizes.__contains__)
-        for place, dims in _certain_reads(expr):
-            for subscript, dim in zip(place.subscripts, dims, strict=True):
+        for place in certain_reads(expr):
+            if not isinstance(place, Index) or not isinstance(place.base, Var):
+                continue
+            assert isinstance(place.base.type, TensorType)
+            for subscript, dim in zip(place.subscripts, place.base.type.dims or (), strict=False):
                 found = affine(subscript, (axis,))
                 moves = found is not None and constant(found[0].get(axis.name, IntConst(0)))
                 if moves and free_variables(dim) <= self._known:
@@ -428,17 +425,3 @@ class _Normaliser:
             "changes: it has no derivative", expr.span,
             hint="write the outer sum as a '+=' in a 'for' statement: for k in range(n):",
         )  # fmt: skip
-
-
-def _certain_reads(expr: Expr) -> Iterator[tuple[Index, tuple[Expr, ...]]]:
-    """Elements of tensors that are read wherever the expression is evaluated, with the dims."""
-    match expr:
-        case Select(cond) | Binary("and" | "or", cond):
-            yield from _certain_reads(cond)
-            return
-        case Index(Var(_, TensorType(dims))) if dims is not None:
-            yield expr, dims
-        case ZeroPad():
-            return
-    for child in children(expr):
-        yield from _certain_reads(child)

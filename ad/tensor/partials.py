@@ -9,7 +9,6 @@ differentiated in turn. A function that has arrays, structs or stacks goes throu
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
 
 from loma import errors
 from loma.ad.activity import active_variables
@@ -18,11 +17,11 @@ from loma.ad.tangents import Tangents
 from loma.core import builder as b
 from loma.core.differentials import DFLOAT
 from loma.core.ir import (
-    FLOAT, Assign, AtomicAdd, Call, CallStmt, Declare, FloatType, For, Function, If, IndexAssign,
-    IntType, MakeStruct, Member, Place, Pop, Push, Return, Stmt, Type, Unpack, Var, While, Zero,
+    FLOAT, Assign, Call, Declare, FloatType, For, Function, If, IntType, MakeStruct, Member, Place,
+    Return, Stmt, Type, Var, While,
 )  # fmt: skip
 from loma.core.names import Names, names_of
-from loma.core.walk import expressions, statements, walk
+from loma.core.walk import expressions, map_blocks, statements, walk
 
 
 def partial_derivative(
@@ -32,27 +31,22 @@ def partial_derivative(
     check_is_value(function)
     param = function.params[position]
     types: dict[str, Type] = {p.name: p.type for p in function.params}
-    returned = "return"
     for stmt in statements(function.body):
         if isinstance(stmt, Declare):
             types[stmt.target.name] = stmt.target.type
-    body = function.body
-    last = body[-1]
+    *body, last = function.body
     assert isinstance(last, Return)
     # The returned value is given a name, so that activity has a variable to aim at.
-    result = Var(Names({*types}).fresh(returned), FLOAT)
+    result = Var("return", FLOAT)
     types[result.name] = FLOAT
-    probe = replace(function, body=(*body[:-1], Declare(result, last.values[0])))
+    probe = replace(function, body=(*body, Declare(result, last.values[0])))
     active = active_variables(probe, types, {param.name}, {result.name})
     names = Names(names_of(function))
     tangents = {v: Var(names.fresh(f"_t_{v}"), FLOAT) for v in sorted(active - {result.name})}
-    pusher = _Pusher(tangents, partial_name)
-    seed = Declare(tangents[param.name], b.flt(1)) if param.name in tangents else None
-    out = pusher.block(body)
+    seed = (Declare(tangents[param.name], b.flt(1)),) if param.name in tangents else ()
+    pushed = _Pusher(tangents, partial_name).block(function.body)
     doc = f"The derivative of {function.name} in {param.name}."
-    return replace(
-        function, name=name, body=((seed,) if seed else ()) + out, results=(FLOAT,), doc=doc
-    )
+    return replace(function, name=name, body=seed + pushed, doc=doc)
 
 
 def check_is_value(function: Function) -> None:
@@ -100,6 +94,8 @@ def partial_from_forward(
 
 
 class _Pusher:
+    """Puts the statement that computes a variable's tangent before each that gives it a value."""
+
     def __init__(self, tangents: dict[str, Var], partial_name: PartialName) -> None:
         self._tangents = tangents
         self.tangent = Tangents(self._place, partial_name).of
@@ -112,37 +108,12 @@ class _Pusher:
 
     def statement(self, stmt: Stmt) -> tuple[Stmt, ...]:
         match stmt:
-            case Declare(target, value):
-                tangent = self._tangents.get(target.name)
-                if tangent is None:
-                    return (stmt,)
+            case Declare(Var(name), value) if name in self._tangents:
                 slope = None if value is None else self.tangent(value)
-                return (Declare(tangent, slope), stmt)
-            case Assign(Var(name), op, value):
-                tangent = self._tangents.get(name)
-                if tangent is None:
-                    return (stmt,)
-                return (Assign(tangent, op, self.tangent(value)), stmt)
-            case If(_, then, other):
-                return (replace(stmt, then=self.block(then), other=self.block(other)),)
-            case For() | While():
-                return (replace(stmt, body=self.block(stmt.body)),)
+                return (Declare(self._tangents[name], slope), stmt)
+            case Assign(Var(name), op, value) if name in self._tangents:
+                return (Assign(self._tangents[name], op, self.tangent(value)), stmt)
             case Return(values):
                 return (Return((self.tangent(values[0]),)),)
-            case (
-                Assign()
-                | IndexAssign()
-                | Unpack()
-                | Zero()
-                | Push()
-                | Pop()
-                | AtomicAdd()
-                | CallStmt()
-            ):
-                raise errors.NotDifferentiable(
-                    "this statement has no derivative in a scalar function that an index "
-                    "statement calls",
-                    stmt.span,
-                )
             case _:
-                assert_never(stmt)
+                return (map_blocks(stmt, self.block),)

@@ -29,17 +29,16 @@ def recomputed(joint: Joint, live: frozenset[str], sizes: set[str], save: Save) 
     writes += [
         s.target.name for s in joint.forward if isinstance(s, Declare) and s.value is not None
     ]
-    params = {p.name for p in joint.normal.function.params}
     if save == "inputs":
         chosen = joint.forward
     else:
-        known = sizes | {
-            p.name for p in joint.normal.function.params if isinstance(p.type, IntType)
-        }
+        params = joint.normal.function.params
+        known = sizes | {p.name for p in params if isinstance(p.type, IntType)}
         positions = _ints(joint, known, writes)
         if save == "auto":
             results = {var.name for var in joint.results}
-            positions += _cheap(joint, known | params | results | live, results, writes)
+            available = known | {p.name for p in params} | results | live
+            positions += _cheap(joint, available, results, writes)
         chosen = tuple(joint.forward[position] for position in sorted(positions))
     made = written(chosen)
     declared = {s.target.name for s in chosen if isinstance(s, Declare)}
@@ -91,7 +90,7 @@ def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[st
             and _writes_all(stmt)
             and reads <= available
             and all(last.get(read, -1) < position for read in reads)
-            and (_is_elementwise(stmt) or _is_outer(stmt))
+            and _is_cheap(stmt)
         ):
             available.add(name)
             out.append(position)
@@ -106,15 +105,9 @@ def _writes_all(stmt: IndexAssign) -> bool:
     return covers(replace(stmt, axes=axes))
 
 
-def _is_elementwise(stmt: IndexAssign) -> bool:
-    assert isinstance(stmt.target, Index)
-    own = subscript_variables(stmt.target)
-    if any(axis.name not in own for axis in stmt.axes):
-        return False
-    return not any(isinstance(n, Reduce | Call | Op | Builtin) for n in walk(stmt.value))
-
-
-def _is_outer(stmt: IndexAssign) -> bool:
+def _is_cheap(stmt: IndexAssign) -> bool:
+    """Whether the statement is elementwise, or a sum of which each operand lacks an index of the
+    target and all share one."""
     assert isinstance(stmt.target, Index)
     own = subscript_variables(stmt.target)
     body: Expr = stmt.value
@@ -128,9 +121,8 @@ def _is_outer(stmt: IndexAssign) -> bool:
         for node in walk(body)
         if isinstance(node, Index) and isinstance(node.base.type, TensorType)
     ]
-    if len(operands) < 2 or any(operand == own for operand in operands):
-        return False
-    return bool(set.intersection(*operands))
+    is_outer = len(operands) > 1 and own not in operands and bool(set.intersection(*operands))
+    return not summed or is_outer
 
 
 def _reads_data(expr: Expr) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-from loma.ad.tensor.limits import limits
+from loma.ad.tensor import limits
 from loma.core import sizes
 from loma.core.bounds import facts, is_never_negative
 from loma.core.distinct import told_apart
@@ -27,7 +27,9 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.overlap import Read, apart, differ, reads_of
-from loma.core.walk import children, expressions, free_variables, root, statements, substitute, walk
+from loma.core.walk import (
+    children, expressions, free_variables, root, statements, subscripts, substitute, variables,
+)  # fmt: skip
 
 IsSize = Callable[[str], bool]
 # The expressions that the adjoint of a statement computes with.
@@ -50,7 +52,14 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class _Write:
     stmt: IndexAssign
+    target: Index
     point: Point
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The ranges of the counters around and of the indices."""
+        loops = (Axis(loop.counter, loop.extent) for loop in self.point.loops)
+        return *loops, *self.stmt.axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +165,13 @@ class Accesses:
         for position, stmt in enumerate(body):
             here = replace(point, position=(*point.position, position))
             match stmt:
-                case IndexAssign(Index(Var(name), subscripts), _, value, axes):
-                    self._of(name).writes.append(_Write(stmt, here))
-                    for expr in (value, *subscripts, *(axis.extent for axis in axes)):
-                        self._reads(stmt, expr, axes, here)
-                case IndexAssign(_, _, value, axes):
-                    for expr in (value, *(axis.extent for axis in axes)):
-                        self._reads(None, expr, axes, here)
+                case IndexAssign(target, _, value, axes):
+                    writer = None
+                    if isinstance(target, Index):
+                        writer = stmt
+                        self._of(root(target)).writes.append(_Write(stmt, target, here))
+                    for expr in (value, *subscripts(target), *(axis.extent for axis in axes)):
+                        self._reads(writer, expr, axes, here)
                 case For(_, extent, inner):
                     self._reads(None, extent, (), here)
                     self._walk(inner, replace(here, loops=(*here.loops, stmt)))
@@ -182,27 +191,23 @@ class Accesses:
                     own = effects(stmt)
                     for value in own.reads:
                         self._reads(None, value, (), here)
-                    for target in (*own.declares, *own.writes):
-                        self._all(target)
+                    for place in (*own.declares, *own.writes):
+                        self._all(place)
 
     def _all(self, expr: Expr) -> None:
         """Anything may happen to what the expression mentions."""
-        for node in walk(expr):
-            if isinstance(node, Var):
-                self._of(node.name).other = True
+        for name in variables(expr):
+            self._of(name).other = True
 
     def _of(self, name: str) -> _OfTensor:
         return self._found.setdefault(name, _OfTensor())
 
-    def _wholes(self, expr: Expr) -> None:
-        for name in _whole_tensors(expr):
-            self._of(name).read_whole = True
-
     def _reads(
         self, stmt: IndexAssign | None, expr: Expr, axes: tuple[Axis, ...], point: Point
     ) -> None:
-        self._wholes(expr)
-        for name in {n.name for n in walk(expr) if isinstance(n, Var)}:
+        for name in _whole_tensors(expr):
+            self._of(name).read_whole = True
+        for name in set(variables(expr)):
             for read in reads_of(name, expr):
                 self._of(name).reads.append((stmt, _Use(read, axes, point)))
 
@@ -221,7 +226,7 @@ class Accesses:
 
     def _precedes(self, write: _Write, use: _Use) -> bool:
         """Whether each write of an element that is read comes before that read."""
-        target, place = self._compared(write.stmt.target, use.read.place)
+        target, place = self._compared(write.target, use.read.place)
         shared = 0
         for left, right in zip(write.point.loops, use.point.loops, strict=False):
             if left is not right:
@@ -230,20 +235,22 @@ class Accesses:
         loops = write.point.loops
         extents = self._extents(use.point.loops, use.axes) | dict(use.read.extents)
         known = use.point.known + use.read.known
-        names = {n.name for n in walk(place) if isinstance(n, Var)} | set(extents)
+        names = set(variables(place)) | set(extents)
         subscripts, there = self._elsewhere(write, target, names)
         unknown = {var.name for var in there.values()}
         ranges = {
-            there[name].name: substitute(extent, dict(there))
-            for name, extent in _ranges(write).items()
-            if self._is_fixed(extent)
+            there[axis.name].name: substitute(axis.extent, dict(there))
+            for axis in write.axes
+            if self._is_fixed(axis.extent)
         }
         for loop in loops[:shared]:
             counter = there[loop.counter]
             values = place.subscripts
             step = self._step(loop, counter, subscripts, values, unknown, extents, known)
             if step is None:
-                found = limits(counter.name, ranges, subscripts, values, unknown, loop.backwards)
+                found = limits.limits(
+                    counter.name, ranges, subscripts, values, unknown, loop.backwards
+                )
                 steps = [self._order(loop, limit, extents, known) for limit in found]
                 step = "before" if "before" in steps else "same" if "same" in steps else None
             if step is None:
@@ -273,10 +280,9 @@ class Accesses:
             target, (*free, *write.stmt.axes), read, around, self._is_size, use.point.known
         )
 
-    def _compared(self, written: Expr, read: Index) -> tuple[Index, Index]:
+    def _compared(self, written: Index, read: Index) -> tuple[Index, Index]:
         """Both places with those subscripts only that have the same meaning at any time: variables
         and elements of tensors may change between the write and the read."""
-        assert isinstance(written, Index)
         pairs = [
             (left, right)
             for left, right in zip(written.subscripts, read.subscripts, strict=True)
@@ -297,24 +303,21 @@ class Accesses:
     ) -> tuple[list[Expr], dict[str, Var]]:
         """The subscripts of a write at any other point, and what its counters and indices are
         called there."""
-        own = [loop.counter for loop in write.point.loops]
-        own += [axis.name for axis in write.stmt.axes]
-        names = Names(taken | {n.name for n in walk(target) if isinstance(n, Var)} | set(own))
+        own = [axis.name for axis in write.axes]
+        names = Names(taken | set(variables(target)) | set(own))
         there = {name: Var(names.fresh(f"{name}_there"), INT) for name in own}
         return [substitute(s, dict(there)) for s in target.subscripts], there
 
     def _never_meet(self, other: _Write, write: _Write) -> bool:
         """Whether two statements never write to one element: what the subscripts say of the
         other's counters and indices is put in, then some subscript must differ."""
-        assert isinstance(write.stmt.target, Index)
-        elsewhere, target = self._compared(other.stmt.target, write.stmt.target)
-        here = {loop.counter: loop.extent for loop in (*self._around, *write.point.loops)}
-        here |= {axis.name: axis.extent for axis in write.stmt.axes}
-        names = {n.name for n in walk(target) if isinstance(n, Var)} | set(here)
+        elsewhere, target = self._compared(other.target, write.target)
+        here = {loop.counter: loop.extent for loop in self._around}
+        here |= {axis.name: axis.extent for axis in write.axes}
+        names = set(variables(target)) | set(here)
         subscripts, there = self._elsewhere(other, elsewhere, names)
         unknown = {
-            there[name].name: substitute(extent, dict(there))
-            for name, extent in _ranges(other).items()
+            there[axis.name].name: substitute(axis.extent, dict(there)) for axis in other.axes
         }
         solved = True
         while solved:
@@ -324,12 +327,9 @@ class Accesses:
                 if len(left) != 1:
                     continue
                 name = left.pop()
-                form = sizes.affine(own, (Axis(name, unknown[name]),))
-                slope = None if form is None else sizes.constant(form[0][name])
-                if form is None or slope not in (1, -1):
+                at = limits.solved(own, name, fixed)
+                if at is None:
                     continue
-                at = Binary("-", fixed, form[1], INT)
-                at = at if slope == 1 else Binary("-", IntConst(0), at, INT)
                 extents = {k: v for k, v in {**here, **unknown}.items() if self._is_fixed(v)}
                 ends = self._below(at, unknown[name]) if name in extents else ()
                 if any(is_never_negative(e, extents, self._is_size, write.point.known)
@@ -348,9 +348,8 @@ class Accesses:
 
     def _writes_once(self, write: _Write) -> bool:
         """Whether a statement writes to each element at one point of its loops and indices only."""
-        assert isinstance(write.stmt.target, Index)
-        target, _ = self._compared(write.stmt.target, write.stmt.target)
-        axes = (*(Axis(loop.counter, loop.extent) for loop in write.point.loops), *write.stmt.axes)
+        target, _ = self._compared(write.target, write.target)
+        axes = write.axes
         if not all(self._is_fixed(axis.extent) for axis in axes):
             return {axis.name for axis in axes} <= {
                 s.name for s in target.subscripts if isinstance(s, Var)
@@ -374,14 +373,9 @@ class Accesses:
         for own, there in zip(subscripts, read, strict=True):
             if sizes.mentions(own, unknown - {counter.name}):
                 continue
-            form = sizes.affine(own, (Axis(counter.name, loop.extent),))
-            if form is None or counter.name not in form[0]:
+            at = limits.solved(own, counter.name, there)
+            if at is None:
                 continue
-            slope = sizes.constant(form[0][counter.name])
-            if slope not in (1, -1):
-                continue
-            at = Binary("-", there, form[1], INT)
-            at = at if slope == 1 else Binary("-", IntConst(0), at, INT)
             order = self._order(loop, at, extents, known)
             if order == "before":
                 return order
@@ -402,12 +396,6 @@ class Accesses:
         if is_never_negative(one, extents, self._is_size, known):
             return "before"
         return "same" if is_never_negative(ahead, extents, self._is_size, known) else None
-
-
-def _ranges(write: _Write) -> dict[str, Expr]:
-    """What the counters and indices of a write range over."""
-    loops = {loop.counter: loop.extent for loop in write.point.loops}
-    return loops | {axis.name: axis.extent for axis in write.stmt.axes}
 
 
 def _whole_tensors(expr: Expr) -> Iterator[str]:

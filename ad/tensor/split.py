@@ -8,42 +8,22 @@ in its turn: derivatives of any order exist.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from loma.ad.activity import carries_derivative
+from loma.ad.activity import carries_derivative, zeros_like
 from loma.ad.tensor.joint import Joint
 from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import pure_results
-from loma.ad.tensor.pairs import Source, SplitPair
+from loma.ad.tensor.pairs import Arguments, Source, SplitPair
 from loma.ad.tensor.saving import recomputed
-from loma.core import builder as b
 from loma.core.distinct import checked_elsewhere
 from loma.core.effects import assigned, written
 from loma.core.ir import (
-    INT, Declare, Function, Index, IndexAssign, IntType, Param, Return, Stmt, TensorType, Type, Var,
+    INT, Declare, Function, Index, IndexAssign, IntType, Return, Stmt, TensorType, Var,
 )  # fmt: skip
 from loma.core.saving import Save
 from loma.core.sizes import bindings
 from loma.core.walk import reads_of_type
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness
-
-
-@dataclass(frozen=True, slots=True)
-class _Arguments:
-    """The backward function's arguments while they are collected."""
-
-    params: list[Param]
-    sources: list[Source]
-    saved: list[Var]
-
-    def add(self, name: str, type_: Type, source: Source) -> None:
-        self.params.append(Param(name, type_, "In"))
-        self.sources.append(source)
-
-    def save(self, var: Var) -> None:
-        self.add(var.name, var.type, Source("saved", len(self.saved)))
-        self.saved.append(var)
 
 
 def split(
@@ -59,7 +39,8 @@ def split(
     adjoints = [joint.adjoints[pure.params[k].name] for k in positions]
     analysis = Liveness(functions)
     starts = tuple(
-        _zero(v, Var(pure.params[k].name, v.type)) for k, v in zip(positions, adjoints, strict=True)
+        Declare(v, zeros_like(Var(pure.params[k].name, v.type)))
+        for k, v in zip(positions, adjoints, strict=True)
     )
     made = written(joint.forward)
     own = tuple(
@@ -72,14 +53,14 @@ def split(
         save = "inputs"
     rerun = tuple(map(checked_elsewhere, recomputed(joint, live, sizes, save)))
     again, live = Liveness(functions).block(first_writes(rerun), live)
-    arguments, boxes, unboxes = _collect(joint, live, primal)
-    _add_grads(joint, arguments)
+    arguments = Arguments()
+    saved, boxes, unboxes = _collect(joint, live, primal, arguments)
+    for k, seed in enumerate(joint.seeds):
+        if carries_derivative(seed.type):
+            arguments.add(seed.name, seed.type, Source("grad", k))
     _add_sizes(joint, arguments, live, adjoints)
-    needs: dict[str, Var] = {}
-    for k, adjoint in zip(positions, adjoints, strict=True):
-        need = joint.normal.names.fresh(f"_need_{pure.params[k].name.lstrip('_')}")
-        arguments.add(need, INT, Source("need", k))
-        needs[adjoint.name] = Var(need, INT)
+    of_positions = dict(zip(positions, adjoints, strict=True))
+    needs = arguments.add_needs(pure, of_positions, joint.normal.names)
     guarded = (*unboxes, *guard_by_need((*again, *body), needs, functions))
     backward = Function(
         names[1],
@@ -91,14 +72,14 @@ def split(
         primal=primal.name,
         half="backward",
     )
-    returned = (*joint.results, *arguments.saved)
+    returned = (*joint.results, *saved)
     kept, _ = Liveness(functions).block(
         (*joint.declarations, *joint.forward, *boxes), frozenset(v.name for v in returned)
     )
     forward = Function(
         names[0],
         pure.params,
-        (*pure_results(primal), *(v.type for v in arguments.saved)),
+        (*pure_results(primal), *(v.type for v in saved)),
         (*kept, Return(returned)),
         doc=f"{primal.name}, and what its backward part needs.",
         span=primal.span,
@@ -107,9 +88,8 @@ def split(
     )
     entry = _entry_values(joint)
     outs = {p.name: k for k, p in enumerate(primal.params) if p.mode == "Out"}
-    entries = tuple(outs.get(entry.get(v.name, ""), -1) for v in arguments.saved)
-    sources = tuple(arguments.sources)
-    pair = SplitPair(primal.name, names[0], names[1], sources, positions, entries)
+    entries = tuple(outs.get(entry.get(v.name, ""), -1) for v in saved)
+    pair = SplitPair(primal.name, *names, tuple(arguments.sources), positions, entries)
     return forward, backward, pair
 
 
@@ -121,16 +101,10 @@ def _depends_on_data(live: frozenset[str], joint: Joint, sizes: set[str]) -> boo
     return any(name in types and not reads_of_type(types[name]) <= known for name in live)
 
 
-def _zero(adjoint: Var, param: Var) -> Stmt:
-    """The adjoint's declaration; where no sizes are known, shaped like the argument."""
-    unknown = isinstance(adjoint.type, TensorType) and adjoint.type.dims is None
-    return Declare(adjoint, b.operator("zeros_like", (param,)) if unknown else None)
-
-
 def _collect(
-    joint: Joint, live: frozenset[str], primal: Function
-) -> tuple[_Arguments, tuple[Stmt, ...], tuple[Stmt, ...]]:
-    """Arguments for all that the backward part reads, seeds and sizes aside.
+    joint: Joint, live: frozenset[str], primal: Function, arguments: Arguments
+) -> tuple[list[Var], tuple[Stmt, ...], tuple[Stmt, ...]]:
+    """Adds all that the backward part reads, seeds and sizes aside; the values that are saved.
 
     Ints that follow from data travel as rank-0 IntTensors: also returned are the statements that
     pack them in the forward and unpack them in the backward part.
@@ -143,7 +117,7 @@ def _collect(
         results.setdefault(var.name, k)
     types = joint.normal.types
     entry = _entry_values(joint)
-    arguments = _Arguments([], [], [])
+    saved: list[Var] = []
     boxes: list[Stmt] = []
     unboxes: list[Stmt] = []
     sizes = set(_size_sources(joint))
@@ -154,15 +128,17 @@ def _collect(
             arguments.add(name, types[name], Source("arg", params[entry[name]]))
         elif isinstance(types[name], IntType):
             box = Var(joint.normal.names.fresh(f"_box_{name.lstrip('_')}"), TensorType((), "int"))
-            arguments.save(box)
+            saved.append(box)
+            arguments.add(box.name, box.type, Source("saved", len(saved) - 1))
             cell = Index(box, (), INT)
             boxes += [Declare(box, None), IndexAssign(cell, "=", Var(name, INT), ())]
             unboxes.append(Declare(Var(name, INT), cell))
         elif name in results:
             arguments.add(name, types[name], Source("result", results[name]))
         else:
-            arguments.save(Var(name, types[name]))
-    return arguments, tuple(boxes), tuple(unboxes)
+            saved.append(Var(name, types[name]))
+            arguments.add(name, types[name], Source("saved", len(saved) - 1))
+    return saved, tuple(boxes), tuple(unboxes)
 
 
 def _entry_values(joint: Joint) -> dict[str, str]:
@@ -177,12 +153,6 @@ def _entry_values(joint: Joint) -> dict[str, str]:
     }
 
 
-def _add_grads(joint: Joint, arguments: _Arguments) -> None:
-    for k, seed in enumerate(joint.seeds):
-        if carries_derivative(seed.type):
-            arguments.add(seed.name, seed.type, Source("grad", k))
-
-
 def _size_sources(joint: Joint) -> dict[str, Source]:
     """Where each size variable of the primal can be read."""
     return {
@@ -192,7 +162,7 @@ def _size_sources(joint: Joint) -> dict[str, Source]:
 
 
 def _add_sizes(
-    joint: Joint, arguments: _Arguments, live: frozenset[str], adjoints: list[Var]
+    joint: Joint, arguments: Arguments, live: frozenset[str], adjoints: list[Var]
 ) -> None:
     """Int arguments for sizes that the backward part uses and no tensor argument shows."""
     params = {p.name: k for k, p in enumerate(joint.normal.function.params)}

@@ -6,19 +6,23 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import TypeVar
 
+from loma.ad.activity import zeros_like
 from loma.ad.expressions import PartialName
-from loma.ad.tensor.calls import CallPlan
+from loma.ad.tensor.pairs import CallPlan
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.trips import Trips
-from loma.core import builder as b
 from loma.core.effects import assigned
 from loma.core.ir import (
-    FLOAT, Assign, Declare, Expr, For, Function, IndexAssign, Stmt, TensorType, Type, Var,
+    FLOAT, Assign, Call, Declare, Expr, For, Function, IndexAssign, Stmt, TensorType, TupleType,
+    Type, Unpack, Var,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import free_variables, statements, substitute
+from loma.errors.spans import NOWHERE, Span
 
+S = TypeVar("S", bound=Stmt)
 Env = dict[str, str]  # primal variable -> the version that holds its value
 
 
@@ -71,12 +75,12 @@ class SweepContext:
         self,
         trips: Trips,
         active: set[str],
-        adjoint_names: dict[str, str],
+        adjoints: dict[str, Var],
         partial_name: PartialName,
         plan: Callable[[str], CallPlan],
         functions: tuple[Function, ...],
     ) -> None:
-        """``adjoint_names`` gives the adjoint variables that already exist (the arguments')."""
+        """``adjoints`` has the adjoint variables that already exist (the arguments')."""
         normal = trips.normal
         self.lengths = trips.lengths
         self.repeats = trips.repeats
@@ -87,9 +91,7 @@ class SweepContext:
         self.plan = plan
         self.functions = functions
         self.primal: dict[str, str] = {}  # version -> primal variable
-        self.adjoints: dict[str, Var] = {
-            name: Var(adjoint, self.types[name]) for name, adjoint in adjoint_names.items()
-        }
+        self.adjoints = adjoints
         self.assigned = set(assigned(normal.function.body))
         self.depth = 0  # of nested blocks: only at depth 0 can a variable be declared
         self.is_size = set(size_variables(normal.function)).__contains__
@@ -99,9 +101,8 @@ class SweepContext:
         self.settled: frozenset[str] = frozenset()
         self.kept: set[int] = set()
         # Numbers of statements that write to elements to which nothing has been written.
-        self.first = Accesses(
-            normal.function.body, (), self.assigned, self.is_size
-        ).first_writes()  # fmt: skip
+        accesses = Accesses(normal.function.body, (), self.assigned, self.is_size)
+        self.first = accesses.first_writes()
         self.sweeps = Sweeps()
         self.env: Env = {}  # the versions at the end of the forward sweep
         self.blocks: list[Block] = []  # nested blocks whose adjoint is being made
@@ -112,6 +113,9 @@ class SweepContext:
         """A nested block of the function; ``env`` are the versions at its end."""
         inside = Counter(assigned(body))
         return Block(env, frozenset(n for n, count in inside.items() if count == self._writes[n]))
+
+    def function(self, name: str) -> Function:
+        return next(function for function in self.functions if function.name == name)
 
     def ranges(self) -> dict[str, Expr]:
         """The ranges of the loop counters around, as far as nothing changes them."""
@@ -149,17 +153,13 @@ class SweepContext:
         """Declares the adjoint of a variable; one of unknown rank is shaped like the variable,
         where that has got its value."""
         declarations = self.sweeps.adjoint_declarations
-        if not isinstance(adjoint.type, TensorType) or adjoint.type.dims is not None:
-            declarations.append(Declare(adjoint, None))
-            return
         around = next((block for block in self.blocks if name in block.own), None)
-        value = self.version(name, self.env if around is None else around.env)
-        zeros = b.operator("zeros_like", (value,))
+        zeros = zeros_like(self.version(name, self.env if around is None else around.env))
         declarations.append(Declare(adjoint, zeros if around is None else None))
-        if around is not None:
+        if around is not None and zeros is not None:
             around.starts.append(Assign(adjoint, "=", zeros))
 
-    def starting(self, stmt: Stmt, *versions: tuple[str, str]) -> Stmt:
+    def starting(self, stmt: S, *versions: tuple[str, str]) -> S:
         """The statement as the one that starts these versions: (old, new) of each."""
         stmt = replace(stmt, number=next(self._numbers))
         self.sweeps.merges += [(old, new, stmt.number) for old, new in versions]
@@ -169,6 +169,26 @@ class SweepContext:
         var = Var(self.names.fresh(wish), type_)
         self.types[var.name] = type_
         return var
+
+    def new_version(self, name: str, wish: str) -> Var:
+        """A name for another version of a variable."""
+        var = self.new(wish, self.types[name])
+        self.primal[var.name] = self.base(name)
+        return var
+
+    def declare(self, var: Var, code: list[Stmt]) -> None:
+        """Declares a variable that a statement is about to write: there, or at the top."""
+        (code if self.depth == 0 else self.sweeps.declarations).append(Declare(var, None))
+
+    def called(self, targets: tuple[Var, ...], call: Call, span: Span = NOWHERE) -> Stmt:
+        """The statement that gives variables the results of a call."""
+        if len(targets) != 1:
+            call = replace(call, type=TupleType(tuple(var.type for var in targets)))
+            return Unpack(targets, call, span)
+        (target,) = targets
+        call = replace(call, type=target.type)
+        outermost = self.depth == 0
+        return Declare(target, call, span) if outermost else Assign(target, "=", call, span)
 
     def temporary(self, type_: TensorType | None, wish: str) -> Var:
         """A variable declared at the top of the function."""

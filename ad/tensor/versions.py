@@ -7,15 +7,15 @@ program did in place is done in place again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    Assign, Binary, Declare, Expr, For, Function, If, Op, Stmt, TensorType, Type, Unpack, Var,
-    While,
+    Assign, Binary, Declare, Expr, Function, Op, Stmt, TensorType, Type, Unpack, Var,
 )  # fmt: skip
-from loma.core.walk import map_children, map_expressions
+from loma.core.walk import map_blocks, map_children, map_expressions
 from loma.passes.liveness import Liveness
 
 
@@ -60,15 +60,17 @@ def merged_names(
     return name_of
 
 
-def rename(body: tuple[Stmt, ...], names: dict[str, str]) -> list[Stmt]:
-    """The body under merged names; copies of a variable to itself are left out."""
+def rename(bodies: Iterable[tuple[Stmt, ...]], names: dict[str, str]) -> list[tuple[Stmt, ...]]:
+    """Bodies that follow each other, under merged names; copies of a variable to itself are left
+    out."""
 
     def moved(expr: Expr) -> Expr:
         if isinstance(expr, Var):
             return replace(expr, name=names[expr.name]) if expr.name in names else expr
         return map_children(expr, moved)
 
-    return list(_clean(tuple(map_expressions(stmt, moved) for stmt in body), set()))
+    declared: set[str] = set()
+    return [_clean(tuple(map_expressions(s, moved) for s in body), declared) for body in bodies]
 
 
 def _clean(body: tuple[Stmt, ...], declared: set[str]) -> tuple[Stmt, ...]:
@@ -88,14 +90,8 @@ def _clean(body: tuple[Stmt, ...], declared: set[str]) -> tuple[Stmt, ...]:
                 pass
             case Assign(Var() as target, "=", value):
                 out.append(_assignment(target, value))
-            case If(_, then, other):
-                out.append(
-                    replace(stmt, then=_clean(then, declared), other=_clean(other, declared))
-                )
-            case For() | While():
-                out.append(replace(stmt, body=_clean(stmt.body, declared)))
             case _:
-                out.append(stmt)
+                out.append(map_blocks(stmt, lambda inner: _clean(inner, declared)))
     return tuple(out)
 
 
