@@ -12,8 +12,7 @@ from loma import errors, arithmetic as arith
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR, Grid
 from loma.backends.interpreter.ops import OPS
-from loma.backends.interpreter.reductions import initial
-from loma.backends.interpreter.values import convert
+from loma.backends.interpreter.values import convert, initial
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     FLOAT, INT, OF_NOTHING, ArrayType, Attr, Binary, Builtin, Call, Expr, FloatConst, Index,
@@ -208,7 +207,7 @@ def _extreme(
     kind: ReduceKind, body: Array, grid: Grid, own: tuple[int, ...], keepdims: bool = False
 ) -> Array:
     if grid.domain is not None:
-        worst = initial("int" if body.dtype == np.int64 else "float", kind)
+        worst = initial(kind, body.dtype == np.int64)
         body = np.where(grid.domain, body, worst)
     function = np.max if kind.endswith("max") else np.min
     return np.asarray(function(body, axis=own, keepdims=keepdims))

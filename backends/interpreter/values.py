@@ -22,6 +22,18 @@ Value = Any
 Structs = Mapping[str, Struct]
 
 
+# Of reductions, for ints and for floats.
+_INITIAL = {
+    "sum": (0, 0.0), "prod": (1, 1.0), "max": (-(2**63), -np.inf), "min": (2**63 - 1, np.inf),
+}  # fmt: skip
+
+
+def initial(kind: str, whole: bool) -> Value:
+    """The value of a reduction before its first element; ``whole``: of ints."""
+    number = _INITIAL[kind.removeprefix("arg")][not whole]
+    return number if whole else np.float64(number)
+
+
 def dtype_of(type_: TensorType) -> type[np.int64 | np.float64]:
     """In which a tensor is computed with; the elements of a BoolTensor are the ints 0 and 1."""
     return np.int64 if type_.integer else np.float64

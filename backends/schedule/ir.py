@@ -3,7 +3,7 @@
 A tree says everything that the printed code does: which loops there are and in which order, what
 runs in parallel and what in lanes of vectors, what is computed before a loop and kept, where
 running reductions live. It says nothing of how a language spells that. Lowering for a target makes
-trees, printers spell them, and the interpreter runs them.
+trees, printers spell them, and tests run them in NumPy.
 
 Expressions are those of :mod:`loma.core.ir`. Inside a tree a tensor is its elements in row-major
 order: ``Index(x, (offset,))`` with one int for its place. What the language has no operator for are

@@ -1,7 +1,7 @@
 """What holds of every loop tree; what does not is a mistake of lowering, never of the program.
 
 That no two parallel iterations touch the same element is not proved here: the interpreter watches
-it (:mod:`loma.backends.interpreter.trees`).
+it (``tests/support/tree_loops.py``).
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from loma import pipeline
 from loma.backends import registry
 from loma.backends.interpreter import Interpreter
 from loma.backends.interpreter.frame import Frame
-from loma.backends.interpreter.lowered import LoweredInterpreter
-from loma.backends.interpreter.memory import Machine
-from loma.backends.interpreter.trees import run_tree
+from tree_host import LoweredInterpreter
+from tree_memory import Machine
+from tree_loops import run_tree
 from loma.backends.schedule import rewrites
 from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.ir import InPlace, Kind, Let, Loop, Node, Parallel, Store

@@ -23,9 +23,9 @@ from loma import pipeline
 from loma.backends import registry
 from loma.backends.interpreter import Interpreter
 from loma.backends.interpreter.frame import Frame
-from loma.backends.interpreter.lowered import LoweredInterpreter
-from loma.backends.interpreter.memory import Machine, TreeError
-from loma.backends.interpreter.trees import run_tree
+from tree_host import LoweredInterpreter
+from tree_memory import Machine, TreeError
+from tree_loops import run_tree
 from loma.backends.openmp import index_statements
 from loma.backends.schedule import host, ir
 from loma.core import builder

@@ -15,7 +15,7 @@ from loma import passes, pipeline
 from loma.backends.interpreter import Interpreter
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
-from loma.backends.interpreter.lowered import LoweredInterpreter
+from tree_host import LoweredInterpreter
 from loma.core.ir import Function, IntType, Module, TensorType, Var, is_tensor_function
 from loma.core.sizes import bindings
 from loma.core.walk import aggregates

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from loma import arithmetic as arith
+from loma.backends.interpreter import values
 from loma.backends.schedule.ir import Kind, Lanes
 from loma.core.ir import POSITIONS, Element
 
@@ -23,8 +24,6 @@ UPDATE: dict[Kind, Callable[[Value, Value], Value]] = {
     "max": arith.larger,
     "min": arith.smaller,
 }
-_INITIAL = {"sum": (0, 0.0), "prod": (1, 1.0)}
-_WORST = {"max": (-(2**63), -np.inf), "min": (2**63 - 1, np.inf)}
 
 
 @dataclass(slots=True)
@@ -83,8 +82,7 @@ def is_int(dtype: Element) -> bool:
 
 
 def initial(dtype: Element, kind: Kind) -> Value:
-    whole, real = {**_INITIAL, **_WORST}[kind.removeprefix("arg")]
-    return whole if is_int(dtype) else np.float64(real)
+    return values.initial(kind, is_int(dtype))
 
 
 def poison(dtype: Element, _: Kind = "set") -> Value:

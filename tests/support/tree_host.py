@@ -20,10 +20,10 @@ from loma.backends.interpreter.arguments import bind_arguments
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.interpreter import Interpreter
-from loma.backends.interpreter.memory import Machine, Variables
-from loma.backends.interpreter.reductions import is_int, poison
-from loma.backends.interpreter.routines import convolve
-from loma.backends.interpreter.trees import run_tree
+from tree_memory import Machine, Variables
+from tree_reductions import is_int, poison
+from tree_routines import convolve
+from tree_loops import run_tree
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
     HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,

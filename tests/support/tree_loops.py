@@ -18,8 +18,8 @@ import numpy as np
 from loma import arithmetic as arith
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
-from loma.backends.interpreter.memory import Elements, Machine, TreeError, Variables
-from loma.backends.interpreter.reductions import UPDATE, Extreme, Registers, initial, is_int, poison
+from tree_memory import Elements, Machine, TreeError, Variables
+from tree_reductions import UPDATE, Extreme, Registers, initial, is_int, poison
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
