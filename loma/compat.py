@@ -114,9 +114,6 @@ def compile(
     return structs, Library(folder / LIBRARY_FILE, record["functions"], structs)
 
 
-# ------------------------------------------------------------------------------------- building
-
-
 def _obtain(code: str) -> tuple[Path, dict[str, Any]]:
     """The folder of the compiled library, and what is in it; see :func:`_build`."""
     from loma.backends.c import build

@@ -175,9 +175,6 @@ def function(library: ctypes.CDLL, record: Mapping[str, Any], structs: Structs) 
     return found
 
 
-# ---------------------------------------------------------------------------------------- C types
-
-
 def structures(records: list[Any]) -> Structs:
     """The structs of a program, parts first."""
     structs: Structs = {}

@@ -85,8 +85,6 @@ class SweepBuilder:
             self._adjoints[stmt.number] = self._leaves.adjoint(stmt)
         return self._adjoints[stmt.number]
 
-    # ------------------------------------------------------------------------------ statements
-
     def _block(self, body: tuple[Stmt, ...]) -> tuple[list[Stmt], list[Stmt]]:
         """Forward and reverse code of a block."""
         forward: list[Stmt] = []

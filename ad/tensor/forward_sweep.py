@@ -298,8 +298,6 @@ class ForwardSweep:
         context.kept |= {s.number for s in own if root(s.target) in settled}
         return settled
 
-    # ------------------------------------------------------------------------------- tapes
-
     def _tape(self, name: str, stmt: For) -> Var:
         type_ = self._ctx.types[name]
         dims: tuple[Expr, ...] = ()

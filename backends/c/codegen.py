@@ -69,9 +69,6 @@ def _record(function: Function, context: ModuleContext) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------------------ file
-
-
 def file_text(module: Module, context: ModuleContext, functions: list[str]) -> str:
     helpers = _helpers(context)
     headers = sorted({"<math.h>", *(name for name in context.helpers if name[0] == "<")})

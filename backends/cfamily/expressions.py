@@ -179,9 +179,6 @@ def parts(node: Expression) -> Iterator[Expression]:
             waiting += [part for part in inner if not isinstance(part, str)]
 
 
-# -------------------------------------------------------------------------------------------- text
-
-
 def text(node: Expression) -> str:
     """The expression where nothing stands beside it: as a statement, in parentheses."""
     match node:

@@ -91,8 +91,6 @@ class Sharing:
         """Whether an int has one value throughout the function."""
         return not (set(variables(size)) & self._changed) and not reads_tensors(size)
 
-    # -------------------------------------------------------------------------- one statement
-
     def _zero(self, shared: Shared, target: Var) -> Iterator[Shared]:
         known = shared.dim(target.name)
         for dim, size in enumerate(sizes.dims_of(target)):

@@ -103,9 +103,6 @@ def _nonempty(stmt: IndexAssign, kind: str, axes: tuple[Axis, ...], line: int) -
     return [CheckSome(kind, own, reduced, line)]
 
 
-# -------------------------------------------------------------------------------------- the tree
-
-
 def _tree(
     context: FunctionContext, nest: StatementNest, plan: Plan, source: Stmt
 ) -> Parallel | InPlace:

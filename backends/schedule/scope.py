@@ -86,8 +86,6 @@ class Scope:
             raise self.fail(f"'{var.name}' is no {what} in scope")
         return found
 
-    # --------------------------------------------------------------------------- expressions
-
     def ints(self, *exprs: Expr) -> None:
         for expr in exprs:
             if self.number(expr) != INT:  # to print every expression takes longer than to check it

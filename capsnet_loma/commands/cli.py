@@ -151,9 +151,6 @@ def _main_job(
     return 0 if report.ok else 1
 
 
-# ----------------------------------------------------------------------------------------- steps
-
-
 def _compile(out: Output, functions: tuple[str, ...] = ()) -> float:
     """Compiles the layers that are compared, by default all; the seconds that it took."""
     from capsnet_loma import layers

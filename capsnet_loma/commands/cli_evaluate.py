@@ -169,9 +169,6 @@ def figures_command(
     return 0
 
 
-# ----------------------------------------------------------------------------------------- steps
-
-
 def _use_threads(threads: int | None) -> None:
     if threads is not None:
         import torch

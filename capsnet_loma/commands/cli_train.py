@@ -246,9 +246,6 @@ def _train_job(
         return status
 
 
-# ----------------------------------------------------------------------------------------- steps
-
-
 def _checkpoint(out: Output, run: Run) -> tuple[Path | None, Checkpoint | None]:
     """What to go on from; None where a run was ended before its first checkpoint."""
     from capsnet_loma.training import TrainingError, checkpoint

@@ -97,9 +97,6 @@ def _size(data: ImageSet) -> str:
     return f"{data.image_size}x{data.image_size}"
 
 
-# ----------------------------------------------------------------------------------- one file
-
-
 def read_idx(path: Path, dimensions: int) -> NDArray[numpy.uint8]:
     """The values of a file with this number of dimensions, plain or gzip.
 

@@ -43,9 +43,6 @@ def to_float(value: Value) -> Value:
     return np.float64(value)
 
 
-# ------------------------------------------------------------------------------------- operations
-
-
 def is_true(value: Value) -> Value:
     """Not zero; NaN is true."""
     return value != 0

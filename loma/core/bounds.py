@@ -133,9 +133,6 @@ def _is_positive(expr: Expr, is_size: IsSize) -> bool:
     return value > 0 if value is not None else sizes.is_nonnegative(expr, is_size)
 
 
-# ----------------------------------------------------------------------------------- conditions
-
-
 def facts(condition: Expr, holds: bool = True) -> tuple[Expr, ...]:
     """Int expressions that are not negative where the condition holds (or does not)."""
     match condition:

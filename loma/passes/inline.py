@@ -97,8 +97,6 @@ class _Inlining:
             case _:
                 return "_result"
 
-    # -------------------------------------------------------------------------------- one call
-
     def _body(self, call: Call, targets: tuple[Var, ...]) -> list[Stmt] | None:
         """The statements that give the targets their values; None where the call has to stay."""
         callee = self._functions.get(call.function)

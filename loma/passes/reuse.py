@@ -106,8 +106,6 @@ class _Reuse:
             self._branches |= left
         return replace(stmt, then=blocks[0], other=blocks[1])
 
-    # ------------------------------------------------------------------------------- values
-
     def _value(self, stmt: IndexAssign, target: Var, subscripts: tuple[Expr, ...]) -> _Value | None:
         """What a statement that writes a whole tensor makes known."""
         axes = tuple(s.name for s in subscripts if isinstance(s, Var))

@@ -49,9 +49,6 @@ def _filling(stmt: Stmt, name: str) -> IndexAssign | None:
             return None
 
 
-# ------------------------------------------------------------------------------ the second case
-
-
 def _balanced(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     for stmt in body:
         match stmt:

@@ -280,9 +280,6 @@ def tuning(clear: bool) -> None:
     emit({"choices": records}, found)
 
 
-# -------------------------------------------------------------------------------------- helpers
-
-
 def _parse(file: str) -> Module:
     try:
         text = Path(file).read_text(encoding="utf-8")
