@@ -55,7 +55,7 @@ _SANITIZERS = {
 # What headers have of the machine (:mod:`loma.backends.schedule.target`), as macros: LOMA_TILE.
 _IN_HEADERS = (
     "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_least", "block_most",
-    "tile_bytes", "tile_least",
+    "panel_bytes", "panel_least",
 )  # fmt: skip
 _SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
 

@@ -2,7 +2,8 @@
 
 Inside an iteration every temporary shrinks by that dimension, so that it stays in the cache, and
 whole loops (the iterations of a routing) run without looking at memory that others write. Where one
-loop is not enough, the run goes through tiles of the index; see :mod:`loma.backends.kernels.tile`.
+loop is not enough, the run goes through panels of the index; see
+:mod:`loma.backends.kernels.panels`.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from loma.backends.kernels.elementwise import Expanded, expanded
-from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled
+from loma.backends.kernels.ir import Kernel, Nested, Step, Panels
 from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Library, Shared, is_last, is_value
-from loma.backends.kernels.tile import Tiling, tiled
+from loma.backends.kernels.panels import InPanels, in_panels
 from loma.core.ir import For, Function, If, Stmt, While
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered, statements
 
 
 def fuse(function: Function, library: Library) -> tuple[Step, ...]:
-    """The function's body with kernels and tiles; ``library`` tells which statements a backend
+    """The function's body with kernels and panels; ``library`` tells which statements a backend
     hands to a library as a whole."""
     names = Names(names_of(function))
     wide = expanded(function.body, names)
@@ -31,7 +32,7 @@ def fuse(function: Function, library: Library) -> tuple[Step, ...]:
 
 
 class _Fusion:
-    """Tiles first, in the outermost block; kernels in what is left and inside the tiles."""
+    """Panels first, in the outermost block; kernels in what is left and inside the panels."""
 
     def __init__(self, function: Function, library: Library, names: Names) -> None:
         self._function = function
@@ -40,15 +41,15 @@ class _Fusion:
         self._kernels = _Kernels(Runs(function, library), names)
 
     def run(self) -> tuple[Step, ...]:
-        runs = Runs(self._function, self._library, tiles=True)
+        runs = Runs(self._function, self._library, panels=True)
         body = self._function.body
         out: list[Step] = []
         plain: list[Stmt] = []
         position = 0
         while position < len(body):
             run = runs.longest(body, position)
-            found = None if run is None else tiled(run, runs, self._names, self._inside)
-            if run is None or not isinstance(found, Tiling):
+            found = None if run is None else in_panels(run, runs, self._names, self._inside)
+            if run is None or not isinstance(found, InPanels):
                 end = position + 1
                 # What is left of a kernel is one, too, unless more statements could join that.
                 if run is not None and found is not None and runs.end_at(body, run.end):
@@ -56,13 +57,13 @@ class _Fusion:
                 plain += body[position:end]
                 position = end
                 continue
-            out += [*self._kernels.block((*plain, *run.before, *found.early)), found.tiles]
+            out += [*self._kernels.block((*plain, *run.before, *found.early)), found.panels]
             plain = list(found.late)
             position = run.end
         return (*out, *self._kernels.block(tuple(plain)))
 
     def _inside(self, body: tuple[Stmt, ...]) -> tuple[Step, ...]:
-        """The steps of a tile."""
+        """The steps of a panel."""
         function = replace(self._function, body=numbered(body))
         return _Kernels(Runs(function, self._library), self._names).block(function.body)
 
@@ -114,7 +115,7 @@ class _Kernels:
                 blocks = (self.block(body, loop=True),)
             case _:
                 return stmt
-        fused = any(isinstance(s, Kernel | Tiled | Nested) for block in blocks for s in block)
+        fused = any(isinstance(s, Kernel | Panels | Nested) for block in blocks for s in block)
         return Nested(stmt, blocks) if fused else stmt
 
 

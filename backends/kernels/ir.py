@@ -23,8 +23,8 @@ class Kernel:
 
     With a ``count`` an iteration is a block of so many values of the axis, over which the
     statements have loops of their own, and private tensors have a dimension of that size. Then
-    ``views`` are as for :class:`Tiled`. Blocks serve axes that loops should run along, because they
-    are the last dimension of tensors.
+    ``views`` are as for :class:`Panels`. Blocks serve axes that loops should run along, because
+    they are the last dimension of tensors.
     """
 
     axis: Axis
@@ -38,14 +38,14 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiled:
-    """``body`` for a few values of ``axis`` at a time, one tile after the other.
+class Panels:
+    """``body`` for a few values of ``axis`` at a time, one panel after the other.
 
     Inside, the axis runs over ``count`` values, and every tensor of ``views`` is what belongs to
     these values in one of its dimensions, whose whole size is that of the axis outside.
-    ``temporaries`` exist for one tile; ``sums`` are tensors that each tile adds to. ``streamed``
-    are operands that do not depend on the axis, and are read once for every tile. ``source`` as for
-    a kernel.
+    ``temporaries`` exist for one panel; ``sums`` are tensors that each panel adds to. ``streamed``
+    are operands that do not depend on the axis, and are read once for every panel. ``source`` as
+    for a kernel.
     """
 
     axis: Axis
@@ -66,13 +66,13 @@ class Nested:
     blocks: tuple[tuple[Step, ...], ...]
 
 
-Step: TypeAlias = Stmt | Kernel | Tiled | Nested
+Step: TypeAlias = Stmt | Kernel | Panels | Nested
 
 
 def as_statement(step: Step) -> Stmt:
     """What an analysis of names and reads may look at instead: the statements as they were."""
     match step:
-        case Kernel() | Tiled():
+        case Kernel() | Panels():
             return If(IntConst(1), step.source, ())
         case Nested():
             return step.stmt
@@ -86,7 +86,7 @@ def private_tensors(steps: tuple[Step, ...]) -> set[str]:
     for step in steps:
         if isinstance(step, Kernel):
             found |= {var.name for var in step.private}
-        elif isinstance(step, Tiled):
+        elif isinstance(step, Panels):
             found |= private_tensors(step.body)
         elif isinstance(step, Nested):
             found = found.union(*(private_tensors(block) for block in step.blocks))
@@ -94,9 +94,9 @@ def private_tensors(steps: tuple[Step, ...]) -> set[str]:
 
 
 def temporaries(steps: tuple[Step, ...]) -> set[str]:
-    """Names of all tensors that live inside kernels or tiles alone."""
+    """Names of all tensors that live inside kernels or panels alone."""
     found = private_tensors(steps)
     for step in steps:
-        if isinstance(step, Tiled):
+        if isinstance(step, Panels):
             found |= {var.name for var in step.temporaries}
     return found

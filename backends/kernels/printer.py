@@ -1,4 +1,4 @@
-"""Functions with kernels and tiles as text: loma, with the loops that fusion made around it."""
+"""Functions with kernels and panels as text: loma, with the loops that fusion made around it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, temporaries
+from loma.backends.kernels.ir import Kernel, Nested, Step, Panels, temporaries
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.core import sizes
 from loma.core.ir import Declare, For, Function, If, IntConst, Stmt, TensorType, Var, While
@@ -50,8 +50,8 @@ class _Printer:
         match step:
             case Kernel():
                 return self._kernel(step, indent)
-            case Tiled():
-                return self._tiles(step, indent)
+            case Panels():
+                return self._panels(step, indent)
             case Nested():
                 return self._nested(step, indent)
             case Declare(target, None) if target.name in self.private:
@@ -82,20 +82,20 @@ class _Printer:
             lines += _lines(stmt, inner)
         return lines
 
-    def _tiles(self, tiles: Tiled, indent: str) -> list[str]:
+    def _panels(self, panels: Panels, indent: str) -> list[str]:
         inner = indent + _INDENT
-        extent = print_expr(tiles.axis.extent)
-        head = f"tiles of {tiles.count.name} values of {tiles.axis.name} in range({extent}):"
+        extent = print_expr(panels.axis.extent)
+        head = f"panels of {panels.count.name} values of {panels.axis.name} in range({extent}):"
         lines = [indent + head]
         lines += [
             f"{inner}temporary {var.name} : {print_type(var.type)}  # {_bytes(var)}"
-            for var in tiles.temporaries
+            for var in panels.temporaries
         ]
-        lines += [f"{inner}sum {name}" for name in tiles.sums]
-        if tiles.streamed:
-            names = ", ".join(var.name for var in tiles.streamed)
-            lines.append(f"{inner}# read once for every tile: {names}")
-        return lines + self.steps(tiles.body, inner)
+        lines += [f"{inner}sum {name}" for name in panels.sums]
+        if panels.streamed:
+            names = ", ".join(var.name for var in panels.streamed)
+            lines.append(f"{inner}# read once for every panel: {names}")
+        return lines + self.steps(panels.body, inner)
 
     def _nested(self, step: Nested, indent: str) -> list[str]:
         inner = indent + _INDENT

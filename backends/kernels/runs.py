@@ -32,13 +32,13 @@ class Run:
 
 
 class Runs:
-    """Finds runs in the blocks of one function; ``tiles`` as for :class:`Sharing`.
+    """Finds runs in the blocks of one function; ``panels`` as for :class:`Sharing`.
 
     Statements of the same number stand for one, and alone are no run.
     """
 
-    def __init__(self, function: Function, library: Library, tiles: bool = False) -> None:
-        self._sharing = Sharing(function, library, tiles)
+    def __init__(self, function: Function, library: Library, panels: bool = False) -> None:
+        self._sharing = Sharing(function, library, panels)
         self._mentions = mentions(function.body)
         self._inside = cache(mentions)
         self._is_closed = cache(self._keeps_scalars)

@@ -53,14 +53,14 @@ NOTHING = Shared(None)
 class Sharing:
     """Extends shared indices by one statement of a function at a time.
 
-    ``library`` tells which statements a backend hands to a library as a whole. For ``tiles``, where
-    a few values of the index at a time go through all statements, sums over the index may take
-    part, and statements that read a large operand once for all of these values.
+    ``library`` tells which statements a backend hands to a library as a whole. For ``panels``,
+    where a few values of the index at a time go through all statements, sums over the index may
+    take part, and statements that read a large operand once for all of these values.
     """
 
-    def __init__(self, function: Function, library: Library, tiles: bool) -> None:
+    def __init__(self, function: Function, library: Library, panels: bool) -> None:
         self._first_writes = _first_writes(function)
-        self._tiles = tiles
+        self._panels = panels
         self._library = library
         self._changed = written(function.body) | counters(function.body)
         self._stays_outside = cache(self._is_no_loop)
@@ -104,7 +104,7 @@ class Sharing:
         if self._stays_outside(stmt) or name in shared.sums:
             return
         first = self._first_writes.get(name)
-        if self._tiles and (stmt.op == "+=" or stmt is first):
+        if self._panels and (stmt.op == "+=" or stmt is first):
             yield from self._sum(shared, opened(stmt))
         axes = {axis.name: axis for axis in stmt.axes}
         known = shared.dim(name)
@@ -114,26 +114,26 @@ class Sharing:
             axis = axes.get(subscript.name) if isinstance(subscript, Var) else None
             if axis is None or not self._may_share(shared, stmt, axis):
                 continue
-            if not self._tiles and streams_operand(stmt, axis.name):
+            if not self._panels and streams_operand(stmt, axis.name):
                 continue
             forms = _forms(stmt, axis)
             if forms is None or forms.get(name, {dim}) != {dim}:
                 continue
             new = replace(shared, extent=shared.extent or axis.extent)
             read = _read(new, forms, name)
-            if read is None or (self._tiles and read.mixed):
+            if read is None or (self._panels and read.mixed):
                 continue
             for found in _written(read, name, dim):
                 yield replace(found, names=(*found.names, axis.name))
 
     def _may_share(self, shared: Shared, stmt: IndexAssign, axis: Axis) -> bool:
         """Whether an axis of the statement may be the shared index, as far as ranges tell, and, for
-        tiles, that nothing computes with its value."""
+        panels, that nothing computes with its value."""
         return (
             self._fixed(axis.extent)
             and _fits(shared.extent, axis.extent)
             and not any(sizes.mentions(other.extent, {axis.name}) for other in stmt.axes)
-            and not (self._tiles and axis.name in used_as_value(stmt.value))
+            and not (self._panels and axis.name in used_as_value(stmt.value))
         )
 
     def _sum(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:

@@ -69,7 +69,7 @@ def index_statement(
             result = call.image if call.spreads else call.first
             return [*nodes, replace(call, dims=context.dims(result.tensor), assign=assign)]
         copies, body = packed(context, stmt.target, kind, body, axes)
-        nodes += [copy for copy in copies if not context.before_tiles(copy)]
+        nodes += [copy for copy in copies if not context.before_panels(copy)]
     if kind not in OF_NOTHING:
         nodes += _nonempty(stmt, kind, axes, line)
     nest = StatementNest(context, axes)

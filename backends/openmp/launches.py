@@ -1,4 +1,4 @@
-"""What the CPU runs as C++: loops, kernels, tiles, serial loops.
+"""What the CPU runs as C++: loops, kernels, panels, serial loops.
 
 A kernel is one parallel loop, its private tensors in a workspace of the thread. The statements
 inside are written as anywhere else; their loops run on the thread that has the iteration. Only when
@@ -120,14 +120,14 @@ def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
 
 
 def _write_stream(owner: HostWriter, stream: Stream) -> None:
-    context, writer, tiled = owner.context, owner.writer, stream.tiled
-    count = cpp_name(tiled.count.name)
-    first, size = f"{count}_first_", f"{count}_tile_"
-    extent = context.ints(tiled.axis.extent)
-    writer.comment(f"tiles of {tiled.axis.name}{_lines(tiled.source)}")
+    context, writer, panels = owner.context, owner.writer, stream.panels
+    count = cpp_name(panels.count.name)
+    first, size = f"{count}_first_", f"{count}_panel_"
+    extent = context.ints(panels.axis.extent)
+    writer.comment(f"panels of {panels.axis.name}{_lines(panels.source)}")
     with writer.block():
         parts = extent, _bytes(context, stream.bytes), _bytes(context, stream.operands)
-        writer.line(f"const int64_t {size} = loma::tile({c.list_text(parts)});")
+        writer.line(f"const int64_t {size} = loma::panel({c.list_text(parts)});")
         owner.nodes(stream.before)
         test = c.Binary("<", c.Token(first), extent)
         with writer.block(f"for (int64_t {first} = 0; {c.text(test)}; {first} += {size})"):
@@ -138,7 +138,7 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
                 view, whole = local_name(piece.var.name), context.variable(piece.tensor)
                 part = f"{whole}.narrow({piece.dim}, {first}, {count})"
                 writer.line(f"const at::Tensor {view} = {part};")
-            with context.cut(stream.pieces, tiled.axis.extent):
+            with context.cut(stream.pieces, panels.axis.extent):
                 owner.nodes(stream.body)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from loma import errors
 from loma.backends.kernels.ir import (
-    Kernel, Nested, Step, Tiled, as_statement, private_tensors, temporaries,
+    Kernel, Nested, Step, Panels, as_statement, private_tensors, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.openmp import joined
@@ -42,7 +42,7 @@ def lower(context: FunctionContext, steps: tuple[Step, ...]) -> tuple[HostNode, 
 class Lowering:
     """Makes the nodes of one function.
 
-    ``private`` are tensors that live inside kernels and tiles alone. ``ready`` are the declared
+    ``private`` are tensors that live inside kernels and panels alone. ``ready`` are the declared
     tensors that surely have memory where the lowering stands, ``touched`` those that an earlier
     statement may have given some. ``outermost``: what it stands in runs at most once.
     """
@@ -90,8 +90,8 @@ class Lowering:
         match step:
             case Kernel():
                 nodes = self._kernel(step)
-            case Tiled():
-                nodes = self._tiles(step)
+            case Panels():
+                nodes = self._panels(step)
             case Nested():
                 nodes = self._nested(step.stmt, step.blocks)
             case Zero(Var(name, TensorType()) as target):
@@ -160,14 +160,14 @@ class Lowering:
             if value == Var(name, value.type)
         ]
 
-    def _allocate_for(self, step: Kernel | Tiled, private: set[str]) -> list[HostNode]:
+    def _allocate_for(self, step: Kernel | Panels, private: set[str]) -> list[HostNode]:
         """Memory for what outlives a kernel and is used there for the first time."""
         written = frozenset(self._lazy) - private
         _, before = Liveness(()).block(step.source, written)
         names = mentioned_names(step.source)
         nodes: list[HostNode] = []
         for name in sorted((names & written) - self._ready):
-            sums = step.sums if isinstance(step, Tiled) else ()
+            sums = step.sums if isinstance(step, Panels) else ()
             unknown = self._may_have_memory(name)
             blank = name not in before and name not in sums and not unknown
             nodes.append(self._allocate(name, not blank, unknown))
@@ -269,7 +269,7 @@ class Lowering:
         checks = once_checks(self._context, stmt)
         return [*checks, *index_statement(self._context, plain, fresh, stmt)]
 
-    # ------------------------------------------------------------------------ kernels and tiles
+    # ------------------------------------------------------------------------ kernels and panels
 
     def _kernel(self, kernel: Kernel) -> list[HostNode]:
         context, extent = self._context, kernel.axis.extent
@@ -304,28 +304,28 @@ class Lowering:
         part = Var(f"@{self._context.temporary(f'{tensor.name}_')}", tensor.type)
         return Piece(tensor, part, dim, sizes.product(self._context.dims(tensor)[dim + 1 :]))
 
-    def _tiles(self, tiled: Tiled) -> list[HostNode]:
+    def _panels(self, panels: Panels) -> list[HostNode]:
         context = self._context
-        inside = {var.name for var in tiled.temporaries} | private_tensors(tiled.body)
-        nodes = self._allocate_for(tiled, inside)
-        tensors = tensors_in(tiled.source)
-        pieces = tuple(self._piece(tensors[name], dim) for name, dim in tiled.views)
-        context.counts.add(tiled.count.name)
-        context.start_tiles({var.name for var in tiled.streamed})
+        inside = {var.name for var in panels.temporaries} | private_tensors(panels.body)
+        nodes = self._allocate_for(panels, inside)
+        tensors = tensors_in(panels.source)
+        pieces = tuple(self._piece(tensors[name], dim) for name, dim in panels.views)
+        context.counts.add(panels.count.name)
+        context.start_panels({var.name for var in panels.streamed})
         lazy, self._lazy = self._lazy, {}
         reserved: list[HostNode] = []
-        for var in tiled.temporaries:  # new for each tile
+        for var in panels.temporaries:  # new for each panel
             assert isinstance(var.type, TensorType)
             self._lazy[var.name] = var.type
             reserved.append(Reserve(var))
-        with context.cut(pieces, tiled.axis.extent):
-            body = (*reserved, *self.block(tiled.body))
+        with context.cut(pieces, panels.axis.extent):
+            body = (*reserved, *self.block(panels.body))
         self._lazy = lazy
         stream = Stream(
-            tiled,
-            tuple(_bytes(var, tiled.count.name) for var in tiled.temporaries),
-            tuple(_bytes(var, "") for var in tiled.streamed),
-            pieces, context.end_tiles(), body,
+            panels,
+            tuple(_bytes(var, panels.count.name) for var in panels.temporaries),
+            tuple(_bytes(var, "") for var in panels.streamed),
+            pieces, context.end_panels(), body,
         )  # fmt: skip
         return [*nodes, stream]
 

@@ -44,7 +44,7 @@ class View:
 
 class FunctionContext:
     """Facts about one function and the machine it is for, and where its lowering stands: the
-    kernel, the serial loops, the tiles around."""
+    kernel, the serial loops, the panels around."""
 
     def __init__(self, function: Function, module: Module, machine: Target) -> None:
         self.function = function
@@ -53,10 +53,10 @@ class FunctionContext:
         self.kernel: KernelScope | None = None
         self.serial = False
         self.counters: dict[str, Expr] = {}  # of the loops around, with ranges that do not change
-        self.views: dict[str, View] = {}  # inside tiles and blocks: by tensor, its part
-        self.counts: set[str] = set()  # sizes of tiles
-        self._same_in_tiles: set[str] = set()
-        self._before_tiles: list[Permute] = []
+        self.views: dict[str, View] = {}  # inside panels and blocks: by tensor, its part
+        self.counts: set[str] = set()  # sizes of panels
+        self._same_in_panels: set[str] = set()
+        self._before_panels: list[Permute] = []
         self.current = NOWHERE  # the statement at hand
         self.assigned = {*assigned(function.body), *counters(function.body)}
         self.sizes = set(size_variables(function))
@@ -83,20 +83,20 @@ class FunctionContext:
         yield
         self.views = before
 
-    def start_tiles(self, same: set[str]) -> None:
-        """From now on, copies of those tensors are made before the tiles."""
-        self._same_in_tiles, self._before_tiles = same, []
+    def start_panels(self, same: set[str]) -> None:
+        """From now on, copies of those tensors are made before the panels."""
+        self._same_in_panels, self._before_panels = same, []
 
-    def before_tiles(self, copy: Permute) -> bool:
-        """Whether a copy is the same for every tile; it is kept then."""
-        if copy.operand.name not in self._same_in_tiles:
+    def before_panels(self, copy: Permute) -> bool:
+        """Whether a copy is the same for every panel; it is kept then."""
+        if copy.operand.name not in self._same_in_panels:
             return False
-        self._before_tiles.append(copy)
+        self._before_panels.append(copy)
         return True
 
-    def end_tiles(self) -> tuple[Permute, ...]:
-        self._same_in_tiles = set()
-        return tuple(self._before_tiles)
+    def end_panels(self) -> tuple[Permute, ...]:
+        self._same_in_panels = set()
+        return tuple(self._before_panels)
 
     def show(self, var: Var) -> str:
         """A tensor's name for messages: the one that the program has at that place."""

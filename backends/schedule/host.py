@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loma.backends.kernels.ir import Kernel, Tiled
+from loma.backends.kernels.ir import Kernel, Panels
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.core.ir import Element, Expr, For, If, Stmt, Var, While
 
@@ -229,7 +229,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Inside a block or a tile, a tensor is the part ``var`` of it in one dimension."""
+    """Inside a block or a panel, a tensor is the part ``var`` of it in one dimension."""
 
     tensor: Var
     var: Var
@@ -263,11 +263,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Tiles of an axis, one after the other: as many values as keep temporaries, of ``bytes`` for
-    each value, in the cache, but enough to be worth reading ``operands`` bytes for every tile.
+    """Panels of an axis, one after the other: as many values as keep temporaries, of ``bytes`` for
+    each value, in the cache, but enough to be worth reading ``operands`` bytes for every panel.
     ``before``: what is the same for all of them."""
 
-    tiled: Tiled
+    panels: Panels
     bytes: tuple[Bytes, ...]
     operands: tuple[Bytes, ...]
     pieces: tuple[Piece, ...]

@@ -157,7 +157,7 @@ def _convolve(node: Convolve) -> str:
     return f"{own} {update} {call}, at {' and '.join(map(place, node.spatial))})"
 
 
-# ------------------------------------------------------------------------- kernels and tiles
+# ------------------------------------------------------------------------- kernels and panels
 
 
 def _bytes(parts: Sequence[Bytes]) -> str:
@@ -193,11 +193,11 @@ def _launch(node: Launch) -> list[str]:
 
 
 def _stream(node: Stream) -> list[str]:
-    tiled = node.tiled
-    span = f"range({text(tiled.axis.extent)})"
+    panels = node.panels
+    span = f"range({text(panels.axis.extent)})"
     facts = [f"a value takes {_bytes(node.bytes)}"] if node.bytes else []
-    facts += [f"{_bytes(node.operands)} are read for each tile"] if node.operands else []
-    head = f"tiles of {tiled.count.name} values of {tiled.axis.name} in {span}:"
+    facts += [f"{_bytes(node.operands)} are read for each panel"] if node.operands else []
+    head = f"panels of {panels.count.name} values of {panels.axis.name} in {span}:"
     head += f"  # {'; '.join(facts)}" if facts else ""
     before = [line for inner in node.before for line in _node(inner)]
     return [*before, head, *indented(_pieces(node.pieces)), *_block(node.body)]

@@ -216,7 +216,7 @@ class _Verifier:
             complete = own == list(range(_rank(part.tensor))) and len(own) == 2 + len(node.spatial)
             self.require(complete, f"not all dimensions of '{part.tensor.name}'")
 
-    # ------------------------------------------------------------------ kernels and tiles
+    # ------------------------------------------------------------------ kernels and panels
 
     def launch(self, node: Launch) -> None:
         self.alone()
@@ -240,11 +240,11 @@ class _Verifier:
 
     def stream(self, node: Stream) -> None:
         self.alone()
-        self.ints(node.tiled.axis.extent)
+        self.ints(node.panels.axis.extent)
         with self.inner():
             self.block(node.before)
             self.pieces(node.pieces, True)
-            self.inside(node.body, node.tiled.count.name)
+            self.inside(node.body, node.panels.count.name)
 
     def pieces(self, pieces: Sequence[Piece], allowed: bool) -> None:
         self.require(allowed or not pieces, "pieces without blocks")

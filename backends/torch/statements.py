@@ -106,8 +106,8 @@ class Statements:
                 title = f"kernel over {kernel.axis.name}"
                 with self._timed(kernel.source, private=private, title=title):
                     self.device.write(self, node)
-            case Stream(tiled=tiled):  # the steps are timed one by one
-                title = f"tiles of {tiled.axis.name}: what surrounds the steps"
+            case Stream(panels=panels):  # the steps are timed one by one
+                title = f"panels of {panels.axis.name}: what surrounds the steps"
                 with self._timed((), title=title):
                     self.device.write(self, node)
             case _:

@@ -90,7 +90,7 @@ def _write_work(
 ) -> None:
     def dims(var: Var) -> tuple[Expr, ...] | None:
         declared = var.type.dims if isinstance(var.type, TensorType) else None
-        if declared is None or var.name in context.views:  # a view has the sizes of its tile
+        if declared is None or var.name in context.views:  # a view has the sizes of its panel
             return declared
         return context.dims(var)
 

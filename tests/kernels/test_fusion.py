@@ -19,7 +19,7 @@ from loma.core.ir import IndexAssign, Module
 from loma.core.saving import SAVES, Save
 from loma.passes import optimise
 
-FEW, BACKWARDS, WHOLE = Order(), Order(block=3, tile=1, backwards=True), Order(block=99, tile=99)
+FEW, BACKWARDS, WHOLE = Order(), Order(block=3, panel=1, backwards=True), Order(block=99, panel=99)
 POINTS = [
     *INDEX_POINTS,
     *TRAP_POINTS,
@@ -52,18 +52,18 @@ def test_fused(point: Point) -> None:
     program, seen = fused(point.text, "auto", FEW, library=True)
     compare(point, program)
     compare(point, fused(point.text, "all", BACKWARDS, library=False)[0])
-    if seen.blocks or seen.tiles:
+    if seen.blocks or seen.panels:
         compare(point, fused(point.text, "inputs", WHOLE, library=False)[0])
 
 
 def test_what_is_fused() -> None:
-    """The tests above run kernels, blocks and tiles of CapsNet's own functions."""
+    """The tests above run kernels, blocks and panels of CapsNet's own functions."""
     text = (CAPSNET / "digit_capsules.loma").read_text(encoding="utf-8")
     program, seen = fused(text, "auto", FEW, library=True)
     assert program.interpreter.module.functions
     assert seen.kernels
     assert seen.private
-    assert seen.tiles
+    assert seen.panels
 
 
 def test_a_lifetime_that_is_too_short_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

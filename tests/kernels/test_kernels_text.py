@@ -12,7 +12,7 @@ from index_cases import CASES as INDEX_CASES
 
 from loma import pipeline
 from loma.backends import torch as libtorch
-from loma.backends.kernels import tile
+from loma.backends.kernels import panels
 from loma.backends.registry import CPU
 from loma.backends.torch import codegen
 from loma.core.ir import Stmt, is_tensor_function
@@ -58,7 +58,7 @@ def alone(
 CASES = {
     "squash": ("squash", (CAPSNET / "squash.loma").read_text(encoding="utf-8")),
     "routing": ("routing", (CAPSNET / "digit_capsules.loma").read_text(encoding="utf-8")),
-    "tiled": (
+    "panels": (
         "digit_capsules__backward",
         (CAPSNET / "digit_capsules.loma").read_text(encoding="utf-8"),
     ),
@@ -68,7 +68,7 @@ CASES = {
 WORDS = {
     "squash": "parallel ",
     "routing": "private ",
-    "tiled": "tiles of ",
+    "panels": "panels of ",
     "blocked": "private h : Tensor[i_count",
     "alone": "# parallel over ",
 }
@@ -95,13 +95,13 @@ def test_the_code_shares_among_threads_what_is_said_to_be_shared() -> None:
 def test_a_run_that_is_one_kernel_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it is; each look goes through all of it."""
     looks: list[int] = []
-    tiles = tile._tiles
+    make = panels._panels
 
     def counted(group: tuple[Stmt, ...], *rest: Any) -> object:
         looks.append(len(group))
-        return tiles(group, *rest)
+        return make(group, *rest)
 
-    monkeypatch.setattr(tile, "_tiles", counted)
+    monkeypatch.setattr(panels, "_panels", counted)
     step = "    y = tanh(y) + x\n    y[n, i] += x[n, i]\n"
     head = "def f(x : In[Tensor[N, I]]) -> Tensor[N, I]:\n    y : Tensor[N, I]\n"
     pipeline.stage_text(f"{head}{step * 5}    return y\n", "kernels", "f")
@@ -125,4 +125,4 @@ def later(x : In[Tensor[B, I]]) -> tuple[Tensor[B, I], Tensor[I]]:
 
 
 def test_a_later_start_is_tried_where_a_run_could_go_on() -> None:
-    assert "tiles of b" in pipeline.stage_text(LATER, "kernels", "later")
+    assert "panels of b" in pipeline.stage_text(LATER, "kernels", "later")

@@ -37,7 +37,7 @@ from loma.errors.spans import Span
 Value = Any
 Array = NDArray[Any]
 
-MOST = 3  # values of a block or a tile
+MOST = 3  # values of a block or a panel
 
 
 class LoweredInterpreter(Interpreter):
@@ -263,7 +263,7 @@ class _Host:
             low, high = low + min(end, 0), high + max(end, 0)
         return low >= 0 and high < size
 
-    # ---------------------------------------------------------------------- kernels and tiles
+    # ---------------------------------------------------------------------- kernels and panels
 
     def launch(self, node: Launch) -> None:
         kernel, machine = node.kernel, self.machine
@@ -302,10 +302,10 @@ class _Host:
         self.nodes(node.body)
 
     def stream(self, node: Stream) -> None:
-        tiled = node.tiled
+        panels = node.panels
         self.nodes(node.before)
-        for first, count in list(self.machine.pieces(0, self.whole(tiled.axis.extent), MOST)):
-            self.env[tiled.count.name] = count
+        for first, count in list(self.machine.pieces(0, self.whole(panels.axis.extent), MOST)):
+            self.env[panels.count.name] = count
             with self.cut(node.pieces, first, count):
                 self.nodes(node.body)
 

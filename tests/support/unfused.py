@@ -1,9 +1,9 @@
 """Fused steps as a plain function again, with everything that fusion must not rely on made visible.
 
-Kernels become loops over their index (in either direction: a parallel loop has no order), tiles and
-blocks loops over parts of a few values, of which the last one may be smaller. A private tensor has
-no value (NaN, or an int far outside) at the start of an iteration unless the kernel says that it
-starts at zero, and again behind its lifetime, when others may have its memory. So do the scalars
+Kernels become loops over their index (in either direction: a parallel loop has no order), panels
+and blocks loops over parts of a few values, of which the last one may be smaller. A private tensor
+has no value (NaN, or an int far outside) at the start of an iteration unless the kernel says that
+it starts at zero, and again behind its lifetime, when others may have its memory. So do the scalars
 that every thread has for itself.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from loma.backends.kernels.fuse import fuse
-from loma.backends.kernels.ir import Kernel, Nested, Step, Tiled, temporaries
+from loma.backends.kernels.ir import Kernel, Nested, Step, Panels, temporaries
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.sharing import Library
 from loma.core import builder as b
@@ -30,10 +30,10 @@ _FAR = -(1 << 40)  # no subscript and no size
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How many values a block and a tile have, and whether the last iterations run first."""
+    """How many values a block and a panel have, and whether the last iterations run first."""
 
     block: int = 2
-    tile: int = 2
+    panel: int = 2
     backwards: bool = False
 
 
@@ -44,7 +44,7 @@ class Seen:
     kernels: int = 0
     private: int = 0
     blocks: int = 0
-    tiles: int = 0
+    panels: int = 0
     functions: set[str] = field(default_factory=set)
 
 
@@ -70,7 +70,7 @@ def _all_names(function: Function, steps: tuple[Step, ...]) -> set[str]:
             case Kernel():
                 found |= {step.axis.name, *([step.count.name] if step.count else [])}
                 found |= names_of(replace(function, body=step.body))
-            case Tiled():
+            case Panels():
                 found |= {step.axis.name, step.count.name} | _all_names(function, step.body)
             case Nested():
                 for block in step.blocks:
@@ -96,8 +96,8 @@ class _Plain:
                 return self._kernel(step)
             case Kernel():
                 return self._blocks(step)
-            case Tiled():
-                return self._tiles(step)
+            case Panels():
+                return self._panels(step)
             case Nested(For() as stmt, (body,)):
                 return (replace(stmt, body=self.steps(body)),)
             case Nested(If() as stmt, (then, other)):
@@ -121,11 +121,11 @@ class _Plain:
         body = self._iteration(kernel)
         return self._parts(kernel.axis, kernel.count, kernel.views, body, self._order.block)
 
-    def _tiles(self, tiles: Tiled) -> tuple[Stmt, ...]:
-        self._seen.tiles += 1
-        declared = tuple(Declare(var, None) for var in tiles.temporaries)
-        body = (*declared, *self.steps(tiles.body))
-        return self._parts(tiles.axis, tiles.count, tiles.views, body, self._order.tile)
+    def _panels(self, panels: Panels) -> tuple[Stmt, ...]:
+        self._seen.panels += 1
+        declared = tuple(Declare(var, None) for var in panels.temporaries)
+        body = (*declared, *self.steps(panels.body))
+        return self._parts(panels.axis, panels.count, panels.views, body, self._order.panel)
 
     def _parts(
         self,

@@ -86,12 +86,12 @@ class WorkspacePlan {
   size_t bytes_ = 0;
 };
 
-// How many of ``extent`` values go through the loops of a tile at once: as many as keep its
+// How many of ``extent`` values go through the loops of a panel at once: as many as keep its
 // temporaries, of ``bytes`` for each value, inside the caches, but enough to be worth reading
-// ``operands`` bytes again for every tile. It depends on sizes alone, as results may depend on it.
-inline int64_t tile(int64_t extent, int64_t bytes, int64_t operands) {
-  constexpr int64_t kCache = LOMA_TILE_BYTES;
-  constexpr int64_t kFewest = LOMA_TILE_LEAST;
+// ``operands`` bytes again for every panel. It depends on sizes alone, as results may depend on it.
+inline int64_t panel(int64_t extent, int64_t bytes, int64_t operands) {
+  constexpr int64_t kCache = LOMA_PANEL_BYTES;
+  constexpr int64_t kFewest = LOMA_PANEL_LEAST;
   const int64_t wanted = std::max(kCache, 2 * operands);
   const int64_t most = std::max(kFewest, wanted / std::max<int64_t>(bytes, 1));
   return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));

@@ -1,7 +1,7 @@
-"""Tiles: statements that share an index go through a few of its values at a time.
+"""Panels: statements that share an index go through a few of its values at a time.
 
 Not every run of statements is one kernel: a sum over the shared index, or an operand that is read
-once for all its values, needs a loop of its own. Where temporaries pass between such loops, tiles
+once for all its values, needs a loop of its own. Where temporaries pass between such loops, panels
 keep them small enough for the cache: ``U = W X``, a kernel that uses U, and ``dW += dU X`` run for
 some batch elements before the next ones start.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loma.backends.kernels.cut import Cut
-from loma.backends.kernels.ir import Kernel, Step, Tiled, private_tensors
+from loma.backends.kernels.ir import Kernel, Step, Panels, private_tensors
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Shared, index_assigns, mentions
 from loma.core.ir import INT, Axis, Declare, Index, Stmt, TensorType, Var
@@ -23,44 +23,44 @@ Fuse = Callable[[tuple[Stmt, ...]], tuple[Step, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
-    """A run as tiles, with the statements of it that stay in front of and behind them."""
+class InPanels:
+    """A run as panels, with the statements of it that stay in front of and behind them."""
 
     early: tuple[Stmt, ...]
-    tiles: Tiled
+    panels: Panels
     late: tuple[Stmt, ...]
 
 
-def tiled(run: Run, runs: Runs, names: Names, fuse: Fuse) -> Tiling | Kernel | None:
-    """A run as tiles; None where no temporary passes between the loops of a tile, or the kernel
-    that all of a tile would be. ``fuse`` makes steps of what is in a tile."""
+def in_panels(run: Run, runs: Runs, names: Names, fuse: Fuse) -> InPanels | Kernel | None:
+    """A run as panels; None where no temporary passes between the loops of a panel, or the kernel
+    that all of a panel would be. ``fuse`` makes steps of what is in a panel."""
     group = run.statements
     shared = max(run.ways, key=lambda way: (len(way.dims), -sum(dim for _, dim in way.dims)))
     first, last = 0, len(group)
     while True:
         inner = group[first:last]
         called = shared.names[len(index_assigns(group[:first])) :]
-        found = _tiles(inner, shared, called, runs, names, fuse)
-        if not isinstance(found, Tiled):
+        found = _panels(inner, shared, called, runs, names, fuse)
+        if not isinstance(found, Panels):
             return found if len(inner) == len(group) else None
         crossing = {var.name for var in found.temporaries}
         using = [k for k, s in enumerate(inner) if crossing & mentions((s,)).keys()]
         if not using or (using[0] == 0 and using[-1] == len(inner) - 1):
-            return None if not using else Tiling(group[:first], found, group[last:])
+            return None if not using else InPanels(group[:first], found, group[last:])
         first, last = first + using[0], first + using[-1] + 1
 
 
-def _tiles(
+def _panels(
     group: tuple[Stmt, ...],
     shared: Shared,
     called: tuple[str, ...],
     runs: Runs,
     names: Names,
     fuse: Fuse,
-) -> Tiled | Kernel | None:
+) -> Panels | Kernel | None:
     assert shared.extent is not None
     own = [name for name in shared.names if not name.startswith("_")]
-    wish = own[0] if own else "tile"
+    wish = own[0] if own else "panel"
     count = Var(names.fresh(f"{wish}_count"), INT)
     inside = mentions(group)
     temporaries = runs.temporaries(group, shared)
@@ -88,7 +88,7 @@ def _tiles(
         and node.base.name not in dims
         and isinstance(node.base.type, TensorType)
     }
-    return Tiled(
+    return Panels(
         Axis(wish, shared.extent), count, crossing, views,
         tuple(name for name in shared.sums if name in inside),
         tuple(streamed.values()), steps, group,
