@@ -32,7 +32,7 @@ class Use:
 class Frame:
     """The part of one function, while it is lowered; ``below`` are the functions that it calls."""
 
-    def __init__(self, below: Iterable[Use], limit: int = LIMIT) -> None:
+    def __init__(self, below: Iterable[Use], limit: int) -> None:
         below = list(below)
         self._below = Use(
             max((use.values for use in below), default=0),

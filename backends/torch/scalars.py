@@ -15,7 +15,7 @@ from loma.backends.cfamily import expressions as c
 from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.cpp import scalar_function_name, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string
-from loma.backends.cfamily.stack import BY_VALUE, Frame, Use
+from loma.backends.cfamily.stack import BY_VALUE, LIMIT, Frame, Use
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.target import Target
 from loma.backends.torch.statements import Statements
@@ -67,7 +67,7 @@ class _Memory:
 
     def frame(self, function: Function) -> Frame:
         names = (call.function for call in calls(function.body))
-        return Frame(self.uses[name] for name in names if name in self.uses)
+        return Frame((self.uses[name] for name in names if name in self.uses), LIMIT)
 
     def note(self, function: Function, frame: Frame) -> None:
         """Keeps what a call takes of the stack, after lowering."""

@@ -286,8 +286,8 @@ def test_statements_of_a_block_run_in_one_loop() -> None:
 
 def test_the_loop_has_private_tensors_in_registers() -> None:
     text = pipeline.stage_text(PROGRAM, "cpp", "mix")
-    assert text.count("for (int64_t i = low_; i < high_; ++i)") == 1
-    assert "real h1_ = " in text
+    assert text.count("for (int64_t i = i_begin_; i < i_end_; ++i)") == 1
+    assert "real h_ = " in text
     assert "workspace_.add" not in text
 
 
