@@ -7,7 +7,7 @@ are those of lowering.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from loma.backends.kernels.ir import Kernel, Panels
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -117,12 +117,14 @@ class CheckOnce:
 @dataclass(frozen=True, slots=True)
 class Contract:
     """``target[out] = sum(left[a] * right[b])`` or ``+=``, as a matrix product; ``equation`` as for
-    einsum."""
+    einsum. ``mm`` takes matrices, the left one with the target's rows, as they are or transposed.
+    """
 
     target: Var
     left: Var
     right: Var
     equation: str
+    routine: Literal["einsum", "mm"] = "einsum"
     assign: bool = False
 
 

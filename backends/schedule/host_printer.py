@@ -47,8 +47,8 @@ def _node(node: HostNode) -> list[str]:
             return [f"lazy {name(var)}:", *_block(body), f"{INDENT}return {text(value)}"]
         case CheckRange() | CheckSome() | CheckOnce():
             return _check(node)
-        case Contract(target, left, right, equation, assign):
-            product = f'einsum("{equation}", {name(left)}, {name(right)})'
+        case Contract(target, left, right, equation, routine, assign):
+            product = f'{routine}("{equation}", {name(left)}, {name(right)})'
             return [f"{name(target)} {'=' if assign else '+='} {product}"]
         case Convolve():
             return [_convolve(node)]

@@ -15,7 +15,7 @@ def header(call: Contract | Convolve) -> str:
     """The header that declares the routine."""
     if isinstance(call, Convolve):
         return "convolution_statements.h"
-    return f"ATen/ops/{'mm' if _is_plain(call) else 'einsum'}.h"
+    return f"ATen/ops/{call.routine}.h"
 
 
 def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -> None:
@@ -24,29 +24,18 @@ def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -
         return
     left, right = context.variable(call.left), context.variable(call.right)
     target = context.variable(call.target)
-    if _is_plain(call):
-        product = _matrix_product(call.equation, left, right)
+    if call.routine == "mm":
+        operands, out = call.equation.split("->")
+        first, second = operands.split(",")
+        left = left if first[0] == out[0] else f"{left}.t()"
+        right = right if second[1] == out[1] else f"{right}.t()"
+        product = f"at::mm({left}, {right})"
     else:
         product = f'at::einsum("{call.equation}", {{{left}, {right}}})'
     if call.assign:
         writer.line(f"{target} = {product}.contiguous();")
     else:
         writer.line(f"{target}.add_({product});")
-
-
-def _is_plain(call: Contract) -> bool:
-    """Whether all three are matrices: ``mm`` takes less time than ``einsum`` then."""
-    return len(call.equation) == len("ab,bc->ac")
-
-
-def _matrix_product(equation: str, left: str, right: str) -> str:
-    operands, out = equation.split("->")
-    a, b = operands.split(",")
-    if out[0] in b:  # the transposed product
-        a, b, left, right = b, a, right, left
-    first = left if a[0] == out[0] else f"{left}.t()"
-    second = right if b[1] == out[1] else f"{right}.t()"
-    return f"at::mm({first}, {second})"
 
 
 def _write_convolution(writer: Writer, context: CppContext, call: Convolve) -> None:

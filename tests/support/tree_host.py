@@ -137,7 +137,7 @@ class _Host:
                 env.lazy[var.name] = lambda: self.later(body, value)
             case CheckRange() | CheckSome() | CheckOnce():
                 self.check(node)
-            case Contract(target, left, right, equation, assign):
+            case Contract(target, left, right, equation, _, assign):
                 product = np.einsum(equation, env[left.name], env[right.name])
                 self.take(target, product, assign)
             case Convolve():
