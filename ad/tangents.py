@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from loma.ad.expressions import PartialName
+from loma.ad.contributions import PartialName
 from loma.ad.rules import SCALAR_RULES
 from loma.ad.scalar_rules import times
 from loma.core import builder as b

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from loma import errors
 from loma.ad.activity import reaches
-from loma.ad.expressions import Contribution, contributions
+from loma.ad.contributions import Contribution, contributions
 from loma.ad.scalar.context import Context, Variant
 from loma.ad.scalar.paths import Path, overlap, path_of
 from loma.ad.scalar.single_writes import overwrites_untouched

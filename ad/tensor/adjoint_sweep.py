@@ -6,7 +6,7 @@ import functools
 from dataclasses import replace
 
 from loma.ad.activity import carries_derivative, reaches
-from loma.ad.expressions import Contribution, contributions
+from loma.ad.contributions import Contribution, contributions
 from loma.ad.rules import op_adjoints
 from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.gather import both, inside_tests

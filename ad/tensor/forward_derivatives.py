@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from loma import errors
 from loma.ad.activity import carries_derivative
-from loma.ad.expressions import PartialName
+from loma.ad.contributions import PartialName
 from loma.ad.growing import GrowingModule
 from loma.ad.tensor.derivatives import check_works_on_tensors
 from loma.ad.tensor.forward_mode import Forward, ForwardPlan

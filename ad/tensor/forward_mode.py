@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from loma.ad.activity import active_variables, carries_derivative, zeros_like
-from loma.ad.expressions import PartialName
+from loma.ad.contributions import PartialName
 from loma.ad.operator_tangents import operator_tangent
 from loma.ad.tangents import ZERO, Tangents, is_zero
 from loma.ad.tensor.index_statements import first_extreme, is_extreme, product_of_others

@@ -18,7 +18,7 @@ import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from loma.ad.expressions import Contribution, PartialName, contributions
+from loma.ad.contributions import Contribution, PartialName, contributions
 from loma.ad.tensor.gather import between, both, gather, inside_tests
 from loma.ad.tensor.sweep import SweepContext
 from loma.core import builder as b, sizes

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from loma.ad.activity import active_variables, carries_derivative
-from loma.ad.expressions import PartialName
+from loma.ad.contributions import PartialName
 from loma.ad.tensor.adjoint_sweep import AdjointSweep
 from loma.ad.tensor.pairs import CallPlan
 from loma.ad.tensor.forward_sweep import ForwardSweep

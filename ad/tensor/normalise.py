@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from loma import errors
-from loma.ad.expressions import certain_reads
+from loma.ad.contributions import certain_reads
 from loma.ad.rules import reads_value
 from loma.ad.tensor.reductions import may_fail, shadows, where_holds, with_numbered_axes
 from loma.core import builder as b

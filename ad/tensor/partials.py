@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from loma import errors
 from loma.ad.activity import active_variables
-from loma.ad.expressions import PartialName
+from loma.ad.contributions import PartialName
 from loma.ad.tangents import Tangents
 from loma.core import builder as b
 from loma.core.differentials import DFLOAT

@@ -9,7 +9,7 @@ from itertools import count
 from typing import TypeVar
 
 from loma.ad.activity import zeros_like
-from loma.ad.expressions import PartialName
+from loma.ad.contributions import PartialName
 from loma.ad.tensor.pairs import CallPlan
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.trips import Trips

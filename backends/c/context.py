@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from loma.backends.c.names import ModuleNames, local_names
 from loma.backends.c.options import Options
 from loma.backends.c.types import CTypes
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.identifiers import c_string
 from loma.backends.cfamily.stack import Frame, Use
 from loma.core.effects import assigned, effects

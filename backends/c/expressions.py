@@ -13,7 +13,7 @@ from typing import assert_never
 from loma import errors
 from loma.backends.c.context import FunctionContext, Temporary, is_by_value, returns_struct
 from loma.backends.c.ranges import bounds, constant
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.identifiers import MATH
 from loma.core import sizes
 from loma.core.builtins import BUILTINS

@@ -17,7 +17,7 @@ from loma import errors
 from loma.backends.c.context import FunctionContext, ModuleContext, is_by_value, returns_struct
 from loma.backends.c.statements import Statements
 from loma.backends.c.types import CTypes
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.writer import Writer
 from loma.core.ir import Declare, Function, StackType, is_tensor_function
 from loma.core.printer import print_head, print_type

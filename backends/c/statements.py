@@ -8,7 +8,7 @@ from loma import errors
 from loma.backends.c.context import FunctionContext, is_by_value
 from loma.backends.c.expressions import Expressions
 from loma.backends.c.ranges import bounds
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.writer import Writer
 from loma.core.aliases import meetings
 from loma.core.effects import assigned

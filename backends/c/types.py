@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from loma import errors
 from loma.backends.c.names import ModuleNames
 from loma.backends.c.options import Options
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.core.ir import (
     ArrayType, FloatType, IntType, Module, Param, StructType, Type,
 )  # fmt: skip

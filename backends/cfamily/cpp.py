@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from typing import assert_never
 
 from loma import config, errors
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.identifiers import MATH
 from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.schedule import ir as schedule

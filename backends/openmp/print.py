@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, data, statement_text
 from loma.backends.cfamily.cpp import TYPES, Expressions, loaded, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string, local_name

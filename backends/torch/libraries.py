@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.host import Arranged, Contract, Convolve

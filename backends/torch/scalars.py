@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from loma import errors
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.cpp import scalar_function_name, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string

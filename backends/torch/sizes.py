@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma import errors
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.names import cpp_string
 from loma.core.ir import Binary, Builtin, Expr, IntConst, Select, Unary, Var
 from loma.core.printer import print_expr

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import assert_never
 
 from loma import errors
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, statement_text
 from loma.backends.cfamily.cpp import scalar_type
 from loma.backends.cfamily.device import Device

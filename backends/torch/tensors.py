@@ -7,7 +7,7 @@ another name.
 from __future__ import annotations
 
 from loma import errors
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.cpp import (
     Expressions, body_name, element_type, scalar_type, value_type,

@@ -69,7 +69,7 @@ class Adam(Optimizer):
                     own["step"] = torch.tensor(float(own["step"]), dtype=_step_dtype())
 
     def update(self, group: dict[str, Any]) -> None:
-        params = self.with_gradients(group)
+        params, grads = self.with_gradients(group)
         if not params:
             return
         functions, amsgrad = program("adam"), group["amsgrad"]
@@ -85,7 +85,7 @@ class Adam(Optimizer):
         functions.count.each(steps)
         function = functions.amsgrad if amsgrad else functions.adam
         lists = [params, *([state[name] for state in states] for name in names)]
-        lists.append([param.grad for param in params])
+        lists.append(grads)
         for step, positions in _by_step(steps):
             own = lists if positions is None else [[one[k] for k in positions] for one in lists]
             function.each(*own, *self._numbers(group, step))

@@ -84,18 +84,23 @@ class Optimizer(torch.optim.Optimizer):
         """Steps the parameters of a group that have a gradient."""
         raise NotImplementedError
 
-    def with_gradients(self, group: dict[str, Any]) -> list[Tensor]:
-        """The parameters of a group that have a gradient. RuntimeError where one is sparse."""
-        params: list[Tensor] = [param for param in group["params"] if param.grad is not None]
-        for param in params:
-            if param.grad is not None and param.grad.layout is not torch.strided:
-                shape = tuple(param.shape)
+    def with_gradients(self, group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
+        """The parameters of a group that have a gradient, and these, each of which is looked up
+        once. RuntimeError where one is sparse."""
+        params, grads = [], []
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None:
+                continue
+            if grad.layout is not torch.strided:
                 raise RuntimeError(
-                    f"{type(self).__name__}: the gradient of a parameter of shape {shape} is "
-                    "sparse, and loma's optimisers take dense gradients: use an embedding with "
-                    "sparse=False, or torch.optim.SparseAdam"
+                    f"{type(self).__name__}: the gradient of a parameter of shape "
+                    f"{tuple(param.shape)} is sparse, and loma's optimisers take dense gradients: "
+                    "use an embedding with sparse=False, or torch.optim.SparseAdam"
                 )
-        return params
+            params.append(param)
+            grads.append(grad)
+        return params, grads
 
 
 def _make_untraced() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -57,25 +58,30 @@ class SGD(Optimizer):
             group.setdefault("maximize", False)
 
     def update(self, group: dict[str, Any]) -> None:
-        momentum, params = float(group["momentum"]), self.with_gradients(group)
+        momentum, (params, grads) = float(group["momentum"]), self.with_gradients(group)
         if momentum == 0.0:
-            grads = [param.grad for param in params]
             program("sgd").sgd.each(params, grads, *self._numbers(group))
             return
-        first = [p for p in params if self.state[p].get("momentum_buffer") is None]
-        later = [p for p in params if self.state[p].get("momentum_buffer") is not None]
-        for param in first:
-            self.state[param]["momentum_buffer"] = zeros_like(param, program("sgd"))
-        self._step(group, first, 0.0, 1.0)
-        self._step(group, later, momentum, 1.0 - float(group["dampening"]))
+        buffers = [self.state[param].get("momentum_buffer") for param in params]
+        first = [k for k, buffer in enumerate(buffers) if buffer is None]
+        for k in first:
+            buffers[k] = zeros_like(params[k], program("sgd"))
+            self.state[params[k]]["momentum_buffer"] = buffers[k]
+        lists: Sequence[list[Tensor]] = (params, buffers, grads)
+        if first:
+            new = set(first)
+            later = [k for k in range(len(params)) if k not in new]
+            self._step(group, [[one[k] for k in first] for one in lists], 0.0, 1.0)
+            lists = [[one[k] for k in later] for one in lists]
+        self._step(group, lists, momentum, 1.0 - float(group["dampening"]))
 
-    def _step(self, group: dict[str, Any], params: list[Tensor], keep: float, take: float) -> None:
-        """One step with momentum."""
-        if not params:
+    def _step(
+        self, group: dict[str, Any], lists: Sequence[list[Tensor]], keep: float, take: float
+    ) -> None:
+        """One step with momentum, of parameters, buffers and gradients."""
+        if not lists[0]:
             return
         functions, numbers = program("sgd"), self._numbers(group)
-        buffers = [self.state[param]["momentum_buffer"] for param in params]
-        lists = params, buffers, [param.grad for param in params]
         if group["nesterov"]:
             functions.nesterov.each(*lists, *numbers, keep, take, float(group["momentum"]))
         else:

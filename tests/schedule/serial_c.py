@@ -15,7 +15,7 @@ from typing import Any
 from loma import errors
 from loma.backends.c.context import FunctionContext as Names
 from loma.backends.c.expressions import Expressions
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.names import local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir

@@ -17,7 +17,7 @@ from loma.backends.c import Options, codegen
 from loma.backends.c.context import FunctionContext as Names
 from loma.backends.c.context import ModuleContext
 from loma.backends.c.functions import lower_function
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import statement_text
 from loma.backends.cfamily.names import local_name
 from loma.backends.interpreter.evaluate import evaluate

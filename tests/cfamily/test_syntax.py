@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loma.backends.cfamily import expressions as c
+from loma.backends.cfamily import syntax as c
 from loma.backends.compilers import find_compiler
 from loma.config import CXX, C, Language
 
