@@ -76,11 +76,11 @@ class Adam(Optimizer):
         names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])]
         states = [self.state[param] for param in params]
         for param, state in zip(params, states, strict=True):
-            if not state:
-                state["step"] = torch.tensor(0.0, dtype=_step_dtype())
-            for name in names:
-                if name not in state:
-                    state[name] = zeros_like(param, functions)
+            if len(state) <= len(names):  # of its first step, or of one without amsgrad
+                state.setdefault("step", torch.tensor(0.0, dtype=_step_dtype()))
+                for name in names:
+                    if name not in state:
+                        state[name] = zeros_like(param, functions)
         steps = [state["step"] for state in states]
         functions.count.each(steps)
         function = functions.amsgrad if amsgrad else functions.adam

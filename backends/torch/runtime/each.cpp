@@ -121,7 +121,7 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
   if (model.numel() == 0) return;
   const bool lies_well = is_dense(model) && model.scalar_type() == dtype;
   Tensors inputs(call.lists.size());
-  Tensors copies(call.lists.size());  // of Out arguments that lie otherwise
+  Tensors copies;  // of Out arguments that lie otherwise
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (op.parameter(i).kind == Kind::Float) {
       inputs[i] = numbers[i];
@@ -141,13 +141,13 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
     copy.copy_(x);
     inputs[i] = flat(op, copy);
     if (is_out(i)) {
+      copies.resize(inputs.size());
       copies[i] = std::move(copy);
     }
   }
-  const c10::DeviceGuard on_device(model.device());
   op.function->kernel(inputs, {}, true);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (copies[i].defined()) {
+    if (!copies.empty() && copies[i].defined()) {
       call.lists[i][k].copy_(copies[i]);
     } else if (is_out(i)) {
       call.lists[i][k].unsafeGetTensorImpl()->bump_version();
@@ -177,8 +177,11 @@ void call_each(const Operator& op, ListCall call) {
   }
   const PoolScope pool;
   Tensors numbers, wide;
+  c10::OptionalDeviceGuard on_device;
   for (size_t k = 0; k < count; ++k) {
-    const auto dtype = computed_in(call.lists[first][k].scalar_type());
+    const at::Tensor& model = call.lists[first][k];
+    if (model.device() != on_device.current_device()) on_device.reset_device(model.device());
+    const auto dtype = computed_in(model.scalar_type());
     Tensors& own = dtype == at::kDouble ? wide : numbers;
     if (own.empty()) {
       own = numbers_of(op, call, dtype);
