@@ -104,7 +104,7 @@ def checked(info: OpInfo, rule: Callable[..., Any]) -> Callable[..., Any]:
 TABLES = (
     "ad/rules.py", "ad/scalar_rules.py", "backends/c/expressions.py", "loma/arithmetic/__init__.py",
     "backends/cfamily/syntax.py", "backends/interpreter/ops.py",
-    "backends/interpreter/reductions.py", "backends/schedule/verify.py",
+    "backends/interpreter/values.py", "backends/schedule/verify.py",
     "backends/cfamily/cpp.py", "backends/openmp/print.py", "backends/torch/ops.py",
     "backends/torch/sizes.py", "frontend/expressions/calls.py", "loma/core/printer.py",
 )  # fmt: skip
