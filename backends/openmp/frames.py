@@ -10,7 +10,7 @@ from loma.backends.schedule.ir import Node
 from loma.core.ir import (
     ArrayType, Call, Expr, Index, IntConst, Module, Pop, Push, Reduce, Var, While,
 )  # fmt: skip
-from loma.core.ops import divisor
+from loma.core.ops import may_divide_by_zero
 from loma.core.walk import expressions, statements, walk
 
 Variant = Literal["plain", "inside", "border", "masked"]
@@ -46,8 +46,7 @@ def may_throw(expr: Expr, module: Module) -> bool:
     loop with a bound or a stack in a function that it calls. Errors may not leave an ``omp simd``
     loop."""
     for node in walk(expr):
-        by = divisor(node)
-        if by is not None and not (isinstance(by, IntConst) and by.value):
+        if may_divide_by_zero(node):
             return True
         match node:
             case Index(array, (subscript,)) if isinstance(array.type, ArrayType):

@@ -26,15 +26,16 @@ from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.guards import marked
 from loma.backends.schedule.host import CheckSome, Contract, Convolve, HostNode
 from loma.backends.schedule.ir import (
-    CEILING, QUOTIENT, REMAINDER, If, InPlace, Kind, Let, Node, Parallel, builtin,
+    QUOTIENT, REMAINDER, If, InPlace, Kind, Let, Node, Parallel, builtin,
 )  # fmt: skip
 from loma.backends.schedule.marks import mark_of
 from loma.backends.schedule.ranges import provably_inside, range_checks
+from loma.backends.schedule.rewrites import pieces
 from loma.backends.schedule.target import Target
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
-    INT, OF_NOTHING, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, Var,
+    INT, OF_NOTHING, Axis, Binary, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, Var,
 )  # fmt: skip
 from loma.core.walk import walk
 
@@ -126,9 +127,9 @@ def _tree(
                   Let(Var(loops[1].name, INT), builtin(REMAINDER, COUNTER, extent))]  # fmt: skip
     if chunked:
         assert plan.inner is not None
-        before, bounds, count = chunks(
-            nest.value(plan.inner.axis.extent), _chunk(context.machine, plan)
-        )
+        extent, bounds = nest.value(plan.inner.axis.extent), (Var("@low_", INT), Var("@high_", INT))
+        begins, count = pieces(COUNTER, *bounds, _chunk(context.machine, plan), ZERO, extent)
+        before = [*begins]
     inside = lambda: _inside(nest, plan, bounds, counter)  # noqa: E731
     body = [*before, *nest.loops(around, inside)]
     return Parallel(
@@ -145,18 +146,6 @@ def _in_place(context: FunctionContext, nest: StatementNest, plan: Plan) -> InPl
     if some:
         body = [If(b.every(some), tuple(body))]
     return InPlace(tuple(body), _written(plan.stmt.target), tuple(nest.checks))
-
-
-def chunks(extent: Expr, size: int) -> tuple[list[Node], Bounds, Expr]:
-    """Pieces of fixed length as iterations of a parallel loop: what begins each of them, the
-    stretch that it goes through, and how many there are."""
-    low, high = Var("@low_", INT), Var("@high_", INT)
-    behind = Binary("+", low, IntConst(size), INT)
-    before: list[Node] = [
-        Let(low, Binary("*", COUNTER, IntConst(size), INT)),
-        Let(high, Builtin("min", (extent, behind), INT)),
-    ]
-    return before, (low, high), builtin(CEILING, extent, IntConst(size))
 
 
 def _shared_loops(plan: Plan) -> tuple[list[Loop], bool]:

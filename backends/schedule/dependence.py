@@ -7,7 +7,7 @@ offset, and that tells the loop's counter, no two of its iterations meet there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from loma.backends.schedule.ir import (
     Blocks, Compare, Each, Fill, Groups, Kind, Lanes, Let, Loop, Node, Store, StoreLanes, Tiles,
@@ -102,14 +102,18 @@ class _Reader:
         match node:
             case Let(var, value) if var.type == INT:
                 self.values[var.name] = substitute(value, self.values)
-            case Store(place, kind, _, _) | Fill(place, kind) if not isinstance(place, Lanes):
-                self.access(place, "set" if isinstance(node, Fill) else kind, around)
+            case Store(place, kind):
+                self.access(place, kind, around)
+            case Fill(Lanes(var)):
+                self.access(var, "set", around)
+            case Fill(Index() as place):
+                self.access(place, "set", around)
             case StoreLanes(lanes, _, place):
                 self.access(place, "set", around)
                 self.access(lanes.var, None, around)
-            case Fill(Lanes(var)):
-                self.access(var, "set", around)
-            case UpdateLanes(lanes) | Compare(lanes):
+            case UpdateLanes(lanes, load=load):
+                self.access(lanes.var, "set" if load else lanes.kind, around)
+            case Compare(lanes):
                 self.access(lanes.var, lanes.kind, around)
             case Total(_, lanes):
                 self.access(lanes.var, None, around)
@@ -148,11 +152,7 @@ class _Reader:
         ends = high.args if isinstance(high, Builtin) and high.name == "min" else (high,)
         extent = ends[0] if natural else UNKNOWN
         pieces = {(counter.name, name) for name in self._cut(around, low, ends)}
-        return replace(
-            around,
-            axes=(*around.axes, Axis(counter.name, extent)),
-            pieces=around.pieces | pieces,
-        )
+        return Around((*around.axes, Axis(counter.name, extent)), around.pieces | pieces)
 
     def _cut(self, around: Around, low: Expr, ends: Sequence[Expr]) -> Iterator[str]:
         """The loop whose iterations have stretches of their own: from ``low``, ``step`` times its

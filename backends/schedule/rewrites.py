@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
+from loma.backends.schedule.access import ZERO
 from loma.backends.schedule.dependence import Access, accesses, told, written
 from loma.backends.schedule.ir import (
     CEILING, Fill, If, InPlace, Let, Loop, Narrow, Node, Parallel, Role, Store, StoreLanes,
@@ -25,7 +26,7 @@ from loma.backends.schedule.walk import (
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.ir import INT, Binary, Builtin, Call, Expr, Index, IntConst, Stmt, Var
-from loma.core.ops import divisor
+from loma.core.ops import may_divide_by_zero
 from loma.core.walk import free_variables, map_children, root, walk
 
 Tree = TypeVar("Tree", bound=Parallel | InPlace)
@@ -49,15 +50,24 @@ def split(tree: Tree, loop: Loop, size: int) -> Tree:
     _require(size > 0, loop, f"there are no pieces of {size} values")
     _require_plain(tree, loop)
     name = loop.counter.name.removeprefix("@")
-    pieces = _fresh(tree, f"@{name}_piece_")
+    piece = _fresh(tree, f"@{name}_piece_")
     begin, end = _fresh(tree, f"@{name}_begin_"), _fresh(tree, f"@{name}_end_")
-    whole = Binary("-", loop.high, loop.low, INT)
-    first = sizes.total((loop.low, Binary("*", pieces, IntConst(size), INT)))
-    behind = Builtin("min", (loop.high, Binary("+", begin, IntConst(size), INT)), INT)
-    inner = replace(loop, low=begin, high=end)
-    body = (Let(begin, first), Let(end, behind), inner)
-    count = builtin(CEILING, sizes.simplify(whole), IntConst(size))
-    return _replaced(tree, loop, (Loop(pieces, IntConst(0), count, body),))
+    before, count = pieces(piece, begin, end, size, loop.low, loop.high)
+    body = (*before, replace(loop, low=begin, high=end))
+    return _replaced(tree, loop, (Loop(piece, ZERO, count, body),))
+
+
+def pieces(
+    piece: Var, begin: Var, end: Var, size: int, low: Expr, high: Expr
+) -> tuple[tuple[Let, Let], Expr]:
+    """Pieces of ``size`` values of [low, high): where that of a number begins and ends, and how
+    many there are."""
+    first: Expr = Binary("*", piece, IntConst(size), INT)
+    length = high
+    if low != ZERO:
+        first, length = sizes.total((low, first)), sizes.simplify(Binary("-", high, low, INT))
+    behind = Builtin("min", (high, Binary("+", begin, IntConst(size), INT)), INT)
+    return (Let(begin, first), Let(end, behind)), builtin(CEILING, length, IntConst(size))
 
 
 def reorder(tree: Tree, outer: Loop, *, reassociate: bool = False) -> Tree:
@@ -96,10 +106,10 @@ def fuse(tree: Tree, first: Loop, second: Loop) -> Tree:
     counter = {second.counter.name: first.counter}
     body = renamed(second.body, {**counter, **_new_names(tree, second.body)})
     ahead, behind = accesses(first.body, (first,)), accesses(body, (first,))
+    both = {access.name for access in ahead} & {access.name for access in behind}
     changed = written([*ahead, *behind])
-    for name in {a.name for a in ahead} & {a.name for a in behind} & changed.keys():
-        apart = told(changed[name])
-        own = apart is not None and first.counter.name in apart
+    for name, group in changed.items():
+        own = name not in both or first.counter.name in (told(group) or ())
         _require(own, second, f"it needs all of '{name}' that the first one makes, or changes it")
     bounds = free_variables(second.low) | free_variables(second.high)
     _require(not bounds & changed.keys(), second, "the first one changes its range")
@@ -128,7 +138,7 @@ def vectorise(tree: Tree, loop: Loop) -> Tree:
     simple = all(isinstance(node, Let | Store | Variable) for node in loop.body)
     _require(simple, loop, "there is more inside than elements and constants")
     values = [part for n in loop.body for expr in expressions(n) for part in walk(expr)]
-    fails = any(map(_may_fail, values))
+    fails = any(isinstance(value, Call) or may_divide_by_zero(value) for value in values)
     _require(not fails, loop, "it divides by what may be 0, or calls a function")
     _require_independent(loop)
     return _replaced(tree, loop, (replace(loop, role="vector"),))
@@ -141,7 +151,7 @@ def bind(
 
     ``work``, ``source`` and ``over`` are those of :class:`Parallel`.
     """
-    _require(loop.low == IntConst(0), loop, "it does not begin at 0")
+    _require(loop.low == ZERO, loop, "it does not begin at 0")
     _require_plain(tree, loop)
     _require_independent(loop)
     inside = _inside(tree.body, loop, set(written(accesses(loop.body))))
@@ -154,7 +164,7 @@ def bind(
 
 def _inside(block: Block, loop: Loop, changed: set[str]) -> Block:
     """What one iteration of a loop does, with the constants and conditions around it."""
-    *before, last = block
+    before, last = block[:-1], block[-1] if block else None
     for node in before:
         _require(isinstance(node, Let), node, "it stands before the outermost loop")
         _require(not mentioned(node) & changed, node, "the loop changes what it is made of")
@@ -247,11 +257,6 @@ def _is_sum(group: Sequence[Access]) -> bool:
     """Whether all that happens to an element is that values are added, or multiplied."""
     kinds = {access.kind for access in group}
     return kinds in ({"sum"}, {"prod"})
-
-
-def _may_fail(expr: Expr) -> bool:
-    by = divisor(expr)
-    return isinstance(expr, Call) or not (by is None or (isinstance(by, IntConst) and by.value))
 
 
 def _is_in(place: Expr, tensor: Var) -> bool:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from loma.core import adjoint_shapes, shapes
 from loma.core.builtins import BUILTINS, BuiltinInfo
-from loma.core.ir import INT, Binary, Builtin, Expr, ReduceKind
+from loma.core.ir import INT, Binary, Builtin, Expr, IntConst, ReduceKind
 from loma.core.shapes import Dims, OpCall, ShapeRule
 
 # What an operator does: one operation for each element of the result, to which its arguments
@@ -347,3 +347,9 @@ def divisor(expr: Expr) -> Expr | None:
             return step
         case _:
             return None
+
+
+def may_divide_by_zero(expr: Expr) -> bool:
+    """Whether an expression itself has no value where an int, which is no other number, is 0."""
+    by = divisor(expr)
+    return by is not None and not (isinstance(by, IntConst) and by.value)
