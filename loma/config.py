@@ -46,6 +46,7 @@ from loma.errors import SettingError
 OPTIMISATIONS = {
     "inline": "calls of tensor functions are replaced by their bodies",
     "factor": "sums of products of many factors are taken in steps",
+    "shifts": "derivatives do without the places of maxima that cancel, as softmax's do",
     "reuse": "what a statement has computed is not computed again",
     "additions": "additions to the same elements are taken together",
     "fusion": "statements that share an index run in one loop, with private temporaries",

@@ -22,6 +22,7 @@ from loma.ad.tangents import ZERO, Tangents, is_zero
 from loma.ad.tensor.index_statements import first_extreme, is_extreme
 from loma.ad.tensor.normalise import Normal
 from loma.ad.tensor.products import Scope, product_of_others
+from loma.ad.tensor.shifts import shifts
 from loma.core import builder as b
 from loma.core.axes import index_statement
 from loma.core.distinct import checked_elsewhere
@@ -76,7 +77,8 @@ class Forward:
             self._params.append(param)
             if k in active:
                 self._params.append(replace(param, name=self._add(param.name, param.type).name))
-        found = active_variables(function, normal.types, inputs, outputs, called)
+        still = shifts(function)
+        found = active_variables(function, normal.types, inputs, outputs, called, still)
         for name in sorted(found - inputs - set(zero)):
             self._add(name, normal.types[name])
         unused = inputs - found - outputs  # they are passed, but nothing depends on them
