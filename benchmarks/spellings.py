@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from forms import EAGER, LOMA, Settings
 from harness import settings_parser, write_json
 from torch import Tensor
+from torch.optim.adam import adam
 
 import loma
 from capsnet_loma import reference
@@ -65,8 +66,8 @@ class Layer:
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
     """With a dimension of one head, for which PyTorch has a kernel that stores no weights."""
-    heads = (tensor.unsqueeze(1) for tensor in (q, k, v))
-    return F.scaled_dot_product_attention(*heads, is_causal=causal).squeeze(1)
+    q, k, v = q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal).squeeze(1)
 
 
 def _routing_products(u: Tensor, rounds: int) -> Tensor:
@@ -79,7 +80,7 @@ def _routing_products(u: Tensor, rounds: int) -> Tensor:
     return v
 
 
-def _adam(**how: bool) -> Call:
+def _adam(fused: bool) -> Call:
     """One step of torch.optim's function, in place."""
 
     def step(
@@ -87,9 +88,9 @@ def _adam(**how: bool) -> Call:
         lr: float, beta1: float, beta2: float, eps: float, t: int,
     ) -> None:  # fmt: skip
         before = [torch.tensor(float(t - 1))]
-        torch.optim.adam.adam(
-            [p], [g], [m], [v], [], before, amsgrad=False, beta1=beta1, beta2=beta2, lr=lr,
-            weight_decay=0.0, eps=eps, maximize=False, **how,
+        adam(
+            [p], [g], [m], [v], [], before, fused=fused, foreach=not fused, amsgrad=False,
+            beta1=beta1, beta2=beta2, lr=lr, weight_decay=0.0, eps=eps, maximize=False,
         )  # fmt: skip
 
     return step
@@ -151,7 +152,7 @@ LAYERS = (
         "einsum": lambda u, rounds: reference.routing(u, rounds, 0),
         "products": _routing_products,
     }, ((16, 10, 1152, 16),), rest=(3,)),
-    Layer("adam", {"fused": _adam(fused=True), "foreach": _adam(foreach=True)},
+    Layer("adam", {"fused": _adam(fused=True), "foreach": _adam(fused=False)},
           4 * ((1 << 20,),), rest=(1e-3, 0.9, 0.999, 1e-8, 7), writes=3),
 )  # fmt: skip
 
