@@ -10,6 +10,7 @@ from loma.passes.dead_code import dead_code as dead_code
 from loma.passes.factor import factor as factor
 from loma.passes.first_write import first_write as first_write
 from loma.passes.inline import inline as inline
+from loma.passes.loops import loops as loops
 from loma.passes.old_values import old_values as old_values
 from loma.passes.reuse import reuse as reuse
 from loma.passes.specialise import specialise as specialise
@@ -21,6 +22,8 @@ def joined(module: Module) -> Module:
     sums of products are taken in steps, unless LOMA_OPT leaves that out."""
     if "inline" in config.optimisations():
         module = copies(inline(module))
+    if "loops" in config.optimisations():
+        module = loops(module)
     return factor(module) if "factor" in config.optimisations() else module
 
 
