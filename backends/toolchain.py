@@ -34,8 +34,8 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # read once. What computes is optimised; compiling the rest so would only take time.
 _PARTS = {
     "core": "arguments dispatch autograd autocast memory specialise each",
-    "library": "cache_roots tuning once convolution convolution_statements convolution_gemm "
-    "convolution_fft",
+    "library": "cache_roots tuning once product convolution convolution_statements "
+    "convolution_gemm convolution_fft",
     "pool": "heap pool",
     "python": "python tuning_python specialise_python",
 }
@@ -54,8 +54,7 @@ _SANITIZERS = {
 }  # fmt: skip
 # What headers have of the machine (:mod:`loma.backends.schedule.target`), as macros: LOMA_TILE.
 _IN_HEADERS = (
-    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_least", "block_most",
-    "panel_bytes", "panel_least",
+    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_most", "panel_bytes",
 )  # fmt: skip
 _SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
 
