@@ -179,13 +179,12 @@ def build(source: GeneratedSource) -> Path:
     return cache.obtain(module_key(source, toolchain), compile_into)
 
 
-def build_specialisation(source: GeneratedSource, module: Path) -> Path:
+def build_specialisation(source: GeneratedSource, module: Path, toolchain: Toolchain) -> Path:
     """The folder with a kernel for known sizes, as a library and as an object to be linked.
 
     ``module`` is the folder of the module that it belongs to; loading the library needs that
     module in the process, whose runtime it uses. CacheError where that folder is damaged.
     """
-    toolchain = detect()
 
     def compile_into(folder: Path) -> None:
         cache.check(module)
