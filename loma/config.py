@@ -46,6 +46,7 @@ from loma.errors import SettingError
 OPTIMISATIONS = {
     "inline": "calls of tensor functions are replaced by their bodies",
     "loops": "loops whose iterations do not meet are index statements",
+    "temporaries": "what is as cheap to compute where it is read has no tensor",
     "factor": "sums of products of many factors are taken in steps",
     "shifts": "derivatives do without the places of maxima that cancel, as softmax's do",
     "reuse": "what a statement has computed is not computed again",

@@ -14,6 +14,7 @@ from loma.passes.loops import loops as loops
 from loma.passes.old_values import old_values as old_values
 from loma.passes.reuse import reuse as reuse
 from loma.passes.specialise import specialise as specialise
+from loma.passes.temporaries import temporaries as temporaries
 from loma.passes.zeroing import zeroing as zeroing
 
 
@@ -24,6 +25,8 @@ def joined(module: Module) -> Module:
         module = copies(inline(module))
     if "loops" in config.optimisations():
         module = loops(module)
+    if "temporaries" in config.optimisations():
+        module = temporaries(module)
     return factor(module) if "factor" in config.optimisations() else module
 
 
