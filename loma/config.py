@@ -46,6 +46,7 @@ from loma.errors import SettingError
 OPTIMISATIONS = {
     "inline": "calls of tensor functions are replaced by their bodies",
     "factor": "sums of products of many factors are taken in steps",
+    "scans": "running sums, products, maxima and minima are taken from element to element",
     "reuse": "what a statement has computed is not computed again",
     "additions": "additions to the same elements are taken together",
     "fusion": "statements that share an index run in one loop, with private temporaries",
