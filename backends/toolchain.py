@@ -34,8 +34,8 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # read once. What computes is optimised; compiling the rest so would only take time.
 _PARTS = {
     "core": "arguments dispatch autograd autocast memory specialise each",
-    "library": "cache_roots tuning once convolution convolution_statements convolution_gemm "
-    "convolution_fft",
+    "library": "cache_roots tuning once product convolution convolution_statements "
+    "convolution_gemm convolution_fft",
     "pool": "heap pool",
     "python": "python tuning_python specialise_python",
 }
@@ -54,8 +54,7 @@ _SANITIZERS = {
 }  # fmt: skip
 # What headers have of the machine (:mod:`loma.backends.schedule.target`), as macros: LOMA_TILE.
 _IN_HEADERS = (
-    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_least", "block_most",
-    "panel_bytes", "panel_least",
+    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_most", "panel_bytes",
 )  # fmt: skip
 _SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
 
@@ -180,13 +179,12 @@ def build(source: GeneratedSource) -> Path:
     return cache.obtain(module_key(source, toolchain), compile_into)
 
 
-def build_specialisation(source: GeneratedSource, module: Path) -> Path:
+def build_specialisation(source: GeneratedSource, module: Path, toolchain: Toolchain) -> Path:
     """The folder with a kernel for known sizes, as a library and as an object to be linked.
 
     ``module`` is the folder of the module that it belongs to; loading the library needs that
     module in the process, whose runtime it uses. CacheError where that folder is damaged.
     """
-    toolchain = detect()
 
     def compile_into(folder: Path) -> None:
         cache.check(module)

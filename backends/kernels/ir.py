@@ -7,6 +7,7 @@ loop, and a backend lowers what stands inside as it lowers any statement.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,7 +25,8 @@ class Kernel:
     With a ``count`` an iteration is a block of so many values of the axis, over which the
     statements have loops of their own, and private tensors have a dimension of that size. Then
     ``views`` are as for :class:`Panels`. Blocks serve axes that loops should run along, because
-    they are the last dimension of tensors.
+    they are the last dimension of tensors; with ``rows`` only of those with less dimensions than
+    others, so that a block may be a single row.
     """
 
     axis: Axis
@@ -35,6 +37,7 @@ class Kernel:
     count: Var | None = None
     views: tuple[tuple[str, int], ...] = ()
     dropped: tuple[tuple[str, int], ...] = ()  # which dimension private tensors lack
+    rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,14 @@ class Nested:
 Step: TypeAlias = Stmt | Kernel | Panels | Nested
 
 
+def panels_of(panels: Panels) -> Iterator[Panels]:
+    """The panels, and those inside of them."""
+    yield panels
+    for step in panels.body:
+        if isinstance(step, Panels):
+            yield from panels_of(step)
+
+
 def as_statement(step: Step) -> Stmt:
     """What an analysis of names and reads may look at instead: the statements as they were."""
     match step:
@@ -98,5 +109,5 @@ def temporaries(steps: tuple[Step, ...]) -> set[str]:
     found = private_tensors(steps)
     for step in steps:
         if isinstance(step, Panels):
-            found |= {var.name for var in step.temporaries}
+            found |= {var.name for panels in panels_of(step) for var in panels.temporaries}
     return found

@@ -77,7 +77,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         count = context.ints(kernel.axis.extent)
         if kernel.count is not None:
             size, each = c.Token(cpp_name(kernel.count.name)), _bytes(context, launch.bytes)
-            given = c.list_text((count, each))
+            given = c.list_text((count, each, c.number(launch.least)))
             writer.line(f"const int64_t {size.text} = loma::block_size({given});")
             rounded = c.Binary("-", c.Binary("+", count, size), c.number(1))
             count = c.Binary("/", rounded, size)
@@ -126,7 +126,8 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
     extent = context.ints(panels.axis.extent)
     writer.comment(f"panels of {panels.axis.name}{_lines(panels.source)}")
     with writer.block():
-        parts = extent, _bytes(context, stream.bytes), _bytes(context, stream.operands)
+        bytes_, operands = (_bytes(context, part) for part in (stream.bytes, stream.operands))
+        parts = extent, bytes_, operands, c.number(stream.least)
         writer.line(f"const int64_t {size} = loma::panel({c.list_text(parts)});")
         owner.nodes(stream.before)
         test = c.Binary("<", c.Token(first), extent)
@@ -136,8 +137,8 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
             writer.line(f"const int64_t {count} = std::min<int64_t>({given});")
             for piece in stream.pieces:
                 view, whole = local_name(piece.var.name), context.variable(piece.tensor)
-                part = f"{whole}.narrow({piece.dim}, {first}, {count})"
-                writer.line(f"const at::Tensor {view} = {part};")
+                part = f"loma::part({whole}, {piece.dim}, {first}, {count})"
+                writer.line(f"at::Tensor {view} = {part};")
             with context.cut(stream.pieces, panels.axis.extent):
                 owner.nodes(stream.body)
 

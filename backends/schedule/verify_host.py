@@ -128,11 +128,9 @@ class _Verifier:
                 self.declare(var)
             case CheckRange() | CheckSome() | CheckOnce():
                 self.check(node)
-            case Contract(target, left, right, equation, routine):
+            case Contract(target, left, right, equation):
                 self.alone()
                 parts = re.split(",|->", equation)
-                matrices = parts[2][0] in parts[0] and {len(part) for part in parts} == {2}
-                self.require(routine == "einsum" or matrices, "no product of matrices")
                 for var, part in zip((left, right, target), parts, strict=True):
                     self.tensor(var)
                     self.require(len(part) == _rank(var), f"'{var.name}' has another rank")

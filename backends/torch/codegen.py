@@ -57,7 +57,7 @@ def steps_of(function: Function, device: Device) -> tuple[Step, ...]:
     """The function's body, fused unless LOMA_OPT leaves that out."""
     if "fusion" not in config.optimisations():
         return function.body
-    return fuse(function, lambda stmt: device.library_call_of(stmt) is not None)
+    return fuse(function, device.routine_of)
 
 
 def tree_of(

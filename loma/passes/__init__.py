@@ -11,6 +11,7 @@ from loma.passes.dead_code import dead_code as dead_code
 from loma.passes.factor import factor as factor
 from loma.passes.first_write import first_write as first_write
 from loma.passes.inline import inline as inline
+from loma.passes.loops import loops as loops
 from loma.passes.old_values import old_values as old_values
 from loma.passes.reuse import reuse as reuse
 from loma.passes.running import running as running
@@ -29,6 +30,8 @@ def joined(module: Module) -> Module:
     wanted = config.optimisations()
     if "inline" in wanted:
         module = copies(inline(module))
+    if "loops" in wanted:
+        module = loops(module)
     if "scans" in wanted:
         module = map_tensor_functions(triangles(module), lambda f: scans(f, _LOOPS))
     return factor(module) if "factor" in wanted else module

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 from loma.core import bounds, sizes
 from loma.core import builder as b
-from loma.core.axes import runs_over
 from loma.core.ir import (
     INT, OF_NOTHING, Axis, Binary, Expr, For, Function, If, Index, IndexAssign, IntConst, Module,
     Reduce, Select, Stmt, TensorType, Unary, Var,
@@ -27,7 +26,7 @@ from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import (
     free_variables, map_blocks, map_children, map_tensor_functions,
-    substitute, variables, walk,
+    substitute, variables,
 )  # fmt: skip
 
 ZERO, ONE = bounds.ZERO, bounds.ONE
@@ -129,9 +128,8 @@ class _Triangles:
         names = {axis.name for axis in nest.axes}
         if len(names) < len(nest.axes) or target.tensor.name in free_variables(value):
             return None
-        if nest.stmt.op == "=" or len(coupled := _coupled(nest, names)) < 2:
-            return _without_counters(nest)
-        if len(coupled) > 2:
+        coupled = _coupled(nest, names)
+        if len(coupled) != 2:
             return None
         for at, subscript in enumerate(target.subscripts):
             for gone in sorted(free_variables(subscript) & coupled):
@@ -242,27 +240,6 @@ def _coupled(nest: _Nest, names: set[str]) -> set[str]:
     return found.union(nest.counters, *(free_variables(end) & names for end in ends))
 
 
-def _without_counters(nest: _Nest) -> IndexAssign | None:
-    """The statement with its counters as axes, where the range of a reduction depends on them."""
-    stmt, target = nest.stmt, nest.stmt.element
-    ends = {
-        name
-        for node in walk(nest.value)
-        if isinstance(node, Reduce)
-        for end in (*(axis.extent for axis in node.axes), *_conditions(node.kind, node.body)[0])
-        for name in free_variables(end)
-    }
-    if nest.known or not nest.counters & ends:
-        return None
-    axes = {axis.name: axis for axis in nest.axes}
-    pairs = list(zip(target.subscripts, sizes.dims_of(target.tensor), strict=True))
-    bare = {s.name for s, dim in pairs if isinstance(s, Var) and runs_over(s, dim, axes)}
-    every = {name for subscript in target.subscripts for name in free_variables(subscript)}
-    if not nest.counters <= bare or not axes.keys() <= every:
-        return None
-    return replace(stmt, axes=_ordered(target, list(nest.axes)))
-
-
 def _ordered(target: Index, axes: list[Axis]) -> tuple[Axis, ...]:
     """The axes in the order in which the target mentions them."""
     names = [n for s in target.subscripts for n in variables(s)]
@@ -289,11 +266,10 @@ def _nest(stmt: Stmt) -> _Nest | None:
     if not isinstance(stmt.target, Index) or not isinstance(stmt.target.base.type, TensorType):
         return None
     axes, value = (*loops, *stmt.axes), stmt.value
-    if stmt.op == "+=":
-        if isinstance(value, Reduce) and value.kind == "sum":
-            axes, value = axes + value.axes, value.body
-        own, value = _conditions("sum", value)
-        known += own
-    if not all(sizes.is_arithmetic(axis.extent) for axis in axes):
+    if isinstance(value, Reduce) and value.kind == "sum":
+        axes, value = axes + value.axes, value.body
+    own, value = _conditions("sum", value)
+    known += own
+    if stmt.op != "+=" or not all(sizes.is_arithmetic(axis.extent) for axis in axes):
         return None
     return _Nest(stmt, axes, frozenset(axis.name for axis in loops), known, value)

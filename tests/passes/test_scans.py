@@ -29,7 +29,7 @@ def in_loops(module: Module) -> Module:
 
 def triangle(text: str) -> list[str]:
     """The body of ``f`` with ranges, without its declaration of y and its return."""
-    module = passes.first_write(passes.triangles(parse(text)))
+    module = passes.first_write(passes.triangles(passes.loops(parse(text))))
     verify(module)
     printed = print_function(module.function("f")).strip().split("\n")
     return [line.strip() for line in printed[2:-1]]

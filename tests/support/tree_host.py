@@ -137,9 +137,12 @@ class _Host:
                 env.lazy[var.name] = lambda: self.later(body, value)
             case CheckRange() | CheckSome() | CheckOnce():
                 self.check(node)
-            case Contract(target, left, right, equation, _, assign):
-                product = np.einsum(equation, env[left.name], env[right.name])
-                self.take(target, product, assign)
+            case Contract(target, left, right, equation, assign, into):
+                product = np.einsum(equation, env[left.name], env[right.name], order="C")
+                if assign and into:
+                    env[target.name][...] = product
+                else:
+                    self.take(target, product, assign)
             case Convolve():
                 self.convolve(node)
             case Branch(_, condition, then, other):
