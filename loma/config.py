@@ -48,6 +48,7 @@ OPTIMISATIONS = {
     "loops": "loops whose iterations do not meet are index statements",
     "temporaries": "what is as cheap to compute where it is read has no tensor",
     "factor": "sums of products of many factors are taken in steps",
+    "scans": "running sums, products, maxima and minima are taken from element to element",
     "shifts": "derivatives do without the places of maxima that cancel, as softmax's do",
     "reuse": "what a statement has computed is not computed again",
     "additions": "additions to the same elements are taken together",

@@ -210,7 +210,7 @@ _libraries: list[ctypes.CDLL] = []  # never unloaded: the runtime holds pointers
 def _load(folder: Path, note: Note) -> None:
     from loma.backends import toolchain
 
-    _libraries.append(toolchain.load_specialisation(folder))
+    _libraries.append(toolchain.load_kernels(folder))
     dtype = "float64" if note["dtype"] == "double" else "float32"
     _made.append(Made(note["function"], note["sizes"], dtype, note["seconds"]))
 
