@@ -77,7 +77,8 @@ def _without_divisions(
     if isinstance(stmt.target, Index) and context.kernel is None:
         call = _library_call(context.machine, stmt, kind, body, axes)
         if isinstance(call, Contract):
-            return [*nodes, replace(call, assign=assign)]
+            into = call.target.name in context.views
+            return [*nodes, replace(call, assign=assign, into=into)]
         if call is not None:
             result = call.image if call.spreads else call.first
             return [*nodes, replace(call, dims=context.dims(result.tensor), assign=assign)]

@@ -77,7 +77,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         count = context.ints(kernel.axis.extent)
         if kernel.count is not None:
             size, each = c.Token(cpp_name(kernel.count.name)), _bytes(context, launch.bytes)
-            given = c.list_text((count, each))
+            given = c.list_text((count, each, c.number(launch.least)))
             writer.line(f"const int64_t {size.text} = loma::block_size({given});")
             rounded = c.Binary("-", c.Binary("+", count, size), c.number(1))
             count = c.Binary("/", rounded, size)
@@ -105,9 +105,10 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
 def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
     """Declares the block's first value, the number of its values, and where tensors begin."""
     context, writer = owner.context, owner.writer
-    first = c.Token("first_")
+    assert launch.kernel.first is not None
+    first = c.Token(cpp_name(launch.kernel.first.name))
     rest = c.Binary("-", context.ints(launch.kernel.axis.extent), first)
-    writer.line(f"const int64_t first_ = block_ * {name};")
+    writer.line(f"const int64_t {first.text} = block_ * {name};")
     writer.line(f"const int64_t rest_ = {c.item_text(rest)};")
     for piece in launch.pieces:
         tensor = piece.tensor
@@ -122,11 +123,12 @@ def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
 def _write_stream(owner: HostWriter, stream: Stream) -> None:
     context, writer, panels = owner.context, owner.writer, stream.panels
     count = cpp_name(panels.count.name)
-    first, size = f"{count}_first_", f"{count}_panel_"
+    first, size = cpp_name(panels.first.name), f"{count}_panel_"
     extent = context.ints(panels.axis.extent)
     writer.comment(f"panels of {panels.axis.name}{_lines(panels.source)}")
     with writer.block():
-        parts = extent, _bytes(context, stream.bytes), _bytes(context, stream.operands)
+        bytes_, operands = (_bytes(context, part) for part in (stream.bytes, stream.operands))
+        parts = extent, bytes_, operands, c.number(stream.least)
         writer.line(f"const int64_t {size} = loma::panel({c.list_text(parts)});")
         owner.nodes(stream.before)
         test = c.Binary("<", c.Token(first), extent)
@@ -136,8 +138,8 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
             writer.line(f"const int64_t {count} = std::min<int64_t>({given});")
             for piece in stream.pieces:
                 view, whole = local_name(piece.var.name), context.variable(piece.tensor)
-                part = f"{whole}.narrow({piece.dim}, {first}, {count})"
-                writer.line(f"const at::Tensor {view} = {part};")
+                part = f"loma::part({whole}, {piece.dim}, {first}, {count})"
+                writer.line(f"at::Tensor {view} = {part};")
             with context.cut(stream.pieces, panels.axis.extent):
                 owner.nodes(stream.body)
 
