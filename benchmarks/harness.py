@@ -307,8 +307,17 @@ def settings_parser(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def write_json(path: Path, key: str, settings: Settings, rows: Sequence[dict[str, Any]]) -> None:
-    record = {"benchmark": key, "settings": dataclasses.asdict(settings), "rows": list(rows)}
+def write_json(
+    path: Path,
+    key: str,
+    settings: Settings,
+    rows: Sequence[dict[str, Any]],
+    tables: Sequence[dict[str, Any]] = (),
+) -> None:
+    """``tables`` are shown as they are: their "columns", and the rows of their "body"."""
+    record = {
+        "benchmark": key, "settings": dataclasses.asdict(settings), "rows": rows, "tables": tables,
+    }  # fmt: skip
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

@@ -178,6 +178,8 @@ def page_block(results: Record) -> str:
         rest = [row for row in benchmark["rows"] if not row.get("goals") or name in MANY]
         if rest:
             parts += ["", f"`benchmarks/{name}.py`, the other rows:", "", times_table(rest)]
+        for table in benchmark.get("tables", ()):
+            parts += ["", f"`benchmarks/{name}.py`:", "", markdown(table["columns"], table["body"])]
     return "\n".join(parts)
 
 

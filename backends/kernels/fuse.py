@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from loma import config
 from loma.backends.kernels.elementwise import Expanded, expanded
 from loma.backends.kernels.ir import Kernel, Nested, Step, Panels
 from loma.backends.kernels.private import make_kernel
@@ -22,11 +23,14 @@ from loma.backends.kernels.panels import InPanels, in_panels
 from loma.core.ir import For, Function, If, Stmt, Var, While
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered, statements
+from loma.passes.scans import scans
 
 
 def fuse(function: Function, library: Library) -> tuple[Step, ...]:
     """The function's body with kernels and panels; ``library`` tells which statements a backend
     hands to a library as a whole."""
+    if "scans" in config.optimisations():
+        function = scans(function, ("sum",))
     names = Names(names_of(function))
     wide = expanded(function.body, names)
     function = replace(function, body=wide.body)

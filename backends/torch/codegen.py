@@ -1,8 +1,8 @@
 """Functions as C++: what :mod:`loma.backends.torch` puts into a module's one source file.
 
 A tensor function ``f`` becomes loop functions for its index statements, a template ``f__body`` on
-the floating type, which other functions call, and ``f__kernel``, which takes what the dispatcher
-has and picks the type. Scalar functions become templates of their own.
+the floating type, which other functions call, and ``f__run``, which takes what the dispatcher has.
+Scalar functions become templates of their own.
 """
 
 from __future__ import annotations
@@ -76,10 +76,9 @@ def lower_function(
     module: Module,
     device: Device,
     probes: list[Probe] | None = None,
-    kernel: bool = True,
 ) -> str:
     """The C++ of a tensor function; see the module's docstring. With ``probes`` it times its
-    statements; without ``kernel`` there is none that picks the floating type."""
+    statements."""
     for type_, span in aggregates(function):
         raise errors.BackendLacksOperator(
             f"'{function.name}' works on tensors, and {print_type(type_)} belongs to scalar "
@@ -118,7 +117,6 @@ def lower_function(
         result=_result_type(context),
         params=params,
         body=writer.text(),
-        kernel=kernel,
         **_entry(function),
     )
     return str(text).rstrip("\n")

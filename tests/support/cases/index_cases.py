@@ -414,6 +414,18 @@ def prod_with_zeros(x : In[Tensor[N, M]]) -> Tensor[N]:
     return y
 """, lambda x: x[:, 0] * x[:, 1] * x[:, 2],
          (Values([[0.0, 2.0, 3.0], [0.0, 0.0, 5.0], [2.0, 3.0, 4.0], [0.0, 0.0, 0.0]]),)),
+    Case("products", """
+def products(x : In[Tensor[N, M]], n : In[int]) -> tuple[Tensor[N], float, Tensor[N]]:
+    a : Tensor[N]
+    a[i] = prod(1.0 + x[i, j] * x[i, j] for j in range(M - 1))
+    b : float = 0.5 + prod(x[i, j] for i in N for j in M)
+    c : Tensor[N]
+    for t in range(N):
+        c[t] = c[t] + x[t, 0] * prod(x[t, j] if j < n else 1.0 for j in range(M))
+    return a, b, c
+""", lambda x, n: (
+        (1.0 + x[:, :-1] ** 2).prod(1), 0.5 + x.prod(), x[:, 0] * x[:, :n].prod(1),
+    ), (Values([[0.5, 0.0, -2.0], [1.5, 2.0, 0.25]]), 2)),
     Case("embedding", """
 def embedding(w : In[Tensor[V, D]], t : In[IntTensor[N]]) -> Tensor[N, D]:
     y : Tensor[N, D]
