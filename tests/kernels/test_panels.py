@@ -39,6 +39,21 @@ def causal(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
     return torch.softmax(s.masked_fill(later, -1e6), -1) @ v
 
 
+# Heads behind the rows.
+HEADS = """
+def heads(
+    q : In[Tensor[B, T, H, D]], k : In[Tensor[B, S, H, D]], v : In[Tensor[B, S, H, D]],
+) -> Tensor[B, T, H, D]:
+    s : Tensor[B, H, T, S]
+    e : Tensor[B, H, T, S]
+    y : Tensor[B, T, H, D]
+    s[b, h, i, j] = sum(q[b, i, h, d] * k[b, j, h, d] for d in D)
+    e[b, h, i, j] = exp(s[b, h, i, j])
+    y[b, i, h, d] = sum(e[b, h, i, j] * v[b, j, h, d] for j in S)
+    return y
+"""
+
+
 # One panel; several of the batch; several of one batch element's rows; nothing.
 SIZES = [
     (3, 7, 5, 4, 2),
@@ -97,7 +112,8 @@ def test_no_matrix_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("text", "function", "name"),
-    [(NEAREST, "nearest", "r"), (MLP, "mlp", "h")], ids=["nearest", "mlp"],
+    [(NEAREST, "nearest", "r"), (MLP, "mlp", "h"), (HEADS, "heads", "e")],
+    ids=["nearest", "mlp", "heads"],
 )  # fmt: skip
 def test_other_chains(text: str, function: str, name: str) -> None:
     assert name in temporaries(text, function)
