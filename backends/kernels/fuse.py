@@ -17,7 +17,7 @@ from loma.backends.kernels.ir import Kernel, Nested, Step, Panels
 from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import (
-    OUTERMOST, Around, Library, Shared, is_last, is_row, is_value,
+    OUTERMOST, Around, Library, Shared, is_last, is_row,
 )  # fmt: skip
 from loma.backends.kernels.panels import InPanels, in_panels
 from loma.core.ir import For, Function, If, Stmt, Var, While
@@ -142,15 +142,13 @@ class _Kernels:
 def _best(run: Run, count: Var | None) -> Shared | None:
     """The way to share an index that leaves the last dimensions to inner loops, and of these the
     one that panels have cut, which has values left, or the outermost; None where the only ways are
-    blocks, and those would have to know more than their part: the value of the index, or what other
-    parts of a tensor hold."""
+    blocks, and those would have to know what other parts of a tensor hold."""
 
     def rank(way: Shared) -> tuple[bool, bool, int]:
         is_cut = count is not None and way.extent == count
         return is_row(run.statements, way), not is_cut, sum(dim for _, dim in way.dims)
 
     def is_possible(way: Shared) -> bool:
-        knows_more = way.mixed or is_value(run.statements, way)
-        return not (knows_more and is_last(run.statements, way))
+        return not (way.mixed and is_last(run.statements, way))
 
     return min(filter(is_possible, run.ways), key=rank, default=None)

@@ -22,11 +22,11 @@ class Kernel:
     Those of ``zeroed`` are read before they are wholly written, and start each iteration at zero.
     ``source`` are the statements that the kernel stands for, as they were.
 
-    With a ``count`` an iteration is a block of so many values of the axis, over which the
-    statements have loops of their own, and private tensors have a dimension of that size. Then
-    ``views`` are as for :class:`Panels`. Blocks serve axes that loops should run along, because
-    they are the last dimension of tensors; with ``rows`` only of those with less dimensions than
-    others, so that a block may be a single row.
+    With a ``count`` an iteration is a block of so many values of the axis, from ``first``, over
+    which the statements have loops of their own, and private tensors have a dimension of that size.
+    Then ``views`` are as for :class:`Panels`. Blocks serve axes that loops should run along,
+    because they are the last dimension of tensors; with ``rows`` only of those with less dimensions
+    than others, so that a block may be a single row.
     """
 
     axis: Axis
@@ -35,6 +35,7 @@ class Kernel:
     body: tuple[Stmt, ...]
     source: tuple[Stmt, ...]
     count: Var | None = None
+    first: Var | None = None
     views: tuple[tuple[str, int], ...] = ()
     dropped: tuple[tuple[str, int], ...] = ()  # which dimension private tensors lack
     rows: bool = False
@@ -44,8 +45,9 @@ class Kernel:
 class Panels:
     """``body`` for a few values of ``axis`` at a time, one panel after the other.
 
-    Inside, the axis runs over ``count`` values, and every tensor of ``views`` is what belongs to
-    these values in one of its dimensions, whose whole size is that of the axis outside.
+    Inside, the axis runs over ``count`` values, ``first`` of those outside being the first, and
+    every tensor of ``views`` is what belongs to these values in one of its dimensions, whose whole
+    size is that of the axis outside.
     ``temporaries`` exist for one panel; ``sums`` are tensors that each panel adds to. ``streamed``
     are operands that do not depend on the axis, and are read once for every panel. ``source`` as
     for a kernel.
@@ -53,6 +55,7 @@ class Panels:
 
     axis: Axis
     count: Var
+    first: Var
     temporaries: tuple[Var, ...]
     views: tuple[tuple[str, int], ...]
     sums: tuple[str, ...]

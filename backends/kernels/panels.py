@@ -46,19 +46,30 @@ def in_panels(
     ways = [way for way in run.ways if not nested or _may_be_large(group, way)]
     if not ways:
         return None
-    shared = max(ways, key=lambda way: (len(way.dims), -sum(dim for _, dim in way.dims)))
+    shared = max(ways, key=lambda way: _gain(group, way))
     first, last = 0, len(group)
     while True:
         inner = group[first:last]
         called = shared.names[len(index_assigns(group[:first])) :]
-        found = _panels(inner, shared, called, runs, names, fuse)
+        found = _panels(inner, shared, called, runs, names, fuse, nested)
         if not isinstance(found, Panels):
             return found if len(inner) == len(group) else None
-        crossing = {var.name for panels in panels_of(found) for var in panels.temporaries}
+        crossing = set[str]().union(*map(_cut_by, panels_of(found)))
         using = [k for k, s in enumerate(inner) if crossing & mentions((s,)).keys()]
         if not using or (using[0] == 0 and using[-1] == len(inner) - 1):
             return None if not using else InPanels(group[:first], found, group[last:])
         first, last = first + using[0], first + using[-1] + 1
+
+
+def _gain(group: tuple[Stmt, ...], shared: Shared) -> tuple[bool, int, int]:
+    """Whether rows stay whole, then how many tensors are cut, then how far outside."""
+    dims = [dim for _, dim in shared.dims]
+    return not is_row(group, shared), len(dims), -sum(dims)
+
+
+def _cut_by(panels: Panels) -> set[str]:
+    """Tensors that are smaller for the panels."""
+    return {var.name for var in panels.temporaries} or private_tensors(panels.body)
 
 
 def _may_be_large(group: tuple[Stmt, ...], shared: Shared) -> bool:
@@ -77,6 +88,7 @@ def _panels(
     runs: Runs,
     names: Names,
     fuse: Fuse,
+    nested: bool,
 ) -> Panels | Kernel | None:
     assert shared.extent is not None
     own = [name for name in shared.names if not name.startswith("_")]
@@ -86,16 +98,18 @@ def _panels(
     local = runs.temporaries(group, shared)
     dims = {name: dim for name, dim in shared.dims if name in inside}
     dims |= {name: dim for name, dim in shared.reads if dim is not None and name in inside}
-    cut = Cut(count, iter(called), dims)
+    first = Var(names.fresh(f"{wish}_first"), INT)
+    cut = Cut(count, first, iter(called), dims)
     body = tuple(map(cut.statement, group))
     declared = tuple(
         Declare(Var(name, cut.type(name, var.type)), None) for name, var in local.items()
     )
     steps = fuse((*declared, *body), count, runs.blank(group))
     steps = tuple(s for s in steps if not (isinstance(s, Declare) and s.target.name in local))
-    if len(steps) == 1 and isinstance(steps[0], Kernel):
+    if len(steps) == 1 and isinstance(steps[0], Kernel) and not (nested and steps[0].private):
         return steps[0]
-    if local.keys() <= private_tensors(steps):
+    is_around = any(isinstance(step, Panels) for step in steps)
+    if not (is_around or nested) and local.keys() <= private_tensors(steps):
         return None
     within = temporaries(steps)
     crossing = tuple(s.target for s in declared if s.target.name not in within)
@@ -110,7 +124,7 @@ def _panels(
         and isinstance(node.base.type, TensorType)
     }
     return Panels(
-        Axis(wish, shared.extent), count, crossing, views,
+        Axis(wish, shared.extent), count, first, crossing, views,
         tuple(name for name in shared.sums if name in inside),
         tuple(streamed.values()), steps, group,
     )  # fmt: skip

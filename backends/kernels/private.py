@@ -44,7 +44,8 @@ def _blocked(
     count = Var(names.fresh(f"{index}_count"), INT)
     inside = mentions(group)
     dims = {n: dim for n, dim in (*shared.reads, *shared.dims) if dim is not None and n in inside}
-    cut = Cut(count, iter(shared.names), dims, names, frozenset(private))
+    first = Var(names.fresh(f"{index}_first"), INT)
+    cut = Cut(count, first, iter(shared.names), dims, names, frozenset(private))
     body = tuple(map(cut.statement, group))
     small = {name: Var(name, cut.type(name, var.type)) for name, var in private.items()}
     written = frozenset(name for name, _ in shared.dims if name not in private)
@@ -53,7 +54,7 @@ def _blocked(
     used = tuple(small[name] for name in sorted(small))
     axis = Axis(index, shared.extent)
     rows = not is_row(group, shared)
-    return Kernel(axis, used, live & small.keys(), body, group, count, views, rows=rows)
+    return Kernel(axis, used, live & small.keys(), body, group, count, first, views, rows=rows)
 
 
 def _without(var: Var, dim: int) -> TensorType:

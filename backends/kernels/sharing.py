@@ -20,7 +20,7 @@ from loma.core.ir import (
     TensorType, Var, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, expressions, statements, subscript_variables, used_as_value, variables, walk,
+    blocks, expressions, statements, subscript_variables, variables, walk,
 )  # fmt: skip
 
 # What a backend hands to a library as a whole, and calls it; None: loops of its own
@@ -148,13 +148,11 @@ class Sharing:
                 yield replace(found, names=(*found.names, axis.name))
 
     def _may_share(self, shared: Shared, stmt: IndexAssign, axis: Axis) -> bool:
-        """Whether an axis of the statement may be the shared index, as far as ranges tell, and, for
-        panels, that nothing computes with its value."""
+        """Whether an axis of the statement may be the shared index, as far as ranges tell."""
         return (
             self._fixed(axis.extent)
             and _fits(shared.extent, axis.extent)
             and not any(sizes.mentions(other.extent, {axis.name}) for other in stmt.axes)
-            and not (self._panels and axis.name in used_as_value(stmt.value))
         )
 
     def _sum(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:
@@ -292,14 +290,6 @@ def _places(group: tuple[Stmt, ...], shared: Shared) -> list[tuple[int, int]]:
     }
     dims = dict((*shared.reads, *shared.dims)).items()
     return [(dim, ranks[name]) for name, dim in dims if dim is not None and name in ranks]
-
-
-def is_value(group: tuple[Stmt, ...], shared: Shared) -> bool:
-    """Whether a statement computes with the value of the shared index."""
-    return any(
-        name in used_as_value(stmt.value)
-        for stmt, name in zip(index_assigns(group), shared.names, strict=True)
-    )
 
 
 def index_assigns(group: tuple[Stmt, ...]) -> list[IndexAssign]:

@@ -105,9 +105,10 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
 def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
     """Declares the block's first value, the number of its values, and where tensors begin."""
     context, writer = owner.context, owner.writer
-    first = c.Token("first_")
+    assert launch.kernel.first is not None
+    first = c.Token(cpp_name(launch.kernel.first.name))
     rest = c.Binary("-", context.ints(launch.kernel.axis.extent), first)
-    writer.line(f"const int64_t first_ = block_ * {name};")
+    writer.line(f"const int64_t {first.text} = block_ * {name};")
     writer.line(f"const int64_t rest_ = {c.item_text(rest)};")
     for piece in launch.pieces:
         tensor = piece.tensor
@@ -122,7 +123,7 @@ def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
 def _write_stream(owner: HostWriter, stream: Stream) -> None:
     context, writer, panels = owner.context, owner.writer, stream.panels
     count = cpp_name(panels.count.name)
-    first, size = f"{count}_first_", f"{count}_panel_"
+    first, size = cpp_name(panels.first.name), f"{count}_panel_"
     extent = context.ints(panels.axis.extent)
     writer.comment(f"panels of {panels.axis.name}{_lines(panels.source)}")
     with writer.block():

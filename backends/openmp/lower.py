@@ -283,8 +283,7 @@ class Lowering:
         index = kernel.axis.name if kernel.count is None else None
         context.kernel = KernelScope(index, kernel.count, dict(kernel.dropped), registers)
         count = "" if kernel.count is None else kernel.count.name
-        if count:
-            context.counts.add(count)
+        context.counts |= {var.name for var in (kernel.count, kernel.first) if var is not None}
         bytes_ = tuple(_bytes(var, count) for var in private.values())
         alive = lifetimes(kernel)
         buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
@@ -306,11 +305,11 @@ class Lowering:
 
     def _panels(self, panels: Panels) -> list[HostNode]:
         context, machine = self._context, self._context.machine
-        inside = temporaries((panels,))
+        inside, count = temporaries((panels,)), panels.count
         nodes = self._allocate_for(panels, inside)
         tensors = tensors_in(panels.source)
         pieces = tuple(self._piece(tensors[name], dim) for name, dim in panels.views)
-        context.counts.add(panels.count.name)
+        context.counts |= {panels.count.name, panels.first.name}
         context.start_panels({var.name for var in panels.streamed})
         lazy, self._lazy = self._lazy, {}
         reserved: list[HostNode] = []
@@ -323,7 +322,7 @@ class Lowering:
         self._lazy = lazy
         stream = Stream(
             panels,
-            tuple(_bytes(var, panels.count.name) for var in _held(panels)),
+            tuple(_bytes(var, count.name) for var in _held(panels) if count in _dims(var)),
             tuple(_bytes(var, "") for var in panels.streamed),
             1 if any(isinstance(step, Panels) for step in panels.body) else machine.panel_least,
             pieces, context.end_panels(), body,
@@ -353,15 +352,22 @@ def _bytes(var: Var, count: str) -> Bytes:
 
 
 def _held(panels: Panels) -> Iterator[Var]:
-    """All temporaries of a panel; of those of panels inside, as many as if they were one."""
+    """What lives in a panel, also in kernels; in panels inside of it, as if they were one."""
     yield from panels.temporaries
     for step in panels.body:
-        if isinstance(step, Panels):
+        if isinstance(step, Kernel) and step.count is None:
+            yield from step.private
+        elif isinstance(step, Panels):
             whole = {step.count.name: step.axis.extent}
             for var in _held(step):
                 assert isinstance(var.type, TensorType)
-                dims = tuple(substitute(dim, whole) for dim in var.type.dims or ())
+                dims = tuple(substitute(dim, whole) for dim in _dims(var))
                 yield Var(var.name, replace(var.type, dims=dims))
+
+
+def _dims(var: Var) -> tuple[Expr, ...]:
+    assert isinstance(var.type, TensorType)
+    return var.type.dims or ()
 
 
 def _scalars(kernel: Kernel) -> tuple[Var, ...]:
