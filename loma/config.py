@@ -44,7 +44,11 @@ from loma.errors import SettingError
 
 # Every optimisation that can be left out, by name.
 OPTIMISATIONS = {
-    "inline": "calls of tensor functions are replaced by their bodies",
+    "inline": "calls of functions in tensor functions are replaced by their bodies",
+    "operators": "tensor operators are index statements where sizes say how they broadcast",
+    "invariants": "factors that do not depend on an index summed over leave the sum",
+    "reductions": "sums inside larger expressions are statements of their own",
+    "costly": "exp and its like that lack an index, or stand twice, are computed once",
     "factor": "sums of products of many factors are taken in steps",
     "reuse": "what a statement has computed is not computed again",
     "additions": "additions to the same elements are taken together",

@@ -8,10 +8,8 @@ loop is not enough, the run goes through panels of the index; see
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
-from loma.backends.kernels.elementwise import Expanded, expanded
 from loma.backends.kernels.ir import Kernel, Nested, Step, Panels
 from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
@@ -19,16 +17,15 @@ from loma.backends.kernels.sharing import Library, Shared, is_last, is_value
 from loma.backends.kernels.panels import InPanels, in_panels
 from loma.core.ir import For, Function, If, Stmt, While
 from loma.core.names import Names, names_of
-from loma.core.walk import numbered, statements
+from loma.core.walk import numbered
 
 
 def fuse(function: Function, library: Library) -> tuple[Step, ...]:
     """The function's body with kernels and panels; ``library`` tells which statements a backend
     hands to a library as a whole."""
     names = Names(names_of(function))
-    wide = expanded(function.body, names)
-    function = replace(function, body=wide.body)
-    return _restored(_Fusion(function, library, names).run(), wide)
+    function = replace(function, body=numbered(function.body))
+    return _Fusion(function, library, names).run()
 
 
 class _Fusion:
@@ -66,23 +63,6 @@ class _Fusion:
         """The steps of a panel."""
         function = replace(self._function, body=numbered(body))
         return _Kernels(Runs(function, self._library), self._names).block(function.body)
-
-
-def _restored(steps: tuple[Step, ...], wide: Expanded) -> tuple[Step, ...]:
-    """With the original of every statement of which no part has become part of a kernel, at the
-    place of its last part."""
-    plain = [step for step in steps if isinstance(step, Stmt)]
-    left = Counter(stmt.number for stmt in statements(tuple(plain)))
-    made = Counter(stmt.number for stmt in statements(wide.body))
-    whole = {number for number in wide.origins if left[number] == made[number]}
-    last = {step.number: step for step in plain}
-    out: list[Step] = []
-    for step in steps:
-        if not isinstance(step, Stmt) or step.number not in whole:
-            out.append(step)
-        elif step is last[step.number]:
-            out.append(wide.origins[step.number])
-    return tuple(out)
 
 
 @dataclass(slots=True)

@@ -75,7 +75,25 @@ def around(x : In[Tensor[N]], a : In[Tensor[A]]) -> Tensor[A]:
     return y
 """
 
+# A sum over rows beside what needs each row, and a sum in a branch that lanes do not compute.
+STREAMED = """
+def streamed(x : In[Tensor[N, M]]) -> Tensor[M]:
+    e : Tensor[N, M]
+    s : Tensor[N]
+    y : Tensor[M]
+    e[n, m] = exp(x[n, m])
+    s[n] += e[n, m]
+    y[m] += e[n, m] / s[n]
+    return y
+
+def remainders(x : In[Tensor[N, M]], c : In[Tensor[N]], k : In[int]) -> Tensor[N]:
+    y : Tensor[N]
+    y[n] = sum(x[n, m] * (m % k) for m in M) if c[n] > 0.0 else 0.0
+    return y
+"""
+
 CASES = {
+    "streamed": STREAMED,
     "registers": REGISTERS,
     "guarded": GUARDED,
     "sums": SUMS,
