@@ -79,7 +79,8 @@ def test_what_is_costly_is_computed_once() -> None:
 
 
 def test_a_scalar_function_is_what_it_computes() -> None:
-    helpers = "def bend(v : In[float], s : In[float]) -> float:\n    t : float = v + s\n    return tanh(t)\n"
+    head = "def bend(v : In[float], s : In[float]) -> float:\n"
+    helpers = f"{head}    t : float = v + s\n    return tanh(t)\n"
     there = layer("y[b, o] = bend(sum(x[b, i] * w[o, i] for i in I), c[o])", helpers)
     here = layer("y[b, o] = tanh(sum(x[b, i] * w[o, i] for i in I) + c[o])")
     assert shape_of(there) == shape_of(here)
