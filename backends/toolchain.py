@@ -23,21 +23,25 @@ from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.compilers import MODULE_FILE
 from loma.backends.schedule.target import CPU
 from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file, runtime_files
+from loma.backends.torch.parts import Parts, Real
 from loma.errors import ToolchainError
 
-OBJECT_FILE = "module.o"
-SPECIALISATION_FILE = "specialisation.so"
+FIRST_FILE = "first.o"  # what of a module is compiled at once
+OBJECT_FILE = "kernels.o"
+KERNELS_FILE = "kernels.so"
 # Memory that is kept between calls is one for all modules of a process, so it is a library of its
 # own, which the loader finds by this name in whichever module brought it first.
 MEMORY_LIBRARY = "libloma_memory.so"
-# The runtime's objects: each is one translation unit of these files, so that torch's headers are
-# read once. What computes is optimised; compiling the rest so would only take time.
+# The runtime's objects: each is one translation unit of these files, so that torch's headers, which
+# take longest, are read once. What computes is optimised; compiling the rest so would only take
+# time. Programs without Python have "core" instead of "python".
+_CORE = "arguments dispatch autograd autocast memory specialise each"
 _PARTS = {
-    "core": "arguments dispatch autograd autocast memory specialise each",
-    "library": "cache_roots tuning once convolution convolution_statements convolution_gemm "
-    "convolution_fft",
+    "core": _CORE,
+    "library": "cache_roots tuning once product convolution convolution_statements "
+    "convolution_gemm convolution_fft",
     "pool": "heap pool",
-    "python": "python tuning_python specialise_python",
+    "python": f"{_CORE} python tuning_python specialise_python",
 }
 # What LOMA_SANITIZE adds. UBSan leaves out what AddressSanitizer finds itself (null, object-size,
 # pointer-overflow) and what needs types that libraries hide (vptr). What is found is told, and the
@@ -54,8 +58,7 @@ _SANITIZERS = {
 }  # fmt: skip
 # What headers have of the machine (:mod:`loma.backends.schedule.target`), as macros: LOMA_TILE.
 _IN_HEADERS = (
-    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_least", "block_most",
-    "panel_bytes", "panel_least",
+    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_most", "panel_bytes",
 )  # fmt: skip
 _SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
 
@@ -144,30 +147,33 @@ def _cxx_library() -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------- building
 
 
-def module_key(source: GeneratedSource, toolchain: Toolchain) -> str:
+def module_key(source: GeneratedSource, toolchain: Toolchain, flags: Iterable[str] = ()) -> str:
     """The folder of a module's compiled files in the cache."""
     text = [part for file in source.files for part in file]
-    flags = source.flags
-    return cache.digest([toolchain.digest, _runtime_digest(), source.name, *text, *flags])
+    told = (*source.flags, *flags)
+    return cache.digest([toolchain.digest, _runtime_digest(), source.name, *text, *told])
 
 
-def build(source: GeneratedSource) -> Path:
+def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
     """The folder with the compiled module and its C++ files; compiled unless it is there already.
 
+    It has the kernels of the first parts, in that type; :func:`build_part` makes further ones.
     CompilerNotFound without a compiler, CompilationFailed when it refuses the code.
     """
     toolchain = detect()
+    # with sanitizers everything is compiled at once: each file takes long, and tests call it all
+    flags = () if toolchain.sanitized else _part_flags(parts.first, real)
 
     def compile_into(folder: Path) -> None:
         objects = compilers.in_parallel(
-            lambda: _compile_generated(toolchain, source, folder),
-            *_runtime_objects(toolchain, "core", "library", "python"),
+            lambda: _compile_generated(toolchain, source, folder, FIRST_FILE, flags),
+            *_runtime_objects(toolchain, "library", "python"),
             lambda: Path(shutil.copy(_memory_library(toolchain), folder)),
         )
         # The binding was compiled without knowing the module: these are its two loose ends.
         name = source.name
         ends = (f"loma_this_module={name}__module", f"PyInit_{name}=PyInit_loma_module")
-        flags = (
+        ends_and_libraries = (
             "-shared",
             *(f"-Wl,--defsym={end}" for end in ends),
             f"-Wl,-soname,{name}.so",  # by which its specialisations find it
@@ -175,32 +181,61 @@ def build(source: GeneratedSource) -> Path:
             *toolchain.link_flags,
             "-ltorch_python",
         )
-        toolchain.link(objects, flags, folder / MODULE_FILE)
+        toolchain.link(objects, ends_and_libraries, folder / MODULE_FILE)
+        objects[0].unlink()
 
-    return cache.obtain(module_key(source, toolchain), compile_into)
+    return cache.obtain(module_key(source, toolchain, flags), compile_into)
 
 
-def build_specialisation(source: GeneratedSource, module: Path) -> Path:
+def _part_flags(numbers: Sequence[int] | None, real: Real) -> tuple[str, ...]:
+    """What makes a module's file one with the kernels of those functions only; see the template."""
+    if numbers is None:
+        return ()
+    return (f"-DLOMA_ONLY={real}", "-DLOMA_SOME", *(f"-DLOMA_FUNCTION_{k}" for k in numbers))
+
+
+def build_part(module: Path, parts: Parts, operator: str, real: Real) -> Path:
+    """The folder with kernels that a module lacks, as a library: those that a call of the operator
+    in that type needs. ``module`` is the module's folder; CacheError where that is damaged."""
+    toolchain = detect()
+    flags = (*parts.flags, "-DLOMA_PART", *_part_flags(parts.together[operator], real))
+
+    def compile_into(folder: Path) -> None:
+        cache.check(module)
+        made = folder / OBJECT_FILE
+        source = next(module.glob("*.cpp"))
+        _compile_file(toolchain, source, made, flags)
+        _link_to_module(toolchain, made, module, folder)
+        made.unlink()
+
+    return cache.obtain(cache.digest([module.name, *flags]), compile_into)
+
+
+def _link_to_module(toolchain: Toolchain, made: Path, module: Path, folder: Path) -> None:
+    """A library whose kernels join those of a module, and use its runtime."""
+    objects = (made, module / MODULE_FILE, _memory_library(toolchain))
+    flags = ("-shared", *toolchain.link_flags, f"-Wl,-rpath-link,{module}")
+    toolchain.link(objects, flags, folder / KERNELS_FILE)
+
+
+def build_specialisation(source: GeneratedSource, module: Path, toolchain: Toolchain) -> Path:
     """The folder with a kernel for known sizes, as a library and as an object to be linked.
 
     ``module`` is the folder of the module that it belongs to; loading the library needs that
     module in the process, whose runtime it uses. CacheError where that folder is damaged.
     """
-    toolchain = detect()
 
     def compile_into(folder: Path) -> None:
         cache.check(module)
-        made = _compile_generated(toolchain, source, folder)
-        objects = (made, module / MODULE_FILE, _memory_library(toolchain))
-        flags = ("-shared", *toolchain.link_flags, f"-Wl,-rpath-link,{module}")
-        toolchain.link(objects, flags, folder / SPECIALISATION_FILE)
+        made = _compile_generated(toolchain, source, folder, OBJECT_FILE)
+        _link_to_module(toolchain, made, module, folder)
 
     return cache.obtain(module_key(source, toolchain), compile_into)
 
 
-def load_specialisation(folder: Path) -> ctypes.CDLL:
-    """Loads a kernel for known sizes, which registers itself; it must never be unloaded."""
-    return ctypes.CDLL(str(folder / SPECIALISATION_FILE))
+def load_kernels(folder: Path) -> ctypes.CDLL:
+    """Loads kernels, which register themselves; they must never be unloaded."""
+    return ctypes.CDLL(str(folder / KERNELS_FILE))
 
 
 def build_executable(sources: Sequence[Path], output: Path) -> Path:
@@ -268,7 +303,7 @@ def _runtime_objects(toolchain: Toolchain, *parts: str) -> list[Callable[[], Pat
 
 def _runtime_object(toolchain: Toolchain, part: str) -> Path:
     """The runtime, compiled: "core" and "library" without Python, "pool" without torch, "python"
-    the binding."""
+    "core" with the binding."""
 
     def compile_into(folder: Path) -> None:
         unit = folder / f"{part}.cpp"
@@ -301,11 +336,18 @@ def _memory_library(toolchain: Toolchain) -> Path:
     return cache.obtain(key, compile_into) / MEMORY_LIBRARY
 
 
-def _compile_generated(toolchain: Toolchain, source: GeneratedSource, folder: Path) -> Path:
-    """Writes the files into the folder and compiles the first."""
+def _compile_generated(
+    toolchain: Toolchain,
+    source: GeneratedSource,
+    folder: Path,
+    made: str,
+    flags: Iterable[str] = (),
+) -> Path:
+    """Writes the files into the folder and compiles the first to one of that name."""
     for name, text in source.files:
         (folder / name).write_text(text, encoding="utf-8")
-    return _compile_file(toolchain, folder / source.files[0][0], folder / OBJECT_FILE, source.flags)
+    told = (*source.flags, *flags)
+    return _compile_file(toolchain, folder / source.files[0][0], folder / made, told)
 
 
 def _compile_file(

@@ -7,6 +7,7 @@ are compiled apart: those of one layer cost nothing where only the other is used
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,9 @@ from loma.functions import Functions, LomaModule, Record
 from loma.reports import public, show_warnings
 
 if TYPE_CHECKING:
+    import ctypes
+
+    from loma.backends.torch.parts import Real
     from loma.pipeline import Optimised
 
 
@@ -48,6 +52,7 @@ class Program:
         passes = ",".join(sorted(config.optimisations()))
         part += " timed" if self.timed else ""
         part += "" if self.contract else " not contracted"
+        part += f" {_real()}"
         imports = self.source.imports if isinstance(self.source, Text) else []
         files = [part for path, text in imports for part in (Path(path).name, text)]
         program = (self.name, self.source, *self.derived, *files)
@@ -136,6 +141,12 @@ def load(program: Program) -> LomaModule:
         return _loaded[key]
 
 
+def _real() -> Real:
+    """The floating type that functions are compiled for at once: torch's default."""
+    torch = sys.modules.get("torch")
+    return "double" if torch and torch.get_default_dtype() == torch.float64 else "float"
+
+
 def _lock_of(key: str) -> threading.Lock:
     with _lock:
         return _locks.setdefault(key, threading.Lock())
@@ -168,7 +179,7 @@ def with_imports(text: str, path: str) -> str:
 
 def _obtain(program: Program, key: str) -> LomaModule:
     folder, kept = cache.recall(key, _FIELDS, lambda: _build(program))
-    native = None if kept["operators"] is None else _native(program, kept, folder)
+    native = None if kept["operators"] is None else _native(program, key, kept, folder)
     scalar_functions = public(partial(_scalar_functions, program, kept))
     module = LomaModule(program.source, program.path, kept, native, folder, scalar_functions)
     if native is None:
@@ -177,7 +188,7 @@ def _obtain(program: Program, key: str) -> LomaModule:
 
 
 # Of what _build returns.
-_FIELDS = ("name", "namespace", "operators", "functions", "structs", "tensor_structs")
+_FIELDS = ("name", "namespace", "operators", "parts", "functions", "structs", "tensor_structs")
 
 
 def _build(program: Program) -> tuple[Path, Record]:
@@ -188,18 +199,21 @@ def _build(program: Program) -> tuple[Path, Record]:
     """
     from loma import pipeline
     from loma.backends import scalar, toolchain
+    from loma.backends.torch.parts import Parts
 
     stage = program.stage()
     if stage.tensor_functions:
         source = pipeline.generated(stage, program.timed, program.contract)
-        folder, operators = toolchain.build(source), source.metadata["operators"]
+        operators, parts = source.metadata["operators"], source.metadata["parts"]
+        folder = toolchain.build(source, Parts.of(parts), _real())
     else:
         source = pipeline.generated_scalars(stage)
-        folder, operators = scalar.build(source), None
+        folder, operators, parts = scalar.build(source), None, None
     return folder, {
         "name": stage.module.name,
         "namespace": source.name,
         "operators": operators,
+        "parts": parts,
         "functions": pipeline.function_records(stage),
         "structs": scalar.struct_records(stage.module),
         "tensor_structs": pipeline.tensor_struct_records(stage.module),
@@ -225,7 +239,7 @@ def _scalar_functions(program: Program, kept: Record, module: LomaModule) -> Fun
         return _loaded_scalars[key]
 
 
-def _native(program: Program, kept: Record, folder: Path) -> ModuleType:
+def _native(program: Program, key: str, kept: Record, folder: Path) -> ModuleType:
     from loma import specialise
     from loma.backends import toolchain
 
@@ -235,10 +249,32 @@ def _native(program: Program, kept: Record, folder: Path) -> ModuleType:
         if namespace not in _natives:
             native = toolchain.load(folder, namespace)
             native.set_derivative_hook(public(partial(_derivative, program, kept["operators"])))
+            native.set_kernel_hook(public(_kernel_hook(program, key)))
             if not program.timed:  # whose statements count all calls
                 specialise.attach(native, program, kept["operators"], folder)
             _natives[namespace] = native
         return _natives[namespace]
+
+
+def _kernel_hook(program: Program, key: str) -> Callable[[str, bool], str]:
+    """What the runtime calls when a function is called in a floating type that it has no kernel for
+    yet, which is compiled then; the module, too, should the cache have lost it."""
+    lock = threading.Lock()
+    libraries: dict[Path, ctypes.CDLL] = {}  # never unloaded: the runtime holds pointers into them
+
+    def load_kernels(operator: str, is_double: bool) -> str:
+        from loma.backends import toolchain
+        from loma.backends.torch.parts import Parts
+
+        real: Real = "double" if is_double else "float"
+        with lock:
+            folder, kept = cache.recall(key, _FIELDS, lambda: _build(program))
+            made = toolchain.build_part(folder, Parts.of(kept["parts"]), operator, real)
+            if made not in libraries:
+                libraries[made] = toolchain.load_kernels(made)
+        return ""
+
+    return load_kernels
 
 
 def natives() -> list[ModuleType]:

@@ -44,7 +44,8 @@ class Optimised:
     ``names`` are the functions that a program may call. ``zeroed`` gives, by function, the
     positions of arguments that start at zero and that no caller passes: the adjoints of a function
     that ``rev_diff`` made, and so of the halves of its split pair. ``save``: see
-    :mod:`loma.ad.tensor.saving`.
+    :mod:`loma.ad.tensor.saving`. ``first`` are functions that no other one calls: what a program is
+    expected to begin with.
     """
 
     module: Module
@@ -52,6 +53,7 @@ class Optimised:
     names: tuple[str, ...]
     zeroed: dict[str, tuple[int, ...]]
     save: Save = "auto"
+    first: tuple[str, ...] = ()
 
     @property
     def functions(self) -> list[Function]:
@@ -116,7 +118,7 @@ def optimised(
         for function in module.functions
         if function.primal is not None
     }
-    return Optimised(final, pairs, names, zeroed, save)
+    return Optimised(final, pairs, names, zeroed, save, tuple(wanted))
 
 
 def program(
@@ -150,7 +152,7 @@ def derived(base: Optimised, function: str) -> Optimised:
         split, pairs = ad.split_pairs(_reachable(start, names), list(names), base.save)
         zeroed |= {pair.forward: zeroed.get(pair.primal, ()) for pair in pairs}
         final = _verified(passes.optimise(_verified(split)))
-        return Optimised(final, pairs, names, zeroed, base.save)
+        return Optimised(final, pairs, names, zeroed, base.save, names)
 
 
 def generated(stage: Optimised, timed: bool = False, contract: bool = True) -> GeneratedSource:
@@ -161,8 +163,9 @@ def generated(stage: Optimised, timed: bool = False, contract: bool = True) -> G
 
     with _located_in(stage.module):
         return libtorch.generate(
-            stage.module, registry.CPU, stage.pairs, stage.names, stage.zeroed, timed, contract
-        )
+            stage.module, registry.CPU, stage.pairs, stage.names, stage.zeroed, timed, contract,
+            stage.first,
+        )  # fmt: skip
 
 
 def specialised(

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from loma import errors
 from loma.ad.rules import reads_value
+from loma.ad.tensor.products import nested
 from loma.core import builder as b
 from loma.core.effects import assigned, out_places
 from loma.core.ir import (
@@ -44,6 +45,12 @@ class Normal:
     function: Function
     types: dict[str, Type]
     names: Names
+
+    def fixed_ints(self) -> frozenset[str]:
+        """Sizes and arguments: ints that have one value wherever a variable is declared."""
+        params = {param.name for param in self.function.params if param.type == INT}
+        written = params.intersection(assigned(self.function.body))
+        return frozenset(params - written).union(size_variables(self.function))
 
 
 def pure_results(function: Function) -> tuple[Type, ...]:
@@ -161,6 +168,9 @@ class _Normaliser(Hoisting):
         var = super()._temporary(type_, wish, value)
         self._types[var.name] = type_
         return var
+
+    def _prepared(self, expr: Expr) -> Expr:
+        return nested(expr, self._known)
 
     def _without_room(self, reduce: Reduce, axis: Axis) -> Expr:
         raise errors.NotDifferentiable(

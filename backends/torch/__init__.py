@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,26 +29,33 @@ def generate(
     zeroed: Mapping[str, tuple[int, ...]] | None = None,
     timed: bool = False,
     contract: bool = True,
+    first: Sequence[str] | None = None,
 ) -> GeneratedSource:
     """The module as C++.
 
     ``device`` runs the loops. ``names`` are the functions that a program may call, all by default;
     ``pairs`` describe what autograd runs for them. ``zeroed`` gives, by function, the positions of
     parameters that callers leave out because they start at zero. ``timed``: the code measures its
-    statements. ``contract``: a product and a sum may be rounded as one. Errors are those of the
-    code generator: an operator that the backend lacks is named, with the program's line.
+    statements. ``contract``: a product and a sum may be rounded as one. ``first``: the functions
+    that are compiled at once, all by default (:mod:`loma.backends.torch.parts`). Errors are those
+    of the code generator: an operator that the backend lacks is named, with the program's line.
     """
     from loma.backends.schedule.elementwise import writes_in_place
-    from loma.backends.torch import binding
+    from loma.backends.torch import binding, codegen, parts
 
     names = [function.name for function in module.functions] if names is None else names
     stem = _stem(module.name)
     probes: list[Probe] = []
+    rows = binding.function_rows(module, pairs, names, zeroed or {})
+    flags = () if contract else _NOT_CONTRACTED
+    known = {row.function.name for row in rows}
+    numbered = [function for function in module.functions if is_tensor_function(function)]
     context = {
         **_code(module, device, probes if timed else None),
         "header": f"{stem}.h",
         "probes": [probe.row for probe in probes],
-        "functions": binding.function_rows(module, pairs, names, zeroed or {}),
+        "functions": rows,
+        "rows": [codegen.cpp_name(f.name) if f.name in known else "" for f in numbered],
         "in_place": {function.name for function in module.functions if writes_in_place(function)},
         "alias": f"loma_{stem}",
         "contract": contract,
@@ -59,8 +67,11 @@ def generate(
     return GeneratedSource(
         name=namespace,
         files=((f"{stem}.cpp", source), (f"{stem}.h", header)),
-        metadata={"operators": {row.name: row.function.name for row in context["functions"]}},
-        flags=() if contract else _NOT_CONTRACTED,
+        metadata={
+            "operators": {row.name: row.function.name for row in rows},
+            "parts": asdict(parts.parts(numbered, pairs, None if timed else first, flags)),
+        },
+        flags=flags,
     )
 
 
@@ -82,7 +93,7 @@ def generate_specialised(
 
     name = codegen.cpp_name(function)
     stem = file_stem(f"{_stem(module.name)}_{name}")
-    code = _code(module, device, kernel=False)
+    code = _code(module, device)
     text = template("specialised.cpp.j2").render(
         **code, function=function, slots=slots, operator=operator, name=name, dtype=dtype
     )
@@ -114,14 +125,12 @@ def schedule_text(function: Function, module: Module, device: Device) -> str:
     return print_lowered(function, codegen.tree_of(function, steps, module, device)[1])
 
 
-def _code(
-    module: Module, device: Device, probes: list[Probe] | None = None, kernel: bool = True
-) -> dict[str, Any]:
+def _code(module: Module, device: Device, probes: list[Probe] | None = None) -> dict[str, Any]:
     """What files with functions have in common; see :func:`codegen.lower_function`."""
     from loma.backends.torch import codegen
 
     kernels = [  # first, because what cannot be lowered is found here
-        codegen.lower_function(function, module, device, probes, kernel)
+        codegen.lower_function(function, module, device, probes)
         for function in module.functions
         if is_tensor_function(function)
     ]

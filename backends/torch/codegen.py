@@ -1,8 +1,8 @@
 """Functions as C++: what :mod:`loma.backends.torch` puts into a module's one source file.
 
 A tensor function ``f`` becomes loop functions for its index statements, a template ``f__body`` on
-the floating type, which other functions call, and ``f__kernel``, which takes what the dispatcher
-has and picks the type. Scalar functions become templates of their own.
+the floating type, which other functions call, and ``f__run``, which takes what the dispatcher has.
+Scalar functions become templates of their own.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def steps_of(function: Function, device: Device) -> tuple[Step, ...]:
     """The function's body, fused unless LOMA_OPT leaves that out."""
     if "fusion" not in config.optimisations():
         return function.body
-    return fuse(function, lambda stmt: device.library_call_of(stmt) is not None)
+    return fuse(function, device.routine_of)
 
 
 def tree_of(
@@ -76,10 +76,9 @@ def lower_function(
     module: Module,
     device: Device,
     probes: list[Probe] | None = None,
-    kernel: bool = True,
 ) -> str:
     """The C++ of a tensor function; see the module's docstring. With ``probes`` it times its
-    statements; without ``kernel`` there is none that picks the floating type."""
+    statements."""
     for type_, span in aggregates(function):
         raise errors.BackendLacksOperator(
             f"'{function.name}' works on tensors, and {print_type(type_)} belongs to scalar "
@@ -118,7 +117,6 @@ def lower_function(
         result=_result_type(context),
         params=params,
         body=writer.text(),
-        kernel=kernel,
         **_entry(function),
     )
     return str(text).rstrip("\n")

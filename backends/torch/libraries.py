@@ -1,4 +1,4 @@
-"""Calls of library routines: matrix products of ATen, convolutions of the runtime."""
+"""Calls of library routines: matrix products and convolutions of the runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def header(call: Contract | Convolve) -> str:
     """The header that declares the routine."""
     if isinstance(call, Convolve):
         return "convolution_statements.h"
-    return f"ATen/ops/{call.routine}.h"
+    return "product.h"
 
 
 def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -> None:
@@ -24,18 +24,12 @@ def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -
         return
     left, right = context.variable(call.left), context.variable(call.right)
     target = context.variable(call.target)
-    if call.routine == "mm":
-        operands, out = call.equation.split("->")
-        first, second = operands.split(",")
-        left = left if first[0] == out[0] else f"{left}.t()"
-        right = right if second[1] == out[1] else f"{right}.t()"
-        product = f"at::mm({left}, {right})"
+    given = f'"{call.equation}", {left}, {right}'
+    if call.assign and not call.into:
+        writer.line(f"{target} = loma::product({given});")
     else:
-        product = f'at::einsum("{call.equation}", {{{left}, {right}}})'
-    if call.assign:
-        writer.line(f"{target} = {product}.contiguous();")
-    else:
-        writer.line(f"{target}.add_({product});")
+        add = "false" if call.assign else "true"
+        writer.line(f"loma::product_into({target}, {given}, {add});")
 
 
 def _write_convolution(writer: Writer, context: CppContext, call: Convolve) -> None:

@@ -58,6 +58,10 @@ class Hoisting:
         self._guard: Expr | None = None  # what holds where the expression at hand is evaluated
         self._span: Span = NOWHERE  # of the statement at hand
 
+    def _prepared(self, expr: Expr) -> Expr:
+        """A reduction in the form in which it is wanted, anything else as it is."""
+        return expr
+
     def _takes(self, axes: tuple[Axis, ...], dims: list[Expr]) -> bool:
         """Whether what is at hand is taken out, into a temporary of that size over these axes."""
         return True
@@ -110,7 +114,7 @@ class Hoisting:
 
     def _hoisted_value(self, stmt: IndexAssign) -> IndexAssign:
         """An index statement with no reduction but one that is the whole right side."""
-        value, scope = stmt.value, {axis.name: axis for axis in stmt.axes}
+        value, scope = self._prepared(stmt.value), {axis.name: axis for axis in stmt.axes}
         whole = isinstance(value, Reduce) and (stmt.op == "=" or value.kind == "sum")
         if isinstance(value, Reduce) and whole and not shadows(value, scope):
             inner = scope | {axis.name: axis for axis in value.axes}
@@ -121,8 +125,10 @@ class Hoisting:
         """The expression with each reduction in it read from a temporary."""
         if not isinstance(expr, Reduce):
             return self._map_children(expr, lambda child: self._hoist(child, scope))
-        inner = scope | {axis.name: axis for axis in expr.axes}
-        expr = replace(expr, body=self._hoist(expr.body, inner))
+        reduce = self._prepared(expr)
+        assert isinstance(reduce, Reduce)
+        inner = scope | {axis.name: axis for axis in reduce.axes}
+        expr = replace(reduce, body=self._hoist(reduce.body, inner))
         if self._guard is not None and not self._takes_guarded:
             return self._reductions.get(self._key(expr, scope), expr)
         guard = (

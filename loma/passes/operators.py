@@ -5,7 +5,7 @@ Elementwise operators (with broadcasting) and reductions over dims: what stands 
 canonical form. An operator of another kind (a convolution, a product, a permutation) that stands
 inside such an expression becomes a statement of its own, and so do its arguments. Where the sizes
 do not prove how operands broadcast, a statement stays as it is. So do, in front of AD, ``softmax``,
-whose derivative is shorter than that of its parts, and copies, which AD has names for.
+whose derivative is shorter than that of its parts, products of matrices, and copies.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class _Operators(InBlocks):
         match value:
             case NoDiff(operand):
                 return self._is_written_out(operand)
-            case Op("softmax") | Var():
+            case Op("softmax" | "matmul") | Var():
                 return self._every
             case Op(name):
                 row = OPS[name]
@@ -176,6 +176,8 @@ class _Operators(InBlocks):
     def _whole(self, value: Expr, axes: list[Axis]) -> Expr:
         """The element of a statement's value at its axes: here a reduction may stand as it is."""
         match value:
+            case Op("matmul"):
+                return self._product(value, axes)
             case Op("sum_to", (x,)):
                 return self._sum_to(x, axes)
             case Op(name) if (kind := OPS[name].reduces) is not None and name != "amax_or_zero":
@@ -232,6 +234,9 @@ class _Operators(InBlocks):
                 return self._read(total, axes)
             case Op("softmax"):
                 return self._softmax(value, axes)
+            case Op("matmul"):
+                product = self._tensor("_product", value.type, partial(self._product, value))
+                return self._read(product, axes)
             case _:
                 raise _Stays
 
@@ -343,6 +348,38 @@ class _Operators(InBlocks):
             return total
         count = sizes.product(tuple(axis.extent for axis in inner))
         return Binary("/", total, Builtin("int2float", (count,), FLOAT), FLOAT)
+
+    def _product(self, value: Op, axes: list[Axis]) -> Expr:
+        """The sum of products of the operands' elements, which are read: a library takes those."""
+        left, right = map(self._operand, value.args)
+        if len(axes) < 2:
+            raise _Stays
+        along = Axis(self._names.fresh("_k"), _dims(left)[-1])
+        *batch, row, column = axes
+
+        def factor(operand: Expr, matrix: list[Axis]) -> Expr:
+            own = [*batch, *matrix][-len(_dims(operand)) :]
+            if not sizes.same(_dims(operand), tuple(axis.extent for axis in own)):
+                raise _Stays  # it is repeated
+            match operand:
+                case Op("transpose", (Var() as x,)):
+                    given = dict(operand.attrs)
+                    first, second = (_constant(given[n]) % len(own) for n in ("dim0", "dim1"))
+                    own[first], own[second] = own[second], own[first]
+                    return self._read(x, own)
+                case _:
+                    return self._element(operand, own)
+
+        factors = factor(left, [row, along]), factor(right, [along, column])
+        return _reduce("sum", Binary("*", *factors, FLOAT, value.span), [along])
+
+    def _operand(self, operand: Expr) -> Expr:
+        """A tensor, or one whose matrices are transposed."""
+        match operand:
+            case Var() | Op("transpose", (Var(),)):
+                return operand
+            case _:
+                return self._tensor("_operand", operand.type, partial(self._element, operand))
 
     def _softmax(self, value: Op, axes: list[Axis]) -> Expr:
         """exp(x - max x) / sum of the same, along one dimension."""

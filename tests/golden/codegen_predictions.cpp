@@ -79,9 +79,3 @@ static loma::Tensors predictions__run([[maybe_unused]] const loma::Tensors& tens
   auto result_ = predictions__body<real>(tensors[0], tensors[1]);
   return {result_};
 }
-
-static loma::Tensors predictions__kernel(const loma::Tensors& tensors, const std::vector<int64_t>& ints,
-    bool in_place) {
-  return loma::is_double(tensors) ? predictions__run<double>(tensors, ints, in_place)
-                                  : predictions__run<float>(tensors, ints, in_place);
-}

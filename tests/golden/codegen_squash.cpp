@@ -83,9 +83,3 @@ static loma::Tensors squash__run([[maybe_unused]] const loma::Tensors& tensors,
   auto result_ = squash__body<real>(tensors[0]);
   return {result_};
 }
-
-static loma::Tensors squash__kernel(const loma::Tensors& tensors, const std::vector<int64_t>& ints,
-    bool in_place) {
-  return loma::is_double(tensors) ? squash__run<double>(tensors, ints, in_place)
-                                  : squash__run<float>(tensors, ints, in_place);
-}

@@ -81,9 +81,3 @@ static loma::Tensors blur__run([[maybe_unused]] const loma::Tensors& tensors,
   auto result_ = blur__body<real>(tensors[0], tensors[1]);
   return {result_};
 }
-
-static loma::Tensors blur__kernel(const loma::Tensors& tensors, const std::vector<int64_t>& ints,
-    bool in_place) {
-  return loma::is_double(tensors) ? blur__run<double>(tensors, ints, in_place)
-                                  : blur__run<float>(tensors, ints, in_place);
-}

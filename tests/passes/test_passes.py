@@ -35,6 +35,8 @@ PASSES: Mapping[str, Change] = {
     "invariants": passes.invariants,
     "reductions": passes.reductions,
     "costly": passes.costly,
+    "loops": passes.loops,
+    "temporaries": passes.temporaries,
     "factor": passes.factor,
     "joined": passes.joined,
     "first_write": passes.first_write,

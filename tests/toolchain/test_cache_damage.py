@@ -93,7 +93,7 @@ COMPILER = """#!/bin/sh
 given=$*
 for made; do :; done
 name=$(basename "$made")
-case $given in *runtime.cpp*) name=extension.so;; *specialisation.so) name=specialisation.so;; esac
+case $given in *runtime.cpp*) name=extension.so;; esac
 for input; do
     case $input in
         "$made") continue;;
@@ -118,10 +118,10 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Use]:
     subprocess.run([sys.executable, "-c", KERNEL], env=kernel, check=True)
     (found,) = {folder for _, folder in specialise._known(module.__folder__)}
     files = [module.__folder__ / name for name in ("module.so", toolchain.MEMORY_LIBRARY)]
-    for path in (*files, found / toolchain.SPECIALISATION_FILE):
+    for path in (*files, found / toolchain.KERNELS_FILE):
         shutil.copy(path, prepared)
     shutil.copy(str(extension().__file__), prepared / "extension.so")
-    for name in ("module.o", "core.o", "library.o", "python.o", "pool.o", "prelude.h.gch"):
+    for name in ("first.o", "kernels.o", "library.o", "python.o", "pool.o", "prelude.h.gch"):
         (prepared / name).write_text(f"{name}, which nobody reads\n")
     compiler = prepared / "compiler"
     compiler.write_text(COMPILER.replace("PREPARED", str(prepared)))
@@ -246,7 +246,7 @@ def test_a_whole_cache_is_used_as_it_is(use: Use, whole: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "module.so", "library.so", "specialisation.so", "libloma_memory.so", "core.o", "module.o",
+        "module.so", "library.so", "kernels.so", "libloma_memory.so", "python.o", "kernels.o",
         "prelude.h.gch", "prelude.h", "manifest.json", "index", "notes",
     ],
 )  # fmt: skip
@@ -260,7 +260,7 @@ def test_what_was_cut_short_is_made_again(use: Use, whole: Path, tmp_path: Path,
     for path in found:
         os.truncate(path, path.stat().st_size // 2)
     use(place)
-    if name in ("core.o", "prelude.h.gch", "prelude.h"):  # which only a compiler reads
+    if name in ("python.o", "prelude.h.gch", "prelude.h"):  # which only a compiler reads
         (place / "index").rename(tmp_path / "index")
         for path in place.glob("objects/*/module.cpp"):
             path.unlink()
@@ -359,7 +359,7 @@ def test_a_program_without_python_does_not_link_what_is_damaged(tmp_path: Path) 
     module = loma.compile(PROGRAM)
     folder = tmp_path / "objects" / module.__folder__.name
     shutil.copytree(module.__folder__, folder)
-    os.truncate(folder / "module.o", 100)
+    os.truncate(folder / "module.cpp", 100)
     with pytest.raises(loma.errors.CacheError, match="in the cache is damaged or gone: compile"):
         toolchain.build_executable([folder / "module.cpp"], tmp_path / "program")
     assert not (tmp_path / "program").exists()

@@ -16,6 +16,7 @@ from conftest import ROOT
 from loma import cache, config
 from loma.backends import toolchain
 from loma.backends.cfamily.source import GeneratedSource
+from loma.backends.torch.parts import Parts
 from loma.errors import CompilationFailed, CompilerNotFound
 
 SQUARE = "def square(x : In[Tensor[N]]) -> Tensor[N]:\n    return x * x\n"
@@ -155,7 +156,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compiler_that_refuses(empty_cache: Path, compiler: Callable[[str], Path]) -> None:
     compiler("echo 'module.cpp:3: error: surprise' >&2; exit 3")
     with pytest.raises(CompilationFailed) as caught:
-        toolchain.build(SOURCE)
+        toolchain.build(SOURCE, Parts(None, {}), "float")
     message = str(caught.value)
     assert "ended with exit code 3" in message
     assert "module.cpp:3: error: surprise" in message
@@ -166,7 +167,7 @@ def test_a_compiler_that_refuses(empty_cache: Path, compiler: Callable[[str], Pa
 def test_a_compiler_that_is_killed(empty_cache: Path, compiler: Callable[[str], Path]) -> None:
     compiler("kill -9 $$")
     with pytest.raises(CompilationFailed, match="ended with signal 9"):
-        toolchain.build(SOURCE)
+        toolchain.build(SOURCE, Parts(None, {}), "float")
 
 
 def test_the_key_depends_on_source_flags_and_compiler(

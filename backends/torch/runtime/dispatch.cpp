@@ -125,7 +125,7 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   const c10::DeviceGuard on_device(device_of_call(op, arguments));
   const auto options = at::device(on_device.current_device()).dtype(computed_in(dtype));
   const auto inputs = kernel_arguments(op, arguments, slots, options);
-  const Kernel kernel = op.function->kernel;
+  const Kernel kernel = general_kernel(op, is_double(inputs.tensors));
   Tensors results = general
                         ? kernel(inputs.tensors, inputs.ints, false)
                         : run_specialised(*op.specialisations, op.module->specialisation.load(),
@@ -245,6 +245,17 @@ void give(Stack* stack, size_t arguments, Tensors results) {
   }
 }
 
+Kernel general_kernel(const Operator& op, bool is_double) {
+  const std::atomic<Kernel>& general = op.specialisations->general[is_double];
+  Kernel kernel = general.load(std::memory_order_acquire);
+  if (kernel == nullptr && op.module->kernels) {
+    op.module->kernels(op.function->name, is_double);
+    kernel = general.load(std::memory_order_acquire);
+  }
+  TORCH_INTERNAL_ASSERT(kernel != nullptr, op.function->display);
+  return kernel;
+}
+
 ModuleState& state_of(const Module& module) { return *registry().at(&module); }
 
 void register_module(const Module& module) {
@@ -334,7 +345,8 @@ Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors&
   const c10::DeviceGuard on_device(device_of_call(op, arguments));
   const auto options = at::device(on_device.current_device()).dtype(dtype_of_call(op, arguments));
   const auto inputs = kernel_arguments(op, arguments, slots, options);
-  Tensors results = op.function->kernel(inputs.tensors, inputs.ints, true);
+  const Kernel kernel = general_kernel(op, is_double(inputs.tensors));
+  Tensors results = kernel(inputs.tensors, inputs.ints, true);
   results.resize(op.returned);
   own_results(results, inputs.tensors);
   for (const at::Tensor& out : outs) {

@@ -64,12 +64,16 @@ struct Operator {
 // Compiles the derivative of a function; returns the namespace of the module that holds it.
 using DerivativeHook = std::function<std::string(const std::string& function)>;
 
+// Compiles the kernels of a function in one floating type, and loads them.
+using KernelHook = std::function<void(const std::string& function, bool is_double)>;
+
 struct ModuleState {
   const Module* module;
   c10::DispatchKey key, autocast_key;  // of the device's tensors
   std::unique_ptr<torch::Library> library;
   std::deque<Operator> operators;
   DerivativeHook derivative;
+  KernelHook kernels;
   // Which kernels for known sizes are made; null: none.
   std::atomic<const SpecialisationPolicy*> specialisation{nullptr};
   std::mutex mutex;
@@ -114,6 +118,9 @@ void run_autocast(Operator& op, c10::DispatchKeySet keys, Stack* stack);
 
 // Replaces so many arguments on the stack by the results.
 void give(Stack* stack, size_t arguments, Tensors results);
+
+// The kernel for any sizes, compiled now if it is the first call in that floating type.
+Kernel general_kernel(const Operator& op, bool is_double);
 
 // Calls the operator; see loma::call. `arguments` are in the order of the schema.
 Tensors call_and_write(Operator& op, Stack arguments);

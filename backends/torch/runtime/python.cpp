@@ -309,19 +309,29 @@ py::object zeros_like(py::handle tensor) {
       THPVariable_Wrap(at::zeros_like(like, {}, at::MemoryFormat::Preserve)));
 }
 
+// Calls a hook that compiles. It is never freed: a graph may outlive the interpreter's orderly end.
+template <class... Given>
+std::string call_hook(const py::object& hook, const Given&... given) {
+  const py::gil_scoped_acquire gil;
+  try {
+    return hook(given...).template cast<std::string>();
+  } catch (py::error_already_set& error) {  // as torch's engine carries Python's errors
+    error.restore();
+    python_error carried;
+    carried.persist();
+    throw carried;
+  }
+}
+
 void set_derivative_hook(ModuleState& state, py::object hook) {
-  // Shared and never freed: a graph may outlive the interpreter's orderly end.
   auto* kept = new py::object(std::move(hook));
-  state.derivative = [kept](const std::string& function) {
-    const py::gil_scoped_acquire gil;
-    try {
-      return (*kept)(function).cast<std::string>();
-    } catch (py::error_already_set& error) {  // as torch's engine carries Python's errors
-      error.restore();
-      python_error carried;
-      carried.persist();
-      throw carried;
-    }
+  state.derivative = [kept](const std::string& function) { return call_hook(*kept, function); };
+}
+
+void set_kernel_hook(ModuleState& state, py::object hook) {
+  auto* kept = new py::object(std::move(hook));
+  state.kernels = [kept](const std::string& function, bool is_double) {
+    call_hook(*kept, function, is_double);
   };
 }
 
@@ -357,6 +367,8 @@ void bind_module(py::module_& python, const Module& module) {
   bind_specialise(python, *state);
   python.def("set_derivative_hook",
              [state](py::object hook) { set_derivative_hook(*state, std::move(hook)); });
+  python.def("set_kernel_hook",
+             [state](py::object hook) { set_kernel_hook(*state, std::move(hook)); });
   python.def("probes", [state] { return read_probes(*state->module); });
   python.def("reset_probes", [state] { reset_probes(*state->module); });
 }

@@ -26,6 +26,13 @@ Specialisations& specialisations_of(const std::string& name) {
   return *own;
 }
 
+bool register_kernels(const char* name, Kernels kernels) {
+  auto& general = specialisations_of(name).general;
+  if (kernels.of_float != nullptr) general[0].store(kernels.of_float, std::memory_order_release);
+  if (kernels.of_double != nullptr) general[1].store(kernels.of_double, std::memory_order_release);
+  return true;
+}
+
 bool register_specialisation(const char* name, std::vector<int64_t> slots, bool is_double,
                              Kernel kernel) {
   specialisations_of(name).add(std::move(slots), is_double, kernel);

@@ -11,6 +11,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 namespace loma {
@@ -33,6 +34,20 @@ inline bool is_double(const Tensors& tensors) {
   }
   return false;
 }
+
+// The kernels of a function for any sizes; null: not compiled yet.
+struct Kernels {
+  Kernel of_float, of_double;
+};
+
+template <typename real>
+constexpr Kernels kernels_of(Kernel kernel) {
+  return std::is_same_v<real, double> ? Kernels{nullptr, kernel} : Kernels{kernel, nullptr};
+}
+
+// Registers kernels of the operator "namespace::name"; always true. Generated code calls it, maybe
+// before the operator itself is registered.
+__attribute__((visibility("default"))) bool register_kernels(const char* name, Kernels kernels);
 
 enum class Kind : uint8_t { Tensor, Tensor32, IntTensor, BoolTensor, Float, Int };  // 32: float32 only
 enum class Role : uint8_t {
@@ -113,7 +128,6 @@ struct Function {
   c10::ArrayRef<const char*> size_names;
   c10::ArrayRef<Parameter> parameters;
   c10::ArrayRef<Result> results;  // returned values, then final values of Out and Adjoint parameters
-  Kernel kernel;
   bool in_place;  // whether a call may write Out arguments where they lie: it cannot fail half-way
   const SplitPair* split;  // null: its derivative is compiled when first needed
 };

@@ -1,0 +1,76 @@
+"""Which functions of a module are compiled together, and when.
+
+A newcomer waits for what the first call needs: the functions that a program calls and what autograd
+runs for them, in one floating type. All else is compiled when it is first called: derivatives that
+are asked for by name, functions that others have inlined, the other floating type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from loma.backends.cfamily.names import cpp_name
+from loma.core.ir import Function
+from loma.core.walk import calls
+
+if TYPE_CHECKING:
+    from loma.ad.tensor.pairs import SplitPair
+
+Real: TypeAlias = Literal["float", "double"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Functions by their numbers in the module's C++ file.
+
+    ``first`` are compiled with the module, ``None`` for the whole file in all types. ``together``
+    leads from an operator to what is compiled when it is called. ``flags``: what the compiler is
+    told besides.
+    """
+
+    first: tuple[int, ...] | None
+    together: dict[str, tuple[int, ...]]
+    flags: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(record: dict[str, Any]) -> Parts:
+        """From what :func:`dataclasses.asdict` gave, as JSON."""
+        first, together = record["first"], record["together"]
+        return Parts(
+            None if first is None else tuple(first),
+            {operator: tuple(numbers) for operator, numbers in together.items()},
+            tuple(record["flags"]),
+        )
+
+
+def parts(
+    functions: Sequence[Function],
+    pairs: Sequence[SplitPair],
+    first: Collection[str] | None,
+    flags: tuple[str, ...],
+) -> Parts:
+    """``functions`` are the module's tensor functions in order, ``first`` those that a program is
+    expected to call."""
+    numbers = {function.name: k for k, function in enumerate(functions)}
+    called = {f.name: {call.function for call in calls(f.body)} & numbers.keys() for f in functions}
+    group = {name: {name} for name in numbers}
+    for pair in pairs:  # under autograd the three are called together
+        three = {pair.primal, pair.forward, pair.backward} & numbers.keys()
+        group |= dict.fromkeys(three, three)
+
+    def with_callees(names: Collection[str]) -> tuple[int, ...]:
+        found, waiting = set[str](), list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += called[name]
+        return tuple(sorted(numbers[name] for name in found))
+
+    together = {cpp_name(name): with_callees(names) for name, names in group.items()}
+    if first is None:
+        return Parts(None, together, flags)
+    start = {name for wanted in first if wanted in group for name in group[wanted]}
+    return Parts(with_callees(start), together, flags)
