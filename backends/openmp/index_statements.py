@@ -123,7 +123,8 @@ def _tree(
 ) -> Parallel | InPlace:
     """The loops of a statement; in serial loops, and without threads, it runs where it stands."""
     target = plan.stmt.target
-    if context.serial or not context.machine.threads:
+    alone = plan.inner is None and not (plan.parallel or plan.around or plan.summed)
+    if context.serial or not context.machine.threads or (alone and context.kernel is not None):
         return _in_place(context, nest, plan)
     total = target if isinstance(target, Var) else None
     loops, chunked = _shared_loops(plan)

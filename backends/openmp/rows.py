@@ -178,8 +178,12 @@ def partial_sum(
     nest: StatementNest, plan: Plan, bounds: Bounds | None, index: Var | None
 ) -> list[Node]:
     """A sum into a scalar: one partial sum for each piece of a parallel loop, or the sum itself
-    where there is no ``index`` of one."""
+    where there is no ``index`` of one. Without an axis it is a value that the scalar gets."""
     type_ = plan.stmt.target.type
+    if index is None and plan.inner is None and not plan.summed:
+        value = nest.value(plan.value)
+        nodes, nest.frame.body = nest.frame.body, []
+        return [*nodes, Store(plan.stmt.target, "set" if plan.assign else "sum", value)]
     accumulator = nest.fresh("acc", type_)
     own = [loop.axis for loop in plan.summed]
     inner = plan.inner.axis if plan.inner is not None else None
