@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 
+from loma import config
 from loma.backends.schedule.access import Access, analyse, reads
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import Kind
@@ -22,7 +23,8 @@ def written_out(
     context: FunctionContext, target: Expr, kind: Kind, body: Expr, axes: tuple[Axis, ...]
 ) -> tuple[tuple[Axis, ...], Expr]:
     """The axes and the body of a reduction, without the axis of a short sum."""
-    if kind != "sum" or not isinstance(target, Index):
+    used = "neighbours" in config.optimisations()
+    if not used or kind != "sum" or not isinstance(target, Index):
         return axes, body
     summed = [axis for axis in axes if axis.name not in free_variables(target)]
     if len(summed) != 1 or any(isinstance(node, Reduce) for node in walk(body)):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from loma import config
 from loma.backends.openmp.nest import Nest
 from loma.backends.schedule.access import Access, Loop
 from loma.backends.schedule.ir import Let, Node, Transpose, dtype_of, element
@@ -21,6 +22,8 @@ from loma.core.walk import substitute, walk
 def choose(nest: Nest, loops: Sequence[Loop], row: Loop, value: Expr) -> Loop | None:
     """The axis along which elements lie that are read across the rows: of several that of most."""
     machine = nest.context.machine
+    if "squares" not in config.optimisations():
+        return None
     if not machine.lanes or any(isinstance(node, Reduce) for node in walk(value)):
         return None
     best: Loop | None = None

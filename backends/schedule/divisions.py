@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from loma import config
 from loma.core import sizes
 from loma.core.axes import target_axes
 from loma.core.distinct import told_apart
@@ -73,7 +74,7 @@ def without_divisions(
     A stretch of less than ``least`` values of the remainder is no loop for elements that are
     written in order.
     """
-    for axis in stmt.axes:
+    for axis in stmt.axes if "divisions" in config.optimisations() else ():
         by = _divisor(stmt, axis, least)
         if by is None:
             continue
