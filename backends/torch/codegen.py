@@ -46,7 +46,7 @@ def includes(module: Module, device: Device) -> tuple[str, ...]:
             continue
         for stmt in statements(function.body):
             if isinstance(stmt, IndexAssign) and (call := device.library_call_of(stmt)):
-                found.add(libraries.header(call))
+                found.update(libraries.headers(call))
             found |= ops.headers(
                 [node for expr in expressions(stmt) for node in walk(expr) if isinstance(node, Op)]
             )

@@ -11,11 +11,11 @@ from loma.backends.schedule.host import Arranged, Contract, Convolve
 from loma.core.ir import Expr, IntConst
 
 
-def header(call: Contract | Convolve) -> str:
-    """The header that declares the routine."""
+def headers(call: Contract | Convolve) -> tuple[str, ...]:
+    """Those that declare the routine; a product of matrices is a method of tensors."""
     if isinstance(call, Convolve):
-        return "convolution_statements.h"
-    return f"ATen/ops/{call.routine}.h"
+        return ("convolution_statements.h",)
+    return () if call.routine == "mm" else (f"ATen/ops/{call.routine}_ops.h",)
 
 
 def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -> None:
@@ -29,9 +29,10 @@ def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -
         first, second = operands.split(",")
         left = left if first[0] == out[0] else f"{left}.t()"
         right = right if second[1] == out[1] else f"{right}.t()"
-        product = f"at::mm({left}, {right})"
+        product = f"{left}.mm({right})"
     else:
-        product = f'at::einsum("{call.equation}", {{{left}, {right}}})'
+        operands = f"{{{left}, {right}}}"
+        product = f'at::_ops::einsum::call("{call.equation}", {operands}, std::nullopt)'
     if call.assign:
         writer.line(f"{target} = {product}.contiguous();")
     else:
