@@ -6,7 +6,7 @@ on it; only a variable that is both is active and gets an adjoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from loma.core import builder as b
 from loma.core.effects import effects
@@ -87,17 +87,22 @@ def active_variables(
     inputs: set[str],
     outputs: set[str],
     functions: dict[str, Function] | None = None,
+    still: Collection[str] = (),
 ) -> set[str]:
-    """Variables on a differentiable path from ``inputs`` to ``outputs``.
+    """Variables on a differentiable path from ``inputs`` to ``outputs``, which does not go through
+    ``still``.
 
     ``functions`` are those that are called as statements; a function in normal form calls none.
     """
-    flows = list(_flows(function.body, functions))
+    flows = [
+        (written.difference(still), read) for written, read in _flows(function.body, functions)
+    ]
     varied, useful = set(inputs), set(outputs)
     changed = True
     while changed:
         before = len(varied) + len(useful)
-        for written, read in flows:
+        for every, read in flows:
+            written = every.difference(still)
             if read & varied:
                 varied |= {name for name in written if carries_derivative(types[name])}
             if written & useful:

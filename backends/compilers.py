@@ -3,15 +3,12 @@ backends know; nothing here needs torch."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import functools
 import importlib.machinery
 import importlib.util
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -22,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar, Self
+from typing import TypeVar
 
 from loma import cache, config
 from loma.errors import CacheError, CompilationFailed, CompilerNotFound, SettingError
@@ -158,66 +155,6 @@ def in_parallel(*tasks: Callable[[], _T]) -> list[_T]:
         return [future.result() for future in futures]
 
 
-class Background:
-    """Inside ``with`` its thread's compilers run at the lowest priority, apart from the terminal's
-    signals, and another thread may :meth:`stop` them. It may be entered again.
-
-    ``busy`` is held meanwhile, but not while a compiler runs: a process that is forked then does
-    not miss a thread that was at work in Python, with modules half imported and locks held.
-    """
-
-    def __init__(self) -> None:
-        self.busy = threading.Lock()
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._stopped = False
-
-    def __enter__(self) -> Self:
-        self.busy.acquire()
-        _of_thread.background = self
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _of_thread.background = None
-        self.busy.release()
-
-    def stop(self) -> None:
-        """Ends the compiler that runs, with the programs that it has started."""
-        with self._lock:
-            self._stopped = True
-            if self._process is not None and self._process.poll() is None:
-                with contextlib.suppress(OSError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-
-    def run(
-        self, command: tuple[str, ...], environment: dict[str, str]
-    ) -> subprocess.CompletedProcess[str]:
-        polite = shutil.which("nice")
-        command = (polite, "-n", "19", *command) if polite else command
-        with self._lock:
-            if self._stopped:
-                raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
-            process = self._process = subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                env=environment,
-                start_new_session=True,
-            )
-        self.busy.release()
-        try:
-            with process:
-                output, errors = process.communicate()
-        finally:
-            self.busy.acquire()
-        return subprocess.CompletedProcess(command, process.returncode, output, errors)
-
-
-_of_thread = threading.local()  # background: the thread's Background, while it is inside one
-
-
 def compile_files(
     compiler: tuple[str, ...],
     arguments: Sequence[str],
@@ -225,14 +162,12 @@ def compile_files(
     what: str,
     language: config.Language = config.CXX,
 ) -> None:
-    """Runs a compiler or linker, once there are few enough at work; one in the background beside
-    them. CompilationFailed when it does not make its file; its first line is about a variable of
-    the environment where that is to blame. SettingError where the variable has flags, which are
-    seldom worth more than a line."""
+    """Runs a compiler or linker, once there are few enough at work. CompilationFailed when it does
+    not make its file; its first line is about a variable of the environment where that is to blame.
+    SettingError where the variable has flags, which are seldom worth more than a line."""
     command = (*compiler, *arguments, "-o", str(made))
-    background = getattr(_of_thread, "background", None) is not None
     try:
-        with contextlib.nullcontext() if background else _compiler_slots(config.jobs()):
+        with _compiler_slots(config.jobs()):
             run(command, what)
         if not _is_made(made):
             raise CompilationFailed(f"{what} failed: {command[0]} made no {made.name}")
@@ -302,13 +237,9 @@ def run(command: tuple[str, ...], what: str) -> subprocess.CompletedProcess[str]
     if config.sanitizer() is not None:
         environment.pop("LD_PRELOAD", None)  # the sanitizer is this process's, not the compiler's
     try:
-        background: Background | None = getattr(_of_thread, "background", None)
-        if background is not None:
-            done = background.run(command, environment)
-        else:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", env=environment
-            )
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=environment
+        )
     except OSError as error:
         raise CompilerNotFound(f"{what}: cannot run {command[0]}: {error.strerror}") from error
     if config.verbose():

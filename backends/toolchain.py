@@ -38,7 +38,7 @@ MEMORY_LIBRARY = "libloma_memory.so"
 _CORE = "arguments dispatch autograd autocast memory specialise each once cache_roots tuning"
 _PARTS = {
     "core": _CORE,
-    "library": "convolution convolution_statements convolution_gemm convolution_fft",
+    "library": "product convolution convolution_statements convolution_gemm convolution_fft",
     "pool": "heap pool",
     "python": f"{_CORE} python tuning_python specialise_python",
 }
@@ -57,8 +57,7 @@ _SANITIZERS = {
 }  # fmt: skip
 # What headers have of the machine (:mod:`loma.backends.schedule.target`), as macros: LOMA_TILE.
 _IN_HEADERS = (
-    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_least", "block_most",
-    "panel_bytes", "panel_least",
+    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_most", "panel_bytes",
 )  # fmt: skip
 _SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
 
@@ -218,13 +217,12 @@ def _link_to_module(toolchain: Toolchain, made: Path, module: Path, folder: Path
     toolchain.link(objects, flags, folder / KERNELS_FILE)
 
 
-def build_specialisation(source: GeneratedSource, module: Path) -> Path:
+def build_specialisation(source: GeneratedSource, module: Path, toolchain: Toolchain) -> Path:
     """The folder with a kernel for known sizes, as a library and as an object to be linked.
 
     ``module`` is the folder of the module that it belongs to; loading the library needs that
     module in the process, whose runtime it uses. CacheError where that folder is damaged.
     """
-    toolchain = detect()
 
     def compile_into(folder: Path) -> None:
         cache.check(module)

@@ -25,7 +25,11 @@ BLOCK = re.compile(r"(<!-- benchmarks -->\n).*?(<!-- /benchmarks -->)", re.DOTAL
 PICTURE = "docs/images/performance.png"
 # Benchmarks of so many rows that the README gets their summary, and what a row of them is.
 COMPILE_TIME = "compile_time"  # which has no peers
-MANY = {"optimisers": "steps of optimisers", "index_statements": "index statements"}
+MANY = {
+    "optimisers": "steps of optimisers",
+    "index_statements": "index statements",
+    "spellings": "layers in their slowest spelling",
+}
 _COLOURS = {EAGER: "#9aa5b1", COMPILE: "#4c6a92"}
 
 
@@ -145,6 +149,20 @@ def compile_table(rows: Sequence[Record]) -> str:
     return markdown(names.split(", "), body)
 
 
+def spellings_table(rows: Sequence[Record]) -> str:
+    """How far a layer's spellings are apart: times of eager's call and of the fastest, and how many
+    times as long as these the slowest takes."""
+    names = "layer, eager PyTorch, fastest, slowest / fastest, slowest / eager, the slowest"
+    body = [
+        (
+            row["title"], _ms(row["groups"][EAGER]), _ms(row["fastest"]), f"{row['spread']:.2f}",
+            f"{1.0 / row['ratios'][EAGER]:.2f}", row["groups"][LOMA]["form"].replace("_", " "),
+        )
+        for row in rows
+    ]  # fmt: skip
+    return markdown(names.split(", "), body)
+
+
 def memory_table(rows: Sequence[Record]) -> str:
     """Page faults of a call and peak memory of the process, each peer's."""
     body = []
@@ -193,12 +211,15 @@ def page_block(results: Record) -> str:
     parts = [bars, "", stated(results), "", goals, "", memory]
     for name, benchmark in results["benchmarks"].items():
         if name == COMPILE_TIME:
-            table = compile_table(benchmark["rows"])
-            parts += ["", "What the first call costs, from an empty cache:", "", table]
+            title = "What the first call costs, from an empty cache:"
+            parts += ["", title, "", compile_table(benchmark["rows"])]
             continue
         rest = [row for row in benchmark["rows"] if not row.get("goals") or name in MANY]
+        table = spellings_table if name == "spellings" else times_table
         if rest:
-            parts += ["", f"`benchmarks/{name}.py`, the other rows:", "", times_table(rest)]
+            parts += ["", f"`benchmarks/{name}.py`, the other rows:", "", table(rest)]
+        for table in benchmark.get("tables", ()):
+            parts += ["", f"`benchmarks/{name}.py`:", "", markdown(table["columns"], table["body"])]
     return "\n".join(parts)
 
 

@@ -45,7 +45,11 @@ from loma.errors import SettingError
 # Every optimisation that can be left out, by name.
 OPTIMISATIONS = {
     "inline": "calls of tensor functions are replaced by their bodies",
+    "loops": "loops whose iterations do not meet are index statements",
+    "temporaries": "what is as cheap to compute where it is read has no tensor",
     "factor": "sums of products of many factors are taken in steps",
+    "scans": "running sums, products, maxima and minima are taken from element to element",
+    "shifts": "derivatives do without the places of maxima that cancel, as softmax's do",
     "reuse": "what a statement has computed is not computed again",
     "additions": "additions to the same elements are taken together",
     "fusion": "statements that share an index run in one loop, with private temporaries",

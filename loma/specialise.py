@@ -17,16 +17,16 @@ import atexit
 import contextlib
 import os
 import threading
-import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from loma import cache, config
+from loma.background import Background, Job, Note
 from loma.errors import ToolchainError
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
     from loma.compiler import Program
     from loma.functions import LomaModule
-    from loma.pipeline import Optimised
 
-Note = dict[str, Any]  # what the cache has about a kernel; see _make
 _FIELDS = ("operator", "function", "sizes", "dtype", "object", "seconds")
 
 
@@ -191,30 +189,18 @@ def _load_known(request: _Request) -> bool:
     return False
 
 
-def _make(request: _Request, stage: Optimised) -> None:
-    from loma import pipeline
+def _job(request: _Request) -> Job | None:
+    """None where the environment asks for something else since the module was loaded."""
     from loma.backends import toolchain
-    from loma.backends.torch import binding
 
     module = request.module
-    name = module.operators[request.operator]
-    function = pipeline.find(stage.module, name)
-    names = binding.slot_names(function, stage.zeroed.get(name, ()))
-    sizes = dict(zip(names, request.slots, strict=True))
-    start = time.perf_counter()
-    contract = module.program.contract
-    source = pipeline.specialised(stage, name, sizes, module.namespace, request.dtype, contract)
-    folder = toolchain.build_specialisation(source, module.folder)
-    note: Note = {
-        "operator": request.operator,
-        "function": name,
-        "sizes": sizes,
-        "dtype": request.dtype,
-        "object": folder.name,
-        "seconds": time.perf_counter() - start,
-    }
-    cache.add_note(_notes_key(module.folder), folder.name, note)
-    _load(folder, note)
+    if module.program.key() != module.key:
+        return None
+    return Job(
+        module.program, module.key, module.namespace, request.operator,
+        module.operators[request.operator], request.slots, request.dtype, module.folder,
+        _notes_key(module.folder), toolchain.detect(),
+    )  # fmt: skip
 
 
 _made: list[Made] = []
@@ -232,23 +218,27 @@ def _load(folder: Path, note: Note) -> None:
 # ---------------------------------------------------------------------------------------- worker
 
 
+_IDLE_SECONDS = 10.0  # how long the thread and its process wait for more to do
 _FORK_SECONDS = 30.0  # how long a fork waits for the thread to be where it may be lost
 
 
 class _Worker:
-    """One thread that makes kernels, one after the other; it ends when there is nothing to do."""
+    """A thread that has kernels made, one after the other, and loads them; it ends when there has
+    been nothing to do for a while.
+
+    ``busy`` is held while it is at work itself, so that a process which is forked does not miss it
+    with locks held.
+    """
 
     def __init__(self, waiting: Iterable[_Request] = ()) -> None:
-        from loma.backends.compilers import Background
-
         self._changed = threading.Condition()
         self._waiting = deque(waiting)
         self._current: _Request | None = None
         self._thread: threading.Thread | None = None
         self.background = Background()
+        self.busy = threading.Lock()
         self._stopped = False
         self._reported = False
-        self._stage: tuple[str, Optimised] | None = None  # of the last module, by its key
 
     def put(self, request: _Request) -> None:
         with self._changed:
@@ -258,7 +248,7 @@ class _Worker:
     def wait(self, timeout: float | None) -> bool:
         with self._changed:
             self._start()
-            return self._changed.wait_for(lambda: self._thread is None, timeout)
+            return self._changed.wait_for(lambda: not self.left(), timeout)
 
     def left(self) -> list[_Request]:
         """What has not been made, for the worker of a forked process."""
@@ -266,41 +256,45 @@ class _Worker:
 
     def stop(self) -> None:
         """Ends the compiler that runs, when the process ends."""
-        self._stopped = True
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
         self.background.stop()
-        thread = self._thread
-        if thread is not None:
-            thread.join(timeout=2.0)  # it removes what is half made
 
     def _start(self) -> None:
-        if self._thread is None and self._waiting and not self._stopped:
+        if self._stopped:
+            self._waiting.clear()
+        elif self._thread is None and self._waiting:
             self._thread = threading.Thread(target=self._run, name="loma.specialise", daemon=True)
             self._thread.start()
+        self._changed.notify_all()
 
     def _run(self) -> None:
-        with self.background:
-            while True:
-                with self._changed:
-                    self._current = None
-                    if self._stopped or not self._waiting:
-                        self._thread = None
-                        self._changed.notify_all()
-                        return
-                    self._current = self._waiting.popleft()
-                try:
-                    self._serve(self._current)
-                except Exception as error:
-                    self._report(self._current, error)
+        while True:
+            with self._changed:
+                self._current = None
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._waiting or self._stopped, _IDLE_SECONDS)
+                if self._stopped or not self._waiting:
+                    self._waiting.clear()
+                    self._thread = None
+                    self.background.leave()
+                    return
+                self._current = self._waiting.popleft()
+            try:
+                self._serve(self._current)
+            except Exception as error:
+                self._report(self._current, error)
 
     def _serve(self, request: _Request) -> None:
-        module = request.module
-        if _load_known(request):  # another process has made it
-            return
-        if module.program.key() != module.key:
-            return  # the environment asks for something else since the module was loaded
-        if self._stage is None or self._stage[0] != module.key:
-            self._stage = (module.key, module.program.stage())
-        _make(request, self._stage[1])
+        with self.busy:
+            if _load_known(request):  # another process has made it
+                return
+            job = _job(request)
+        if job is not None:
+            self.background.make(job)
+            with self.busy:
+                _load_known(request)
 
     def _report(self, request: _Request, error: Exception) -> None:
         if self._stopped or self._reported:
@@ -325,17 +319,18 @@ _is_paused = False  # whether the thread is, by a fork
 def _before_fork() -> None:
     global _is_paused
     # Not for ever: the thread may wait for a lock that the one which forks holds.
-    _is_paused = _worker.background.busy.acquire(timeout=_FORK_SECONDS)
+    _is_paused = _worker.busy.acquire(timeout=_FORK_SECONDS)
 
 
 def _after_fork() -> None:
     if _is_paused:
-        _worker.background.busy.release()
+        _worker.busy.release()
 
 
 def _after_fork_in_child() -> None:
     """A forked process has no thread; it starts its own when it asks for a kernel, or waits."""
     global _worker
+    _worker.background.leave()
     _worker = _Worker(_worker.left())
 
 

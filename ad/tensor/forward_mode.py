@@ -19,8 +19,10 @@ from loma.ad.activity import active_variables, carries_derivative, zeros_like
 from loma.ad.contributions import PartialName
 from loma.ad.operator_tangents import operator_tangent
 from loma.ad.tangents import ZERO, Tangents, is_zero
-from loma.ad.tensor.index_statements import first_extreme, is_extreme, product_of_others
+from loma.ad.tensor.index_statements import first_extreme, is_extreme
 from loma.ad.tensor.normalise import Normal
+from loma.ad.tensor.products import Scope, product_of_others
+from loma.ad.tensor.shifts import shifts
 from loma.core import builder as b
 from loma.core.axes import index_statement
 from loma.core.distinct import checked_elsewhere
@@ -75,7 +77,8 @@ class Forward:
             self._params.append(param)
             if k in active:
                 self._params.append(replace(param, name=self._add(param.name, param.type).name))
-        found = active_variables(function, normal.types, inputs, outputs, called)
+        still = shifts(function)
+        found = active_variables(function, normal.types, inputs, outputs, called, still)
         for name in sorted(found - inputs - set(zero)):
             self._add(name, normal.types[name])
         unused = inputs - found - outputs  # they are passed, but nothing depends on them
@@ -276,7 +279,7 @@ class Forward:
             case "sum":
                 pass
             case "prod":
-                body = b.mul(body, product_of_others(value))
+                body = b.mul(body, product_of_others(value, stmt.axes, self._scope(), before))
                 names = {axis.name for axis in stmt.axes}
                 if any(free_variables(axis.extent) & names for axis in value.axes):
                     return self._added_up(stmt, value, body, before)
@@ -291,6 +294,10 @@ class Forward:
             case _:
                 return ZERO
         return replace(value, kind="sum", body=body)
+
+    def _scope(self) -> Scope:
+        fixed = self._normal.fixed_ints()
+        return Scope(self._normal.names, self._temporary, fixed, self._is_size, self._depth > 0)
 
     def _added_up(self, stmt: IndexAssign, value: Reduce, body: Expr, before: list[Stmt]) -> Expr:
         """The sum of ``body`` over a reduction's points, by statements: as a reduction with another

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from loma.ad.contributions import Contribution, PartialName, contributions
 from loma.ad.tensor.gather import between, both, gather, inside_tests
+from loma.ad.tensor.products import product_of_others
 from loma.ad.tensor.sweep import SweepContext
 from loma.core import builder as b, sizes
 from loma.core.axes import index_statement, target_axes
@@ -28,9 +29,8 @@ from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Expr, FloatConst, If, Index, IndexAssign, IntConst, Place, Reduce,
     ReduceKind, Select, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
-from loma.core.names import Names
 from loma.core.overlap import reads_of, same_element
-from loma.core.walk import free_variables, map_children, root, substitute, walk
+from loma.core.walk import free_variables, map_children, root, walk
 from loma.passes.liveness import covers
 
 
@@ -114,7 +114,7 @@ def adjoint_statements(
         g = _copy_of(g, target_axes(stmt), context, out)
     where: Expr | None = None
     if isinstance(value, Reduce):
-        value, axes, g, where = _inside(value, stmt.axes, g, extreme)
+        value, axes, g, where = _inside(value, stmt.axes, g, extreme, context, out)
     point = _Point(axes, ranged, context)
     found = contributions(
         value, g, context.is_active, context.partial_name, where,
@@ -157,7 +157,12 @@ def _copy_of(g: Expr, own: tuple[Axis, ...], context: SweepContext, out: list[St
 
 
 def _inside(
-    value: Reduce, axes: tuple[Axis, ...], g: Expr, extreme: Var | None
+    value: Reduce,
+    axes: tuple[Axis, ...],
+    g: Expr,
+    extreme: Var | None,
+    context: SweepContext,
+    out: list[Stmt],
 ) -> tuple[Expr, tuple[Axis, ...], Expr, Expr | None]:
     """A reduction's body, all axes, the adjoint of the body, and where that adjoint counts."""
     inner = axes + value.axes
@@ -168,7 +173,8 @@ def _inside(
             assert extreme is not None
             return value.body, inner, g, is_extreme(value, axes, extreme)
         case "prod":
-            return value.body, inner, b.mul(g, product_of_others(value)), None
+            others = product_of_others(value, axes, context.scope(), out)
+            return value.body, inner, b.mul(g, others), None
         case _:
             return b.flt(0), inner, g, None
 
@@ -181,19 +187,6 @@ def is_extreme(value: Reduce, axes: tuple[Axis, ...], extreme: Var) -> Expr:
         step = b.binary("*", position, axis.extent)
         position = b.binary("+", step, Var(axis.name, INT))
     return b.binary("==", sizes.simplify(position), Index(extreme, _counters(axes), INT))
-
-
-def product_of_others(value: Reduce) -> Expr:
-    """The product over all elements but one: exact to any order, also where elements are 0."""
-    taken = free_variables(value.body) | {axis.name for axis in value.axes}
-    names = Names(taken)
-    others = tuple(Axis(names.fresh(f"{axis.name}_other"), axis.extent) for axis in value.axes)
-    swap: dict[str, Expr] = {
-        axis.name: Var(other.name, INT) for axis, other in zip(value.axes, others, strict=True)
-    }
-    differs = [b.binary("!=", swap[axis.name], Var(axis.name, INT)) for axis in value.axes]
-    body = b.select(b.some(differs), substitute(value.body, swap), b.flt(1))
-    return Reduce("prod", body, others, FLOAT)
 
 
 @dataclass(frozen=True, slots=True)

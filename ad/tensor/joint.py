@@ -20,6 +20,7 @@ from loma.ad.tensor.adjoint_sweep import AdjointSweep
 from loma.ad.tensor.pairs import CallPlan
 from loma.ad.tensor.forward_sweep import ForwardSweep
 from loma.ad.tensor.normalise import Normal, normalise
+from loma.ad.tensor.shifts import shifts
 from loma.ad.tensor.sweep import Env, SweepContext, Sweeps
 from loma.ad.tensor.trips import with_counts
 from loma.ad.tensor.versions import merged_names, rename
@@ -57,7 +58,7 @@ def joint_sweeps(
     pure = normal.function
     inputs = {p.name for p in pure.params if carries_derivative(p.type)}
     outputs = {v.name for v in _returned(normal) if carries_derivative(v.type)}
-    active = active_variables(pure, normal.types, inputs, outputs)
+    active = active_variables(pure, normal.types, inputs, outputs, still=shifts(pure))
     adjoints = {
         p.name: Var(normal.names.fresh(f"_d_{p.name.lstrip('_')}"), p.type) for p in pure.params
     }

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from loma import errors
 from loma.ad.contributions import certain_reads
 from loma.ad.rules import reads_value
+from loma.ad.tensor.products import nested
 from loma.ad.tensor.reductions import may_fail, shadows, where_holds, with_numbered_axes
 from loma.core import builder as b
 from loma.core.axes import index_statement
@@ -49,6 +50,12 @@ class Normal:
     function: Function
     types: dict[str, Type]
     names: Names
+
+    def fixed_ints(self) -> frozenset[str]:
+        """Sizes and arguments: ints that have one value wherever a variable is declared."""
+        params = {param.name for param in self.function.params if param.type == INT}
+        written = params.intersection(assigned(self.function.body))
+        return frozenset(params - written).union(size_variables(self.function))
 
 
 def pure_results(function: Function) -> tuple[Type, ...]:
@@ -194,6 +201,7 @@ class _Normaliser:
                 self._out.append(replace(stmt, value=new))
             case IndexAssign(_, op, value, axes):
                 scope = {axis.name: axis for axis in axes}
+                value = nested(value, self._known)
                 whole = isinstance(value, Reduce) and (op == "=" or value.kind == "sum")
                 if isinstance(value, Reduce) and whole and not shadows(value, scope):
                     inner = scope | {axis.name: axis for axis in value.axes}
@@ -364,6 +372,7 @@ class _Normaliser:
         """The expression with each reduction in it read from a temporary."""
         if not isinstance(expr, Reduce):
             return self._map_children(expr, lambda child: self._hoist(child, scope))
+        expr = nested(expr, self._known)
         inner = scope | {axis.name: axis for axis in expr.axes}
         expr = replace(expr, body=self._hoist(expr.body, inner))
         guard = (

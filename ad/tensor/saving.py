@@ -2,10 +2,12 @@
 
 ``all``: nothing but ints that follow from sizes. ``inputs``: everything; only arguments and results
 are kept. ``auto``: what is cheap, which is what an elementwise index statement computes from values
-that are kept in any case, and sums that make a large tensor of smaller ones, like
+that are kept in any case, without functions such as ``exp``, and sums that make a large tensor of
+smaller ones, like
 ``U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)``: every operand lacks one of the
 target's indices, and some index is common to all. (Without a common one it is a matrix product,
-which is worth saving.)
+which is worth saving.) Of what is large, as are the weights of an attention, elementwise results
+are computed again, too, whatever their functions cost, so that nothing of that size is kept.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from dataclasses import replace
 from loma.ad.tensor.joint import Joint
 from loma.core.effects import assigned, written
 from loma.core.ir import (
-    Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType, Var,
+    Axis, Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType,
+    Var,
 )  # fmt: skip
 from loma.core.saving import Save
-from loma.core.walk import free_variables, subscript_variables, walk
+from loma.core.walk import free_variables, subscript_variables, variables, walk
 from loma.passes.liveness import covers
 
 
@@ -69,7 +72,7 @@ def _ints(joint: Joint, known: set[str], writes: list[str]) -> list[int]:
 
 
 def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[str]) -> list[int]:
-    available = set(available)
+    available, large = set(available), set[str]()
     out: list[int] = []
     last = {  # what is kept of a name is what it holds at the end
         name: position
@@ -90,8 +93,10 @@ def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[st
             and _writes_all(stmt)
             and reads <= available
             and all(last.get(read, -1) < position for read in reads)
-            and _is_cheap(stmt)
+            and _is_cheap(stmt, large)
         ):
+            if _is_outer(stmt) or large & reads:
+                large.add(name)
             available.add(name)
             out.append(position)
     return out
@@ -105,24 +110,38 @@ def _writes_all(stmt: IndexAssign) -> bool:
     return covers(replace(stmt, axes=axes))
 
 
-def _is_cheap(stmt: IndexAssign) -> bool:
-    """Whether the statement is elementwise, or a sum of which each operand lacks an index of the
-    target and all share one."""
-    assert isinstance(stmt.target, Index)
-    own = subscript_variables(stmt.target)
-    body: Expr = stmt.value
-    summed = [axis for axis in stmt.axes if axis.name not in own]
-    if isinstance(body, Reduce) and body.kind == "sum" and not summed:
-        summed, body = list(body.axes), body.body
-    if len(summed) > 1 or any(isinstance(n, Reduce | Call | Op | Builtin) for n in walk(body)):
+def _is_cheap(stmt: IndexAssign, large: set[str]) -> bool:
+    """Whether the statement is elementwise, with functions only of what is large, or makes such."""
+    summed, body = _sum(stmt)
+    if any(isinstance(node, Reduce | Call | Op) for node in walk(body)):
         return False
+    if summed:
+        return _is_outer(stmt)
+    return not any(isinstance(n, Builtin) for n in walk(body)) or bool(large & set(variables(body)))
+
+
+def _is_outer(stmt: IndexAssign) -> bool:
+    """Whether the statement is a sum of which each operand lacks an index of the target and all
+    share one: its result is larger than all that it is made of."""
+    own = subscript_variables(stmt.element)
+    summed, body = _sum(stmt)
     operands = [
         subscript_variables(node) & own
         for node in walk(body)
         if isinstance(node, Index) and isinstance(node.base.type, TensorType)
     ]
-    is_outer = len(operands) > 1 and own not in operands and bool(set.intersection(*operands))
-    return not summed or is_outer
+    if len(summed) != 1 or any(isinstance(node, Builtin) for node in walk(body)):
+        return False
+    return len(operands) > 1 and own not in operands and bool(set.intersection(*operands))
+
+
+def _sum(stmt: IndexAssign) -> tuple[list[Axis], Expr]:
+    """The axes that a statement sums over, and what it sums."""
+    own = subscript_variables(stmt.element)
+    summed = [axis for axis in stmt.axes if axis.name not in own]
+    if isinstance(stmt.value, Reduce) and stmt.value.kind == "sum" and not summed:
+        return list(stmt.value.axes), stmt.value.body
+    return summed, stmt.value
 
 
 def _reads_data(expr: Expr) -> bool:

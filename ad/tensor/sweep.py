@@ -11,6 +11,7 @@ from typing import TypeVar
 from loma.ad.activity import zeros_like
 from loma.ad.contributions import PartialName
 from loma.ad.tensor.pairs import CallPlan
+from loma.ad.tensor.products import Scope
 from loma.ad.tensor.settled import Accesses
 from loma.ad.tensor.trips import Trips
 from loma.core.effects import assigned
@@ -95,6 +96,7 @@ class SweepContext:
         self.assigned = set(assigned(normal.function.body))
         self.depth = 0  # of nested blocks: only at depth 0 can a variable be declared
         self.is_size = set(size_variables(normal.function)).__contains__
+        self.fixed = normal.fixed_ints()
         self.loops: list[For] = []  # around
         # In the body of a loop that is run again: tensors that are read as they are after the loop
         # (see settled.py), and the numbers of statements whose results stay that long.
@@ -124,6 +126,9 @@ class SweepContext:
             for loop in self.loops
             if not free_variables(loop.extent) & self.assigned
         }
+
+    def scope(self) -> Scope:
+        return Scope(self.names, self.temporary, self.fixed, self.is_size, self.depth > 0)
 
     def version(self, name: str, env: Env) -> Var:
         return Var(env.get(name, name), self.types[name])

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from loma.backends.cfamily.context import HostWriter
 from loma.backends.kernels.ir import Step
+from loma.backends.kernels.sharing import Routine
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import (
     Clear, Contract, Convolve, HostNode, Launch, Serial, Stream,
@@ -39,3 +40,12 @@ class Device:
 
     def library_call_of(self, stmt: IndexAssign) -> Library | None:
         return self.library_call(stmt, self.machine)
+
+    def routine_of(self, stmt: IndexAssign) -> Routine | None:
+        match self.library_call_of(stmt):
+            case Contract():
+                return "product"
+            case Convolve():
+                return "convolution"
+            case None:
+                return None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from loma.backends.kernels.sharing import opened
+from loma.backends.kernels.sharing import opened, subscripts_of
 from loma.core.ir import (
-    FLOAT, INT, Axis, Expr, FloatConst, Index, IndexAssign, IntConst, Stmt, TensorType, Var, Zero,
+    FLOAT, INT, Axis, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Stmt, TensorType,
+    Var, Zero,
 )  # fmt: skip
 from loma.core.names import Names
-from loma.core.walk import map_blocks, map_children, map_expressions, subscript_variables
+from loma.core.walk import map_blocks, map_children, map_expressions
 from loma.errors.spans import Span
 
 
@@ -19,11 +20,13 @@ class Cut:
     """Rewrites statements that share an index.
 
     ``called`` is what the index statements, in order, call the index; ``dims`` gives the dimension
-    of each tensor that goes with it. With ``names``, zeros of tensors other than ``private`` ones
+    of each tensor that goes with it. ``first`` is the part's first value: what computes with the
+    index adds it. With ``names``, zeros of tensors other than ``private`` ones
     become index statements.
     """
 
     count: Var
+    first: Var
     called: Iterator[str]
     dims: dict[str, int]
     names: Names | None = None
@@ -33,12 +36,12 @@ class Cut:
         match stmt:
             case IndexAssign():
                 own = next(self.called)
-                if own not in subscript_variables(stmt.element):  # a sum over the parts
+                if own not in subscripts_of(stmt):  # a sum over the parts
                     stmt = opened(stmt)
                 axes = tuple(
                     Axis(own, self.count) if axis.name == own else axis for axis in stmt.axes
                 )
-                return map_expressions(replace(stmt, axes=axes), self._expr)
+                return map_expressions(replace(stmt, axes=axes), lambda e: self._expr(e, own))
             case Zero(Var(name) as target):
                 if self.names is None or name in self.private:
                     return map_expressions(stmt, self._expr)
@@ -54,10 +57,20 @@ class Cut:
         dim = self.dims[name]
         return replace(type_, dims=(*type_.dims[:dim], self.count, *type_.dims[dim + 1 :]))
 
-    def _expr(self, expr: Expr) -> Expr:
-        if isinstance(expr, Var) and expr.name in self.dims:
-            return replace(expr, type=self.type(expr.name, expr.type))
-        return map_children(expr, self._expr)
+    def _expr(self, expr: Expr, own: str = "") -> Expr:
+        match expr:
+            case Var(name) if name in self.dims:
+                return replace(expr, type=self.type(name, expr.type))
+            case Var(name) if name == own:
+                return Binary("+", self.first, expr, INT, expr.span)
+            case Index(base, subscripts):  # no other subscript has the index
+                inside = tuple(
+                    s if isinstance(s, Var) and s.name == own else self._expr(s, own)
+                    for s in subscripts
+                )
+                return replace(expr, base=self._expr(base, own), subscripts=inside)
+            case _:
+                return map_children(expr, lambda child: self._expr(child, own))
 
 
 def zeros(target: Var, names: Names, span: Span, fixed: Mapping[int, Var] | None = None) -> Stmt:

@@ -1,6 +1,7 @@
 """Tensor operators as index statements, so that they fuse with others.
 
-Elementwise operators (with broadcasting), reductions over dims, softmax and copies: what stands as
+Elementwise operators (with broadcasting), reductions over dims, softmax, products of matrices, also
+transposed ones, and copies: what stands as
 ``y : Tensor[N, M] = relu(x + b)`` in a program is ``y[i, j] = max(x[i, j] + b[j], 0.0)`` here.
 Where the sizes do not prove how the operands broadcast, the statement stays as it is.
 """
@@ -8,7 +9,7 @@ Where the sizes do not prove how the operands broadcast, the statement stays as 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import Literal, cast
@@ -17,8 +18,8 @@ from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, FloatType, If,
-    Index, IndexAssign, IntConst, IntType, NoDiff, Op, Reduce, ReduceKind, Select, Stmt, TensorType,
-    Type, Unary, Var,
+    Index, IndexAssign, IntConst, IntType, NoDiff, Op, Reduce, ReduceKind, Return, Select, Stmt,
+    TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.ops import OPS
@@ -90,6 +91,11 @@ class _Lowering:
         """The element of a statement's value at its axes."""
         if not sizes.same(_dims(value), dims):
             raise _Stays
+        match value:
+            case Op("matmul"):
+                return self._product(value, axes)
+            case Op("transpose"):
+                raise _Stays  # a view
         return self.element(value, axes)
 
     def element(self, value: Expr, axes: list[Axis]) -> Expr:
@@ -133,6 +139,15 @@ class _Lowering:
                 return self._read(total, axes)
             case Op("softmax"):
                 return self._softmax(value, axes)
+            case Op("matmul", type=TensorType() as type_):
+                product = self._temporary("_product", type_, partial(self._product, value))
+                return self._read(product, axes)
+            case Op("transpose", (x,)) if len(axes) == len(_dims(x)):
+                given = dict(value.attrs)
+                first, second = (_constant(given[name]) % len(axes) for name in ("dim0", "dim1"))
+                swapped = [*axes]
+                swapped[first], swapped[second] = axes[second], axes[first]
+                return self.element(x, swapped)
             case _:
                 raise _Stays
 
@@ -200,6 +215,32 @@ class _Lowering:
         count = sizes.product(tuple(axis.extent for axis in inner))
         return Binary("/", total, Builtin("int2float", (count,), FLOAT), FLOAT)
 
+    def _product(self, value: Op, axes: list[Axis]) -> Expr:
+        """The sum of products of the operands' elements, which are read: a library takes those."""
+        left, right = map(self._operand, value.args)
+        along = Axis(self._names.fresh("_k"), _dims(left)[-1])
+        *batch, row, column = axes
+
+        def factor(operand: Expr, matrix: list[Axis]) -> Expr:
+            own = [*batch, *matrix][-len(_dims(operand)) :]
+            if not sizes.same(_dims(operand), tuple(axis.extent for axis in own)):
+                raise _Stays  # it is repeated
+            return self.element(operand, own)
+
+        factors = factor(left, [row, along]), factor(right, [along, column])
+        return Reduce("sum", Binary("*", *factors, FLOAT), (along,), FLOAT, value.span)
+
+    def _operand(self, operand: Expr) -> Expr:
+        """A tensor, or one whose matrices are transposed."""
+        if isinstance(operand, Var) or (
+            isinstance(operand, Op)
+            and operand.name == "transpose"
+            and isinstance(operand.args[0], Var)
+        ):
+            return operand
+        type_ = TensorType(_dims(operand))
+        return self._temporary("_operand", type_, partial(self.element, operand))
+
     def _softmax(self, value: Op, axes: list[Axis]) -> Expr:
         """exp(x - max x) / sum of the same, along one dimension."""
         (x,) = value.args
@@ -263,11 +304,27 @@ def expanded(body: tuple[Stmt, ...], names: Names) -> Expanded:
     out: list[Stmt] = []
     origins: dict[int, Stmt] = {}
     for stmt in numbered(body):
-        found = index_statements(stmt, names)
-        if found is None:
-            out.append(stmt)
-            continue
-        declarations, made = found
-        origins[stmt.number] = stmt
-        out += numbered((*declarations, *made), repeat(stmt.number))
+        made = _returned(stmt, names) if isinstance(stmt, Return) else _made(stmt, names)
+        if made:
+            origins[stmt.number] = stmt
+        out += numbered(made, repeat(stmt.number)) if made else [stmt]
     return Expanded(tuple(out), origins)
+
+
+def _made(stmt: Stmt, names: Names) -> tuple[Stmt, ...]:
+    """Declarations and index statements for a statement, none where it has to stay."""
+    found = index_statements(stmt, names)
+    return () if found is None else (*found[0], *found[1])
+
+
+def _returned(stmt: Return, names: Names) -> tuple[Stmt, ...]:
+    """The same for a ``return``, whose values become variables."""
+    before: list[Stmt] = []
+    values = list(stmt.values)
+    for k, value in enumerate(values):
+        if isinstance(value, Op):
+            result = Var(names.fresh("_result"), value.type, value.span)
+            made = _made(Declare(result, value, stmt.span), names)
+            values[k] = result if made else value
+            before += made
+    return (*before, replace(stmt, values=tuple(values))) if before else ()

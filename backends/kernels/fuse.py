@@ -11,20 +11,26 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from loma import config
 from loma.backends.kernels.elementwise import Expanded, expanded
 from loma.backends.kernels.ir import Kernel, Nested, Step, Panels
 from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
-from loma.backends.kernels.sharing import Library, Shared, is_last, is_value
+from loma.backends.kernels.sharing import (
+    OUTERMOST, Around, Library, Shared, is_last, is_row,
+)  # fmt: skip
 from loma.backends.kernels.panels import InPanels, in_panels
-from loma.core.ir import For, Function, If, Stmt, While
+from loma.core.ir import For, Function, If, Stmt, Var, While
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered, statements
+from loma.passes.scans import scans
 
 
 def fuse(function: Function, library: Library) -> tuple[Step, ...]:
     """The function's body with kernels and panels; ``library`` tells which statements a backend
     hands to a library as a whole."""
+    if "scans" in config.optimisations():
+        function = scans(function, ("sum",))
     names = Names(names_of(function))
     wide = expanded(function.body, names)
     function = replace(function, body=wide.body)
@@ -32,23 +38,33 @@ def fuse(function: Function, library: Library) -> tuple[Step, ...]:
 
 
 class _Fusion:
-    """Panels first, in the outermost block; kernels in what is left and inside the panels."""
+    """Panels first, in the outermost block, and panels of other axes inside of them; kernels in
+    what is left. ``count``: the extent of the panels at hand, ``around``: what is known of all."""
 
-    def __init__(self, function: Function, library: Library, names: Names) -> None:
+    def __init__(
+        self,
+        function: Function,
+        library: Library,
+        names: Names,
+        count: Var | None = None,
+        around: Around = OUTERMOST,
+    ) -> None:
         self._function = function
         self._library = library
         self._names = names
-        self._kernels = _Kernels(Runs(function, library), names)
+        self._around = around
+        self._kernels = _Kernels(Runs(function, library), names, count)
 
     def run(self) -> tuple[Step, ...]:
-        runs = Runs(self._function, self._library, panels=True)
+        runs = Runs(self._function, self._library, True, self._around)
         body = self._function.body
         out: list[Step] = []
         plain: list[Stmt] = []
         position = 0
         while position < len(body):
             run = runs.longest(body, position)
-            found = None if run is None else in_panels(run, runs, self._names, self._inside)
+            nested = bool(self._around.counts)
+            found = None if run is None else in_panels(run, runs, self._names, self._inside, nested)
             if run is None or not isinstance(found, InPanels):
                 end = position + 1
                 # What is left of a kernel is one, too, unless more statements could join that.
@@ -62,10 +78,13 @@ class _Fusion:
             position = run.end
         return (*out, *self._kernels.block(tuple(plain)))
 
-    def _inside(self, body: tuple[Stmt, ...]) -> tuple[Step, ...]:
+    def _inside(
+        self, body: tuple[Stmt, ...], count: Var, blank: frozenset[str]
+    ) -> tuple[Step, ...]:
         """The steps of a panel."""
         function = replace(self._function, body=numbered(body))
-        return _Kernels(Runs(function, self._library), self._names).block(function.body)
+        around = Around(self._around.counts | {count.name}, blank)
+        return _Fusion(function, self._library, self._names, count, around).run()
 
 
 def _restored(steps: tuple[Step, ...], wide: Expanded) -> tuple[Step, ...]:
@@ -89,6 +108,7 @@ def _restored(steps: tuple[Step, ...], wide: Expanded) -> tuple[Step, ...]:
 class _Kernels:
     runs: Runs
     names: Names
+    count: Var | None = None  # the extent of the axis that panels around have cut
 
     def block(self, block: tuple[Stmt, ...], loop: bool = False) -> tuple[Step, ...]:
         """The steps of a block; ``loop``: it may run more than once."""
@@ -96,7 +116,7 @@ class _Kernels:
         position = 0
         while position < len(block):
             run = self.runs.longest(block, position)
-            shared = None if run is None else _best(run)
+            shared = None if run is None else _best(run, self.count)
             if run is None or shared is None:
                 out.append(self._alone(block[position], loop))
                 position += 1
@@ -119,16 +139,16 @@ class _Kernels:
         return Nested(stmt, blocks) if fused else stmt
 
 
-def _best(run: Run) -> Shared | None:
+def _best(run: Run, count: Var | None) -> Shared | None:
     """The way to share an index that leaves the last dimensions to inner loops, and of these the
-    outermost; None where the only ways are blocks, and those would have to know more than their
-    part: the value of the index, or what other parts of a tensor hold."""
+    one that panels have cut, which has values left, or the outermost; None where the only ways are
+    blocks, and those would have to know what other parts of a tensor hold."""
 
-    def rank(way: Shared) -> tuple[bool, int]:
-        return is_last(run.statements, way), sum(dim for _, dim in way.dims)
+    def rank(way: Shared) -> tuple[bool, bool, int]:
+        is_cut = count is not None and way.extent == count
+        return is_row(run.statements, way), not is_cut, sum(dim for _, dim in way.dims)
 
     def is_possible(way: Shared) -> bool:
-        knows_more = way.mixed or is_value(run.statements, way)
-        return not (knows_more and is_last(run.statements, way))
+        return not (way.mixed and is_last(run.statements, way))
 
     return min(filter(is_possible, run.ways), key=rank, default=None)

@@ -7,6 +7,7 @@ loop, and a backend lowers what stands inside as it lowers any statement.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -21,10 +22,11 @@ class Kernel:
     Those of ``zeroed`` are read before they are wholly written, and start each iteration at zero.
     ``source`` are the statements that the kernel stands for, as they were.
 
-    With a ``count`` an iteration is a block of so many values of the axis, over which the
-    statements have loops of their own, and private tensors have a dimension of that size. Then
-    ``views`` are as for :class:`Panels`. Blocks serve axes that loops should run along, because
-    they are the last dimension of tensors.
+    With a ``count`` an iteration is a block of so many values of the axis, from ``first``, over
+    which the statements have loops of their own, and private tensors have a dimension of that size.
+    Then ``views`` are as for :class:`Panels`. Blocks serve axes that loops should run along,
+    because they are the last dimension of tensors; with ``rows`` only of those with less dimensions
+    than others, so that a block may be a single row.
     """
 
     axis: Axis
@@ -33,16 +35,19 @@ class Kernel:
     body: tuple[Stmt, ...]
     source: tuple[Stmt, ...]
     count: Var | None = None
+    first: Var | None = None
     views: tuple[tuple[str, int], ...] = ()
     dropped: tuple[tuple[str, int], ...] = ()  # which dimension private tensors lack
+    rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Panels:
     """``body`` for a few values of ``axis`` at a time, one panel after the other.
 
-    Inside, the axis runs over ``count`` values, and every tensor of ``views`` is what belongs to
-    these values in one of its dimensions, whose whole size is that of the axis outside.
+    Inside, the axis runs over ``count`` values, ``first`` of those outside being the first, and
+    every tensor of ``views`` is what belongs to these values in one of its dimensions, whose whole
+    size is that of the axis outside.
     ``temporaries`` exist for one panel; ``sums`` are tensors that each panel adds to. ``streamed``
     are operands that do not depend on the axis, and are read once for every panel. ``source`` as
     for a kernel.
@@ -50,6 +55,7 @@ class Panels:
 
     axis: Axis
     count: Var
+    first: Var
     temporaries: tuple[Var, ...]
     views: tuple[tuple[str, int], ...]
     sums: tuple[str, ...]
@@ -67,6 +73,14 @@ class Nested:
 
 
 Step: TypeAlias = Stmt | Kernel | Panels | Nested
+
+
+def panels_of(panels: Panels) -> Iterator[Panels]:
+    """The panels, and those inside of them."""
+    yield panels
+    for step in panels.body:
+        if isinstance(step, Panels):
+            yield from panels_of(step)
 
 
 def as_statement(step: Step) -> Stmt:
@@ -98,5 +112,5 @@ def temporaries(steps: tuple[Step, ...]) -> set[str]:
     found = private_tensors(steps)
     for step in steps:
         if isinstance(step, Panels):
-            found |= {var.name for var in step.temporaries}
+            found |= {var.name for panels in panels_of(step) for var in panels.temporaries}
     return found

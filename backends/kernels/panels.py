@@ -3,7 +3,9 @@
 Not every run of statements is one kernel: a sum over the shared index, or an operand that is read
 once for all its values, needs a loop of its own. Where temporaries pass between such loops, panels
 keep them small enough for the cache: ``U = W X``, a kernel that uses U, and ``dW += dU X`` run for
-some batch elements before the next ones start.
+some batch elements before the next ones start. Panels may have panels of another index inside: as
+many batch elements as fit the cache, and of one that does not fit, as many rows. So an attention
+has its weights for a few rows at a time.
 """
 
 from __future__ import annotations
@@ -12,14 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loma.backends.kernels.cut import Cut
-from loma.backends.kernels.ir import Kernel, Step, Panels, private_tensors
+from loma.backends.kernels.ir import (
+    Kernel, Panels, Step, as_statement, panels_of, private_tensors, temporaries,
+)  # fmt: skip
 from loma.backends.kernels.runs import Run, Runs
-from loma.backends.kernels.sharing import Shared, index_assigns, mentions
+from loma.backends.kernels.sharing import Shared, index_assigns, is_row, mentions, streams_operand
 from loma.core.ir import INT, Axis, Declare, Index, Stmt, TensorType, Var
 from loma.core.names import Names
 from loma.core.walk import walk
 
-Fuse = Callable[[tuple[Stmt, ...]], tuple[Step, ...]]
+# The steps inside panels of an axis with that count, where those tensors are blank at first
+Fuse = Callable[[tuple[Stmt, ...], Var, frozenset[str]], tuple[Step, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +36,61 @@ class InPanels:
     late: tuple[Stmt, ...]
 
 
-def in_panels(run: Run, runs: Runs, names: Names, fuse: Fuse) -> InPanels | Kernel | None:
+def in_panels(
+    run: Run, runs: Runs, names: Names, fuse: Fuse, nested: bool
+) -> InPanels | Kernel | None:
     """A run as panels; None where no temporary passes between the loops of a panel, or the kernel
-    that all of a panel would be. ``fuse`` makes steps of what is in a panel."""
+    that all of a panel would be. ``fuse`` makes steps of what is in a panel. Panels ``nested`` in
+    others are for what :func:`_may_be_large`."""
     group = run.statements
-    shared = max(run.ways, key=lambda way: (len(way.dims), -sum(dim for _, dim in way.dims)))
+    ways = [way for way in run.ways if not nested or _may_be_large(group, way)]
+    if not ways:
+        return None
+    shared = max(ways, key=lambda way: _gain(group, way))
     first, last = 0, len(group)
     while True:
         inner = group[first:last]
         called = shared.names[len(index_assigns(group[:first])) :]
-        found = _panels(inner, shared, called, runs, names, fuse)
+        found = _panels(inner, shared, called, runs, names, fuse, nested)
         if not isinstance(found, Panels):
             return found if len(inner) == len(group) else None
-        crossing = {var.name for var in found.temporaries}
-        using = [k for k, s in enumerate(inner) if crossing & mentions((s,)).keys()]
+        crossing = set[str]().union(*map(_cut_by, panels_of(found)))
+        using = _using(found, crossing)
         if not using or (using[0] == 0 and using[-1] == len(inner) - 1):
             return None if not using else InPanels(group[:first], found, group[last:])
         first, last = first + using[0], first + using[-1] + 1
+
+
+def _using(panels: Panels, crossing: set[str]) -> list[int]:
+    """Positions of the panels' statements in the steps that use some of the tensors."""
+    found: list[int] = []
+    position = 0
+    for step in panels.body:
+        size = len(step.source) if isinstance(step, Kernel | Panels) else 1
+        if crossing & mentions((as_statement(step),)).keys():
+            found += range(position, position + size)
+        position += size
+    return found
+
+
+def _gain(group: tuple[Stmt, ...], shared: Shared) -> tuple[bool, int, int]:
+    """Whether rows stay whole, then how many tensors are cut, then how far outside."""
+    dims = [dim for _, dim in shared.dims]
+    return not is_row(group, shared), len(dims), -sum(dims)
+
+
+def _cut_by(panels: Panels) -> set[str]:
+    """Tensors that are smaller for the panels."""
+    return {var.name for var in panels.temporaries} or private_tensors(panels.body)
+
+
+def _may_be_large(group: tuple[Stmt, ...], shared: Shared) -> bool:
+    """Whether some statement makes rows, for each value of the index, that are longer than what
+    they are made of, as products do: then panels of another index may be too large, too."""
+    return not is_row(group, shared) and any(
+        streams_operand(stmt, name)
+        for stmt, name in zip(index_assigns(group), shared.names, strict=True)
+    )
 
 
 def _panels(
@@ -57,28 +100,32 @@ def _panels(
     runs: Runs,
     names: Names,
     fuse: Fuse,
+    nested: bool,
 ) -> Panels | Kernel | None:
     assert shared.extent is not None
     own = [name for name in shared.names if not name.startswith("_")]
     wish = own[0] if own else "panel"
     count = Var(names.fresh(f"{wish}_count"), INT)
     inside = mentions(group)
-    temporaries = runs.temporaries(group, shared)
+    local = runs.temporaries(group, shared)
     dims = {name: dim for name, dim in shared.dims if name in inside}
     dims |= {name: dim for name, dim in shared.reads if dim is not None and name in inside}
-    cut = Cut(count, iter(called), dims)
+    first = Var(names.fresh(f"{wish}_first"), INT)
+    cut = Cut(count, first, iter(called), dims)
     body = tuple(map(cut.statement, group))
     declared = tuple(
-        Declare(Var(name, cut.type(name, var.type)), None) for name, var in temporaries.items()
+        Declare(Var(name, cut.type(name, var.type)), None) for name, var in local.items()
     )
-    steps = fuse((*declared, *body))[len(declared) :]
-    within = private_tensors(steps)
-    crossing = tuple(s.target for s in declared if s.target.name not in within)
-    if len(steps) == 1 and isinstance(steps[0], Kernel):
+    steps = fuse((*declared, *body), count, runs.blank(group))
+    steps = tuple(s for s in steps if not (isinstance(s, Declare) and s.target.name in local))
+    if len(steps) == 1 and isinstance(steps[0], Kernel) and not (nested and steps[0].private):
         return steps[0]
-    if not crossing or len(steps) < 2:
+    is_around = any(isinstance(step, Panels) for step in steps)
+    if not (is_around or nested) and local.keys() <= private_tensors(steps):
         return None
-    views = tuple((name, dim) for name, dim in sorted(dims.items()) if name not in temporaries)
+    within = temporaries(steps)
+    crossing = tuple(s.target for s in declared if s.target.name not in within)
+    views = tuple((name, dim) for name, dim in sorted(dims.items()) if name not in local)
     streamed = {
         node.base.name: node.base
         for stmt in index_assigns(group)
@@ -89,7 +136,7 @@ def _panels(
         and isinstance(node.base.type, TensorType)
     }
     return Panels(
-        Axis(wish, shared.extent), count, crossing, views,
+        Axis(wish, shared.extent), count, first, crossing, views,
         tuple(name for name in shared.sums if name in inside),
         tuple(streamed.values()), steps, group,
     )  # fmt: skip

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from loma.backends.kernels.ir import Kernel, Nested, Step, Panels, temporaries
+from loma.backends.kernels.ir import Kernel, Nested, Panels, Step, as_statement, temporaries
 from loma.backends.kernels.lifetimes import lifetimes
+from loma.backends.kernels.sharing import mentions
 from loma.core import sizes
 from loma.core.ir import Declare, For, Function, If, IntConst, Stmt, TensorType, Var, While
 from loma.core.printer import print_expr, print_head, print_stmt, print_type
@@ -70,7 +71,8 @@ class _Printer:
     def _kernel(self, kernel: Kernel, indent: str) -> list[str]:
         inner = indent + _INDENT
         axis = kernel.axis
-        lines = [f"{indent}parallel {axis.name} in range({print_expr(axis.extent)}):"]
+        extent = print_expr(axis.extent)
+        lines = [f"{indent}parallel {axis.name} in range({extent}){_from(kernel)}:"]
         alive = lifetimes(kernel)
         for var in sorted(kernel.private, key=lambda var: (alive[var.name][0], var.name)):
             first, last = alive[var.name]
@@ -85,8 +87,8 @@ class _Printer:
     def _panels(self, panels: Panels, indent: str) -> list[str]:
         inner = indent + _INDENT
         extent = print_expr(panels.axis.extent)
-        head = f"panels of {panels.count.name} values of {panels.axis.name} in range({extent}):"
-        lines = [indent + head]
+        head = f"panels of {panels.count.name} values of {panels.axis.name} in range({extent})"
+        lines = [f"{indent}{head}{_from(panels)}:"]
         lines += [
             f"{inner}temporary {var.name} : {print_type(var.type)}  # {_bytes(var)}"
             for var in panels.temporaries
@@ -121,6 +123,13 @@ class _Printer:
 
 def _lines(stmt: Stmt, indent: str) -> list[str]:
     return print_stmt(stmt, len(indent) // len(_INDENT)).split("\n")
+
+
+def _from(part: Kernel | Panels) -> str:
+    """What the first value of a block or panel is called, where statements compute with it."""
+    first = part.first
+    body = tuple(map(as_statement, part.body))
+    return f", from {first.name}" if first is not None and first.name in mentions(body) else ""
 
 
 def _bytes(var: Var) -> str:

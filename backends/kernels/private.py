@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from loma.backends.kernels.cut import Cut, zeros
 from loma.backends.kernels.ir import Kernel
-from loma.backends.kernels.sharing import Shared, is_last, mentions
+from loma.backends.kernels.sharing import Shared, is_last, is_row, mentions
 from loma.core.ir import INT, Axis, Expr, Index, IndexAssign, Stmt, TensorType, Var, Zero
 from loma.core.names import Names, axes_of
 from loma.core.walk import (
@@ -44,7 +44,8 @@ def _blocked(
     count = Var(names.fresh(f"{index}_count"), INT)
     inside = mentions(group)
     dims = {n: dim for n, dim in (*shared.reads, *shared.dims) if dim is not None and n in inside}
-    cut = Cut(count, iter(shared.names), dims, names, frozenset(private))
+    first = Var(names.fresh(f"{index}_first"), INT)
+    cut = Cut(count, first, iter(shared.names), dims, names, frozenset(private))
     body = tuple(map(cut.statement, group))
     small = {name: Var(name, cut.type(name, var.type)) for name, var in private.items()}
     written = frozenset(name for name, _ in shared.dims if name not in private)
@@ -52,7 +53,8 @@ def _blocked(
     views = tuple((name, dim) for name, dim in sorted(dims.items()) if name not in private)
     used = tuple(small[name] for name in sorted(small))
     axis = Axis(index, shared.extent)
-    return Kernel(axis, used, live & small.keys(), body, group, count, views)
+    rows = not is_row(group, shared)
+    return Kernel(axis, used, live & small.keys(), body, group, count, first, views, rows=rows)
 
 
 def _without(var: Var, dim: int) -> TensorType:

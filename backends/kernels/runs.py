@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 
 from loma.backends.kernels.sharing import (
-    NOTHING, Library, Shared, Sharing, index_assigns, mentions, reads_tensors,
+    NOTHING, OUTERMOST, Around, Library, Shared, Sharing, index_assigns, mentions, reads_tensors,
 )  # fmt: skip
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
-    CallStmt, Declare, For, Function, If, IndexAssign, Stmt, TensorType, Var, Zero,
+    CallStmt, Declare, For, Function, If, Index, IndexAssign, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.core.walk import mentioned_names, reads_of_type, statements
 from loma.passes.liveness import Liveness
@@ -32,13 +32,19 @@ class Run:
 
 
 class Runs:
-    """Finds runs in the blocks of one function; ``panels`` as for :class:`Sharing`.
+    """Finds runs in the blocks of one function; ``panels`` and ``around`` as for :class:`Sharing`.
 
     Statements of the same number stand for one, and alone are no run.
     """
 
-    def __init__(self, function: Function, library: Library, panels: bool = False) -> None:
-        self._sharing = Sharing(function, library, panels)
+    def __init__(
+        self,
+        function: Function,
+        library: Library,
+        panels: bool = False,
+        around: Around = OUTERMOST,
+    ) -> None:
+        self._sharing = Sharing(function, library, panels, around)
         self._mentions = mentions(function.body)
         self._inside = cache(mentions)
         self._is_closed = cache(self._keeps_scalars)
@@ -105,6 +111,14 @@ class Runs:
         wider = [new for way in ways for new in self._sharing.extend(way, stmt)]
         return [way for way in dict.fromkeys(wider) if way.extent is not None][:_WAYS]
 
+    def blank(self, group: tuple[Stmt, ...]) -> frozenset[str]:
+        """Tensors that are all zero before the group's first statement that mentions them."""
+        first = self._sharing.first_writes
+        return frozenset(
+            s.element.tensor.name for s in index_assigns(group)
+            if isinstance(s.target, Index) and first.get(s.element.tensor.name) is s
+        )  # fmt: skip
+
     def temporaries(
         self, group: tuple[Stmt, ...], shared: Shared, loop: bool = False
     ) -> dict[str, Var]:
@@ -135,7 +149,7 @@ class Runs:
             place.name
             for place in written_places((stmt,))
             if isinstance(place, Var) and not isinstance(place.type, TensorType)
-        }
+        } - self._sharing.totals
         inside = self._inside((stmt,))
         if any(self._mentions[n] - self._declared[n] != inside[n] for n in changed):
             return False

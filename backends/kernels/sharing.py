@@ -11,18 +11,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal, TypeAlias
 
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Stmt,
-    TensorType, Var, Zero,
+    Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Return,
+    Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, expressions, statements, subscript_variables, used_as_value, variables, walk,
+    blocks, expressions, nodes, root, statements, subscript_variables, variables,
+    walk,
 )  # fmt: skip
 
-Library = Callable[[IndexAssign], bool]
+# What a backend hands to a library as a whole, and calls it; None: loops of its own
+Routine: TypeAlias = Literal["product", "convolution"]
+Library: TypeAlias = Callable[[IndexAssign], Routine | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +54,38 @@ class Shared:
 NOTHING = Shared(None)
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The panels around statements: ``counts`` are the extents of their axes, which are not cut
+    again, ``blank`` tensors of the function that are all zero before the first of the statements
+    that mentions them."""
+
+    counts: frozenset[str] = frozenset()
+    blank: frozenset[str] = frozenset()
+
+
+OUTERMOST = Around()
+
+
 class Sharing:
     """Extends shared indices by one statement of a function at a time.
 
     ``library`` tells which statements a backend hands to a library as a whole. For ``panels``,
     where a few values of the index at a time go through all statements, sums over the index may
-    take part, and statements that read a large operand once for all of these values.
+    take part, and statements that read a large operand once for all of these values, products of
+    the library among them. ``around``: what panels around the function's body have decided.
     """
 
-    def __init__(self, function: Function, library: Library, panels: bool) -> None:
-        self._first_writes = _first_writes(function)
+    def __init__(
+        self, function: Function, library: Library, panels: bool, around: Around = OUTERMOST
+    ) -> None:
+        self.first_writes = _first_writes(function, around.blank)
+        self.totals = _totals(function) if panels else frozenset()
         self._panels = panels
         self._library = library
         self._changed = written(function.body) | counters(function.body)
+        if panels:
+            self._changed |= around.counts
         self._stays_outside = cache(self._is_no_loop)
 
     def extend(self, shared: Shared, stmt: Stmt) -> list[Shared]:
@@ -70,6 +93,8 @@ class Sharing:
         match stmt:
             case IndexAssign(Index(Var())):
                 return list(self._index_assign(shared, stmt))
+            case IndexAssign(Var(name)) if self._panels and name in self.totals:
+                return list(self._sum(shared, stmt))
             case Zero(Var() as target) if isinstance(target.type, TensorType):
                 return list(self._zero(shared, target))
             case Assign(Var() as target, _, value):
@@ -103,7 +128,7 @@ class Sharing:
         target, name = stmt.element, stmt.element.tensor.name
         if self._stays_outside(stmt) or name in shared.sums:
             return
-        first = self._first_writes.get(name)
+        first = self.first_writes.get(name)
         if self._panels and (stmt.op == "+=" or stmt is first):
             yield from self._sum(shared, opened(stmt))
         axes = {axis.name: axis for axis in stmt.axes}
@@ -127,30 +152,28 @@ class Sharing:
                 yield replace(found, names=(*found.names, axis.name))
 
     def _may_share(self, shared: Shared, stmt: IndexAssign, axis: Axis) -> bool:
-        """Whether an axis of the statement may be the shared index, as far as ranges tell, and, for
-        panels, that nothing computes with its value."""
+        """Whether an axis of the statement may be the shared index, as far as ranges tell."""
         return (
             self._fixed(axis.extent)
             and _fits(shared.extent, axis.extent)
             and not any(sizes.mentions(other.extent, {axis.name}) for other in stmt.axes)
-            and not (self._panels and axis.name in used_as_value(stmt.value))
         )
 
     def _sum(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:
         """The ways in which a statement adds sums over the index to its target."""
-        name = stmt.element.tensor.name
+        name = root(stmt.target)
         if stmt.op != "+=" or shared.dim(name) is not None or name in dict(shared.reads):
             return
-        own = subscript_variables(stmt.element)
+        own = subscripts_of(stmt)
         for axis in stmt.axes:
             if axis.name in own or not self._may_share(shared, stmt, axis):
                 continue
             forms = _forms(stmt, axis)
             if forms is None:
                 continue
-            if forms.get(name) != {None} or sum(f != {None} for f in forms.values()) == 0:
+            if forms.pop(name, {None}) != {None} or all(f == {None} for f in forms.values()):
                 continue
-            if any(isinstance(n, Index) and n.base == stmt.element.base for n in walk(stmt.value)):
+            if name in variables(stmt.value):
                 continue
             new = _read(replace(shared, extent=shared.extent or axis.extent), forms, name)
             if new is not None and not new.mixed:
@@ -161,7 +184,19 @@ class Sharing:
         used = subscript_variables(stmt.element) & {axis.name for axis in stmt.axes}
         # one that scatters may have to work on a copy of its target
         scatters = bool(used - set(bare)) or len(set(bare)) < len(bare)
-        return scatters or self._library(stmt)
+        routine = self._library(stmt)
+        return scatters or routine == "convolution" or (routine == "product" and not self._panels)
+
+
+def _totals(function: Function) -> frozenset[str]:
+    """Scalars to which index statements add sums, and that nothing else looks at but ``return``."""
+    found = {s.target.name for s in index_assigns(function.body) if isinstance(s.target, Var)}
+    for stmt in statements(function.body):
+        sums = isinstance(stmt, IndexAssign) and isinstance(stmt.target, Var) and stmt.op == "+="
+        own = [stmt.value] if isinstance(stmt, IndexAssign) and sums else expressions(stmt)
+        if not isinstance(stmt, Declare | Return):
+            found -= {name for expr in own for name in variables(expr)}
+    return frozenset(found)
 
 
 def _fits(extent: Expr | None, size: Expr) -> bool:
@@ -197,8 +232,8 @@ def _forms(stmt: IndexAssign, index: Axis) -> dict[str, set[int | None]] | None:
     it does not occur. No result when the index takes part in a subscript in any other way."""
     found: dict[str, set[int | None]] = {}
     name, extent = index.name, index.extent
-    for root in (stmt.target, stmt.value):
-        for node in walk(root):
+    for side in (stmt.target, stmt.value):
+        for node in walk(side):
             if isinstance(node, Reduce) and any(
                 axis.name == name or sizes.mentions(axis.extent, {name}) for axis in node.axes
             ):
@@ -229,6 +264,11 @@ def opened(stmt: IndexAssign) -> IndexAssign:
     return stmt
 
 
+def subscripts_of(stmt: IndexAssign) -> set[str]:
+    """The variables in the target's subscripts."""
+    return subscript_variables(stmt.target) if isinstance(stmt.target, Index) else set()
+
+
 def streams_operand(stmt: IndexAssign, name: str) -> bool:
     """Whether each iteration over the index would run through a large operand that does not depend
     on it, as ``U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)`` does with W for each b.
@@ -236,7 +276,7 @@ def streams_operand(stmt: IndexAssign, name: str) -> bool:
     Such a statement reads less when its own loop keeps the operand's elements and runs over the
     index inside. Large is what has an axis more than the target and every axis of it but this one.
     """
-    rest = subscript_variables(stmt.element) - {name}
+    rest = subscripts_of(stmt) - {name}
     for node in walk(stmt.value):
         if isinstance(node, Index) and isinstance(node.base.type, TensorType):
             own = subscript_variables(node)
@@ -247,7 +287,32 @@ def streams_operand(stmt: IndexAssign, name: str) -> bool:
 
 def is_last(group: tuple[Stmt, ...], shared: Shared) -> bool:
     """Whether the shared index is the last dimension of a tensor that the statements use, so that
-    loops should run along it."""
+    loops should run along it. That of one number for each row does not count where the statements
+    go along rows step by step."""
+    some = any(dim + 1 == rank for dim, rank in _places(group, shared))
+    return some and (is_row(group, shared) or not _has_steps(group))
+
+
+def _has_steps(group: tuple[Stmt, ...]) -> bool:
+    """Whether a loop of the statements runs along the last dimension of a tensor."""
+    found = counters(group)
+    return any(
+        isinstance(node, Index) and bool(found & set(variables(node.subscripts[-1])))
+        for node in nodes(group)
+        if isinstance(node, Index) and len(node.subscripts) > 1
+    )
+
+
+def is_row(group: tuple[Stmt, ...], shared: Shared) -> bool:
+    """Whether the shared index is the last dimension of the tensors with most dimensions, not only
+    of those that have one number for each row of these, as maxima of rows."""
+    places = _places(group, shared)
+    most = max((rank for _, rank in places), default=0)
+    return any(dim + 1 == rank == most for dim, rank in places)
+
+
+def _places(group: tuple[Stmt, ...], shared: Shared) -> list[tuple[int, int]]:
+    """The shared index's dimension of each tensor that has it, and how many the tensor has."""
     ranks = {
         node.name: len(node.type.dims)
         for stmt in statements(group)
@@ -255,18 +320,8 @@ def is_last(group: tuple[Stmt, ...], shared: Shared) -> bool:
         for node in walk(expr)
         if isinstance(node, Var) and isinstance(node.type, TensorType) and node.type.dims
     }
-    return any(
-        dim is not None and dim + 1 == ranks.get(name)
-        for name, dim in (*shared.dims, *shared.reads)
-    )
-
-
-def is_value(group: tuple[Stmt, ...], shared: Shared) -> bool:
-    """Whether a statement computes with the value of the shared index."""
-    return any(
-        name in used_as_value(stmt.value)
-        for stmt, name in zip(index_assigns(group), shared.names, strict=True)
-    )
+    dims = dict((*shared.reads, *shared.dims)).items()
+    return [(dim, ranks[name]) for name, dim in dims if dim is not None and name in ranks]
 
 
 def index_assigns(group: tuple[Stmt, ...]) -> list[IndexAssign]:
@@ -287,15 +342,13 @@ def mentions(body: tuple[Stmt, ...]) -> Counter[str]:
     )
 
 
-def _first_writes(function: Function) -> dict[str, IndexAssign]:
-    """Index statements outside of loops that are the first to mention their target, a declared
-    tensor, which is all zero until then."""
-    seen: set[str] = {param.name for param in function.params}
-    seen |= {
-        s.target.name
-        for s in statements(function.body)
-        if isinstance(s, Declare) and s.value is not None
-    }
+def _first_writes(function: Function, blank: frozenset[str]) -> dict[str, IndexAssign]:
+    """Index statements outside of loops that are the first to mention their target, a declared or
+    ``blank`` tensor, which is all zero until then."""
+    declared = [s for s in statements(function.body) if isinstance(s, Declare)]
+    free = blank | {s.target.name for s in declared}
+    seen = {s.target.name for s in declared if s.value is not None}
+    seen |= mentions(function.body).keys() - free
     found: dict[str, IndexAssign] = {}
 
     def look(body: tuple[Stmt, ...], loop: bool) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from loma import errors
 from loma.backends.kernels.ir import (
-    Kernel, Nested, Step, Panels, as_statement, private_tensors, temporaries,
+    Kernel, Nested, Step, Panels, as_statement, panels_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.openmp import joined
@@ -29,7 +29,7 @@ from loma.core.ir import (
     Return, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, map_children, map_expressions, mentioned_names, own_names, root, walk,
+    blocks, map_children, map_expressions, mentioned_names, own_names, root, substitute, walk,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
 
@@ -165,9 +165,9 @@ class Lowering:
         written = frozenset(self._lazy) - private
         _, before = Liveness(()).block(step.source, written)
         names = mentioned_names(step.source)
+        sums = {n for p in panels_of(step) for n in p.sums} if isinstance(step, Panels) else set()
         nodes: list[HostNode] = []
         for name in sorted((names & written) - self._ready):
-            sums = step.sums if isinstance(step, Panels) else ()
             unknown = self._may_have_memory(name)
             blank = name not in before and name not in sums and not unknown
             nodes.append(self._allocate(name, not blank, unknown))
@@ -197,6 +197,8 @@ class Lowering:
                     stmt.span,
                     hint="put what needs them into a scalar function, and call it",
                 )
+            case Assign(Var() as target, op, value) if self._context.serial and _has_reads(value):
+                return self._index_assign(IndexAssign(target, op, value, (), stmt.span), False)
             case If(_, then, other):
                 return self._nested(stmt, (then, other))
             case For() | While() if not self._context.serial and is_serial(
@@ -283,8 +285,7 @@ class Lowering:
         index = kernel.axis.name if kernel.count is None else None
         context.kernel = KernelScope(index, kernel.count, dict(kernel.dropped), registers)
         count = "" if kernel.count is None else kernel.count.name
-        if count:
-            context.counts.add(count)
+        context.counts |= {var.name for var in (kernel.count, kernel.first) if var is not None}
         bytes_ = tuple(_bytes(var, count) for var in private.values())
         alive = lifetimes(kernel)
         buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
@@ -296,7 +297,7 @@ class Lowering:
         context.kernel = None
         launch = Launch(
             kernel, _work(kernel.body), buffers, _scalars(kernel), pieces, bytes_, body,
-            frozenset(assigned(kernel.body)),
+            frozenset(assigned(kernel.body)), 1 if kernel.rows else context.machine.block_least,
         )  # fmt: skip
         return [*nodes, launch]
 
@@ -305,12 +306,12 @@ class Lowering:
         return Piece(tensor, part, dim, sizes.product(self._context.dims(tensor)[dim + 1 :]))
 
     def _panels(self, panels: Panels) -> list[HostNode]:
-        context = self._context
-        inside = {var.name for var in panels.temporaries} | private_tensors(panels.body)
+        context, machine = self._context, self._context.machine
+        inside, count = temporaries((panels,)), panels.count
         nodes = self._allocate_for(panels, inside)
         tensors = tensors_in(panels.source)
         pieces = tuple(self._piece(tensors[name], dim) for name, dim in panels.views)
-        context.counts.add(panels.count.name)
+        context.counts |= {panels.count.name, panels.first.name}
         context.start_panels({var.name for var in panels.streamed})
         lazy, self._lazy = self._lazy, {}
         reserved: list[HostNode] = []
@@ -323,8 +324,9 @@ class Lowering:
         self._lazy = lazy
         stream = Stream(
             panels,
-            tuple(_bytes(var, panels.count.name) for var in panels.temporaries),
+            tuple(_bytes(var, count.name) for var in _held(panels) if count in _dims(var)),
             tuple(_bytes(var, "") for var in panels.streamed),
+            1 if any(isinstance(step, Panels) for step in panels.body) else machine.panel_least,
             pieces, context.end_panels(), body,
         )  # fmt: skip
         return [*nodes, stream]
@@ -344,11 +346,34 @@ def reduction_statement(context: FunctionContext, reduce: Reduce) -> IndexAssign
     return IndexAssign(target, "=", reduce, (), reduce.span)
 
 
+def _has_reads(value: Expr) -> bool:
+    return any(isinstance(node, Index) for node in walk(value))
+
+
 def _bytes(var: Var, count: str) -> Bytes:
     """The elements of a tensor; those of one value of the axis where ``count`` names its extent."""
     assert isinstance(var.type, TensorType)
     dims = [dim for dim in var.type.dims or () if not (isinstance(dim, Var) and dim.name == count)]
     return var.type.element, sizes.product(tuple(dims))
+
+
+def _held(panels: Panels) -> Iterator[Var]:
+    """What lives in a panel, also in kernels; in panels inside of it, as if they were one."""
+    yield from panels.temporaries
+    for step in panels.body:
+        if isinstance(step, Kernel) and step.count is None:
+            yield from step.private
+        elif isinstance(step, Panels):
+            whole = {step.count.name: step.axis.extent}
+            for var in _held(step):
+                assert isinstance(var.type, TensorType)
+                dims = tuple(substitute(dim, whole) for dim in _dims(var))
+                yield Var(var.name, replace(var.type, dims=dims))
+
+
+def _dims(var: Var) -> tuple[Expr, ...]:
+    assert isinstance(var.type, TensorType)
+    return var.type.dims or ()
 
 
 def _scalars(kernel: Kernel) -> tuple[Var, ...]:

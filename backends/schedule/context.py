@@ -55,8 +55,7 @@ class FunctionContext:
         self.counters: dict[str, Expr] = {}  # of the loops around, with ranges that do not change
         self.views: dict[str, View] = {}  # inside panels and blocks: by tensor, its part
         self.counts: set[str] = set()  # sizes of panels
-        self._same_in_panels: set[str] = set()
-        self._before_panels: list[Permute] = []
+        self._panels: list[tuple[set[str], list[Permute]]] = []
         self.current = NOWHERE  # the statement at hand
         self.assigned = {*assigned(function.body), *counters(function.body)}
         self.sizes = set(size_variables(function))
@@ -78,25 +77,25 @@ class FunctionContext:
         self.views = dict(before)
         for piece in pieces:
             old = self.views.get(piece.tensor.name)
-            cut = {**(old.whole if old else {}), piece.dim: whole}
+            cut = {piece.dim: whole, **(old.whole if old else {})}
             self.views[piece.tensor.name] = View(piece.var, cut)
         yield
         self.views = before
 
     def start_panels(self, same: set[str]) -> None:
         """From now on, copies of those tensors are made before the panels."""
-        self._same_in_panels, self._before_panels = same, []
+        self._panels.append((same, []))
 
     def before_panels(self, copy: Permute) -> bool:
         """Whether a copy is the same for every panel; it is kept then."""
-        if copy.operand.name not in self._same_in_panels:
-            return False
-        self._before_panels.append(copy)
-        return True
+        for same, copies in self._panels:
+            if copy.operand.name in same:
+                copies.append(copy)
+                return True
+        return False
 
     def end_panels(self) -> tuple[Permute, ...]:
-        self._same_in_panels = set()
-        return tuple(self._before_panels)
+        return tuple(self._panels.pop()[1])
 
     def show(self, var: Var) -> str:
         """A tensor's name for messages: the one that the program has at that place."""

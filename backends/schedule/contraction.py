@@ -1,9 +1,9 @@
 """Index statements that are a matrix product, for a library.
 
 A statement that sums the product of two element reads over axes that both have is a (batched)
-matrix product when each read has an axis of its own. ``at::einsum`` permutes to ``bmm`` and calls
-the BLAS. Where axes that both reads and the target have (the batch) do not lead the target, the
-product would have to be permuted back, and a generated loop nest is as good.
+matrix product when each read has an axis of its own. Where the target does not begin with an axis
+that both reads have, too (of the batch), a matrix would be spread over all of it, and a generated
+loop nest is as good.
 """
 
 from __future__ import annotations
@@ -38,16 +38,11 @@ def match(target: Index, found: Factors, axes: tuple[Axis, ...]) -> Contract | N
     free_b = [name for name in b if name not in a]
     if not (free_a and free_b and set(out) == {*batch, *free_a, *free_b}):
         return None
-    if out[: len(batch)] != batch or len(names) > len(string.ascii_letters):
+    if (batch and out[0] not in batch) or len(names) > len(string.ascii_letters):
         return None
     letters = dict(zip(names, string.ascii_letters, strict=False))
     first, second, result = ("".join(letters[name] for name in own) for own in (a, b, out))
-    if not len(first) == len(second) == len(result) == 2:
-        return Contract(target.tensor, left.tensor, right.tensor, f"{first},{second}->{result}")
-    if result[0] in second:  # the transposed product
-        first, second, left, right = second, first, right, left
-    equation = f"{first},{second}->{result}"
-    return Contract(target.tensor, left.tensor, right.tensor, equation, "mm")  # takes less time
+    return Contract(target.tensor, left.tensor, right.tensor, f"{first},{second}->{result}")
 
 
 def factors(target: Index, kind: str, body: Expr) -> Factors | None:

@@ -7,7 +7,7 @@ are those of lowering.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from loma.backends.kernels.ir import Kernel, Panels
 from loma.backends.schedule.ir import InPlace, Parallel
@@ -117,15 +117,15 @@ class CheckOnce:
 @dataclass(frozen=True, slots=True)
 class Contract:
     """``target[out] = sum(left[a] * right[b])`` or ``+=``, as a matrix product; ``equation`` as for
-    einsum. ``mm`` takes matrices, the left one with the target's rows, as they are or transposed.
+    einsum. ``into``: the target is a part of a tensor, else an assignment gives it new memory.
     """
 
     target: Var
     left: Var
     right: Var
     equation: str
-    routine: Literal["einsum", "mm"] = "einsum"
     assign: bool = False
+    into: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +249,8 @@ class Launch:
 
     ``work``: about how many steps of arithmetic an iteration takes. ``scalars`` are private to an
     iteration, too; buffers of ``cleared`` start at zero. With a ``count`` in the kernel, an
-    iteration is a block of values: so many that what they take, ``bytes`` each, stays in the
-    first-level cache. ``writes``: tensors that are written.
+    iteration is a block of values, ``least`` or more: so many that what they take, ``bytes`` each,
+    stays in the first-level cache. ``writes``: tensors that are written.
     """
 
     kernel: Kernel
@@ -261,17 +261,19 @@ class Launch:
     bytes: tuple[Bytes, ...]
     body: tuple[HostNode, ...]
     writes: frozenset[str]
+    least: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
     """Panels of an axis, one after the other: as many values as keep temporaries, of ``bytes`` for
-    each value, in the cache, but enough to be worth reading ``operands`` bytes for every panel.
-    ``before``: what is the same for all of them."""
+    each value, in the cache, but enough to be worth reading ``operands`` bytes for every panel, and
+    ``least`` or more. ``before``: what is the same for all of them."""
 
     panels: Panels
     bytes: tuple[Bytes, ...]
     operands: tuple[Bytes, ...]
+    least: int
     pieces: tuple[Piece, ...]
     before: tuple[HostNode, ...]
     body: tuple[HostNode, ...]

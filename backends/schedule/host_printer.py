@@ -47,9 +47,10 @@ def _node(node: HostNode) -> list[str]:
             return [f"lazy {name(var)}:", *_block(body), f"{INDENT}return {text(value)}"]
         case CheckRange() | CheckSome() | CheckOnce():
             return _check(node)
-        case Contract(target, left, right, equation, routine, assign):
-            product = f'{routine}("{equation}", {name(left)}, {name(right)})'
-            return [f"{name(target)} {'=' if assign else '+='} {product}"]
+        case Contract(target, left, right, equation, assign, into):
+            product = f'product("{equation}", {name(left)}, {name(right)})'
+            place = f"{name(target)}[...]" if into else name(target)
+            return [f"{place} {'=' if assign else '+='} {product}"]
         case Convolve():
             return [_convolve(node)]
         case Run(stmt):
@@ -197,6 +198,7 @@ def _stream(node: Stream) -> list[str]:
     span = f"range({text(panels.axis.extent)})"
     facts = [f"a value takes {_bytes(node.bytes)}"] if node.bytes else []
     facts += [f"{_bytes(node.operands)} are read for each panel"] if node.operands else []
+    facts.append(f"at least {node.least}")
     head = f"panels of {panels.count.name} values of {panels.axis.name} in {span}:"
     head += f"  # {'; '.join(facts)}" if facts else ""
     before = [line for inner in node.before for line in _node(inner)]

@@ -128,11 +128,9 @@ class _Verifier:
                 self.declare(var)
             case CheckRange() | CheckSome() | CheckOnce():
                 self.check(node)
-            case Contract(target, left, right, equation, routine):
+            case Contract(target, left, right, equation):
                 self.alone()
                 parts = re.split(",|->", equation)
-                matrices = parts[2][0] in parts[0] and {len(part) for part in parts} == {2}
-                self.require(routine == "einsum" or matrices, "no product of matrices")
                 for var, part in zip((left, right, target), parts, strict=True):
                     self.tensor(var)
                     self.require(len(part) == _rank(var), f"'{var.name}' has another rank")
@@ -224,8 +222,8 @@ class _Verifier:
         self.alone()
         kernel = node.kernel
         self.ints(kernel.axis.extent)
-        counter = kernel.axis.name if kernel.count is None else kernel.count.name
-        with self.inner(*([] if kernel.count is None else [counter])):
+        part = [var.name for var in (kernel.count, kernel.first) if var is not None]
+        with self.inner(*part):
             self.ints(node.work)
         self.pieces(node.pieces, kernel.count is not None)
         before, self.launched = self.writes, True
@@ -233,7 +231,7 @@ class _Verifier:
         with self.inner():
             for var in node.scalars:  # the variables of the function, private here
                 self.known(var)
-            with self.inner(counter):
+            with self.inner(*(part or [kernel.axis.name])):
                 for buffer in node.buffers:
                     self.require(0 <= buffer.first <= buffer.last, "a life that ends before it")
                     self.declare(buffer.var)
@@ -242,11 +240,11 @@ class _Verifier:
 
     def stream(self, node: Stream) -> None:
         self.alone()
-        self.ints(node.panels.axis.extent)
+        self.ints(node.panels.axis.extent, *(many for _, many in (*node.bytes, *node.operands)))
         with self.inner():
             self.block(node.before)
             self.pieces(node.pieces, True)
-            self.inside(node.body, node.panels.count.name)
+            self.inside(node.body, node.panels.count.name, node.panels.first.name)
 
     def pieces(self, pieces: Sequence[Piece], allowed: bool) -> None:
         self.require(allowed or not pieces, "pieces without blocks")

@@ -46,7 +46,7 @@ def includes(module: Module, device: Device) -> tuple[str, ...]:
             continue
         for stmt in statements(function.body):
             if isinstance(stmt, IndexAssign) and (call := device.library_call_of(stmt)):
-                found.update(libraries.headers(call))
+                found.add(libraries.header(call))
             found |= ops.headers(
                 [node for expr in expressions(stmt) for node in walk(expr) if isinstance(node, Op)]
             )
@@ -57,7 +57,7 @@ def steps_of(function: Function, device: Device) -> tuple[Step, ...]:
     """The function's body, fused unless LOMA_OPT leaves that out."""
     if "fusion" not in config.optimisations():
         return function.body
-    return fuse(function, lambda stmt: device.library_call_of(stmt) is not None)
+    return fuse(function, device.routine_of)
 
 
 def tree_of(

@@ -1,4 +1,4 @@
-"""Calls of library routines: matrix products of ATen, convolutions of the runtime."""
+"""Calls of library routines: matrix products and convolutions of the runtime."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from loma.backends.schedule.host import Arranged, Contract, Convolve
 from loma.core.ir import Expr, IntConst
 
 
-def headers(call: Contract | Convolve) -> tuple[str, ...]:
-    """Those that declare the routine; a product of matrices is a method of tensors."""
-    if isinstance(call, Convolve):
-        return ("convolution_statements.h",)
-    return () if call.routine == "mm" else (f"ATen/ops/{call.routine}_ops.h",)
+def header(call: Contract | Convolve) -> str:
+    """The header that declares the routine."""
+    return "convolution_statements.h" if isinstance(call, Convolve) else "product.h"
 
 
 def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -> None:
@@ -24,19 +22,12 @@ def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -
         return
     left, right = context.variable(call.left), context.variable(call.right)
     target = context.variable(call.target)
-    if call.routine == "mm":
-        operands, out = call.equation.split("->")
-        first, second = operands.split(",")
-        left = left if first[0] == out[0] else f"{left}.t()"
-        right = right if second[1] == out[1] else f"{right}.t()"
-        product = f"{left}.mm({right})"
+    given = f'"{call.equation}", {left}, {right}'
+    if call.assign and not call.into:
+        writer.line(f"{target} = loma::product({given});")
     else:
-        operands = f"{{{left}, {right}}}"
-        product = f'at::_ops::einsum::call("{call.equation}", {operands}, std::nullopt)'
-    if call.assign:
-        writer.line(f"{target} = {product}.contiguous();")
-    else:
-        writer.line(f"{target}.add_({product});")
+        add = "false" if call.assign else "true"
+        writer.line(f"loma::product_into({target}, {given}, {add});")
 
 
 def _write_convolution(writer: Writer, context: CppContext, call: Convolve) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from loma.core.ir import (
     INT, Axis, Binary, BinaryOp, Builtin, Expr, Function, Index, IntConst, Param, TensorType, Type,
     Unary, Var,
 )  # fmt: skip
-from loma.core.walk import variables, walk
+from loma.core.walk import map_children, variables, walk
 
 IsSize: TypeAlias = Callable[[str], bool]  # tells the variables that are never negative
 Monomial: TypeAlias = tuple[Expr, ...]
@@ -115,6 +115,16 @@ def from_polynomial(poly: Polynomial) -> Expr:
 def simplify(expr: Expr) -> Expr:
     """The int expression in normal form."""
     return from_polynomial(polynomial(expr))
+
+
+def simple_subscripts(expr: Expr) -> Expr:
+    """The expression with subscripts in normal form where they are arithmetic."""
+    match expr:
+        case Index(_, subscripts):
+            plain = (simplify(s) if is_arithmetic(s) else simple_subscripts(s) for s in subscripts)
+            return replace(expr, subscripts=tuple(plain))
+        case _:
+            return map_children(expr, simple_subscripts)
 
 
 def arith(op: BinaryOp, left: Expr, right: Expr) -> Expr:

@@ -4,24 +4,42 @@ from __future__ import annotations
 
 from loma import config
 from loma.core.ir import Module
+from loma.core.walk import map_tensor_functions
 from loma.passes.additions import additions as additions
 from loma.passes.copies import copies as copies
+from loma.passes.cumulative import cumulative as cumulative
 from loma.passes.dead_code import dead_code as dead_code
 from loma.passes.factor import factor as factor
 from loma.passes.first_write import first_write as first_write
 from loma.passes.inline import inline as inline
+from loma.passes.loops import loops as loops
 from loma.passes.old_values import old_values as old_values
 from loma.passes.reuse import reuse as reuse
+from loma.passes.running import running as running
+from loma.passes.scans import scans as scans
 from loma.passes.specialise import specialise as specialise
+from loma.passes.temporaries import temporaries as temporaries
+from loma.passes.triangles import triangles as triangles
 from loma.passes.zeroing import zeroing as zeroing
+
+_LOOPS = ("prod", "max", "min")  # reductions of which derivatives are made in loops
 
 
 def joined(module: Module) -> Module:
-    """What derivatives gain from, too: functions have the bodies of those that they call, and
-    sums of products are taken in steps, unless LOMA_OPT leaves that out."""
-    if "inline" in config.optimisations():
+    """What derivatives gain from, too: functions have the bodies of those that they call, sums of
+    products are taken in steps, and reductions over triangles are ranges and, but for sums, whose
+    adjoints are of the same form, loops; unless LOMA_OPT leaves that out."""
+    wanted = config.optimisations()
+    if "inline" in wanted:
         module = copies(inline(module))
-    return factor(module) if "factor" in config.optimisations() else module
+    if "loops" in wanted:
+        module = loops(module)
+    if "temporaries" in wanted:
+        module = temporaries(module)
+    if "scans" in wanted:
+        module = triangles(cumulative(module))
+        module = map_tensor_functions(module, lambda f: scans(f, _LOOPS))
+    return factor(module) if "factor" in wanted else module
 
 
 def optimise(module: Module) -> Module:

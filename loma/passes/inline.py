@@ -12,16 +12,16 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from loma.core import sizes
-from loma.core.effects import counters, effects, out_places, written
+from loma.core.effects import counters, declared, effects, out_places, written
 from loma.core.ir import (
     INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType,
-    Module, Return, Stmt, TensorType, Unpack, Var, While, is_tensor_function,
+    Module, Return, Stmt, TensorType, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names, axes_of, axis_names, names_of, with_own_indices
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    aggregates, free_variables, map_expressions, own_names, reads_of_type, root, statements,
-    substitute_type, substitute_typed,
+    aggregates, free_variables, map_blocks, map_expressions, own_names, reads_of_type, root,
+    statements, substitute_type, substitute_typed,
 )  # fmt: skip
 
 LARGEST = 400  # statements of a caller beyond which nothing more is put into it
@@ -52,12 +52,15 @@ class _Inlining:
         self._taken = {*self._known, *self._sizes, *written(caller.body)}
         self._changed = _changed(caller, functions)
         self._size = sum(1 for _ in statements(caller.body))
+        self._moving = written(caller.body) | counters(caller.body)
+        self._declared = {*self._known, *declared(caller.body)}
+        self._hoisted: list[Stmt] = []  # declarations of what callees in nested blocks need
 
     def run(self) -> Function:
         out: list[Stmt] = []
         for stmt in self._caller.body:
             out += self._statement(stmt)
-        return replace(self._caller, body=tuple(out))
+        return replace(self._caller, body=(*self._hoisted, *out))
 
     def _statement(self, stmt: Stmt) -> list[Stmt]:
         match stmt:
@@ -70,10 +73,44 @@ class _Inlining:
                 body = self._body(call, (result,))
                 return [stmt] if body is None else [*body, replace(stmt, values=(result,))]
             case _:
-                body = None
+                body = [map_blocks(stmt, self._nested)]
         body = [stmt] if body is None else body
         self._known |= written(tuple(body))
         return body
+
+    def _nested(self, block: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """A block of a loop or a branch, where nothing is declared."""
+        out: list[Stmt] = []
+        for stmt in block:
+            match stmt:
+                case Assign(Var() as target, "=", Call() as call) if target.type == call.type:
+                    own = target.name in free_variables(call)
+                    body = self._unpacked((target,), call) if own else self._body(call, (target,))
+                case Unpack(targets, call):
+                    body = self._unpacked(targets, call)
+                case _:
+                    body = [map_blocks(stmt, self._nested)]
+            out += self._undeclared(body) or [stmt]
+        return tuple(out)
+
+    def _undeclared(self, body: list[Stmt] | None) -> list[Stmt]:
+        """The statements with their declarations outside; none where a size is known only here."""
+        out: list[Stmt] = []
+        hoisted: list[Stmt] = []
+        for stmt in body or ():
+            if not isinstance(stmt, Declare):
+                out.append(stmt)
+                continue
+            target, value = stmt.target, stmt.value
+            if reads_of_type(target.type) & self._moving:
+                return []
+            if target.name not in self._declared:
+                hoisted.append(Declare(target, None, stmt.span))
+            start = Zero(target) if value is None else Assign(target, "=", value)
+            out.append(replace(start, span=stmt.span))
+        self._hoisted += hoisted
+        self._declared |= written(tuple(hoisted))
+        return out
 
     def _unpacked(self, targets: tuple[Var, ...], call: Call) -> list[Stmt] | None:
         """Variables that exist already take their results when all are there."""
@@ -120,11 +157,11 @@ class _Inlining:
         renaming = self._locals(callee, returned, targets, values)
         self._size += count
         body = [_renamed(stmt, renaming) for stmt in callee.body[:-1]]
-        declared = {s.target.name for s in body if isinstance(s, Declare)}
+        made = {s.target.name for s in body if isinstance(s, Declare)}
         ends: list[Stmt] = [
             Declare(target, substitute_typed(value, renaming), call.span)
             for value, target in zip(returned.values, targets, strict=True)
-            if target.name not in declared
+            if target.name not in made
         ]
         return [*early, *body, *ends]
 

@@ -337,7 +337,7 @@ def test_a_reduction_that_a_statement_names_twice_is_computed_once() -> None:
     text = """
 def f(x : In[Tensor[N, M]]) -> Tensor[N]:
     y : Tensor[N]
-    y[i] = max(x[i, j] for j in M) + log(sum(exp(x[i, k] - max(x[i, l] for l in M)) for k in M))
+    y[i] = max(x[i, j] for j in M) * log(sum(exp(x[i, k] - max(x[i, l] for l in M)) for k in M))
     return y
 """
     module, _ = split_pairs(parse(text))

@@ -13,8 +13,7 @@ from changed_programs import (
 from unfused import Order, Seen, unfused_module
 
 from loma.backends.kernels import lifetimes
-from loma.backends.openmp import index_statements as loops
-from loma.backends.schedule.target import CPU
+from loma.backends.registry import CPU
 from loma.core.ir import IndexAssign, Module
 from loma.core.saving import SAVES, Save
 from loma.passes import optimise
@@ -27,19 +26,14 @@ POINTS = [
 ]
 
 
-def nothing(_: IndexAssign) -> bool:
+def nothing(_: IndexAssign) -> None:
     """No statement is left to a library: more of them fuse than with any backend."""
-    return False
-
-
-def is_product(stmt: IndexAssign) -> bool:
-    return loops.library_call(stmt, CPU) is not None
 
 
 @functools.cache
 def fused(text: str, save: Save, order: Order, library: bool) -> tuple[Changed, Seen]:
     seen = Seen()
-    products = is_product if library else nothing
+    products = CPU.routine_of if library else nothing
 
     def change(module: Module) -> Module:
         return unfused_module(optimise(module), products, order, seen)
@@ -72,7 +66,7 @@ def test_a_lifetime_that_is_too_short_is_found(monkeypatch: pytest.MonkeyPatch) 
     point = next(p for p in LAYER_POINTS if p.function == "routing")
 
     def change(module: Module) -> Module:
-        return unfused_module(optimise(module), is_product, FEW, Seen())
+        return unfused_module(optimise(module), CPU.routine_of, FEW, Seen())
 
     with pytest.raises(AssertionError):
         compare(point, Changed(point.text, change))

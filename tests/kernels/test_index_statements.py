@@ -170,6 +170,7 @@ EMPTY = {
     "running_sums": ((0, 3),),
     "recurrence": ((0, 3), ()),
     "prod_with_zeros": ((0, 3),),
+    "products": ((0, 3), 2),
     "tensor_calls": ((0, 4), ()),
     "routing": ((0, 3, 2, 4), 2),
 }

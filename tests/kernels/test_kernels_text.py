@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from index_cases import CASES as INDEX_CASES
+from schedule_cases import ATTENTION
 
 from loma import pipeline
 from loma.backends import torch as libtorch
@@ -63,6 +64,7 @@ CASES = {
         (CAPSNET / "digit_capsules.loma").read_text(encoding="utf-8"),
     ),
     "blocked": ("blocked", BLOCKED),
+    "attention": ("attention__backward", ATTENTION),
     "alone": ("alone", ALONE),
 }
 WORDS = {
@@ -71,6 +73,7 @@ WORDS = {
     "panels": "panels of ",
     "blocked": "private h : Tensor[i_count",
     "alone": "# parallel over ",
+    "attention": "temporary s : Tensor[b_count, i_count, S]",
 }
 
 

@@ -30,6 +30,8 @@ POINTS = [
 PASSES: Mapping[str, Change] = {
     "inline": passes.inline,
     "copies": passes.copies,
+    "loops": passes.loops,
+    "temporaries": passes.temporaries,
     "factor": passes.factor,
     "joined": passes.joined,
     "first_write": passes.first_write,

@@ -193,7 +193,6 @@ BROKEN_AROUND: list[tuple[str, host.HostNode]] = [
     ("s hides a variable", host.Count(For("s", N, ()), N, ())),
     ("no order of dimensions", host.Permute(Q, X, (0, 1))),
     ("'y' has another rank", host.Contract(Y, X, X, "a,b->ab")),
-    ("no product of matrices", host.Contract(Y, X, X, "ab,bc->ca", "mm")),
     ("loops on other threads", host.Serial(LOOP, (LOOPS,), frozenset({"y"}))),
     ("inside of a loop", replace(LAUNCH, body=(host.Permute(Q, X, (0,)),))),
     ("inside of a loop", host.Serial(LOOP, (LAUNCH,), frozenset({"y"}))),

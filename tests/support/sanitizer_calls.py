@@ -45,7 +45,7 @@ DEFECTS = {
     },
     "thread": {
         "private_tensor_is_shared": Defect(7, r"memory_ \+", "shared_ +"),
-        "parts_overlap": Defect(8, r"first_ \* 13\b", "first_ * 12"),
+        "parts_overlap": Defect(8, r"(first\w*) \* 13\b", r"\1 * 12"),
     },
 }
 # Kernels for known sizes, by function: the values of its sizes and ints.

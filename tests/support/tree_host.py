@@ -137,9 +137,12 @@ class _Host:
                 env.lazy[var.name] = lambda: self.later(body, value)
             case CheckRange() | CheckSome() | CheckOnce():
                 self.check(node)
-            case Contract(target, left, right, equation, _, assign):
-                product = np.einsum(equation, env[left.name], env[right.name])
-                self.take(target, product, assign)
+            case Contract(target, left, right, equation, assign, into):
+                product = np.einsum(equation, env[left.name], env[right.name], order="C")
+                if assign and into:
+                    env[target.name][...] = product
+                else:
+                    self.take(target, product, assign)
             case Convolve():
                 self.convolve(node)
             case Branch(_, condition, then, other):
@@ -277,7 +280,8 @@ class _Host:
             parts = list(machine.pieces(0, extent, MOST))
             for number in machine.shuffled(range(len(parts))):
                 first, count = parts[number]
-                self.env[kernel.count.name] = count
+                assert kernel.first is not None
+                self.env |= {kernel.count.name: count, kernel.first.name: first}
                 with self.cut(node.pieces, first, count):
                     self.iteration(node)
         machine.watched = watched
@@ -305,7 +309,7 @@ class _Host:
         panels = node.panels
         self.nodes(node.before)
         for first, count in list(self.machine.pieces(0, self.whole(panels.axis.extent), MOST)):
-            self.env[panels.count.name] = count
+            self.env |= {panels.count.name: count, panels.first.name: first}
             with self.cut(node.pieces, first, count):
                 self.nodes(node.body)
 

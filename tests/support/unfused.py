@@ -68,10 +68,12 @@ def _all_names(function: Function, steps: tuple[Step, ...]) -> set[str]:
     for step in steps:
         match step:
             case Kernel():
-                found |= {step.axis.name, *([step.count.name] if step.count else [])}
+                found |= {step.axis.name}
+                found |= {var.name for var in (step.count, step.first) if var is not None}
                 found |= names_of(replace(function, body=step.body))
             case Panels():
-                found |= {step.axis.name, step.count.name} | _all_names(function, step.body)
+                found |= {step.axis.name, step.count.name, step.first.name}
+                found |= _all_names(function, step.body)
             case Nested():
                 for block in step.blocks:
                     found |= _all_names(function, block)
@@ -119,25 +121,29 @@ class _Plain:
         assert kernel.count is not None
         self._seen.blocks += 1
         body = self._iteration(kernel)
-        return self._parts(kernel.axis, kernel.count, kernel.views, body, self._order.block)
+        assert kernel.first is not None
+        part = kernel.count, kernel.first
+        return self._parts(kernel.axis, part, kernel.views, body, self._order.block)
 
     def _panels(self, panels: Panels) -> tuple[Stmt, ...]:
         self._seen.panels += 1
         declared = tuple(Declare(var, None) for var in panels.temporaries)
         body = (*declared, *self.steps(panels.body))
-        return self._parts(panels.axis, panels.count, panels.views, body, self._order.panel)
+        part = panels.count, panels.first
+        return self._parts(panels.axis, part, panels.views, body, self._order.panel)
 
     def _parts(
         self,
         axis: Axis,
-        count: Var,
+        variables: tuple[Var, Var],
         views: tuple[tuple[str, int], ...],
         body: tuple[Stmt, ...],
         size: int,
     ) -> tuple[Stmt, ...]:
-        """A loop over parts of so many values of an axis: ``count`` is set to each one's number."""
+        """A loop over parts of so many values of an axis: the variables are set to each one's
+        number and first value."""
+        count, first = variables
         part = Var(self._names.fresh("part_"), INT)
-        first = Var(self._names.fresh("first_"), INT)
         rest = b.binary("-", axis.extent, first)
         parts = b.binary("//", b.add(axis.extent, IntConst(size - 1)), IntConst(size))
         head: tuple[Stmt, ...] = (

@@ -413,7 +413,7 @@ x = torch.randn({size}, 3)
 for _ in range(3):
     m.soft(x, 3, 1)
 for _ in range(10000):
-    process = specialise._worker.background._process
+    process = specialise._worker.background.process
     if process is not None:
         break
     time.sleep(0.01)

@@ -88,21 +88,25 @@ class WorkspacePlan {
 
 // How many of ``extent`` values go through the loops of a panel at once: as many as keep its
 // temporaries, of ``bytes`` for each value, inside the caches, but enough to be worth reading
-// ``operands`` bytes again for every panel. It depends on sizes alone, as results may depend on it.
-inline int64_t panel(int64_t extent, int64_t bytes, int64_t operands) {
+// ``operands`` bytes again for every panel, and ``least`` or more. It depends on sizes alone, as
+// results may depend on it.
+inline int64_t panel(int64_t extent, int64_t bytes, int64_t operands, int64_t least) {
   constexpr int64_t kCache = LOMA_PANEL_BYTES;
-  constexpr int64_t kFewest = LOMA_PANEL_LEAST;
   const int64_t wanted = std::max(kCache, 2 * operands);
-  const int64_t most = std::max(kFewest, wanted / std::max<int64_t>(bytes, 1));
+  const int64_t most = std::max(least, wanted / std::max<int64_t>(bytes, 1));
   return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));
 }
 
+// A tensor's values [first, first + count) of a dimension.
+inline at::Tensor part(const at::Tensor& whole, int64_t dim, int64_t first, int64_t count) {
+  return count == whole.size(dim) ? whole : whole.narrow(dim, first, count);
+}
+
 // How many values of an axis make a block: so many that private tensors, of ``bytes`` for each value,
-// stay in the first-level cache, in whole vectors.
-inline int64_t block_size(int64_t extent, int64_t bytes) {
-  constexpr int64_t kLeast = LOMA_BLOCK_LEAST;
+// stay in the first-level cache; ``least`` or a multiple of that, as whole vectors are.
+inline int64_t block_size(int64_t extent, int64_t bytes, int64_t least) {
   const int64_t values = int64_t(LOMA_BLOCK_BYTES) / std::max<int64_t>(bytes, 4);
-  const int64_t most = std::clamp<int64_t>(values / kLeast * kLeast, kLeast, LOMA_BLOCK_MOST);
+  const int64_t most = std::clamp<int64_t>(values / least * least, least, LOMA_BLOCK_MOST);
   return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));
 }
 

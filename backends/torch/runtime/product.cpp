@@ -1,0 +1,130 @@
+// Matrix products as calls of the BLAS on views, so that parts of tensors are not copied.
+#include "product.h"
+
+#include "allocate.h"
+
+#include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/mm_ops.h>
+
+#include <array>
+#include <optional>
+#include <string>
+
+namespace loma {
+namespace {
+
+// The letters of a matrix's rows and columns, with those of a batch of matrices before.
+struct Matrices {
+  std::string batch, rows, columns;
+};
+
+struct Equation {
+  std::string_view left, right, target;
+  Matrices left_groups, right_groups, target_groups;
+  bool swapped = false;  // the operands, so that the target's last dimension is a column's
+};
+
+bool has(std::string_view letters, char letter) { return letters.find(letter) != letters.npos; }
+
+Equation parsed(std::string_view text) {
+  Equation e;
+  const size_t comma = text.find(','), arrow = text.find("->");
+  e.left = text.substr(0, comma);
+  e.right = text.substr(comma + 1, arrow - comma - 1);
+  e.target = text.substr(arrow + 2);
+  e.swapped = has(e.left, e.target.back());
+  if (e.swapped) std::swap(e.left, e.right);
+  std::string batch, rows, columns, summed;
+  for (const char letter : e.target) {
+    (!has(e.left, letter) ? columns : has(e.right, letter) ? batch : rows) += letter;
+  }
+  for (const char letter : e.right) {
+    if (!has(e.target, letter)) summed += letter;
+  }
+  e.left_groups = {batch, rows, summed};
+  e.right_groups = {batch, summed, columns};
+  e.target_groups = {batch, rows, columns};
+  return e;
+}
+
+// A view with one dimension for each group, without the batch where there is none; nothing where
+// the dimensions of a group do not lie one after the other.
+std::optional<at::Tensor> view(const at::Tensor& tensor, std::string_view letters,
+                               const Matrices& groups) {
+  std::array<int64_t, 3> sizes{1, 1, 1}, strides{0, 0, 0};
+  const std::array<const std::string*, 3> each{&groups.batch, &groups.rows, &groups.columns};
+  for (size_t k = 0; k < 3; ++k) {
+    const std::string& group = *each[k];
+    for (auto letter = group.rbegin(); letter != group.rend(); ++letter) {
+      const int64_t dim = static_cast<int64_t>(letters.find(*letter));
+      const int64_t size = tensor.size(dim), stride = tensor.stride(dim);
+      if (size == 1) continue;
+      if (sizes[k] == 1) {
+        strides[k] = stride;
+      } else if (stride != strides[k] * sizes[k]) {
+        return std::nullopt;
+      }
+      sizes[k] *= size;
+    }
+  }
+  // The BLAS looks at the strides of single rows and columns, too.
+  if (sizes[2] == 1) strides[2] = 1;
+  if (sizes[1] == 1) strides[1] = std::max<int64_t>(1, sizes[2] * strides[2]);
+  const size_t first = groups.batch.empty() ? 1 : 0;
+  return tensor.as_strided(at::IntArrayRef(sizes).slice(first), at::IntArrayRef(strides).slice(first));
+}
+
+at::Tensor permuted(const at::Tensor& tensor, std::string_view letters, const Matrices& groups) {
+  c10::SmallVector<int64_t, 6> order;
+  for (const char letter : groups.batch + groups.rows + groups.columns) {
+    order.push_back(static_cast<int64_t>(letters.find(letter)));
+  }
+  return tensor.permute(order);
+}
+
+at::Tensor matrices(const at::Tensor& tensor, std::string_view letters, const Matrices& groups) {
+  if (auto found = view(tensor, letters, groups)) return *found;
+  const at::Tensor copy = permuted(tensor, letters, groups).contiguous();
+  return *view(copy, groups.batch + groups.rows + groups.columns, groups);
+}
+
+void write(const Equation& e, at::Tensor target, const at::Tensor& left, const at::Tensor& right,
+           bool add) {
+  const at::Tensor a = matrices(left, e.left, e.left_groups);
+  const at::Tensor b = matrices(right, e.right, e.right_groups);
+  const bool batched = !e.target_groups.batch.empty();
+  auto out = view(target, e.target, e.target_groups);
+  if (!out) {
+    const at::Tensor to = permuted(target, e.target, e.target_groups);
+    const at::Tensor made = (batched ? a.bmm(b) : a.mm(b)).view(to.sizes());
+    add ? to.add_(made) : to.copy_(made);
+  } else if (add) {
+    batched ? out->baddbmm_(a, b) : out->addmm_(a, b);
+  } else {
+    batched ? at::_ops::bmm_out::call(a, b, *out) : at::_ops::mm_out::call(a, b, *out);
+  }
+}
+
+}  // namespace
+
+at::Tensor product(std::string_view equation, const at::Tensor& left, const at::Tensor& right) {
+  const Equation e = parsed(equation);
+  const at::Tensor &first = e.swapped ? right : left, &second = e.swapped ? left : right;
+  c10::SmallVector<int64_t, 6> sizes;
+  for (const char letter : e.target) {
+    const size_t at = e.left.find(letter);
+    sizes.push_back(at != e.left.npos ? first.size(static_cast<int64_t>(at))
+                                      : second.size(static_cast<int64_t>(e.right.find(letter))));
+  }
+  const at::Tensor target = empty(sizes, left.options());
+  write(e, target, first, second, false);
+  return target;
+}
+
+void product_into(at::Tensor target, std::string_view equation, const at::Tensor& left,
+                  const at::Tensor& right, bool add) {
+  const Equation e = parsed(equation);
+  write(e, target, e.swapped ? right : left, e.swapped ? left : right, add);
+}
+
+}  // namespace loma

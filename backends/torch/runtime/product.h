@@ -1,0 +1,28 @@
+// Index statements that are matrix products, for generated code.
+#ifndef LOMA_PRODUCT_H
+#define LOMA_PRODUCT_H
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+
+namespace loma {
+
+// Seen from outside a module's library, by kernels that are loaded later.
+#pragma GCC visibility push(default)
+
+// `equation` as for einsum, such as "abc,adc->abd": every letter stands in two of the three, or in
+// all (the batch).
+
+// New, dense memory with the product.
+at::Tensor product(std::string_view equation, const at::Tensor& left, const at::Tensor& right);
+
+// The product into a target that has memory, any part of a tensor: assigned, or added to it.
+void product_into(at::Tensor target, std::string_view equation, const at::Tensor& left,
+                  const at::Tensor& right, bool add);
+
+#pragma GCC visibility pop
+
+}  // namespace loma
+
+#endif  // LOMA_PRODUCT_H

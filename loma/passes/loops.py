@@ -1,0 +1,360 @@
+"""Loops whose iterations do not meet, as index statements.
+
+``for n in range(N):`` around statements of row n says what the statements say with n for an index:
+each then runs for every n before the next one begins. That is the same where iterations share
+nothing that is written but sums: a tensor is accessed at one subscript that tells the counter, or
+only added to. A variable that every iteration sets before it looks at it gets a dimension.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from loma.core import builder as b, sizes
+from loma.core.axes import ranged
+from loma.core.distinct import told_apart
+from loma.core.effects import counters, written
+from loma.core.ir import (
+    FLOAT, INT, Assign, Axis, Call, Declare, Expr, FloatType, For, Function, If, Index, IndexAssign,
+    IntType, Module, Op, Reduce, Stmt, TensorType, Var, Zero,
+)  # fmt: skip
+from loma.core.names import Names, axes_of, names_of
+from loma.core.sizes import size_variables
+from loma.core.walk import (
+    blocks, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
+    mentioned_names, own_names, reads_of_type, statements, substitute, walk,
+)  # fmt: skip
+from loma.passes.liveness import covers
+
+
+def loops(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, lambda function: _Loops(function).run())
+
+
+class _Refused(Exception):
+    """The loop stays one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """An element that a statement reads or writes; ``adds``: only adds to. ``axes`` are those of
+    the statement and of the loops around it inside the one that is looked at, ``inner`` the names
+    of these and of the reductions of the statement."""
+
+    place: Index
+    writes: bool
+    adds: bool
+    axes: tuple[Axis, ...]
+    inner: frozenset[str]
+
+
+class _Loops:
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._names = Names(names_of(function))
+        self._sizes = frozenset(size_variables(function))
+        self._written = written(function.body)
+        self._changed = self._written | counters(function.body)
+        self._declared = {
+            stmt.target.name: stmt.target
+            for stmt in function.body
+            if isinstance(stmt, Declare) and stmt.value is None
+        }
+        self._mentions = _mentions(function.body)
+
+    def run(self) -> Function:
+        body = self._block(self._function.body)
+        return replace(self._function, body=tuple(map(self._declaration, body)))
+
+    def _declaration(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Declare) and stmt.value is None:
+            return replace(stmt, target=self._declared[stmt.target.name])
+        return stmt
+
+    def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for stmt in body:
+            stmt = map_blocks(stmt, self._block)
+            if isinstance(stmt, For):
+                try:
+                    out += self._statements(stmt)
+                    continue
+                except _Refused:
+                    pass
+            out.append(stmt)
+        return tuple(out)
+
+    def _statements(self, loop: For) -> tuple[Stmt, ...]:
+        """What the loop does, without it."""
+        if not sizes.keeps_value(loop.extent, self._written):
+            raise _Refused
+        private = self._private(loop)
+        self._check(loop, private)
+        taken = {name for stmt in statements(loop.body) for name in axes_of(stmt)}
+        name = self._names.fresh(loop.counter) if loop.counter in taken else loop.counter
+        wider = self._widened(loop, private)
+        rows = _Rows(Axis(name, loop.extent), loop.counter, wider, self._sizes, self._names)
+        body = tuple(map(rows.statement, loop.body))
+        self._declared |= wider
+        return body
+
+    def _private(self, loop: For) -> set[str]:
+        """Variables of the loop alone, which each iteration sets before it looks at them."""
+        found = {
+            name
+            for name, times in _mentions(loop.body).items()
+            if name in self._declared and times == self._mentions[name]
+        }
+        return {name for name in found if _set_first(name, loop.body)}
+
+    def _widened(self, loop: For, private: set[str]) -> dict[str, Var]:
+        """The private variables with a dimension for the counter, none of which takes more memory
+        than what the loop works on."""
+        others = (var.type for name, var in _tensors(loop.body).items() if name not in private)
+        rank = max((len(t.dims or ()) for t in others if isinstance(t, TensorType)), default=0)
+        count = sizes.count(loop.extent, self._sizes.__contains__)
+        found = {}
+        for name in sorted(private):
+            var = self._declared[name]
+            match var.type:
+                case TensorType(tuple() as own, element):
+                    dims: tuple[Expr, ...] = (count, *own)
+                case FloatType() | IntType():
+                    dims, element = (count,), "float" if var.type == FLOAT else "int"
+                case _:
+                    raise _Refused
+            fixed = all(sizes.keeps_value(dim, self._changed) for dim in dims)
+            if not fixed or len(dims) > rank:
+                raise _Refused
+            found[name] = replace(var, type=TensorType(dims, element))
+        return found
+
+    def _check(self, loop: For, private: set[str]) -> None:
+        """_Refused where iterations may meet, or where what the loop does has no indices."""
+        local = {loop.counter, *private}
+        accesses: dict[str, list[_Access]] = {}
+        for stmt, around in _with_counters(loop.body):
+            if not all(map(_is_scalar, expressions(stmt))):
+                raise _Refused
+            match stmt:
+                case For(_, size) | If(size):
+                    own = private & written((stmt,))
+                    alone = any(self._declared[n].type in (FLOAT, INT) for n in own)
+                    if alone or not sizes.keeps_value(size, self._written | local):
+                        raise _Refused
+                case Zero(Var(name)) | Assign(Var(name)) | IndexAssign(Var(name)):
+                    if name not in private and not self._sums(stmt, loop):
+                        raise _Refused
+                case IndexAssign(Index()):
+                    pass
+                case _:
+                    raise _Refused
+            for access in _accesses(stmt, around):
+                accesses.setdefault(access.place.tensor.name, []).append(access)
+        for name, found in accesses.items():
+            if name not in private and any(access.writes for access in found):
+                _check_apart(loop, found, local)
+
+    def _sums(self, stmt: Stmt, loop: For) -> bool:
+        """Whether a statement only adds to a number that nothing else in the loop looks at."""
+        match stmt:
+            case Assign(Var(name, type_), "+=", value) | IndexAssign(Var(name, type_), "+=", value):
+                others = (s for s in statements(loop.body) if s is not stmt)
+                quiet = all(name not in own_names(other) for other in others)
+                return type_ == FLOAT and quiet and name not in free_variables(value)
+            case _:
+                return False
+
+
+def _check_apart(loop: For, found: list[_Access], local: set[str]) -> None:
+    """_Refused where an iteration may look at an element that another one writes."""
+    if all(access.adds for access in found):
+        return
+    axis = Axis(loop.counter, loop.extent)
+    inner = {name for access in found for name in access.inner} | (local - {loop.counter})
+
+    def tells(subscripts: tuple[Expr, ...], axes: tuple[Axis, ...]) -> bool:
+        return loop.counter in told_apart(subscripts, axes)
+
+    places = [access.place.subscripts for access in found]
+    for dim, subscript in enumerate(places[0]):
+        same = all(sizes.equal(place[dim], subscript) is True for place in places)
+        if same and sizes.keeps_value(subscript, inner) and tells((subscript,), (axis,)):
+            return
+    if not (len(found) == 1 and tells(places[0], (axis, *found[0].axes))):
+        raise _Refused
+
+
+def _is_scalar(expr: Expr) -> bool:
+    """Whether an expression can stand in an index statement."""
+    whole = (isinstance(node, Op) or _takes_tensors(node) for node in walk(expr))
+    return not any(whole)
+
+
+def _takes_tensors(expr: Expr) -> bool:
+    if not isinstance(expr, Call):
+        return False
+    return any(isinstance(part.type, TensorType) for part in (expr, *expr.args))
+
+
+def _accesses(stmt: Stmt, around: tuple[Axis, ...]) -> Iterator[_Access]:
+    axes = (*around, *stmt.axes) if isinstance(stmt, IndexAssign) else around
+    own = frozenset(axes_of(stmt) | {axis.name for axis in around})
+    match stmt:
+        case IndexAssign(Index() as target, op, value):
+            yield _Access(target, True, op == "+=", axes, own)
+            roots: tuple[Expr, ...] = (value, *target.subscripts)
+        case Assign(_, _, value) | IndexAssign(_, _, value):
+            roots = (value,)
+        case _:
+            roots = ()
+    for expr in roots:
+        for node in walk(expr):
+            if isinstance(node, Index):
+                yield _Access(node, False, False, axes, own)
+
+
+def _with_counters(
+    body: tuple[Stmt, ...], around: tuple[Axis, ...] = ()
+) -> Iterator[tuple[Stmt, tuple[Axis, ...]]]:
+    """The statements with the counters of loops around them."""
+    for stmt in body:
+        yield stmt, around
+        inner = (*around, Axis(stmt.counter, stmt.extent)) if isinstance(stmt, For) else around
+        for block in blocks(stmt):
+            yield from _with_counters(block, inner)
+
+
+def _mentions(body: tuple[Stmt, ...]) -> Counter[str]:
+    """How many statements mention each variable, declarations without a value aside."""
+    found: Counter[str] = Counter()
+    for stmt in statements(body):
+        if isinstance(stmt, Declare) and stmt.value is None:
+            found.update(reads_of_type(stmt.target.type))
+        else:
+            found.update(own_names(stmt))
+    return found
+
+
+def _tensors(body: tuple[Stmt, ...]) -> dict[str, Var]:
+    return {
+        node.name: node
+        for stmt in statements(body)
+        for expr in expressions(stmt)
+        for node in walk(expr)
+        if isinstance(node, Var) and isinstance(node.type, TensorType)
+    }
+
+
+def _set_first(name: str, body: tuple[Stmt, ...]) -> bool:
+    """Whether a block gives a variable a value before anything looks at it."""
+    mentioning = [stmt for stmt in body if name in mentioned_names((stmt,))]
+    if not mentioning:
+        return True
+    match mentioning[0]:
+        case Zero(Var()):
+            return True
+        case Assign(Var(target), "=", value):
+            return target == name and name not in free_variables(value)
+        case IndexAssign(Index() as target, "=", value) as stmt:
+            places = {n for s in target.subscripts for n in free_variables(s)}
+            own = target.tensor.name == name and name not in free_variables(value) | places
+            return own and covers(stmt)
+        case For() | If() as stmt if len(mentioning) == 1 and name not in own_names(stmt):
+            return all(_set_first(name, block) for block in blocks(stmt))
+        case _:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Makes statements for all iterations of those of one: ``counter`` becomes ``axis``."""
+
+    axis: Axis
+    counter: str
+    private: dict[str, Var]
+    sizes: frozenset[str]
+    names: Names
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case Zero(Var() as target):
+                return replace(stmt, target=self.private[target.name])
+            case Assign(Var() as target, op, value):
+                return self._index_statement(stmt, self._expr(target), op, self._expr(value), ())
+            case IndexAssign(target, op, value, axes):
+                return self._index_statement(stmt, self._expr(target), op, self._expr(value), axes)
+            case For(_, _, (IndexAssign(Index()) as only,)) if both := self._joined(stmt, only):
+                return both
+            case _:
+                return map_blocks(stmt, lambda block: tuple(map(self.statement, block)))
+
+    def _joined(self, loop: For, stmt: IndexAssign) -> IndexAssign | None:
+        """The statement of a loop inside over ``c``, if it writes ``y[n*C + c]`` for all of both:
+        with one index for the place, of which ``n`` and ``c`` are quotient and remainder."""
+        own, inner = Var(self.counter, INT), Var(loop.counter, INT)
+        place = b.binary("+", b.binary("*", own, loop.extent), inner)
+        target = stmt.element
+        for dim, subscript in zip(sizes.dims_of(target.tensor), target.subscripts, strict=True):
+            both = b.binary("*", self.axis.extent, loop.extent)
+            if sizes.equal(subscript, place) and sizes.equal(dim, both):
+                row = Var(self.names.fresh(loop.counter), INT)
+                values: dict[str, Expr] = {
+                    own.name: b.binary("//", row, loop.extent),
+                    inner.name: b.binary("%", row, loop.extent),
+                }
+                parts = (self._expr(target), self._expr(stmt.value))
+                new, value = (substitute(_replaced(e, place, row), values) for e in parts)
+                assert isinstance(new, Index)
+                every = (Axis(row.name, dim), *stmt.axes)
+                made, around = ranged(new, stmt.op, value, every, (), self.sizes.__contains__)
+                return None if around else replace(made, span=stmt.span, distinct=stmt.distinct)
+        return None
+
+    def _index_statement(
+        self, stmt: Assign | IndexAssign, target: Expr, op: str, value: Expr, axes: tuple[Axis, ...]
+    ) -> IndexAssign:
+        renaming: dict[str, Expr] = {self.counter: Var(self.axis.name, INT)}
+        target, value = substitute(target, renaming), substitute(value, renaming)
+        assert isinstance(target, Var | Index)
+        every = (self.axis, *axes)
+        mentioned = free_variables(target) | (free_variables(value) if op == "+=" else set())
+        if self.axis.name not in mentioned:
+            raise _Refused
+        made, around = ranged(target, op, value, every, {self.axis.name}, self.sizes.__contains__)
+        if {axis.name for axis in around} == {self.axis.name}:
+            # Without a place where it stands alone, only a sum says how far an index runs.
+            if self.axis.name in free_variables(target):
+                raise _Refused
+            summed: tuple[Axis, ...] = (self.axis,)
+            if isinstance(value, Reduce) and value.kind == "sum":
+                summed, value = (*summed, *value.axes), value.body
+            made, around = ranged(target, op, Reduce("sum", value, summed, value.type), axes)
+        if around:
+            raise _Refused
+        distinct = stmt.distinct if isinstance(stmt, IndexAssign) else False
+        return replace(made, span=stmt.span, distinct=distinct)
+
+    def _expr(self, expr: Expr) -> Expr:
+        """With the elements of private variables that belong to the iteration."""
+        own: Expr = Var(self.counter, INT)
+        match expr:
+            case Index(Var(name), subscripts, type_) if name in self.private:
+                inner = tuple(map(self._expr, subscripts))
+                return Index(self.private[name], (own, *inner), type_, expr.span)
+            case Var(name, type_) if name in self.private:
+                return Index(self.private[name], (own,), type_, expr.span)
+            case _:
+                return map_children(expr, self._expr)
+
+
+def _replaced(expr: Expr, old: Expr, new: Var) -> Expr:
+    """With ``new`` for subscripts that are equal to ``old``."""
+    expr = map_children(expr, lambda child: _replaced(child, old, new))
+    if not isinstance(expr, Index):
+        return expr
+    subscripts = (new if sizes.equal(s, old) else s for s in expr.subscripts)
+    return replace(expr, subscripts=tuple(subscripts))

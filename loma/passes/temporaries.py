@@ -1,0 +1,303 @@
+"""Values that are as cheap to compute where they are read need no tensor.
+
+``c[i, j, d] = a[i, d] - b[j, d]`` goes where every read of c can have the difference in its place:
+a read goes over the indices of c and no others, the value is cheap or read once, and what it is
+made of is there. A copy may be read at any place, and one into the middle of zeros,
+``z[i + 1] = x[i]``, with ``zero_pad`` around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from loma.core import builder as b, sizes
+from loma.core.axes import runs_over
+from loma.core.bounds import stays_inside
+from loma.core.builtins import BUILTINS
+from loma.core.effects import written
+from loma.core.ir import (
+    FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Expr, For, Function, If, Index,
+    IndexAssign, IntType, Module, Op, Reduce, Stmt, TensorType, Var, ZeroPad,
+)  # fmt: skip
+from loma.core.sizes import size_variables
+from loma.core.walk import (
+    children, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
+    mentioned_names, own_names, statements, substitute, walk,
+)  # fmt: skip
+from loma.passes.liveness import covers
+
+LARGEST = 24  # nodes of a value that is computed more than once
+
+Extents = Mapping[str, Expr]
+
+
+def temporaries(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, lambda function: _Temporaries(function).run())
+
+
+class _Kept(Exception):
+    """The temporary stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """``tensor[axes + offsets] = value``; ``padded``: all other elements are zero. ``around`` are
+    the counters of loops around."""
+
+    tensor: Var
+    axes: tuple[Axis, ...]
+    offsets: tuple[Expr, ...]
+    value: Expr
+    padded: bool
+    around: frozenset[str]
+
+    @property
+    def inputs(self) -> set[str]:
+        return free_variables(self.value) - {axis.name for axis in self.axes}
+
+    @property
+    def copies(self) -> bool:
+        """Whether the value is an element of another tensor, at a place of its own for each."""
+        if not isinstance(self.value, Index):
+            return False
+        names = {axis.name for axis in self.axes}
+        bare = [s.name for s in self.value.subscripts if isinstance(s, Var) and s.name in names]
+        return sorted(bare) == sorted(names)
+
+    @property
+    def cheap(self) -> bool:
+        """Whether the value may be computed for each of several reads."""
+        names = {axis.name for axis in self.axes}
+        large = set()
+        for count, node in enumerate(walk(self.value)):
+            if count > LARGEST or (isinstance(node, Builtin) and BUILTINS[node.name].costly):
+                return False
+            match node:
+                case Index(Var(_, TensorType())) if free_variables(node) >= names:
+                    large.add(node)
+                case Binary("/" | "//" | "%" | "**", _, right) if free_variables(right) >= names:
+                    return False
+        return len(large) <= 1
+
+
+class _Temporaries:
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._is_size = frozenset(size_variables(function)).__contains__
+        self._local = {
+            s.target.name for s in function.body if isinstance(s, Declare) and s.value is None
+        }
+
+    def run(self) -> Function:
+        return replace(self._function, body=self._block(self._function.body, None))
+
+    def _block(self, body: tuple[Stmt, ...], around: Extents | None) -> tuple[Stmt, ...]:
+        """``around``: the ranges of the counters; None for the function's own block."""
+        position = 0
+        while position < len(body):
+            new = self._without(body, position, around)
+            position, body = (position + 1, body) if new is None else (position, new)
+        return tuple(self._inside(stmt, around or {}) for stmt in body)
+
+    def _inside(self, stmt: Stmt, around: Extents) -> Stmt:
+        inner = {**around, stmt.counter: stmt.extent} if isinstance(stmt, For) else around
+        return map_blocks(stmt, lambda block: self._block(block, inner))
+
+    def _without(
+        self, body: tuple[Stmt, ...], position: int, around: Extents | None
+    ) -> tuple[Stmt, ...] | None:
+        """The block without the temporary of the statement at that position, if it may go."""
+        found = self._definition(body[position], body[:position], around)
+        if found is None:
+            return None
+        name = found.tensor.name
+        end = _end(name, body, position)
+        alive = body[position + 1 : end]
+        last = end == position + 1 or not _sets(name, body[end - 1])
+        if last and around is not None and not self._only_here(name, body, position):
+            return None
+        reads = sum(_count(name, stmt) for stmt in statements(alive))
+        plain = found.copies or reads == 1 or found.cheap
+        if not reads or not plain or found.inputs & written(alive):
+            return None
+        try:
+            new = tuple(self._statement(stmt, found, around or {}) for stmt in alive)
+        except _Kept:
+            return None
+        left = [stmt for stmt in new if name in mentioned_names((stmt,))]
+        if left and not (len(left) == 1 and _sets(name, left[0]) and not _count(name, left[0])):
+            return None
+        return (*body[:position], *new, *body[end:])
+
+    def _definition(
+        self, stmt: Stmt, before: tuple[Stmt, ...], around: Extents | None
+    ) -> _Definition | None:
+        match stmt:
+            case IndexAssign(Index(Var(name) as tensor, subscripts), "=", value, axes) if (
+                name in self._local
+            ):
+                pass
+            case _:
+                return None
+        extents = {**(around or {}), **{axis.name: axis.extent for axis in axes}}
+        places = [_shifted_axis(subscript, axes) for subscript in subscripts]
+        own = tuple(place[0] for place in places if place is not None)
+        offsets = tuple(place[1] for place in places if place is not None)
+        if not (len(own) == len(set(own)) == len(places) == len(axes)):
+            return None
+        whole = covers(stmt) and all(isinstance(s, Var) for s in subscripts)
+        if not whole and (around is not None or name in mentioned_names(_undeclared(before))):
+            return None
+        found = _Definition(tensor, own, offsets, value, not whole, frozenset(around or ()))
+        fits = _fits(tensor, value) and self._never_fails(value, extents)
+        apart = name not in free_variables(value)
+        return found if fits and apart and (whole or found.copies) else None
+
+    def _never_fails(self, value: Expr, extents: Extents) -> bool:
+        """Whether the value may be left out where nobody looks at it: it can be no error."""
+        match value:
+            case Reduce() | Call() | Op() | Binary("/" | "//" | "%", type=IntType()):
+                return False
+            case ZeroPad(read):
+                return all(self._never_fails(s, extents) for s in read.subscripts)
+            case Index() if not self._exists(value, extents):
+                return False
+            case _:
+                return all(self._never_fails(child, extents) for child in children(value))
+
+    def _exists(self, read: Index, extents: Extents) -> bool:
+        ranges = {name: Axis(name, extent) for name, extent in extents.items()}
+        return all(
+            runs_over(subscript, dim, ranges)
+            or stays_inside(subscript, dim, extents, self._is_size)
+            for subscript, dim in zip(read.subscripts, sizes.dims_of(read.tensor), strict=True)
+        )
+
+    def _only_here(self, name: str, body: tuple[Stmt, ...], position: int) -> bool:
+        """Whether no other block, and no other iteration, looks at what this one leaves there."""
+        every = sum(
+            name in own_names(s) for s in _undeclared(tuple(statements(self._function.body)))
+        )
+        here = sum(name in own_names(s) for s in statements(body))
+        return every == here and name not in mentioned_names(body[:position])
+
+    def _statement(self, stmt: Stmt, found: _Definition, around: Extents) -> Stmt:
+        name = found.tensor.name
+        if name not in mentioned_names((stmt,)):
+            return stmt
+        match stmt:
+            case IndexAssign(target, _, value, axes):
+                inner: Extents = {**around, **{axis.name: axis.extent for axis in axes}}
+                subscripts = target.subscripts if isinstance(target, Index) else ()
+                if any(name in free_variables(s) for s in subscripts):
+                    raise _Kept
+                return replace(stmt, value=self._expr(value, found, inner))
+            case Assign(Var(), _, value):
+                return replace(stmt, value=self._expr(value, found, around))
+            case For(_, size) | If(size) if name not in free_variables(size):
+                inner = {**around, stmt.counter: stmt.extent} if isinstance(stmt, For) else around
+                return map_blocks(
+                    stmt, lambda block: tuple(self._statement(s, found, inner) for s in block)
+                )
+            case _:
+                raise _Kept
+
+    def _expr(self, expr: Expr, found: _Definition, extents: Extents) -> Expr:
+        """With the value for reads of the tensor, in loops over ``extents``."""
+        match expr:
+            case Index(Var(name)) if name == found.tensor.name:
+                return self._read(expr, found, extents)
+            case ZeroPad(Index(Var(name)) as read) if name == found.tensor.name:
+                if found.padded or any(name in free_variables(s) for s in read.subscripts):
+                    raise _Kept
+                return _padded(read, found)
+            case Var(name) if name == found.tensor.name:
+                raise _Kept
+            case Reduce(_, body, own):
+                below = {**extents, **{axis.name: axis.extent for axis in own}}
+                return replace(expr, body=self._expr(body, found, below))
+            case _:
+                return map_children(expr, lambda child: self._expr(child, found, extents))
+
+    def _read(self, read: Index, found: _Definition, extents: Extents) -> Expr:
+        inner = extents.keys() - found.around
+        own = any(found.tensor.name in free_variables(s) for s in read.subscripts)
+        if own or inner & found.inputs or not self._exists(read, extents):
+            raise _Kept
+        if found.padded:
+            return _padded(read, found)
+        bare = {s.name for s in read.subscripts if isinstance(s, Var)}
+        if not found.copies and not inner <= bare:
+            raise _Kept  # it would be computed for other indices, too
+        pairs = zip(found.axes, read.subscripts, strict=True)
+        return substitute(found.value, {axis.name: s for axis, s in pairs})
+
+
+def _padded(read: Index, found: _Definition) -> ZeroPad:
+    """``zero_pad`` of what the tensor is a copy of, which has its ends where the copy has them."""
+    source, by_name = found.value, {axis.name: axis for axis in found.axes}
+    if not isinstance(source, Index) or not found.copies:
+        raise _Kept
+    for subscript, dim in zip(source.subscripts, sizes.dims_of(source.tensor), strict=True):
+        if not runs_over(subscript, dim, by_name):
+            raise _Kept
+    triples = zip(found.axes, read.subscripts, found.offsets, strict=True)
+    places = {axis.name: sizes.simplify(b.binary("-", s, offset)) for axis, s, offset in triples}
+    new = substitute(source, places)
+    assert isinstance(new, Index)
+    return ZeroPad(new, read.span)
+
+
+def _shifted_axis(subscript: Expr, axes: tuple[Axis, ...]) -> tuple[Axis, Expr] | None:
+    """The axis and the rest of a subscript like ``i + 1``."""
+    parts = sizes.affine(subscript, axes)
+    if parts is None or [sizes.constant(step) for step in parts[0].values()] != [1]:
+        return None
+    (name,) = parts[0]
+    return next(axis for axis in axes if axis.name == name), parts[1]
+
+
+def _end(name: str, body: tuple[Stmt, ...], position: int) -> int:
+    """Behind the last statement that looks at the value: that which gives the tensor its next one
+    may do so, too."""
+    last = position + 1
+    for k in range(position + 1, len(body)):
+        if _sets(name, body[k]):
+            return k + 1
+        last = k + 1 if name in mentioned_names((body[k],)) else last
+    return last
+
+
+def _sets(name: str, stmt: Stmt) -> bool:
+    """Whether a statement gives all of a tensor new values."""
+    match stmt:
+        case IndexAssign(Index(Var(target)), "="):
+            return target == name and covers(stmt)
+        case _:
+            return False
+
+
+def _undeclared(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    return tuple(s for s in body if not (isinstance(s, Declare) and s.value is None))
+
+
+def _fits(tensor: Var, value: Expr) -> bool:
+    """Whether an element is the value, unconverted."""
+    match tensor.type:
+        case TensorType(_, "float"):
+            return value.type == FLOAT
+        case TensorType(_, "int"):
+            return value.type == INT
+        case _:
+            return False
+
+
+def _count(name: str, stmt: Stmt) -> int:
+    """How often the statement itself reads elements of a tensor."""
+    target = stmt.target if isinstance(stmt, IndexAssign) else None
+    parts = [e for e in expressions(stmt) if e is not target]
+    parts += target.subscripts if isinstance(target, Index) else ()
+    found = (node for e in parts for node in walk(e) if isinstance(node, Index))
+    return sum(isinstance(node.base, Var) and node.base.name == name for node in found)

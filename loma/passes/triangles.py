@@ -1,0 +1,275 @@
+"""Reductions over triangles, each as a reduction with a range of its own.
+
+``sum(x[q] if q <= t else 0.0 for q in T)`` is ``sum(x[q] for q in range(t + 1))``. Adjoints of such
+sums, and programs with loops, add along the triangle instead:
+
+    for t in range(T):
+        for q in range(t + 1):
+            y[q] += x[t]                        # y[q] += sum(x[q + t] for t in range(T - q))
+
+As one reduction for each element they need no loops over single statements, and
+:mod:`loma.passes.scans` sees one form of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from loma.core import bounds, sizes
+from loma.core import builder as b
+from loma.core.ir import (
+    INT, OF_NOTHING, Axis, Binary, Expr, For, Function, If, Index, IndexAssign, IntConst, Module,
+    Reduce, Select, Stmt, TensorType, Unary, Var,
+)  # fmt: skip
+from loma.core.names import Names, names_of
+from loma.core.sizes import IsSize, arith
+from loma.core.walk import (
+    free_variables, map_blocks, map_children, map_tensor_functions,
+    substitute, variables,
+)  # fmt: skip
+
+ZERO, ONE = bounds.ZERO, bounds.ONE
+
+
+def triangles(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, lambda function: _Triangles(function).run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """``target op value`` for every point of ``axes``, which loops around the statement are part
+    of, where the expressions ``known`` are not negative."""
+
+    stmt: IndexAssign
+    axes: tuple[Axis, ...]
+    counters: frozenset[str]
+    known: tuple[Expr, ...]
+    value: Expr
+
+
+class _Triangles:
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._names = Names(names_of(function))
+        self._is_size: IsSize = frozenset(sizes.size_variables(function)).__contains__
+
+    def run(self) -> Function:
+        return replace(self._function, body=self._block(self._function.body))
+
+    def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(map(self._statement, body))
+
+    def _statement(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For | If | IndexAssign):
+            stmt = self._gathered(stmt) or stmt
+        if isinstance(stmt, IndexAssign):
+            extents = {axis.name: axis.extent for axis in stmt.axes}
+            return replace(stmt, value=self._ranged(stmt.value, extents))
+        return map_blocks(stmt, self._block)
+
+    # ------------------------------------------------------------------------ conditions as ranges
+
+    def _ranged(self, expr: Expr, extents: Mapping[str, Expr]) -> Expr:
+        """The expression with ranges for conditions of its reductions."""
+        if not isinstance(expr, Reduce):
+            return map_children(expr, lambda child: self._ranged(child, extents))
+        inside = {**extents, **{axis.name: axis.extent for axis in expr.axes}}
+        whole = self._ranged(expr.body, inside)
+        known, body = _conditions(expr.kind, whole)
+        for k, axis in enumerate(expr.axes if known else ()):
+            found = self._range(axis, known, inside)
+            if found is not None and found.moves_with(extents.keys() - {a.name for a in expr.axes}):
+                axes = (*expr.axes[:k], Axis(axis.name, found.extent), *expr.axes[k + 1 :])
+                return replace(expr, body=found.shifted(axis.name, body), axes=axes)
+        return replace(expr, body=whole)
+
+    def _range(
+        self, axis: Axis, known: tuple[Expr, ...], extents: Mapping[str, Expr]
+    ) -> _Range | None:
+        """The values of an axis for which all those expressions are not negative, if they are one
+        range."""
+        lows: list[Expr] = [ZERO]
+        highs = [axis.extent]
+        for expr in known:
+            form = sizes.affine(expr, (axis,))
+            slope = None if form is None else sizes.constant(form[0].get(axis.name, ZERO))
+            if form is None or slope not in (-1, 1):
+                return None
+            if slope == 1:
+                lows.append(arith("-", ZERO, form[1]))
+            else:
+                highs.append(arith("+", form[1], ONE))
+        others = {name: extent for name, extent in extents.items() if name != axis.name}
+
+        def decided(ends: list[Expr], sign: int) -> Expr | None:
+            """The one of the ends that is inside of all others."""
+
+            def is_inside(end: Expr, other: Expr) -> bool:
+                room = arith("-", end, other) if sign > 0 else arith("-", other, end)
+                return bounds.is_never_negative(room, others, self._is_size)
+
+            inside = (e for e in ends if all(o is e or is_inside(e, o) for o in ends))
+            return next(inside, None)
+
+        low, high = decided(lows, 1), decided(highs, -1)
+        return None if low is None or high is None else _Range(low, high)
+
+    # ---------------------------------------------------------------------------- loops as ranges
+
+    def _gathered(self, stmt: Stmt) -> IndexAssign | None:
+        """A statement in loops, or one that adds along a triangle, as one with a reduction for each
+        element; None where it is nothing of the kind."""
+        nest = _nest(stmt)
+        if nest is None:
+            return None
+        target, value = nest.stmt.element, nest.value
+        names = {axis.name for axis in nest.axes}
+        if len(names) < len(nest.axes) or target.tensor.name in free_variables(value):
+            return None
+        coupled = _coupled(nest, names)
+        if len(coupled) != 2:
+            return None
+        for at, subscript in enumerate(target.subscripts):
+            for gone in sorted(free_variables(subscript) & coupled):
+                (summed,) = coupled - {gone}
+                found = self._solved(nest, at, gone, summed)
+                if found is not None:
+                    return found
+        return None
+
+    def _solved(self, nest: _Nest, at: int, gone: str, summed: str) -> IndexAssign | None:
+        """The sum over ``summed`` for each value of the subscript at a position, solved for the
+        axis ``gone``."""
+        stmt, target = nest.stmt, nest.stmt.element
+        extents = {axis.name: axis.extent for axis in nest.axes}
+        dim, subscript = sizes.dims_of(target.tensor)[at], target.subscripts[at]
+        others = (*target.subscripts[:at], *target.subscripts[at + 1 :])
+        if any(sizes.mentions(s, {gone, summed}) for s in others):
+            return None
+        form = sizes.affine(subscript, (Axis(gone, extents[gone]),))
+        slope = None if form is None else sizes.constant(form[0].get(gone, ZERO))
+        inside = bounds.stays_inside(subscript, dim, extents, self._is_size, nest.known)
+        if form is None or slope not in (-1, 1) or not inside:
+            return None
+        own = Axis(gone if subscript == Var(gone, INT) else self._names.fresh("_p"), dim)
+        place = Var(own.name, INT)
+        value = sizes.product((IntConst(slope), arith("-", place, form[1])))
+        solution: dict[str, Expr] = {} if own.name == gone else {gone: value}
+        limits = [*nest.known, value, arith("-", extents[gone], arith("+", value, ONE))]
+        limits = [sizes.simplify(substitute(expr, solution)) for expr in limits]
+        here = {own.name: own.extent}
+        if not all(
+            bounds.is_never_negative(expr, here, self._is_size)
+            for expr in limits
+            if not sizes.mentions(expr, {summed})
+        ):
+            return None
+        bound = tuple(expr for expr in limits if sizes.mentions(expr, {summed}))
+        extent = sizes.simplify(substitute(extents[summed], solution))
+        found = self._range(Axis(summed, extent), bound, here)
+        if found is None or not found.moves_with({own.name}):
+            return None
+        rest = [axis for axis in nest.axes if axis.name not in (gone, summed)]
+        kept = [axis for axis in rest if any(sizes.mentions(s, {axis.name}) for s in others)]
+        inner = (Axis(summed, found.extent), *(axis for axis in rest if axis not in kept))
+        body = found.shifted(summed, sizes.simple_subscripts(substitute(nest.value, solution)))
+        target = replace(target, subscripts=_replaced(target.subscripts, at, place))
+        total = Reduce("sum", body, inner, body.type, stmt.span)
+        return replace(stmt, target=target, value=total, axes=_ordered(target, [*kept, own]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The values [low, high) of an axis."""
+
+    low: Expr
+    high: Expr
+
+    @property
+    def extent(self) -> Expr:
+        return arith("-", self.high, self.low)
+
+    def moves_with(self, names: AbstractSet[str]) -> bool:
+        """Whether one end of it depends on those axes, and on no other ones."""
+        return sum(sizes.mentions(end, set(names)) for end in (self.low, self.high)) == 1
+
+    def shifted(self, name: str, body: Expr) -> Expr:
+        """The body in terms of how far the axis of that name is behind ``low``."""
+        if self.low == ZERO:
+            return body
+        return sizes.simple_subscripts(
+            substitute(body, {name: arith("+", self.low, Var(name, INT))})
+        )
+
+
+def _conditions(kind: str, body: Expr) -> tuple[tuple[Expr, ...], Expr]:
+    """Expressions that are not negative where the body has a part in a reduction, and that body."""
+    neutral = OF_NOTHING.get(kind)
+    if neutral is None or not isinstance(body, Select):
+        return (), body
+    cond, then, other = body.cond, body.then, body.other
+    if b.is_const(then, neutral):
+        cond, then, other = Unary("not", cond, INT), other, then
+    if not b.is_const(other, neutral):
+        return (), body
+    known = _comparisons(cond)
+    return ((), body) if known is None else (known, then)
+
+
+def _comparisons(cond: Expr, holds: bool = True) -> tuple[Expr, ...] | None:
+    """Expressions that are not negative exactly where a condition holds (or does not)."""
+    match cond:
+        case Unary("not", operand):
+            return _comparisons(operand, not holds)
+        case Binary("and" | "or" as op, left, right) if (op == "and") == holds:
+            first, second = _comparisons(left, holds), _comparisons(right, holds)
+            return None if first is None or second is None else first + second
+        case Binary("<" | "<=" | ">" | ">=", left, right) if left.type == right.type == INT:
+            plain = all(sizes.is_arithmetic(side) for side in (left, right))
+            return bounds.facts(cond, holds) if plain else None
+        case _:
+            return None
+
+
+def _coupled(nest: _Nest, names: set[str]) -> set[str]:
+    """The axes whose values depend on each other, and those of loops."""
+    found = {axis.name for axis in nest.axes if sizes.mentions(axis.extent, names)}
+    ends = (*(axis.extent for axis in nest.axes), *nest.known)
+    return found.union(nest.counters, *(free_variables(end) & names for end in ends))
+
+
+def _ordered(target: Index, axes: list[Axis]) -> tuple[Axis, ...]:
+    """The axes in the order in which the target mentions them."""
+    names = [n for s in target.subscripts for n in variables(s)]
+    return tuple(sorted(axes, key=lambda axis: names.index(axis.name)))
+
+
+def _replaced(subscripts: tuple[Expr, ...], at: int, new: Expr) -> tuple[Expr, ...]:
+    return (*subscripts[:at], new, *subscripts[at + 1 :])
+
+
+def _nest(stmt: Stmt) -> _Nest | None:
+    """The statement and the loops and conditions around it that make one nest."""
+    loops: list[Axis] = []
+    known: tuple[Expr, ...] = ()
+    while not isinstance(stmt, IndexAssign):
+        match stmt:
+            case For(counter, extent, (inner,)) if sizes.is_arithmetic(extent):
+                loops.append(Axis(counter, extent))
+            case If(cond, (inner,), ()) if loops and (facts := _comparisons(cond)) is not None:
+                known += facts
+            case _:
+                return None
+        stmt = inner
+    if not isinstance(stmt.target, Index) or not isinstance(stmt.target.base.type, TensorType):
+        return None
+    axes, value = (*loops, *stmt.axes), stmt.value
+    if isinstance(value, Reduce) and value.kind == "sum":
+        axes, value = axes + value.axes, value.body
+    own, value = _conditions("sum", value)
+    known += own
+    if stmt.op != "+=" or not all(sizes.is_arithmetic(axis.extent) for axis in axes):
+        return None
+    return _Nest(stmt, axes, frozenset(axis.name for axis in loops), known, value)

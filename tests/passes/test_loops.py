@@ -1,0 +1,178 @@
+"""Loops as index statements: their text, that values and derivatives are the same, and which loops
+stay because iterations meet."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from changed_programs import Changed, Point, compare, verified, with_derivative
+
+from loma import passes
+from loma.core.printer import print_function
+from loma.frontend import parse
+
+
+def program(params: str, result: str, text: str) -> str:
+    body = "".join(f"    {line}\n" for line in text.strip("\n").split("\n"))
+    return f"def f({params}) -> Tensor[{result}]:\n    y : Tensor[{result}]\n{body}    return y\n"
+
+
+def lines(text: str) -> list[str]:
+    """The body of ``f`` behind the pass, without declarations and its return."""
+    module = passes.loops(parse(text))
+    printed = print_function(module.function("f"))
+    assert parse(printed).functions == module.functions
+    assert passes.loops(module) == module
+    body = printed.strip().split("\n")[1:-1]
+    return [line[4:] for line in body if " : " not in line]
+
+
+X = "x : In[Tensor[N, M]]"
+
+# name, parameters, result, body, what becomes of it, shapes of the arguments
+INDEPENDENT: tuple[tuple[str, str, str, str, list[str], tuple[tuple[int, ...], ...]], ...] = (
+    ("rows", X, "N, M", """
+for n in range(N):
+    m = sum(x[n, j] for j in M) / M
+    c : Tensor[M]
+    c[j] += x[n, j] - m
+    y[n, j] = c[j] * m
+""", [
+        "m[n] = sum(x[n, j] for j in M) / M", "zero(c)", "c[n, j] += x[n, j] - m[n]",
+        "y[n, j] = c[n, j] * m[n]",
+    ], ((3, 4),)),
+    ("elements", X, "N, M", """
+for n in range(N):
+    for j in reversed(range(M)):
+        k : int = float2int(x[n, j])
+        y[n, j] = y[n, j] + x[n, j] * k
+""", [
+        "k[n, j] = float2int(x[n, j])", "y[n, j] = y[n, j] + x[n, j] * k[n, j]",
+    ], ((3, 4),)),
+    ("product", "x : In[Tensor[N, K]], w : In[Tensor[K, M]]", "N, M", """
+for k in range(K):
+    y[i, j] += x[i, k] * w[k, j]
+""", ["y[i, j] += x[i, k] * w[k, j]"], ((3, 4), (4, 2))),
+    ("taps", "x : In[Tensor[N]], w : In[Tensor[3]]", "N", """
+for p in range(3):
+    y[i] += zero_pad(x[i + p - 1]) * w[p]
+""", ["y[i] += zero_pad(x[i + p - 1]) * w[p]"], ((5,), (3,))),
+    ("shifted", "x : In[Tensor[N]]", "N", """
+for p in range(2):
+    y[i] += zero_pad(x[i + 2 * p])
+""", ["y[i] += sum(zero_pad(x[i + 2 * p]) for p in range(2))"], ((5,),)),
+    ("triangle", "x : In[Tensor[N]]", "N", """
+for i in range(N):
+    for j in range(i + 1):
+        y[i] += x[i] * x[j]
+""", ["y[i] += sum(x[i] * x[j] for j in range(i + 1))"], ((4,),)),
+    ("number", X, "N", """
+s = 1.0
+for i in range(N):
+    s += x[i, 0] ** 2
+y[i] = s
+""", ["s += x[i, 0] ** 2", "y[i] = s"], ((3, 2),)),
+    ("groups", "x : In[Tensor[2 * C]]", "2 * C", """
+for g in range(2):
+    m = sum(x[g * C + c] for c in range(C))
+    for c in range(C):
+        y[g * C + c] = x[g * C + c] / m
+""", [
+        "m[g] = sum(x[g * C + c] for c in C)", "y[c_1] = x[c_1] / m[c_1 // C]",
+    ], ((6,),)),
+    ("columns", X, "N, M", """
+for t in range(N):
+    for j in range(M):
+        y[t, j] = x[t, j] + (y[t - 1, j] if t > 0 else 0.0)
+""", [
+        "for t in range(N):", "    y[t, j] = x[t, j] + (y[t - 1, j] if t > 0 else 0.0)",
+    ], ((3, 2),)),
+    ("recurrences", X, "N, M", """
+for n in range(N):
+    for t in range(1, M):
+        y[n, t] = y[n, t - 1] * x[n, t] + 1.0
+""", [
+        "for _t in range(M - 1):", "    y[n, _t + 1] = y[n, _t] * x[n, _t + 1] + 1.0",
+    ], ((3, 4),)),
+)  # fmt: skip
+
+# name, parameters, result, body, shapes of the arguments
+MEETING: tuple[tuple[str, str, str, str, tuple[tuple[int, ...], ...]], ...] = (
+    ("recurrence", "x : In[Tensor[N]]", "N + 1", """
+for n in range(N):
+    y[n + 1] = tanh(y[n + 0] + x[n])
+""", ((4,),)),
+    ("carried", X, "N", """
+s = 0.0
+for n in range(N):
+    s += x[n, 0]
+    y[n] = s
+""", ((4, 1),)),
+    ("overwritten", X, "M", """
+for n in range(N):
+    y[j] = x[n, j]
+""", ((2, 3),)),
+    ("read_while_added", X, "M", """
+for n in range(N):
+    y[j] += x[n, j]
+    y[j] += y[j] * x[n, 0]
+""", ((2, 3),)),
+    ("left_over", X, "N", """
+m = 0.0
+for n in range(N):
+    m = x[n, 0]
+    y[n] = m
+y[n] += m
+""", ((3, 2),)),
+    ("kept_from_before", X, "N", """
+m = 0.0
+for n in range(N):
+    y[n] = m
+    m = x[n, 0]
+""", ((3, 2),)),
+    ("places_overlap", "x : In[Tensor[N, 3]]", "N + 2", """
+for n in range(N):
+    for j in range(3):
+        y[n + j] = x[n, j]
+""", ((3, 3),)),
+    ("range_of_the_row", "x : In[Tensor[N]], k : In[IntTensor[N]]", "N", """
+for n in range(N):
+    for j in range(k[n]):
+        y[n] = y[n] * x[n] + 1.0
+""", ()),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", INDEPENDENT, ids=lambda case: case[0])
+def test_what_becomes_of_a_loop(case: tuple[str, str, str, str, list[str], object]) -> None:
+    _, params, result, body, expected, _ = case
+    assert lines(program(params, result, body)) == expected
+
+
+@pytest.mark.parametrize("case", MEETING, ids=lambda case: case[0])
+def test_iterations_that_meet(case: tuple[str, str, str, str, object]) -> None:
+    _, params, result, body, _ = case
+    assert any(
+        line.startswith("for n in range(N):") for line in lines(program(params, result, body))
+    )
+
+
+@pytest.mark.parametrize("case", [*INDEPENDENT, *MEETING], ids=lambda case: case[0])
+def test_values_and_derivatives(case: tuple[object, ...]) -> None:
+    name, params, result, body, *_, shapes = case
+    assert isinstance(shapes, tuple)
+    generator = torch.Generator().manual_seed(2)
+    args = [torch.randn(s, generator=generator, dtype=torch.float64) + 2.0 for s in shapes]
+    if not args:
+        args = [torch.randn(3, generator=generator, dtype=torch.float64), torch.tensor([2, 0, 1])]
+    text = with_derivative(program(str(params), str(result), str(body)))
+    point = Point(str(name), text, "f", tuple(args))
+    compare(point, Changed(text, verified(passes.loops)))
+    compare(point, Changed(text, verified(passes.optimise)))
+
+
+def test_no_rows() -> None:
+    text = with_derivative(program(*INDEPENDENT[0][1:4]))
+    for shape in ((0, 3), (3, 0), (1, 1)):
+        point = Point("rows", text, "f", (torch.ones(shape, dtype=torch.float64),))
+        compare(point, Changed(text, verified(passes.optimise)))

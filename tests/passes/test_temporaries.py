@@ -1,0 +1,125 @@
+"""Temporaries that go: the text, that values and derivatives are the same, and which ones stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from changed_programs import Changed, Point, compare, verified, with_derivative
+from test_loops import program
+
+from loma import passes
+from loma.core.printer import print_function
+from loma.frontend import parse
+
+X = "x : In[Tensor[N, M]]"
+TWO = "a : In[Tensor[N, D]], b : In[Tensor[M, D]]"
+
+# name, parameters, result, body, the statements that are left, shapes of the arguments
+CASES: tuple[tuple[str, str, str, str, list[str], tuple[tuple[int, ...], ...]], ...] = (
+    ("difference", TWO, "N, M", """
+c : Tensor[N, M, D]
+c[i, j, d] = a[i, d] - b[j, d]
+y[i, j] = sum(c[i, j, d] * c[i, j, d] for d in D)
+""", ["y[i, j] = sum((a[i, d] - b[j, d]) * (a[i, d] - b[j, d]) for d in D)"], ((3, 2), (4, 2))),
+    ("read_once", X, "N, M", """
+c : Tensor[N, M]
+c[i, j] = tanh(x[i, j])
+y[i, j] = c[i, j] * 2.0
+""", ["y[i, j] = tanh(x[i, j]) * 2.0"], ((3, 2),)),
+    ("next_value", X, "N, M", """
+y[i, j] = x[i, j] + 1.0
+y[i, j] = 2.0 * y[i, j]
+""", ["y[i, j] = 2.0 * (x[i, j] + 1.0)"], ((3, 2),)),
+    ("copy_read_elsewhere", X, "M, N", """
+c : Tensor[M, N]
+c[j, i] = x[i, j]
+y[j, i] = c[j, i] + zero_pad(c[j - 1, i])
+""", ["y[j, i] = x[i, j] + zero_pad(x[i, j - 1])"], ((3, 2),)),
+    ("padded", "x : In[Tensor[N]], w : In[Tensor[3]]", "N", """
+z : Tensor[N + 2]
+z[i + 1] = x[i]
+y[i] = sum(z[i + p] * w[p] for p in range(3))
+""", ["y[i] = sum(zero_pad(x[i + p - 1]) * w[p] for p in range(3))"], ((4,), (3,))),
+    ("in_a_loop", X, "N, M", """
+c : Tensor[M]
+for i in range(N):
+    c[j] = x[i, j] * 2.0
+    y[i, j] = c[j] + (y[i - 1, j] if i > 0 else 0.0)
+""", [
+        "for i in range(N):", "y[i, j] = x[i, j] * 2.0 + (y[i - 1, j] if i > 0 else 0.0)",
+    ], ((3, 2),)),
+)  # fmt: skip
+
+KEPT: tuple[tuple[str, str, str, str, tuple[tuple[int, ...], ...]], ...] = (
+    ("costly_twice", X, "N, M", """
+c : Tensor[N, M]
+c[i, j] = exp(x[i, j])
+y[i, j] = c[i, j] / (1.0 + c[i, j])
+""", ((3, 2),)),
+    ("in_a_product", TWO, "N, M", """
+c : Tensor[N, D]
+c[i, d] = a[i, d] + 1.0
+y[i, j] = sum(c[i, d] * b[j, d] for d in D)
+""", ((3, 2), (4, 2))),
+    ("overwritten_input", X, "N, M", """
+c : Tensor[N, M]
+y[i, j] += x[i, j]
+c[i, j] = y[i, j] * 2.0
+y[i, j] += x[i, j] * x[i, j]
+y[i, j] += c[i, j]
+""", ((3, 2),)),
+    ("read_at_other_places", X, "N, M", """
+c : Tensor[N, M]
+c[i, j] = x[i, j] * x[i, j]
+y[i, j] = zero_pad(c[i - 1, j])
+""", ((3, 2),)),
+    ("carried", X, "N, M", """
+c : Tensor[M]
+for i in range(N):
+    y[i, j] = c[j]
+    c[j] = x[i, j] + 1.0
+""", ((3, 2),)),
+    ("larger_copy", "x : In[Tensor[N]]", "N", """
+z : Tensor[N + 2]
+z[i + 1] = x[i]
+z[0] = 1.0
+y[i] = z[i + 0]
+""", ((4,),)),
+)  # fmt: skip
+
+
+def left(text: str) -> list[str]:
+    module = passes.temporaries(parse(text))
+    assert passes.temporaries(module) == module
+    printed = print_function(module.function("f")).strip().split("\n")[1:-1]
+    return [line.strip() for line in printed if " : " not in line]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_what_is_left(case: tuple[str, str, str, str, list[str], object]) -> None:
+    _, params, result, body, expected, _ = case
+    assert left(program(params, result, body)) == expected
+
+
+@pytest.mark.parametrize("case", KEPT, ids=lambda case: case[0])
+def test_what_stays(case: tuple[str, str, str, str, object]) -> None:
+    _, params, result, body, _ = case
+    assert any(line.startswith(("c[", "z[")) for line in left(program(params, result, body)))
+
+
+@pytest.mark.parametrize("case", [*CASES, *KEPT], ids=lambda case: case[0])
+def test_values_and_derivatives(case: tuple[object, ...]) -> None:
+    name, params, result, body, *_, shapes = case
+    assert isinstance(shapes, tuple)
+    generator = torch.Generator().manual_seed(2)
+    args = tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
+    text = with_derivative(program(str(params), str(result), str(body)))
+    point = Point(str(name), text, "f", args)
+    compare(point, Changed(text, verified(passes.temporaries)))
+    compare(point, Changed(text, verified(passes.optimise)))
+
+
+def test_ints_stay_ints() -> None:
+    text = "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    c : Tensor[N]\n    c[i] = i\n"
+    text += "    y : Tensor[N]\n    y[i] = x[i] * (c[i] / 2)\n    return y\n"
+    assert left(text)[0] == "c[i] = i"
