@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from loma.backends.kernels.sharing import opened
+from loma.backends.kernels.sharing import opened, subscripts_of
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Stmt, TensorType,
     Var, Zero,
 )  # fmt: skip
 from loma.core.names import Names
-from loma.core.walk import map_blocks, map_children, map_expressions, subscript_variables
+from loma.core.walk import map_blocks, map_children, map_expressions
 from loma.errors.spans import Span
 
 
@@ -36,7 +36,7 @@ class Cut:
         match stmt:
             case IndexAssign():
                 own = next(self.called)
-                if own not in subscript_variables(stmt.element):  # a sum over the parts
+                if own not in subscripts_of(stmt):  # a sum over the parts
                     stmt = opened(stmt)
                 axes = tuple(
                     Axis(own, self.count) if axis.name == own else axis for axis in stmt.axes

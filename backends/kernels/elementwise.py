@@ -9,7 +9,7 @@ Where the sizes do not prove how the operands broadcast, the statement stays as 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import Literal, cast
@@ -18,8 +18,8 @@ from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, FloatType, If,
-    Index, IndexAssign, IntConst, IntType, NoDiff, Op, Reduce, ReduceKind, Select, Stmt, TensorType,
-    Type, Unary, Var,
+    Index, IndexAssign, IntConst, IntType, NoDiff, Op, Reduce, ReduceKind, Return, Select, Stmt,
+    TensorType, Type, Unary, Var,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.ops import OPS
@@ -304,11 +304,27 @@ def expanded(body: tuple[Stmt, ...], names: Names) -> Expanded:
     out: list[Stmt] = []
     origins: dict[int, Stmt] = {}
     for stmt in numbered(body):
-        found = index_statements(stmt, names)
-        if found is None:
-            out.append(stmt)
-            continue
-        declarations, made = found
-        origins[stmt.number] = stmt
-        out += numbered((*declarations, *made), repeat(stmt.number))
+        made = _returned(stmt, names) if isinstance(stmt, Return) else _made(stmt, names)
+        if made:
+            origins[stmt.number] = stmt
+        out += numbered(made, repeat(stmt.number)) if made else [stmt]
     return Expanded(tuple(out), origins)
+
+
+def _made(stmt: Stmt, names: Names) -> tuple[Stmt, ...]:
+    """Declarations and index statements for a statement, none where it has to stay."""
+    found = index_statements(stmt, names)
+    return () if found is None else (*found[0], *found[1])
+
+
+def _returned(stmt: Return, names: Names) -> tuple[Stmt, ...]:
+    """The same for a ``return``, whose values become variables."""
+    before: list[Stmt] = []
+    values = list(stmt.values)
+    for k, value in enumerate(values):
+        if isinstance(value, Op):
+            result = Var(names.fresh("_result"), value.type, value.span)
+            made = _made(Declare(result, value, stmt.span), names)
+            values[k] = result if made else value
+            before += made
+    return (*before, replace(stmt, values=tuple(values))) if before else ()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from loma.backends.kernels.cut import Cut
 from loma.backends.kernels.ir import (
-    Kernel, Panels, Step, panels_of, private_tensors, temporaries,
+    Kernel, Panels, Step, as_statement, panels_of, private_tensors, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import Shared, index_assigns, is_row, mentions, streams_operand
@@ -55,10 +55,22 @@ def in_panels(
         if not isinstance(found, Panels):
             return found if len(inner) == len(group) else None
         crossing = set[str]().union(*map(_cut_by, panels_of(found)))
-        using = [k for k, s in enumerate(inner) if crossing & mentions((s,)).keys()]
+        using = _using(found, crossing)
         if not using or (using[0] == 0 and using[-1] == len(inner) - 1):
             return None if not using else InPanels(group[:first], found, group[last:])
         first, last = first + using[0], first + using[-1] + 1
+
+
+def _using(panels: Panels, crossing: set[str]) -> list[int]:
+    """Positions of the panels' statements in the steps that use some of the tensors."""
+    found: list[int] = []
+    position = 0
+    for step in panels.body:
+        size = len(step.source) if isinstance(step, Kernel | Panels) else 1
+        if crossing & mentions((as_statement(step),)).keys():
+            found += range(position, position + size)
+        position += size
+    return found
 
 
 def _gain(group: tuple[Stmt, ...], shared: Shared) -> tuple[bool, int, int]:

@@ -149,7 +149,7 @@ class Runs:
             place.name
             for place in written_places((stmt,))
             if isinstance(place, Var) and not isinstance(place.type, TensorType)
-        }
+        } - self._sharing.totals
         inside = self._inside((stmt,))
         if any(self._mentions[n] - self._declared[n] != inside[n] for n in changed):
             return False

@@ -16,11 +16,12 @@ from typing import Literal, TypeAlias
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Stmt,
-    TensorType, Var, Zero,
+    Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Return,
+    Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, expressions, statements, subscript_variables, variables, walk,
+    blocks, expressions, nodes, root, statements, subscript_variables, variables,
+    walk,
 )  # fmt: skip
 
 # What a backend hands to a library as a whole, and calls it; None: loops of its own
@@ -79,6 +80,7 @@ class Sharing:
         self, function: Function, library: Library, panels: bool, around: Around = OUTERMOST
     ) -> None:
         self.first_writes = _first_writes(function, around.blank)
+        self.totals = _totals(function) if panels else frozenset()
         self._panels = panels
         self._library = library
         self._changed = written(function.body) | counters(function.body)
@@ -91,6 +93,8 @@ class Sharing:
         match stmt:
             case IndexAssign(Index(Var())):
                 return list(self._index_assign(shared, stmt))
+            case IndexAssign(Var(name)) if self._panels and name in self.totals:
+                return list(self._sum(shared, stmt))
             case Zero(Var() as target) if isinstance(target.type, TensorType):
                 return list(self._zero(shared, target))
             case Assign(Var() as target, _, value):
@@ -157,19 +161,19 @@ class Sharing:
 
     def _sum(self, shared: Shared, stmt: IndexAssign) -> Iterator[Shared]:
         """The ways in which a statement adds sums over the index to its target."""
-        name = stmt.element.tensor.name
+        name = root(stmt.target)
         if stmt.op != "+=" or shared.dim(name) is not None or name in dict(shared.reads):
             return
-        own = subscript_variables(stmt.element)
+        own = subscripts_of(stmt)
         for axis in stmt.axes:
             if axis.name in own or not self._may_share(shared, stmt, axis):
                 continue
             forms = _forms(stmt, axis)
             if forms is None:
                 continue
-            if forms.get(name) != {None} or sum(f != {None} for f in forms.values()) == 0:
+            if forms.pop(name, {None}) != {None} or all(f == {None} for f in forms.values()):
                 continue
-            if any(isinstance(n, Index) and n.base == stmt.element.base for n in walk(stmt.value)):
+            if name in variables(stmt.value):
                 continue
             new = _read(replace(shared, extent=shared.extent or axis.extent), forms, name)
             if new is not None and not new.mixed:
@@ -182,6 +186,17 @@ class Sharing:
         scatters = bool(used - set(bare)) or len(set(bare)) < len(bare)
         routine = self._library(stmt)
         return scatters or routine == "convolution" or (routine == "product" and not self._panels)
+
+
+def _totals(function: Function) -> frozenset[str]:
+    """Scalars to which index statements add sums, and that nothing else looks at but ``return``."""
+    found = {s.target.name for s in index_assigns(function.body) if isinstance(s.target, Var)}
+    for stmt in statements(function.body):
+        sums = isinstance(stmt, IndexAssign) and isinstance(stmt.target, Var) and stmt.op == "+="
+        own = [stmt.value] if isinstance(stmt, IndexAssign) and sums else expressions(stmt)
+        if not isinstance(stmt, Declare | Return):
+            found -= {name for expr in own for name in variables(expr)}
+    return frozenset(found)
 
 
 def _fits(extent: Expr | None, size: Expr) -> bool:
@@ -217,8 +232,8 @@ def _forms(stmt: IndexAssign, index: Axis) -> dict[str, set[int | None]] | None:
     it does not occur. No result when the index takes part in a subscript in any other way."""
     found: dict[str, set[int | None]] = {}
     name, extent = index.name, index.extent
-    for root in (stmt.target, stmt.value):
-        for node in walk(root):
+    for side in (stmt.target, stmt.value):
+        for node in walk(side):
             if isinstance(node, Reduce) and any(
                 axis.name == name or sizes.mentions(axis.extent, {name}) for axis in node.axes
             ):
@@ -249,6 +264,11 @@ def opened(stmt: IndexAssign) -> IndexAssign:
     return stmt
 
 
+def subscripts_of(stmt: IndexAssign) -> set[str]:
+    """The variables in the target's subscripts."""
+    return subscript_variables(stmt.target) if isinstance(stmt.target, Index) else set()
+
+
 def streams_operand(stmt: IndexAssign, name: str) -> bool:
     """Whether each iteration over the index would run through a large operand that does not depend
     on it, as ``U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)`` does with W for each b.
@@ -256,7 +276,7 @@ def streams_operand(stmt: IndexAssign, name: str) -> bool:
     Such a statement reads less when its own loop keeps the operand's elements and runs over the
     index inside. Large is what has an axis more than the target and every axis of it but this one.
     """
-    rest = subscript_variables(stmt.element) - {name}
+    rest = subscripts_of(stmt) - {name}
     for node in walk(stmt.value):
         if isinstance(node, Index) and isinstance(node.base.type, TensorType):
             own = subscript_variables(node)
@@ -267,8 +287,20 @@ def streams_operand(stmt: IndexAssign, name: str) -> bool:
 
 def is_last(group: tuple[Stmt, ...], shared: Shared) -> bool:
     """Whether the shared index is the last dimension of a tensor that the statements use, so that
-    loops should run along it."""
-    return any(dim + 1 == rank for dim, rank in _places(group, shared))
+    loops should run along it. That of one number for each row does not count where the statements
+    go along rows step by step."""
+    some = any(dim + 1 == rank for dim, rank in _places(group, shared))
+    return some and (is_row(group, shared) or not _has_steps(group))
+
+
+def _has_steps(group: tuple[Stmt, ...]) -> bool:
+    """Whether a loop of the statements runs along the last dimension of a tensor."""
+    found = counters(group)
+    return any(
+        isinstance(node, Index) and bool(found & set(variables(node.subscripts[-1])))
+        for node in nodes(group)
+        if isinstance(node, Index) and len(node.subscripts) > 1
+    )
 
 
 def is_row(group: tuple[Stmt, ...], shared: Shared) -> bool:

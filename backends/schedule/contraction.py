@@ -1,8 +1,8 @@
 """Index statements that are a matrix product, for a library.
 
 A statement that sums the product of two element reads over axes that both have is a (batched)
-matrix product when each read has an axis of its own. Where axes that both reads and the target
-have (the batch) do not lead the target, the product would have to be permuted back, and a generated
+matrix product when each read has an axis of its own. Where the target does not begin with an axis
+that both reads have, too (of the batch), a matrix would be spread over all of it, and a generated
 loop nest is as good.
 """
 
@@ -38,7 +38,7 @@ def match(target: Index, found: Factors, axes: tuple[Axis, ...]) -> Contract | N
     free_b = [name for name in b if name not in a]
     if not (free_a and free_b and set(out) == {*batch, *free_a, *free_b}):
         return None
-    if out[: len(batch)] != batch or len(names) > len(string.ascii_letters):
+    if (batch and out[0] not in batch) or len(names) > len(string.ascii_letters):
         return None
     letters = dict(zip(names, string.ascii_letters, strict=False))
     first, second, result = ("".join(letters[name] for name in own) for own in (a, b, out))

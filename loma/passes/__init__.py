@@ -7,6 +7,7 @@ from loma.core.ir import Module
 from loma.core.walk import map_tensor_functions
 from loma.passes.additions import additions as additions
 from loma.passes.copies import copies as copies
+from loma.passes.cumulative import cumulative as cumulative
 from loma.passes.dead_code import dead_code as dead_code
 from loma.passes.factor import factor as factor
 from loma.passes.first_write import first_write as first_write
@@ -36,7 +37,8 @@ def joined(module: Module) -> Module:
     if "temporaries" in wanted:
         module = temporaries(module)
     if "scans" in wanted:
-        module = map_tensor_functions(triangles(module), lambda f: scans(f, _LOOPS))
+        module = triangles(cumulative(module))
+        module = map_tensor_functions(module, lambda f: scans(f, _LOOPS))
     return factor(module) if "factor" in wanted else module
 
 

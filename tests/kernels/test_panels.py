@@ -33,10 +33,25 @@ def mlp(x : In[Tensor[N, K]], u : In[Tensor[H, K]], w : In[Tensor[M, H]]) -> Ten
 """
 
 
-def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    s = q @ k.mT
+def causal(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
+    s = q @ k.mT * scale
     later = torch.ones(s.shape[-2:], dtype=torch.bool).triu(1)
     return torch.softmax(s.masked_fill(later, -1e6), -1) @ v
+
+
+# Heads behind the rows.
+HEADS = """
+def heads(
+    q : In[Tensor[B, T, H, D]], k : In[Tensor[B, S, H, D]], v : In[Tensor[B, S, H, D]],
+) -> Tensor[B, T, H, D]:
+    s : Tensor[B, H, T, S]
+    e : Tensor[B, H, T, S]
+    y : Tensor[B, T, H, D]
+    s[b, h, i, j] = sum(q[b, i, h, d] * k[b, j, h, d] for d in D)
+    e[b, h, i, j] = exp(s[b, h, i, j])
+    y[b, i, h, d] = sum(e[b, h, i, j] * v[b, j, h, d] for j in S)
+    return y
+"""
 
 
 # One panel; several of the batch; several of one batch element's rows; nothing.
@@ -54,13 +69,15 @@ SIZES = [
 def test_attention(size: tuple[int, ...], dtype: torch.dtype) -> None:
     B, T, S, D, E = size
     draw = torch.Generator().manual_seed(0)
-    shapes = [(B, T, D), (B, S, D), (B, S, E)]
+    shapes = [(B, T, D), (B, S, D), (B, S, E), ()]
     given = [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes]
     g = torch.randn((B, T, E), generator=draw, dtype=torch.float64)
     exact = [x.clone().requires_grad_() for x in given]
-    # no argument is dense
-    own = [x.to(dtype).mT.contiguous().mT.requires_grad_() for x in given]
     expected = causal(*exact)
+    own = [x.to(dtype) for x in given]
+    own[:3] = [x.mT.contiguous().mT for x in own[:3]]  # not dense
+    for x in own:
+        x.requires_grad_()
     y = loma.compile(ATTENTION).attention(*own)
     close = 1e-4 if dtype == torch.float32 else 1e-10
     torch.testing.assert_close(y.double(), expected, rtol=close, atol=close)
@@ -95,7 +112,8 @@ def test_no_matrix_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("text", "function", "name"),
-    [(NEAREST, "nearest", "r"), (MLP, "mlp", "h")], ids=["nearest", "mlp"],
+    [(NEAREST, "nearest", "r"), (MLP, "mlp", "h"), (HEADS, "heads", "e")],
+    ids=["nearest", "mlp", "heads"],
 )  # fmt: skip
 def test_other_chains(text: str, function: str, name: str) -> None:
     assert name in temporaries(text, function)

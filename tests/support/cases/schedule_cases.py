@@ -75,10 +75,11 @@ def around(x : In[Tensor[N]], a : In[Tensor[A]]) -> Tensor[A]:
     return y
 """
 
-# Weights that exist for a few rows at a time, in loops that compute with the row's number.
+# Weights that exist for a few rows at a time, in loops that compute with the row's number, and sums
+# over all of them.
 ATTENTION = """
 def attention(
-    q : In[Tensor[B, T, D]], k : In[Tensor[B, S, D]], v : In[Tensor[B, S, E]],
+    q : In[Tensor[B, T, D]], k : In[Tensor[B, S, D]], v : In[Tensor[B, S, E]], scale : In[float],
 ) -> Tensor[B, T, E]:
     s : Tensor[B, T, S]
     m : Tensor[B, T]
@@ -86,7 +87,7 @@ def attention(
     z : Tensor[B, T]
     p : Tensor[B, T, S]
     y : Tensor[B, T, E]
-    s[b, i, j] = sum(q[b, i, d] * k[b, j, d] for d in D)
+    s[b, i, j] = scale * sum(q[b, i, d] * k[b, j, d] for d in D)
     m[b, i] = max(s[b, i, j] if j <= i else -1000000.0 for j in S)
     e[b, i, j] = exp(s[b, i, j] - m[b, i]) if j <= i else 0.0
     z[b, i] = sum(e[b, i, j] for j in S)
