@@ -28,6 +28,7 @@ from loma.core.walk import (
     walk,
 )  # fmt: skip
 from loma.passes.liveness import covers
+from loma.passes.views import element
 
 
 def loops(module: Module) -> Module:
@@ -92,6 +93,7 @@ class _Loops:
         """What the loop does, without it."""
         if not sizes.keeps_value(loop.extent, self._written):
             raise _Refused
+        loop = replace(loop, body=tuple(map(self._elementwise, loop.body)))
         private = self._private(loop)
         self._check(loop, private)
         taken = {name for stmt in statements(loop.body) for name in axes_of(stmt)}
@@ -101,6 +103,19 @@ class _Loops:
         body = tuple(map(rows.statement, loop.body))
         self._declared |= wider
         return body
+
+    def _elementwise(self, stmt: Stmt) -> Stmt:
+        """The assignment of a part of a tensor, such as ``x[n]``, as an index statement."""
+        match stmt:
+            case Assign(Var(_, TensorType(tuple() as dims)) as target, "=", Op() as part):
+                axes = tuple(Axis(self._names.fresh(f"_i{k}"), d) for k, d in enumerate(dims))
+                places = tuple(Var(axis.name, INT) for axis in axes)
+                value, own = element(part, places), element(target, places)
+                if value is None or own is None or value.type != own.type:
+                    return stmt
+                return IndexAssign(own, "=", value, axes, stmt.span)
+            case _:
+                return stmt
 
     def _private(self, loop: For) -> set[str]:
         """Variables of the loop alone, which each iteration sets before it looks at them."""

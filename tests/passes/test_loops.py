@@ -82,6 +82,17 @@ for g in range(2):
 """, [
         "m[g] = sum(x[g * C + c] for c in C)", "y[c_1] = x[c_1] / m[c_1 // C]",
     ], ((6,),)),
+    ("parts", "x : In[Tensor[N, M, K]]", "N, K, M", """
+z : Tensor[K, M]
+for n in range(N):
+    z = transpose(x[n], 0, 1)
+    y[n, k, j] = z[k, j] * z[k, j]
+""", ["z[n, _i0, _i1] = x[n, _i1, _i0]", "y[n, k, j] = z[n, k, j] * z[n, k, j]"], ((3, 2, 4),)),
+    ("last_of_each", X, "N", """
+for n in range(N):
+    z = x[n, 1:]
+    y[n] = sum(z[j] for j in range(M - 1))
+""", ["z[n, _i0] = x[n, _i0 + 1]", "y[n] = sum(z[n, j] for j in range(M - 1))"], ((3, 4),)),
     ("columns", X, "N, M", """
 for t in range(N):
     for j in range(M):
