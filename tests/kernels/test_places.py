@@ -90,8 +90,9 @@ def test_gradients_through_squares(program: Any) -> None:
 
 
 def _windows(x: Tensor) -> Tensor:
-    squares: Tensor = torch.nn.functional.pad(x**2, (0, -x.shape[1] % 4))
-    return squares.unflatten(1, (-1, 4)).sum(2)
+    squares = torch.nn.functional.pad(x**2, (0, -x.shape[1] % 4))
+    sums: Tensor = squares.unflatten(1, (-1, 4)).sum(2)
+    return sums
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 12, 23])
