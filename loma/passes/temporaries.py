@@ -247,10 +247,15 @@ def _padded(read: Index, found: _Definition) -> ZeroPad:
     if not free_variables(source) >= by_name.keys():
         raise _Kept
     triples = zip(found.axes, read.subscripts, found.offsets, strict=True)
-    places = {axis.name: sizes.simplify(b.binary("-", s, offset)) for axis, s, offset in triples}
+    # In the order in which they are written, which decides what their adjoint sums over.
+    places = {axis.name: _minus(s, offset) for axis, s, offset in triples}
     new = substitute(source, places)
     assert isinstance(new, Index)
     return ZeroPad(new, read.span)
+
+
+def _minus(subscript: Expr, offset: Expr) -> Expr:
+    return subscript if sizes.constant(offset) == 0 else b.binary("-", subscript, offset)
 
 
 def _shifted_axis(subscript: Expr, axes: tuple[Axis, ...]) -> tuple[Axis, Expr] | None:
