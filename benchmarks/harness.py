@@ -153,7 +153,8 @@ def measure(
         by_group = {group: [f for f in case.forms if f.group == group] for group in groups}
         for group, name in (known or {}).items():
             same = [form for form in by_group.get(group, ()) if form.name == name]
-            by_group[group] = same or by_group.get(group, [])
+            if same:
+                by_group[group] = same
         if settings.quick:
             best = _all_at_once(case, by_group, settings, Path(folder), stack)
         else:
@@ -330,6 +331,12 @@ def known_forms(path: Path) -> dict[str, dict[str, str]]:
     }  # fmt: skip
 
 
+def _of_groups(case: Case, groups: Sequence[str] | None) -> Case:
+    if not groups:
+        return case
+    return dataclasses.replace(case, forms=[form for form in case.forms if form.group in groups])
+
+
 def main(description: str, cases: Callable[[Settings], Sequence[Case]]) -> None:
     """The main function of a benchmark; ``cases`` gives them for the sizes that are asked for."""
     parser = settings_parser(description)
@@ -338,6 +345,7 @@ def main(description: str, cases: Callable[[Settings], Sequence[Case]]) -> None:
         "--forms", type=Path, metavar="FILE",
         help="results of an earlier run: its fastest forms are taken, none is looked for",
     )  # fmt: skip
+    parser.add_argument("--group", action="append", metavar="NAME", help="only that peer")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -347,7 +355,7 @@ def main(description: str, cases: Callable[[Settings], Sequence[Case]]) -> None:
         serve(next(f for f in case.forms if (f.group, f.name) == (group, name)), settings)
         return
     settings = Settings(1 if options.quick else options.rounds, options.threads, options.quick)
-    found = cases(settings)
+    found = [_of_groups(case, options.group) for case in cases(settings)]
     known = [case.key for case in found]
     for key in options.case or ():
         if key not in known:

@@ -24,7 +24,12 @@ Record: TypeAlias = dict[str, Any]
 BLOCK = re.compile(r"(<!-- benchmarks -->\n).*?(<!-- /benchmarks -->)", re.DOTALL)
 PICTURE = "docs/images/performance.png"
 # Benchmarks of so many rows that the README gets their summary, and what a row of them is.
-MANY = {"optimisers": "steps of optimisers", "index_statements": "index statements"}
+COMPILE_TIME = "compile_time"  # which has no peers
+MANY = {
+    "optimisers": "steps of optimisers",
+    "index_statements": "index statements",
+    "spellings": "layers in their slowest spelling",
+}
 _COLOURS = {EAGER: "#9aa5b1", COMPILE: "#4c6a92"}
 
 
@@ -88,7 +93,11 @@ def _rows(results: Record) -> Iterator[tuple[str, Record]]:
 
 def figures(results: Record) -> list[Record]:
     """The rows that have a goal."""
-    return [row for name, row in _rows(results) if row.get("goals") and name not in MANY]
+    return [
+        row
+        for name, row in _rows(results)
+        if row.get("goals") and name not in (*MANY, COMPILE_TIME)
+    ]
 
 
 def _ms(group: Mapping[str, Any] | None) -> str:
@@ -126,6 +135,32 @@ def times_table(rows: Sequence[Record], goals: bool = False) -> str:
             for row in rows
         ],
     )
+
+
+def compile_table(rows: Sequence[Record]) -> str:
+    """Seconds until the first step has run, and of which a goal is."""
+    body = []
+    for row in rows:
+        found = row["groups"][LOMA]
+        goal = ", ".join(f"{value:g} s {unit}" for unit, value in row["goals"].items())
+        times = (f"{found[kind]:.1f} s" for kind in ("processor", "seconds"))
+        body.append((row["title"], *times, goal, f"{found['loaded']:.2f} s"))
+    names = "work, processor time, wall time, goal, from the cache"
+    return markdown(names.split(", "), body)
+
+
+def spellings_table(rows: Sequence[Record]) -> str:
+    """How far a layer's spellings are apart: times of eager's call and of the fastest, and how many
+    times as long as these the slowest takes."""
+    names = "layer, eager PyTorch, fastest, slowest / fastest, slowest / eager, the slowest"
+    body = [
+        (
+            row["title"], _ms(row["groups"][EAGER]), _ms(row["fastest"]), f"{row['spread']:.2f}",
+            f"{1.0 / row['ratios'][EAGER]:.2f}", row["groups"][LOMA]["form"].replace("_", " "),
+        )
+        for row in rows
+    ]  # fmt: skip
+    return markdown(names.split(", "), body)
 
 
 def memory_table(rows: Sequence[Record]) -> str:
@@ -175,9 +210,14 @@ def page_block(results: Record) -> str:
     goals, memory = times_table(rows, goals=True), memory_table(rows)
     parts = [bars, "", stated(results), "", goals, "", memory]
     for name, benchmark in results["benchmarks"].items():
+        if name == COMPILE_TIME:
+            title = "What the first call costs, from an empty cache:"
+            parts += ["", title, "", compile_table(benchmark["rows"])]
+            continue
         rest = [row for row in benchmark["rows"] if not row.get("goals") or name in MANY]
+        table = spellings_table if name == "spellings" else times_table
         if rest:
-            parts += ["", f"`benchmarks/{name}.py`, the other rows:", "", times_table(rest)]
+            parts += ["", f"`benchmarks/{name}.py`, the other rows:", "", table(rest)]
         for table in benchmark.get("tables", ()):
             parts += ["", f"`benchmarks/{name}.py`:", "", markdown(table["columns"], table["body"])]
     return "\n".join(parts)

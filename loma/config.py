@@ -44,15 +44,22 @@ from loma.errors import SettingError
 
 # Every optimisation that can be left out, by name.
 OPTIMISATIONS = {
-    "inline": "calls of tensor functions are replaced by their bodies",
+    "inline": "calls of functions in tensor functions are replaced by their bodies",
+    "operators": "tensor operators are index statements where sizes say how they broadcast",
     "loops": "loops whose iterations do not meet are index statements",
     "temporaries": "what is as cheap to compute where it is read has no tensor",
+    "invariants": "factors that do not depend on an index summed over leave the sum",
+    "reductions": "sums inside larger expressions are statements of their own",
+    "costly": "exp and its like that lack an index, or stand twice, are computed once",
     "factor": "sums of products of many factors are taken in steps",
     "scans": "running sums, products, maxima and minima are taken from element to element",
     "shifts": "derivatives do without the places of maxima that cancel, as softmax's do",
     "reuse": "what a statement has computed is not computed again",
     "additions": "additions to the same elements are taken together",
     "fusion": "statements that share an index run in one loop, with private temporaries",
+    "divisions": "indices that subscripts divide run over quotients and remainders",
+    "squares": "what is read across memory is transposed in registers, a square at a time",
+    "neighbours": "short sums along memory are written out, so that lanes run across them",
     "registers": "rows that share an operand are summed together, a few of them in registers",
     "vector_math": "exp, log, tanh and their like as vector code",
     "contraction": "matrix products call the BLAS",

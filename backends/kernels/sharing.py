@@ -20,7 +20,8 @@ from loma.core.ir import (
     Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, expressions, root, statements, subscript_variables, variables, walk,
+    blocks, expressions, nodes, root, statements, subscript_variables, variables,
+    walk,
 )  # fmt: skip
 
 # What a backend hands to a library as a whole, and calls it; None: loops of its own
@@ -286,8 +287,20 @@ def streams_operand(stmt: IndexAssign, name: str) -> bool:
 
 def is_last(group: tuple[Stmt, ...], shared: Shared) -> bool:
     """Whether the shared index is the last dimension of a tensor that the statements use, so that
-    loops should run along it."""
-    return any(dim + 1 == rank for dim, rank in _places(group, shared))
+    loops should run along it. That of one number for each row does not count where the statements
+    go along rows step by step."""
+    some = any(dim + 1 == rank for dim, rank in _places(group, shared))
+    return some and (is_row(group, shared) or not _has_steps(group))
+
+
+def _has_steps(group: tuple[Stmt, ...]) -> bool:
+    """Whether a loop of the statements runs along the last dimension of a tensor."""
+    found = counters(group)
+    return any(
+        isinstance(node, Index) and bool(found & set(variables(node.subscripts[-1])))
+        for node in nodes(group)
+        if isinstance(node, Index) and len(node.subscripts) > 1
+    )
 
 
 def is_row(group: tuple[Stmt, ...], shared: Shared) -> bool:

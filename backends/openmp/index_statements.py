@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from loma import config
 from loma.backends.openmp.frames import may_throw
+from loma.backends.openmp.interleaved import written_out
 from loma.backends.openmp.nest import Bounds
 from loma.backends.openmp.packing import packed
 from loma.backends.openmp.plan import Plan, make_plan, target_axes
@@ -23,6 +24,7 @@ from loma.backends.schedule.access import (
     ZERO, Loop, analyse, reads, rename_axes, steps, without_no_diff,
 )  # fmt: skip
 from loma.backends.schedule.context import FunctionContext
+from loma.backends.schedule.divisions import without_divisions
 from loma.backends.schedule.guards import marked
 from loma.backends.schedule.host import CheckSome, Contract, Convolve, HostNode
 from loma.backends.schedule.ir import (
@@ -47,8 +49,18 @@ def index_statement(
 ) -> list[HostNode]:
     """The checks and the run of an index statement; ``fresh``: the target is all zero and
     everything in it may be overwritten. ``source``: the statement that it serves, if another."""
+    least = context.machine.lanes // 2
+    return [
+        node
+        for k, (part, own) in enumerate(without_divisions(stmt, context.is_size, least))
+        for node in _without_divisions(context, part, fresh and (own or k == 0), source or stmt)
+    ]
+
+
+def _without_divisions(
+    context: FunctionContext, stmt: IndexAssign, fresh: bool, source: Stmt
+) -> list[HostNode]:
     assign = stmt.op == "=" or fresh
-    source = source or stmt
     target = marked(stmt.target, stmt.axes, context)
     assert isinstance(target, Index | Var)
     value = marked(without_no_diff(stmt.value), stmt.axes, context)
@@ -74,6 +86,7 @@ def index_statement(
         nodes += [copy for copy in copies if not context.before_panels(copy)]
     if kind not in OF_NOTHING:
         nodes += _nonempty(stmt, kind, axes, line)
+    axes, body = written_out(context, stmt.target, kind, body, axes)
     nest = StatementNest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign)
     return [*nodes, _tree(context, nest, plan, source)]
@@ -110,7 +123,8 @@ def _tree(
 ) -> Parallel | InPlace:
     """The loops of a statement; in serial loops, and without threads, it runs where it stands."""
     target = plan.stmt.target
-    if context.serial or not context.machine.threads:
+    alone = plan.inner is None and not (plan.parallel or plan.around or plan.summed)
+    if context.serial or not context.machine.threads or (alone and context.kernel is not None):
         return _in_place(context, nest, plan)
     total = target if isinstance(target, Var) else None
     loops, chunked = _shared_loops(plan)
@@ -205,7 +219,11 @@ def _needs(context: FunctionContext, stmt: IndexAssign) -> tuple[Expr, ...]:
 def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> Expr:
     """About how many steps of arithmetic an iteration of the parallel loop takes."""
     inner = [plan.inner] if plan.inner is not None else []
-    extents = [loop.axis.extent for loop in [*plan.around, *plan.summed, *inner]]
+    if plan.square is not None:
+        size = IntConst(nest.context.machine.square)
+        extents = [*(loop.axis.extent for loop in plan.around), size, size]
+    else:
+        extents = [loop.axis.extent for loop in [*plan.around, *plan.summed, *inner]]
     if plan.group is not None:
         whole = any(loop.pieces_of == plan.group.loop.name for loop in loops)
         extents.append(IntConst(plan.group.many) if whole else plan.group.loop.axis.extent)

@@ -8,7 +8,7 @@ them are parallel: no result depends on which of both it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from loma.backends.cfamily import syntax as c
@@ -21,7 +21,7 @@ from loma.backends.openmp.print import write_tree
 from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Serial, Stream
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes
-from loma.core.ir import Stmt, Var
+from loma.core.ir import IntConst, Stmt, Var
 from loma.core.walk import statements
 from loma.errors.spans import line_in_file
 
@@ -29,31 +29,38 @@ from loma.errors.spans import line_in_file
 def write(owner: HostWriter, node: DeviceNode) -> None:
     """Writes a node where ``owner`` stands."""
     match node:
+        case InPlace() if owner.context.looked_up is None:
+            written = frozenset(var.name for var in node.writes)
+            _write_serial(owner, written, lambda: write_tree(owner.writer, owner.context, node))
         case Parallel() | InPlace():
             write_tree(owner.writer, owner.context, node)
         case Launch():
             _write_launch(owner, node)
         case Stream():
             _write_stream(owner, node)
-        case Serial():
-            _write_serial(owner, node)
+        case Serial(_, body, writes):
+            _write_serial(owner, writes, lambda: owner.nodes(body))
         case Clear(var):
             _write_zeros(owner, var)
         case _:
             assert_never(node)
 
 
-def _write_serial(owner: HostWriter, node: Serial) -> None:
+def _write_serial(owner: HostWriter, writes: frozenset[str], write: Callable[[], None]) -> None:
+    """Writes what looks at tensors by their pointers, which are looked up before it."""
     context, writer = owner.context, owner.writer
     used: dict[str, tuple[str, Var]] = {}
     context.looked_up, owner.writer = used, Writer()
-    owner.nodes(node.body)
+    write()
     inside, owner.writer = owner.writer, writer
     context.looked_up = None
-    with writer.block():
-        for base, (pointer, tensor) in used.items():
-            type_, value = data(context, tensor, base in node.writes)
-            writer.line(f"{type_} const {pointer} = {value};")
+    # as parameters, which the compiler believes to be apart
+    given = {
+        pointer: data(context, tensor, base in writes) for base, (pointer, tensor) in used.items()
+    }
+    params = ", ".join(f"{type_} __restrict {pointer}" for pointer, (type_, _) in given.items())
+    values = ", ".join(value for _, value in given.values())
+    with writer.block(f"[&]({params})", f"({values});"):
         writer.extend(inside.lines)
 
 
@@ -81,11 +88,20 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
             writer.line(f"const int64_t {size.text} = loma::block_size({given});")
             rounded = c.Binary("-", c.Binary("+", count, size), c.number(1))
             count = c.Binary("/", rounded, size)
-        _write_workspace(owner, launch.buffers)
+        # a single element is a local variable, which the compiler may keep in a register
+        local = [
+            b.var for b in launch.buffers if sizes.product(sizes.dims_of(b.var)) == IntConst(1)
+        ]
+        buffers = [buffer for buffer in launch.buffers if buffer.var not in local]
+        _write_workspace(owner, buffers)
         given = c.list_text((count, context.ints(launch.work)))
         lambda_ = "[&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_)"
         with writer.block(f"loma::kernel({given}, workspace_, {lambda_}", ");"):
-            for slot, buffer in enumerate(launch.buffers):
+            for var in local:
+                element, name = ELEMENTS[dtype_of(var)], context.variable(var)
+                writer.line(f"{element} {name}_element_ = 0;")
+                writer.line(f"{element}* const {name} = &{name}_element_;")
+            for slot, buffer in enumerate(buffers):
                 element, name = ELEMENTS[dtype_of(buffer.var)], context.variable(buffer.var)
                 memory = f"reinterpret_cast<{element}*>(memory_ + workspace_.offset({slot}))"
                 writer.line(f"{element}* const {name} = {memory};")
@@ -100,6 +116,10 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
                 with context.cut(launch.pieces, kernel.axis.extent):
                     owner.nodes(launch.body)
                 context.pointers = None
+
+
+def _is_single(tensor: Var) -> bool:
+    return sizes.product(sizes.dims_of(tensor)) == IntConst(1)
 
 
 def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:

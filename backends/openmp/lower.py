@@ -197,6 +197,8 @@ class Lowering:
                     stmt.span,
                     hint="put what needs them into a scalar function, and call it",
                 )
+            case Assign(Var() as target, op, value) if self._context.serial and _has_reads(value):
+                return self._index_assign(IndexAssign(target, op, value, (), stmt.span), False)
             case If(_, then, other):
                 return self._nested(stmt, (then, other))
             case For() | While() if not self._context.serial and is_serial(
@@ -343,6 +345,10 @@ def reduction_statement(context: FunctionContext, reduce: Reduce) -> IndexAssign
     element = TensorType((), "int" if reduce.type == INT else "float")
     target = Index(context.temporary_tensor("element", element), (), reduce.type)
     return IndexAssign(target, "=", reduce, (), reduce.span)
+
+
+def _has_reads(value: Expr) -> bool:
+    return any(isinstance(node, Index) for node in walk(value))
 
 
 def _bytes(var: Var, count: str) -> Bytes:

@@ -44,6 +44,7 @@ class Nest(ABC):
         self.frames: list[Frame] = [Frame(None)]
         self.checks: list[Check] = []
         self.writable: set[str] = set()
+        self.squares: dict[Index, Index] = {}  # where reads are that go across a square
         self.bounds: dict[str, Bounds] = {}  # axis -> the stretch of it that its loop runs
         # What the plan's axes are made of: the statement's axes, and words for their pieces.
         self.parts: dict[str, tuple[str, ...]] = {}
@@ -170,6 +171,8 @@ class Nest(ABC):
 
     def _load(self, read: Index, access: Access) -> Expr:
         frame = self.frame
+        if read in self.squares:
+            return self.squares[read]
         found = element(read.tensor, self.offset(access, in_place=frame.guards > 0), read)
         inner = frame.inner
         varies = inner is None or access.is_loose_in(inner) or inner in access.coefficients

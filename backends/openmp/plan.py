@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loma.backends.openmp import registers, tiles
+from loma.backends.openmp import registers, squares, tiles
 from loma.backends.openmp.nest import Nest
 from loma.backends.openmp.registers import Group
 from loma.backends.schedule.access import Access, Loop, analyse, joined_name, merge, reads, score
@@ -23,6 +23,8 @@ class Plan:
 
     ``by_rows``: the innermost axis belongs to the target. ``kind``: the reduction over ``summed``.
     ``group``: several values of one more axis of the target run together, inside ``around``.
+    ``square``: the axis, of which a strip runs inside them, along which something lies that is read
+    across the rows.
     """
 
     stmt: IndexAssign
@@ -35,6 +37,7 @@ class Plan:
     inner: Loop | None
     by_rows: bool
     group: Group | None = None
+    square: Loop | None = None
 
     @property
     def target(self) -> Index:
@@ -104,8 +107,15 @@ def make_plan(
     parallel = [loop for loop in rest if loop.alone]
     others = [loop for loop in rest if not loop.alone]
     by_rows = inner is not None and inner.target
+    square: Loop | None = None
     if by_rows and inner is not None:
-        if not others and _is_across(parallel, inner, found):
+        if not others:
+            square = squares.choose(nest, parallel, inner, body)
+        if square is not None:
+            size = IntConst(nest.context.machine.square)
+            rest = [loop for loop in parallel if loop is not square]
+            parallel = [*rest, _cut(nest, inner, size), _cut(nest, square, size)]
+        elif not others and _is_across(parallel, inner, found):
             parallel = [_cut(nest, inner, IntConst(nest.context.machine.across)), *parallel]
         else:
             parallel = _in_strips(nest, parallel, inner, found)
@@ -118,7 +128,7 @@ def make_plan(
         parallel = _in_groups(nest, parallel, group)
     return Plan(
         stmt, body, kind, assign, parallel[:2], parallel[2:],
-        others, inner, by_rows, group,
+        others, inner, by_rows, group, square,
     )  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
-    Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, UpdateLanes,
-    Variable, dtype_of,
+    Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, Transpose,
+    UpdateLanes, Variable, dtype_of,
 )  # fmt: skip
 from loma.core.ir import (
     FLOAT, INT, POSITIONS, Builtin, Element, Expr, Index, Type, Var,
@@ -34,7 +34,18 @@ _ASSIGNMENTS = {"sum": "+=", "prod": "*=", "set": "="}
 
 
 def write_tree(writer: Writer, context: CppContext, tree: Parallel | InPlace) -> None:
-    """Writes the tree's function to the context, and its call, or the nodes where they stand."""
+    """Writes the tree's function to the context, and its call, or the nodes where they stand, in
+    a block of their own if they declare something."""
+    own = Writer()
+    _write_tree(own, context, tree)
+    if own.declares:
+        with writer.block():
+            writer.extend(own.lines)
+    else:
+        writer.extend(own.lines)
+
+
+def _write_tree(writer: Writer, context: CppContext, tree: Parallel | InPlace) -> None:
     text = TreeText(context, tree.writes)
     inside = Writer(0 if isinstance(tree, InPlace) else 1)
     if isinstance(tree, InPlace):
@@ -150,7 +161,7 @@ class TreeText(Expressions):
         return c.Token(name)
 
     def _pointer(self, tensor: Var) -> str:
-        if tensor.name == schedule.PARTS:
+        if tensor.name == schedule.PARTS or tensor.name in self._locals:
             return local_name(tensor.name)
         name = f"{self.context.variable(tensor)}_data_"
         self.pointers.setdefault(tensor.name, (name, tensor))
@@ -243,6 +254,11 @@ class TreeText(Expressions):
                 self._loop(writer, node)
             case Blocks():
                 self._blocks(writer, node)
+            case Transpose(var, first, stride, rows, columns, size):
+                part, numbers = self.local(var), self._ints(stride, rows, columns)
+                writer.line(f"{TYPES[dtype_of(var)]} {part}[{size * size}];")
+                start = c.text(self._element(first))
+                writer.line(f"loma::transpose<{size}>({part}, &{start}, {numbers});")
             case _:
                 self._vector_node(writer, node)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loma.backends.openmp import tiles
+from loma.backends.openmp import squares, tiles
 from loma.backends.openmp.nest import Bounds
 from loma.backends.openmp.plan import Plan
 from loma.backends.openmp.reductions import StatementNest
@@ -24,6 +24,9 @@ FIRST, LAST = Var("@first_", INT), Var("@last_", INT)  # a block's first step, a
 
 def rows(nest: StatementNest, plan: Plan, bounds: Bounds | None) -> list[Node]:
     """The innermost loop runs along a row of the target."""
+    if plan.square is not None:
+        write = lambda: _store(nest, plan)  # noqa: E731
+        return squares.rows(nest, plan.row, plan.square.axis, plan.value, write)
     access = nest.access(plan.target, False)
     covers = all(loop.alone for loop in plan.summed if loop.target)
     axis = plan.row
@@ -46,14 +49,17 @@ def rows(nest: StatementNest, plan: Plan, bounds: Bounds | None) -> list[Node]:
         return before + nest.loops(outside, lambda: _tiles(nest, plan, bounds, steps, starts))
 
     def step() -> list[Node]:
-        value = nest.value(plan.value)
-        kind: Kind = "set" if plan.assign or plan.stmt.op == "=" else "sum"
-        kind = plan.kind if plan.summed and covers else kind
-        return [Store(nest.place(plan.target), kind, value)]
+        return _store(nest, plan, plan.kind if plan.summed and covers else None)
 
     return before + nest.loops(
         outside, lambda: nest.innermost(axis, plan.value, step, bounds, independent=simple)
     )
+
+
+def _store(nest: StatementNest, plan: Plan, kind: Kind | None = None) -> list[Node]:
+    value = nest.value(plan.value)
+    found: Kind = "set" if plan.assign or plan.stmt.op == "=" else "sum"
+    return [Store(nest.place(plan.target), kind or found, value)]
 
 
 def _steps(plan: Plan) -> Sequence[Axis]:
@@ -172,8 +178,12 @@ def partial_sum(
     nest: StatementNest, plan: Plan, bounds: Bounds | None, index: Var | None
 ) -> list[Node]:
     """A sum into a scalar: one partial sum for each piece of a parallel loop, or the sum itself
-    where there is no ``index`` of one."""
+    where there is no ``index`` of one. Without an axis it is a value that the scalar gets."""
     type_ = plan.stmt.target.type
+    if index is None and plan.inner is None and not plan.summed:
+        value = nest.value(plan.value)
+        nodes, nest.frame.body = nest.frame.body, []
+        return [*nodes, Store(plan.stmt.target, "set" if plan.assign else "sum", value)]
     accumulator = nest.fresh("acc", type_)
     own = [loop.axis for loop in plan.summed]
     inner = plan.inner.axis if plan.inner is not None else None

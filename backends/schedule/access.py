@@ -183,7 +183,8 @@ def merge(loops: list[Loop], accesses: list[Access], keep: set[str]) -> list[Loo
 
 def joined_name(parts: Sequence[str]) -> str:
     """The name of an axis that is made of others."""
-    return f"@{'__'.join(parts)}__"
+    plain = (p.removeprefix("@").removesuffix("_") if p.startswith("@") else p for p in parts)
+    return f"@{'__'.join(plain)}__"
 
 
 def _mergeable(outer: Loop, inner: Loop, accesses: list[Access], keep: set[str]) -> bool:

@@ -265,9 +265,23 @@ class Stretch:
     tests: tuple[Test, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Transpose:
+    """``var`` holds a part of a tensor in another order, from here to the end of the block: at
+    ``column * size + row`` the element ``stride * row + column`` behind ``first``, for ``rows`` and
+    ``columns`` of at most ``size``."""
+
+    var: Var
+    first: Index
+    stride: Expr
+    rows: Expr
+    columns: Expr
+    size: int
+
+
 Node: TypeAlias = (
     Let | Lazy | Variable | Accumulator | Store | Note | Narrow | If | Loop | Blocks | Groups | Each
-    | Tiles | Lanes | Fill | UpdateLanes | Compare | StoreLanes | Total | Stretch
+    | Tiles | Lanes | Fill | UpdateLanes | Compare | StoreLanes | Total | Stretch | Transpose
 )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from typing import assert_never
 
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Lanes, Lazy, Let, Loop,
-    Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, UpdateLanes,
-    Variable,
+    Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, Transpose,
+    UpdateLanes, Variable,
 )  # fmt: skip
 from loma.core.ir import INT, Binary, Builtin, Expr, IntConst, Var
 from loma.core.printer import print_expr
@@ -148,6 +148,9 @@ def _node(node: Node) -> list[str]:
             if without is not None:
                 span += f" without range({', '.join(map(name, without))})"
             return [f"{_ROLES[role]} {name(counter)} in {span}:", *_block(body)]
+        case Transpose(var, first, stride, rows, columns):
+            part = f"{text(rows)} rows of {text(columns)} at {text(first)}, {text(stride)} apart"
+            return [f"{name(var)} = transposed {part}"]
         case Blocks(first, last, count, size, body):
             parts = f"range({text(count)}), {text(size)} each"
             return [f"blocks {name(first)} to {name(last)} of {parts}:", *_block(body)]

@@ -25,7 +25,7 @@ _ARITY = {
 }  # fmt: skip
 _NOTES = (ir.TESTED, ir.CLAMPED)
 
-What: TypeAlias = Literal["constant", "variable", "accumulator", "lanes", "stretch"]
+What: TypeAlias = Literal["constant", "variable", "accumulator", "lanes", "stretch", "part"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ class Scope:
 
     def declare(self, var: Var, what: What = "constant") -> None:
         self.require(var.name not in self.scope, f"'{var.name}' is declared already")
-        self.require(not isinstance(var.type, TensorType), f"'{var.name}' is a tensor")
+        is_tensor = isinstance(var.type, TensorType)
+        self.require(is_tensor == (what == "part"), f"'{var.name}' is a tensor")
         self.scope[var.name] = Name(what, var.type, self.node, self.independent, self.tiles)
 
     @contextmanager
@@ -130,10 +131,13 @@ class Scope:
     def tensor(self, base: Expr) -> None:
         if not (isinstance(base, Var) and isinstance(base.type, TensorType)):
             raise self.fail(f"`{text(base)}` is no tensor")
+        if base.name in self.scope:
+            self.known(base, "part")
+            return
         tree, known = self.tree, self.outside(base.name)
         if base.name == ir.PARTS:
             known = isinstance(tree, Parallel) and tree.total is not None
-        self.require(known and base.name not in self.scope, f"no tensor '{base.name}' is known")
+        self.require(known, f"no tensor '{base.name}' is known")
 
     def element(self, read: Index) -> None:
         self.tensor(read.base)

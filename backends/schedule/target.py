@@ -35,6 +35,8 @@ class Target:
     # Elements of a row before the next row, where a tensor is read across its own rows: as many
     # lines of memory are in use at a time, which may share one set of a first-level cache.
     across: int
+    # Rows and columns of a square that is transposed in a first-level cache: a line of memory each.
+    square: int
     block: int  # steps of a sum before the next tile, so that it streams through its operands
 
     # Work for threads.
@@ -67,7 +69,7 @@ class Target:
 CPU = Target(
     threads=True, library=True,
     vector_bytes=32, tile=4, accumulators=16, group=8, gain=0.8,
-    strip=512, across=8, block=64,
+    strip=512, across=8, square=16, block=64,
     chunk=4096, grain=16384,
     block_bytes=16384, block_least=64, block_most=4096, panel_bytes=8 << 20,
     product_bytes=2 << 20, panel_least=16,

@@ -13,8 +13,8 @@ from typing import assert_never
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Compare, Each, Fill, Form, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
-    Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Tiles, Total, UpdateLanes,
-    Variable,
+    Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Tiles, Total, Transpose,
+    UpdateLanes, Variable,
 )  # fmt: skip
 from loma.backends.schedule.scope import Scope
 from loma.core.ir import INT, POSITIONS, Index, IntConst, Var
@@ -114,6 +114,10 @@ class _Verifier(Scope):
                 self.block(other)
             case Loop():
                 self.loop(node)
+            case Transpose(var, first, stride, rows, columns):
+                self.element(first)
+                self.ints(stride, rows, columns)
+                self.declare(var, "part")
             case Blocks(first, last, count, size, body):
                 self.ints(count, size)
                 self.block(body, first, last)

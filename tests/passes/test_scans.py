@@ -95,6 +95,8 @@ ONE = "x : In[Tensor[T]]"
 # name, parameters, result, statements, shapes of the arguments for T
 CASES: tuple[tuple[str, str, str, tuple[str, ...], Any], ...] = (
     *((name, X, "B, T", lines, lambda t: ((2, t),)) for name, _, lines in SPELLINGS),
+    ("operator", X, "B, T", ("y = cumsum(x * x, 1) * cumprod(x, -1) + x",), lambda t: ((2, t),)),
+    ("operator_alone", X, "B, T", ("y = cumsum(x, 0)",), lambda t: ((t, 2),)),
     ("rows_last", "x : In[Tensor[T, B]]", "T, B",
      ("y[t, b] = sum(x[q, b] for q in range(t + 1))",), lambda t: ((t, 3),)),
     ("alone", ONE, "T", ("y[t] = sum(x[q] for q in range(t, T))",), lambda t: ((t,),)),

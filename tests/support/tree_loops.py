@@ -23,8 +23,8 @@ from tree_reductions import UPDATE, Extreme, Registers, initial, is_int, poison
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
-    Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, UpdateLanes,
-    Variable, dtype_of,
+    Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, Transpose,
+    UpdateLanes, Variable, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.printer import head
 from loma.backends.schedule.walk import nodes
@@ -201,6 +201,8 @@ class _Run:
                 self.loop(node)
             case Blocks():
                 self.blocks(node)
+            case Transpose():
+                self.transpose(node)
             case Groups():
                 self.groups(node)
             case Each(counter, body):
@@ -264,6 +266,18 @@ class _Run:
             return
         for value in values:
             self.iteration(node.counter, value, node.body)
+
+    def transpose(self, node: Transpose) -> None:
+        rows, columns = self.whole(node.rows), self.whole(node.columns)
+        if not (0 <= rows <= node.size and 0 <= columns <= node.size):
+            raise TreeError(f"{rows} rows of {columns}: `{head(node)}`")
+        tensor = self.env[node.first.tensor.name]
+        first, stride = self.whole(node.first.subscripts[0]), self.whole(node.stride)
+        part = np.full(node.size**2, poison(dtype_of(node.var)))
+        for row in range(rows):
+            for column in range(columns):
+                part[column * node.size + row] = tensor[first + stride * row + column]
+        self.declare(node.var, Elements(node.var.name, part, self.machine, False))
 
     def blocks(self, node: Blocks) -> None:
         count, most = self.whole(node.count), self.whole(node.size)

@@ -12,6 +12,8 @@ import pytest
 
 from conftest import ROOT
 
+from loma.frontend import parse
+
 FOLDER = ROOT / "benchmarks"
 EAGER, KEEPING = "eager PyTorch", "eager PyTorch, memory kept"
 COMPILE, LOMA, NATIVE = "torch.compile", "loma", "loma, C++ program"
@@ -74,6 +76,32 @@ def test_the_index_statements_are_measured(
         assert set(row["ratios"]) == set(row["goals"]) == {EAGER, COMPILE}
     summary = f"| {len(found)} index statements, one by one |"
     assert summary in (root / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.full
+def test_the_spellings_are_measured(measured: tuple[dict[str, Any], Path, str]) -> None:
+    results, root, _ = measured
+    found = results["benchmarks"]["spellings"]["rows"]
+    assert len(found) >= 4  # some layers, in inference and with backward
+    for row in found:
+        times = row["spellings"]
+        assert len(times) >= 4
+        assert row["fastest"]["seconds"] == min(times.values())
+        assert row["groups"][LOMA]["seconds"] == max(times.values())
+        assert row["title"] in (root / "docs/performance.md").read_text(encoding="utf-8")
+
+
+def test_every_layer_has_its_spellings() -> None:
+    """One file a layer, whose functions that are no helpers take the same arguments."""
+    files = sorted((FOLDER / "spellings").glob("*.loma"))
+    assert len(files) >= 15
+    script = (FOLDER / "spellings.py").read_text(encoding="utf-8")
+    for file in files:
+        assert f'Layer("{file.stem}"' in script
+        module = parse(file.read_text(encoding="utf-8"))
+        own = [f for f in module.functions if not f.name.startswith("_")]
+        assert len(own) >= 4, file.name
+        assert len({(f.params, f.results) for f in own}) == 1, file.name
 
 
 @pytest.mark.full

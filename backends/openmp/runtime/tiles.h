@@ -388,4 +388,56 @@ struct Stretch {
   }
 };
 
+// Two rows exchange the lanes in which they are on the wrong side of a square's diagonal.
+template <int step, typename lanes, int... lane>
+LOMA_INLINE inline void exchange(lanes& a, lanes& b, std::integer_sequence<int, lane...> all) {
+  constexpr int count = all.size();
+  const lanes first = a, second = b;
+  a = __builtin_shufflevector(first, second, (lane & step ? count + lane - step : lane)...);
+  b = __builtin_shufflevector(first, second, (lane & step ? count + lane : lane + step)...);
+}
+
+// As many vectors as each of them has lanes, transposed: halves change places, then their halves.
+template <typename lanes, int count, int step = count / 2>
+LOMA_INLINE inline void transpose_lanes(lanes (&rows)[count]) {
+  if constexpr (step > 0) {
+    each<count>([&](auto row) LOMA_INLINE {
+      if constexpr ((row & step) == 0) {
+        exchange<step>(rows[row], rows[row + step], std::make_integer_sequence<int, count>());
+      }
+    });
+    transpose_lanes<lanes, count, step / 2>(rows);
+  }
+}
+
+// out[column * size + row] = in[row * stride + column]
+template <int size, typename number>
+LOMA_INLINE inline void transpose(number* out, const number* in, int64_t stride, int64_t rows,
+                                  int64_t columns) {
+  using Bits = std::conditional_t<sizeof(number) == sizeof(int64_t), int64_t, int32_t>;
+  constexpr int count = kLanes<Bits>;
+  if constexpr (sizeof(number) == sizeof(Bits) && size % count == 0) {
+    if (rows == size && columns == size) {
+      for (int row = 0; row < size; row += count) {
+        for (int column = 0; column < size; column += count) {
+          Lanes<Bits> square[count];
+          each<count>([&](int k) LOMA_INLINE {
+            std::memcpy(&square[k], in + (row + k) * stride + column, sizeof(square[k]));
+          });
+          transpose_lanes(square);
+          each<count>([&](int k) LOMA_INLINE {
+            std::memcpy(out + (column + k) * size + row, &square[k], sizeof(square[k]));
+          });
+        }
+      }
+      return;
+    }
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      out[column * size + row] = in[row * stride + column];
+    }
+  }
+}
+
 }  // namespace loma

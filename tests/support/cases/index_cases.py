@@ -426,6 +426,22 @@ def products(x : In[Tensor[N, M]], n : In[int]) -> tuple[Tensor[N], float, Tenso
 """, lambda x, n: (
         (1.0 + x[:, :-1] ** 2).prod(1), 0.5 + x.prod(), x[:, 0] * x[:, :n].prod(1),
     ), (Values([[0.5, 0.0, -2.0], [1.5, 2.0, 0.25]]), 2)),
+    Case("squares", """
+def squares(
+    x : In[Tensor[N, M]], z : In[Tensor[B, M, N]],
+) -> tuple[Tensor[M, N], Tensor[B, N, M], Tensor[N, (M + 3) // 4]]:
+    y : Tensor[M, N]
+    y[j, i] = x[i, j] * 2.0
+    w : Tensor[B, N, M]
+    w[b, i, j] = z[b, j, i] * x[i, j]
+    s : Tensor[N, (M + 3) // 4]
+    s[i, j // 4] += x[i, j] * x[i, j]
+    return y, w, s
+""", lambda x, z: (
+        x.t() * 2.0, z.mT * x, torch.nn.functional.pad(x**2, (0, -x.shape[1] % 4)).unflatten(
+            1, (-1, 4)
+        ).sum(2),
+    ), ((18, 21), (2, 21, 18))),
     Case("embedding", """
 def embedding(w : In[Tensor[V, D]], t : In[IntTensor[N]]) -> Tensor[N, D]:
     y : Tensor[N, D]
