@@ -57,7 +57,7 @@ _SANITIZERS = {
 }  # fmt: skip
 # What headers have of the machine (:mod:`loma.backends.schedule.target`), as macros: LOMA_TILE.
 _IN_HEADERS = (
-    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_most", "panel_bytes",
+    "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_most",
 )  # fmt: skip
 _SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
 

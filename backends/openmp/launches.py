@@ -148,7 +148,7 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
     writer.comment(f"panels of {panels.axis.name}{_lines(panels.source)}")
     with writer.block():
         bytes_, operands = (_bytes(context, part) for part in (stream.bytes, stream.operands))
-        parts = extent, bytes_, operands, c.number(stream.least)
+        parts = extent, bytes_, operands, c.number(stream.cache), c.number(stream.least)
         writer.line(f"const int64_t {size} = loma::panel({c.list_text(parts)});")
         owner.nodes(stream.before)
         test = c.Binary("<", c.Token(first), extent)

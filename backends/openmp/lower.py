@@ -19,8 +19,8 @@ from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.access import without_no_diff
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
-    Allocate, Branch, Buffer, Bytes, Clear, Count, HostNode, Later, Launch, Piece, Repeat, Reserve,
-    Run, Serial, Stream, Unit,
+    Allocate, Branch, Buffer, Bytes, Clear, Contract, Count, HostNode, Later, Launch, Piece, Repeat,
+    Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.effects import assigned, written_places
@@ -326,6 +326,7 @@ class Lowering:
             panels,
             tuple(_bytes(var, count.name) for var in _held(panels) if count in _dims(var)),
             tuple(_bytes(var, "") for var in panels.streamed),
+            machine.product_bytes if _multiplies(body) else machine.panel_bytes,
             1 if any(isinstance(step, Panels) for step in panels.body) else machine.panel_least,
             pieces, context.end_panels(), body,
         )  # fmt: skip
@@ -355,6 +356,19 @@ def _bytes(var: Var, count: str) -> Bytes:
     assert isinstance(var.type, TensorType)
     dims = [dim for dim in var.type.dims or () if not (isinstance(dim, Var) and dim.name == count)]
     return var.type.element, sizes.product(tuple(dims))
+
+
+def _multiplies(nodes: Sequence[HostNode]) -> bool:
+    """Whether the library multiplies matrices for the nodes."""
+    for node in nodes:
+        match node:
+            case Contract():
+                return True
+            case Unit(body=body) | Stream(body=body) if _multiplies(body):
+                return True
+            case Branch(then=then, other=other) if _multiplies((*then, *other)):
+                return True
+    return False
 
 
 def _held(panels: Panels) -> Iterator[Var]:

@@ -267,12 +267,13 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class Stream:
     """Panels of an axis, one after the other: as many values as keep temporaries, of ``bytes`` for
-    each value, in the cache, but enough to be worth reading ``operands`` bytes for every panel, and
-    ``least`` or more. ``before``: what is the same for all of them."""
+    each value, in ``cache`` bytes, but enough to be worth reading ``operands`` bytes for every
+    panel, and ``least`` or more. ``before``: what is the same for all of them."""
 
     panels: Panels
     bytes: tuple[Bytes, ...]
     operands: tuple[Bytes, ...]
+    cache: int
     least: int
     pieces: tuple[Piece, ...]
     before: tuple[HostNode, ...]

@@ -44,11 +44,13 @@ class Target:
     grain: int  # innermost steps that are worth a thread
 
     # Fused kernels over blocks of values, whose private tensors stay in the first-level cache, and
-    # panels of them, whose temporaries stay in the last one.
+    # panels of them, whose temporaries stay in the last one; in a core's own where a library
+    # multiplies matrices, which reads and writes them as fast as that goes.
     block_bytes: int
     block_least: int  # values, and the number that they are a multiple of
     block_most: int
     panel_bytes: int
+    product_bytes: int
     panel_least: int  # values
 
     @property
@@ -69,5 +71,6 @@ CPU = Target(
     vector_bytes=32, tile=4, accumulators=16, group=8, gain=0.8,
     strip=512, across=8, square=16, block=64,
     chunk=4096, grain=16384,
-    block_bytes=16384, block_least=64, block_most=4096, panel_bytes=8 << 20, panel_least=16,
+    block_bytes=16384, block_least=64, block_most=4096, panel_bytes=8 << 20,
+    product_bytes=2 << 20, panel_least=16,
 )  # fmt: skip

@@ -87,12 +87,12 @@ class WorkspacePlan {
 };
 
 // How many of ``extent`` values go through the loops of a panel at once: as many as keep its
-// temporaries, of ``bytes`` for each value, inside the caches, but enough to be worth reading
+// temporaries, of ``bytes`` for each value, in ``cache`` bytes, but enough to be worth reading
 // ``operands`` bytes again for every panel, and ``least`` or more. It depends on sizes alone, as
 // results may depend on it.
-inline int64_t panel(int64_t extent, int64_t bytes, int64_t operands, int64_t least) {
-  constexpr int64_t kCache = LOMA_PANEL_BYTES;
-  const int64_t wanted = std::max(kCache, 2 * operands);
+inline int64_t panel(int64_t extent, int64_t bytes, int64_t operands, int64_t cache,
+                     int64_t least) {
+  const int64_t wanted = std::max(cache, 2 * operands);
   const int64_t most = std::max(least, wanted / std::max<int64_t>(bytes, 1));
   return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));
 }
