@@ -73,7 +73,7 @@ WORDS = {
     "panels": "panels of ",
     "blocked": "private h : Tensor[i_count",
     "alone": "# parallel over ",
-    "attention": "temporary s : Tensor[b_count, i_count, S]",
+    "attention": "temporary e : Tensor[b_count, i_count, S]",
 }
 
 
