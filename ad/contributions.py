@@ -9,7 +9,7 @@ in ``x[i - d] if i >= d else 0.0``: then the condition is told beside the contri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -21,7 +21,7 @@ from loma.core.ir import (
     FLOAT, ArrayType, Binary, Builtin, Call, Expr, FloatConst, FloatType, Index, IntConst, IntType,
     MakeStruct, Member, NoDiff, Op, Place, Reduce, Select, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.core.walk import children, root, walk
+from loma.core.walk import certain_reads, root, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +53,6 @@ def always_exists(place: Place) -> bool:
             if not bounded or not isinstance(node.subscripts[0], IntConst):
                 return False
     return True
-
-
-def certain_reads(expr: Expr) -> Iterator[Expr]:
-    """The places that the expression reads under no condition."""
-    match expr:
-        case Select(cond):
-            yield from certain_reads(cond)
-        case Binary("and" | "or", left):
-            yield from certain_reads(left)
-        case ZeroPad(read):
-            for subscript in read.subscripts:
-                yield from certain_reads(subscript)
-        case _:
-            if isinstance(expr, Index | Member):
-                yield expr
-            for child in children(expr):
-                yield from certain_reads(child)
 
 
 def contributions(

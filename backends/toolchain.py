@@ -35,11 +35,10 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # The runtime's objects: each is one translation unit of these files, so that torch's headers, which
 # take longest, are read once. What computes is optimised; compiling the rest so would only take
 # time. Programs without Python have "core" instead of "python".
-_CORE = "arguments dispatch autograd autocast memory specialise each"
+_CORE = "arguments dispatch autograd autocast memory specialise each once cache_roots tuning"
 _PARTS = {
     "core": _CORE,
-    "library": "cache_roots tuning once product convolution convolution_statements "
-    "convolution_gemm convolution_fft",
+    "library": "product convolution convolution_statements convolution_gemm convolution_fft",
     "pool": "heap pool",
     "python": f"{_CORE} python tuning_python specialise_python",
 }

@@ -27,7 +27,9 @@ from harness import settings_parser
 FOLDER = Path(__file__).resolve().parent
 # Those that look for the fastest form of each peer.
 OF_FORMS = ("capsules", "layers", "capsnet", "training", "optimisers")
-SCRIPTS = (*OF_FORMS, "convolution", "index_statements", "spellings", "first_minute")
+SCRIPTS = (
+    *OF_FORMS, "convolution", "index_statements", "spellings", "first_minute", "compile_time",
+)  # fmt: skip
 
 
 def run(name: str, settings: Settings, earlier: report.Record | None) -> report.Record:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -31,10 +31,17 @@ if TYPE_CHECKING:
     from loma.pipeline import Optimised
 
 
+def _default_real() -> Real:
+    """torch's default dtype."""
+    torch = sys.modules.get("torch")
+    return "double" if torch and torch.get_default_dtype() == torch.float64 else "float"
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """What is compiled: a text, and the functions whose derivatives were asked for one after the
-    other, each a function of what the one before gave. The rest is as :func:`compile` takes it."""
+    other, each a function of what the one before gave. ``real`` is the floating type that is
+    compiled first. The rest is as :func:`compile` takes it."""
 
     source: str
     path: str
@@ -43,6 +50,7 @@ class Program:
     timed: bool = False
     save: Save = "auto"
     contract: bool = True
+    real: Real = field(default_factory=_default_real)
 
     def key(self, part: str = "") -> str:
         """The entry of the cache's index."""
@@ -52,7 +60,7 @@ class Program:
         passes = ",".join(sorted(config.optimisations()))
         part += " timed" if self.timed else ""
         part += "" if self.contract else " not contracted"
-        part += f" {_real()}"
+        part += f" {self.real}"
         imports = self.source.imports if isinstance(self.source, Text) else []
         files = [part for path, text in imports for part in (Path(path).name, text)]
         program = (self.name, self.source, *self.derived, *files)
@@ -141,12 +149,6 @@ def load(program: Program) -> LomaModule:
         return _loaded[key]
 
 
-def _real() -> Real:
-    """The floating type that functions are compiled for at once: torch's default."""
-    torch = sys.modules.get("torch")
-    return "double" if torch and torch.get_default_dtype() == torch.float64 else "float"
-
-
 def _lock_of(key: str) -> threading.Lock:
     with _lock:
         return _locks.setdefault(key, threading.Lock())
@@ -205,7 +207,7 @@ def _build(program: Program) -> tuple[Path, Record]:
     if stage.tensor_functions:
         source = pipeline.generated(stage, program.timed, program.contract)
         operators, parts = source.metadata["operators"], source.metadata["parts"]
-        folder = toolchain.build(source, Parts.of(parts), _real())
+        folder = toolchain.build(source, Parts.of(parts), program.real)
     else:
         source = pipeline.generated_scalars(stage)
         folder, operators, parts = scalar.build(source), None, None
@@ -275,6 +277,26 @@ def _kernel_hook(program: Program, key: str) -> Callable[[str, bool], str]:
         return ""
 
     return load_kernels
+
+
+def complete(modules: Iterable[LomaModule]) -> None:
+    """Compiles what a first call would, so that whoever reads this cache needs no compiler."""
+    from loma.backends import compilers, toolchain
+    from loma.backends.torch.parts import REALS, Parts
+
+    tasks = []
+    for module in modules:
+        if (record := module.__record__["parts"]) is not None:
+            parts = Parts.of(record)
+            operators = {numbers: operator for operator, numbers in parts.together.items()}
+            tasks += [
+                partial(toolchain.build_part, module.__folder__, parts, operator, real)
+                for operator in operators.values()
+                for real in REALS
+                if not parts.has_first(operator) or real != _default_real()
+            ]
+    if tasks:
+        compilers.in_parallel(*tasks)
 
 
 def natives() -> list[ModuleType]:

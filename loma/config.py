@@ -44,9 +44,13 @@ from loma.errors import SettingError
 
 # Every optimisation that can be left out, by name.
 OPTIMISATIONS = {
-    "inline": "calls of tensor functions are replaced by their bodies",
+    "inline": "calls of functions in tensor functions are replaced by their bodies",
+    "operators": "tensor operators are index statements where sizes say how they broadcast",
     "loops": "loops whose iterations do not meet are index statements",
     "temporaries": "what is as cheap to compute where it is read has no tensor",
+    "invariants": "factors that do not depend on an index summed over leave the sum",
+    "reductions": "sums inside larger expressions are statements of their own",
+    "costly": "exp and its like that lack an index, or stand twice, are computed once",
     "factor": "sums of products of many factors are taken in steps",
     "scans": "running sums, products, maxima and minima are taken from element to element",
     "shifts": "derivatives do without the places of maxima that cancel, as softmax's do",

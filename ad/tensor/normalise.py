@@ -17,30 +17,25 @@ In normal form
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from loma import errors
-from loma.ad.contributions import certain_reads
 from loma.ad.rules import reads_value
 from loma.ad.tensor.products import nested
-from loma.ad.tensor.reductions import may_fail, shadows, where_holds, with_numbered_axes
 from loma.core import builder as b
-from loma.core.axes import index_statement
-from loma.core.bounds import interval
 from loma.core.effects import assigned, out_places
 from loma.core.ir import (
-    FLOAT, INT, POSITIONS, Assign, Axis, Call, CallStmt, Declare, Expr, FloatType, For, Function,
-    If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, Return, Stmt, TensorType,
+    FLOAT, INT, Assign, Axis, Call, CallStmt, Declare, Expr, FloatType, For, Function,
+    If, Index, IndexAssign, IntType, Module, NoDiff, Op, Reduce, Return, Stmt, TensorType,
     Type, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names, names_of, with_own_indices
 from loma.core.printer import print_expr
-from loma.core.sizes import affine, bound_sizes, constant, count, is_arithmetic, size_variables
+from loma.core.sizes import bound_sizes, is_arithmetic, size_variables
 from loma.core.walk import (
-    free_variables, map_expressions, map_guarded, numbered, substitute, substitute_type,
+    free_variables, map_expressions, numbered, substitute, substitute_type,
 )  # fmt: skip
-from loma.errors.spans import NOWHERE, Span
+from loma.passes.hoisting import Hoisting
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +84,7 @@ def normalise(function: Function, module: Module, pure: bool = True) -> Normal:
     body = tuple(map_expressions(stmt, lambda e: substitute(e, renamed)) for stmt in body)
     results = [substitute(value, renamed) for value in results]
     written.update(assigned(body, functions))
-    worker = _Normaliser(module, names, types, written, set(size_variables(function)), pure)
+    worker = _Normaliser(function, module, names, types, written, pure)
     out = start + worker.block(body, 0)
     returned: list[Expr] = []
     wanted = pure_results(function) if pure else function.results
@@ -121,28 +116,23 @@ def call_types(callee: Function, args: tuple[Expr, ...], results: tuple[Type, ..
     return out
 
 
-@dataclass(slots=True)
-class _Normaliser:
-    _module: Module
-    _names: Names
-    _types: dict[str, Type]
-    _assigned: set[str]
-    _sizes: set[str]
-    _pure: bool
-    _out: list[Stmt] = field(default_factory=list)
-    _hoisted: list[Stmt] = field(default_factory=list)
-    # The reductions of the statement at hand that temporaries hold, by what they compute.
-    _reductions: dict[tuple[Expr, tuple[Axis, ...]], Index] = field(default_factory=dict)
-    _guard: Expr | None = None  # what holds where the expression at hand is evaluated
-    _depth: int = 0
-    _counters: dict[str, Expr] = field(default_factory=dict)  # the ranges of the loops' counters
-    _span: Span = NOWHERE  # of the statement at hand
-    _known: set[str] = field(init=False)
-    _tensor_functions: set[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._known = {n for n, type_ in self._types.items() if type_ == INT} - self._assigned
-        self._tensor_functions = {f.name for f in self._module.functions if is_tensor_function(f)}
+class _Normaliser(Hoisting):
+    def __init__(
+        self,
+        function: Function,
+        module: Module,
+        names: Names,
+        types: dict[str, Type],
+        written: set[str],
+        pure: bool,
+    ) -> None:
+        super().__init__(names, set(size_variables(function)))
+        self._module = module
+        self._types = types
+        self._assigned = written
+        self._known = {n for n, type_ in types.items() if type_ == INT} - written
+        self._pure = pure
+        self._tensor_functions = {f.name for f in module.functions if is_tensor_function(f)}
 
     def block(self, body: tuple[Stmt, ...], depth: int) -> list[Stmt]:
         outer, self._out = self._out, []
@@ -175,15 +165,19 @@ class _Normaliser:
     # ---------------------------------------------------------------------------- temporaries
 
     def _temporary(self, type_: Type, wish: str, value: Expr | None) -> Var:
-        var = Var(self._names.fresh(wish), type_)
+        var = super()._temporary(type_, wish, value)
         self._types[var.name] = type_
-        if self._depth == 0:
-            self._out.append(Declare(var, value, self._span))
-        else:
-            self._hoisted.append(Declare(var, None, self._span))
-            if value is not None:
-                self._out.append(Assign(var, "=", value, self._span))
         return var
+
+    def _prepared(self, expr: Expr) -> Expr:
+        return nested(expr, self._known)
+
+    def _without_room(self, reduce: Reduce, axis: Axis) -> Expr:
+        raise errors.NotDifferentiable(
+            f"this reduction is inside another one, whose range({print_expr(axis.extent)}) "
+            "changes: it has no derivative", reduce.span,
+            hint="write the outer sum as a '+=' in a 'for' statement: for k in range(n):",
+        )  # fmt: skip
 
     def _statement(self, stmt: Stmt) -> None:
         self._reductions, self._span = {}, stmt.span
@@ -199,16 +193,8 @@ class _Normaliser:
                 ):
                     new = self._temporary(new.type, "_t", new)
                 self._out.append(replace(stmt, value=new))
-            case IndexAssign(_, op, value, axes):
-                scope = {axis.name: axis for axis in axes}
-                value = nested(value, self._known)
-                whole = isinstance(value, Reduce) and (op == "=" or value.kind == "sum")
-                if isinstance(value, Reduce) and whole and not shadows(value, scope):
-                    inner = scope | {axis.name: axis for axis in value.axes}
-                    new_value: Expr = replace(value, body=self._hoist(value.body, inner))
-                else:
-                    new_value = self._hoist(value, scope)
-                self._out.append(replace(stmt, value=new_value))
+            case IndexAssign():
+                self._out.append(self._hoisted_value(stmt))
             case Unpack(targets, call):
                 for target in targets:
                     self._types.setdefault(target.name, target.type)
@@ -343,94 +329,3 @@ class _Normaliser:
                 return self._hoist(expr, {})
             case _:
                 return self._map_children(expr, self._scalar)
-
-    def _map_children(self, expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
-        """``map_children``; ``visit`` runs with the condition under which a child is evaluated."""
-
-        def under(child: Expr, guard: Expr | None) -> Expr:
-            around = self._guard
-            if guard is not None:
-                self._guard = guard if around is None else b.binary("and", around, guard)
-            found = visit(child)
-            self._guard = around
-            return found
-
-        return map_guarded(expr, under)
-
-    def _only_where(self, guard: Expr, make: Callable[[], Stmt]) -> None:
-        """Emits a statement, with the temporaries that it needs, under a condition."""
-        cond = self._temporary(INT, "_taken", b.binary("!=", guard, b.flt(0)))
-        self._assigned.add(cond.name)
-        around, self._out, self._guard = self._out, [], None
-        self._depth += 1
-        self._out.append(make())
-        self._depth -= 1
-        self._out, body, self._guard = around, tuple(self._out), guard
-        self._out.append(If(cond, body, (), self._span))
-
-    def _hoist(self, expr: Expr, scope: dict[str, Axis]) -> Expr:
-        """The expression with each reduction in it read from a temporary."""
-        if not isinstance(expr, Reduce):
-            return self._map_children(expr, lambda child: self._hoist(child, scope))
-        expr = nested(expr, self._known)
-        inner = scope | {axis.name: axis for axis in expr.axes}
-        expr = replace(expr, body=self._hoist(expr.body, inner))
-        guard = (
-            self._guard
-            if self._guard is not None and may_fail(expr, scope, self._sizes.__contains__)
-            else None
-        )
-        if guard is not None and free_variables(guard) & set(scope):
-            expr, guard = where_holds(expr, guard, self._names), None
-        used = free_variables(expr)
-        for axis in reversed(scope.values()):  # a range depends on indices before it only
-            if axis.name in used:
-                used |= free_variables(axis.extent)
-        axes = tuple(axis for axis in scope.values() if axis.name in used)
-        key = (with_numbered_axes(expr), axes)
-        if key in self._reductions:
-            return self._reductions[key]
-        element = "int" if expr.kind in POSITIONS or expr.type == INT else "float"
-        dims = tuple(self._room(axis, expr, scope) for axis in axes)
-        var = self._temporary(TensorType(dims, element), "_r", None)  # type: ignore[arg-type]
-        place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)
-        made: Stmt = IndexAssign(place, "=", expr, axes, self._span)
-        shorter = {a.name for a, dim in zip(axes, dims, strict=True) if self._count(a) != dim}
-        if shorter:
-            made = index_statement(place, "=", expr, axes, shorter, self._sizes.__contains__)
-            if self._depth:  # nothing of an iteration before is in it, which a tape would keep
-                self._out.append(Zero(var, self._span))
-        if guard is not None:
-            self._only_where(guard, lambda: made)
-            return place
-        self._out.append(made)
-        self._reductions[key] = place
-        return place
-
-    def _count(self, axis: Axis) -> Expr:
-        return count(axis.extent, self._sizes.__contains__)
-
-    def _room(self, axis: Axis, expr: Expr, scope: dict[str, Axis]) -> Expr:
-        """The size of a temporary along an axis: how many values that has or, where this is not
-        known where the temporary is declared, may have at most, from what it subscripts."""
-        needed = free_variables(axis.extent)
-        if needed <= self._known or (self._depth == 0 and needed.isdisjoint(scope)):
-            return self._count(axis)
-        extents = self._counters | {name: other.extent for name, other in scope.items()}
-        range_ = interval(axis.extent, extents, self._sizes.__contains__)
-        if range_ is not None and free_variables(range_.high) <= self._known:
-            return count(range_.high, self._sizes.__contains__)
-        for place in certain_reads(expr):
-            if not isinstance(place, Index) or not isinstance(place.base, Var):
-                continue
-            assert isinstance(place.base.type, TensorType)
-            for subscript, dim in zip(place.subscripts, place.base.type.dims or (), strict=False):
-                found = affine(subscript, (axis,))
-                moves = found is not None and constant(found[0].get(axis.name, IntConst(0)))
-                if moves and free_variables(dim) <= self._known:
-                    return dim
-        raise errors.NotDifferentiable(
-            f"this reduction is inside another one, whose range({print_expr(axis.extent)}) "
-            "changes: it has no derivative", expr.span,
-            hint="write the outer sum as a '+=' in a 'for' statement: for k in range(n):",
-        )  # fmt: skip

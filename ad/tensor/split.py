@@ -8,6 +8,7 @@ in its turn: derivatives of any order exist.
 
 from __future__ import annotations
 
+from loma import config
 from loma.ad.activity import carries_derivative, zeros_like
 from loma.ad.tensor.joint import Joint
 from loma.ad.tensor.needs import guard_by_need
@@ -24,6 +25,7 @@ from loma.core.sizes import bindings
 from loma.core.walk import reads_of_type
 from loma.passes.first_write import first_writes
 from loma.passes.liveness import Liveness
+from loma.passes.reuse import reread
 
 
 def split(
@@ -48,6 +50,13 @@ def split(
     )
     body = first_writes((*starts, *own, *joint.adjoint))
     body, live = analysis.block(body, frozenset(v.name for v in adjoints))
+    if "reuse" in config.optimisations():
+        # first what is returned in any case, then what is saved anyway
+        held = frozenset(v.name for v in joint.results)
+        for _ in range(2):
+            body = reread(pure, joint.forward, body, held)
+            body, live = analysis.block(body, frozenset(v.name for v in adjoints))
+            held |= live
     sizes = set(_size_sources(joint))
     if _depends_on_data(live, joint, sizes):
         save = "inputs"

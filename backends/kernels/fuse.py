@@ -8,11 +8,9 @@ loop is not enough, the run goes through panels of the index; see
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from loma import config
-from loma.backends.kernels.elementwise import Expanded, expanded
 from loma.backends.kernels.ir import Kernel, Nested, Step, Panels
 from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
@@ -22,7 +20,7 @@ from loma.backends.kernels.sharing import (
 from loma.backends.kernels.panels import InPanels, in_panels
 from loma.core.ir import For, Function, If, Stmt, Var, While
 from loma.core.names import Names, names_of
-from loma.core.walk import numbered, statements
+from loma.core.walk import numbered
 from loma.passes.scans import scans
 
 
@@ -32,9 +30,8 @@ def fuse(function: Function, library: Library) -> tuple[Step, ...]:
     if "scans" in config.optimisations():
         function = scans(function, ("sum",))
     names = Names(names_of(function))
-    wide = expanded(function.body, names)
-    function = replace(function, body=wide.body)
-    return _restored(_Fusion(function, library, names).run(), wide)
+    function = replace(function, body=numbered(function.body))
+    return _Fusion(function, library, names).run()
 
 
 class _Fusion:
@@ -85,23 +82,6 @@ class _Fusion:
         function = replace(self._function, body=numbered(body))
         around = Around(self._around.counts | {count.name}, blank)
         return _Fusion(function, self._library, self._names, count, around).run()
-
-
-def _restored(steps: tuple[Step, ...], wide: Expanded) -> tuple[Step, ...]:
-    """With the original of every statement of which no part has become part of a kernel, at the
-    place of its last part."""
-    plain = [step for step in steps if isinstance(step, Stmt)]
-    left = Counter(stmt.number for stmt in statements(tuple(plain)))
-    made = Counter(stmt.number for stmt in statements(wide.body))
-    whole = {number for number in wide.origins if left[number] == made[number]}
-    last = {step.number: step for step in plain}
-    out: list[Step] = []
-    for step in steps:
-        if not isinstance(step, Stmt) or step.number not in whole:
-            out.append(step)
-        elif step is last[step.number]:
-            out.append(wide.origins[step.number])
-    return tuple(out)
 
 
 @dataclass(slots=True)

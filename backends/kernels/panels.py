@@ -84,6 +84,13 @@ def _cut_by(panels: Panels) -> set[str]:
     return {var.name for var in panels.temporaries} or private_tensors(panels.body)
 
 
+def _mention(tensors: tuple[Var, ...], size: Var) -> bool:
+    """Whether one of the tensors has a dimension of that size."""
+    return any(
+        isinstance(var.type, TensorType) and size in (var.type.dims or ()) for var in tensors
+    )
+
+
 def _may_be_large(group: tuple[Stmt, ...], shared: Shared) -> bool:
     """Whether some statement makes rows, for each value of the index, that are longer than what
     they are made of, as products do: then panels of another index may be too large, too."""
@@ -118,8 +125,9 @@ def _panels(
     )
     steps = fuse((*declared, *body), count, runs.blank(group))
     steps = tuple(s for s in steps if not (isinstance(s, Declare) and s.target.name in local))
-    if len(steps) == 1 and isinstance(steps[0], Kernel) and not (nested and steps[0].private):
-        return steps[0]
+    match steps:
+        case (Kernel(private=private) as kernel,) if not (nested and _mention(private, count)):
+            return kernel
     is_around = any(isinstance(step, Panels) for step in steps)
     if not (is_around or nested) and local.keys() <= private_tensors(steps):
         return None

@@ -13,9 +13,7 @@ from loma.core.ir import Expr, IntConst
 
 def header(call: Contract | Convolve) -> str:
     """The header that declares the routine."""
-    if isinstance(call, Convolve):
-        return "convolution_statements.h"
-    return "product.h"
+    return "convolution_statements.h" if isinstance(call, Convolve) else "product.h"
 
 
 def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -> None:

@@ -103,23 +103,40 @@ class Row:
     headers: tuple[str, ...]
 
 
-def _h(*names: str) -> tuple[str, ...]:
-    return tuple(f"ATen/ops/{name}.h" for name in names)
+def _headers(text: str) -> tuple[str, ...]:
+    """Those of the functions and the at::_ops that a text names.
+
+    Methods of tensors need none, at::_ops a small one each. A function's, ATen/ops/NAME.h, costs
+    each file that includes one some seconds, whatever is precompiled.
+    """
+    operators = re.findall(r"\bat::_ops::(\w+)::call\(", text)
+    functions = re.findall(r"\bat::([a-z]\w*)\(", text)
+    return (*(f"ATen/ops/{name}_ops.h" for name in operators),
+            *(f"ATen/ops/{name}.h" for name in functions))  # fmt: skip
 
 
-def _text(text: str, *others: str) -> Row:
-    """A row of that text. ``others`` are functions of ATen beside those that it names."""
-    names = re.findall(r"\bat::([a-z]\w*)\(", text)
-    return Row(lambda c: c.fill(text), _h(*names, *others))
+def _text(text: str) -> Row:
+    """A row of that text."""
+    return Row(lambda c: c.fill(text), _headers(text))
+
+
+def _method(name: str) -> Row:
+    """A row that calls a method of the first argument with the others, all as tensors."""
+
+    def emit(c: Lowered) -> str:
+        first, *others = (c.tensor(k) for k in range(len(c.args)))
+        return f"{first}.{name}({', '.join(others)})"
+
+    return Row(emit, ())
 
 
 def _infix(name: str) -> Row:
     def emit(c: Lowered) -> str:
         # A scalar on the right is ATen's own Scalar; it does not widen the dtype.
         plain = not c.is_tensor(1) and (c.type(1) != FLOAT or _is_float(c.type(0)))
-        return c.fill(f"at::{name}($t0, {'$1' if plain else '$t1'})")
+        return c.fill(f"$t0.{name}({'$1' if plain else '$t1'})")
 
-    return Row(emit, _h(name))
+    return Row(emit, ())
 
 
 def _compare(name: str) -> Row:
@@ -129,9 +146,9 @@ def _compare(name: str) -> Row:
         for k in range(2):
             number = "real" if c.type(k) == FLOAT else "int64_t"
             sides.append(c.args[k] if c.is_tensor(k) else _scalar(c.args[k], number))
-        return f"at::{name}({sides[0]}, {sides[1]})"
+        return f"{sides[0]}.{name}({sides[1]})"
 
-    return Row(emit, _h(name))
+    return Row(emit, ())
 
 
 _ATEN = {"min": "minimum", "max": "maximum"}  # those that have the function's own name aside
@@ -140,10 +157,10 @@ _ATEN = {"min": "minimum", "max": "maximum"}  # those that have the function's o
 def _where(c: Lowered) -> str:
     condition = c.type(0)
     if isinstance(condition, TensorType) and condition.element == "bool":
-        return c.fill("at::where($0, $t1, $t2)")
+        return c.fill("$t1.where($0, $t2)")
     # loma::scalar(...) of an int would not be promoted to the dtype of the other branch.
     tested = c.args[0] if c.is_tensor(0) else _scalar(c.args[0], "real")
-    return c.fill(f"at::where(at::ne({tested}, 0), $t1, $t2)")
+    return c.fill(f"$t1.where({tested}.ne(0), $t2)")
 
 
 _EXTREMES = ("amax", "amin")
@@ -154,9 +171,9 @@ def _reduction(name: str) -> Row:
         dims = "$dims" if name in _EXTREMES else "at::IntArrayRef($dims)"
         if not c.rank("dims"):
             dims = "at::IntArrayRef()" if name in _EXTREMES else "at::OptionalIntArrayRef()"
-        return c.fill(f"at::{name}($0, {dims}, $keepdim)")
+        return c.fill(f"$0.{name}({dims}, $keepdim)")
 
-    return Row(emit, _h(name))
+    return Row(emit, ())
 
 
 def _amax_or_zero(c: Lowered) -> str:
@@ -175,20 +192,22 @@ def _no_extra(c: Lowered) -> str:
 
 
 _GEOMETRY = "$stride, $padding, $dilation"
+_CONVOLUTION = "at::_ops::convolution::call"
+_CONVOLUTION_BACKWARD = "at::_ops::convolution_backward::call"
 
 
 def _convolution(c: Lowered) -> str:
     # A bias is optional<Tensor>; "{}" would be read as an undefined tensor, which means the same.
     if _measured(c):
         return c.fill(f"loma::conv2d($0, $1, $2, {_GEOMETRY}, $groups)")
-    return c.fill(f"at::convolution($0, $1, $2, {_GEOMETRY}, false, {_no_extra(c)}, $groups)")
+    return c.fill(f"{_CONVOLUTION}($0, $1, $2, {_GEOMETRY}, false, {_no_extra(c)}, $groups)")
 
 
 def _convolution_adjoint(c: Lowered) -> str:
     if _measured(c):
         return c.fill(f"loma::{c.op.name}($0, $1, $shape, {_GEOMETRY}, $groups)")
     # The other operand's values are not looked at, only its sizes: memory that is never touched.
-    blank = "at::empty($shape, $0.options())"
+    blank = "loma::empty($shape, $0.options())"
     of_input = c.op.name.endswith("_input")
     result, operands, mask = (
         (0, f"{blank}, $1", "{true, false, false}")
@@ -196,11 +215,14 @@ def _convolution_adjoint(c: Lowered) -> str:
         else (1, f"$1, {blank}", "{false, true, false}")
     )
     return c.fill(
-        f"std::get<{result}>(at::convolution_backward($0, {operands}, at::OptionalIntArrayRef(), "
+        f"std::get<{result}>({_CONVOLUTION_BACKWARD}($0, {operands}, std::nullopt, "
         f"{_GEOMETRY}, false, {_no_extra(c)}, $groups, {mask}))"
     )
 
 
+_POOLED = (
+    "at::_ops::max_pool2d_with_indices::call($0, $kernel_size, $stride, $padding, {1, 1}, false)"
+)
 _WINDOW = "$kernel_size, $stride, $padding"
 _BOUNDS = "$dim, $start, $end, $step, $place"
 
@@ -213,78 +235,82 @@ def add_slice(target: str, c: Lowered) -> str:
 ROWS: dict[str, Row] = {
     **{name: _infix(name) for name in ("add", "sub", "mul", "div")},
     **{name: _compare(name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
-    **{name: _text(f"at::{name}($args)") for name in ("neg", "zeros_like", "ones_like", "matmul")},
-    "mod": _text("at::remainder($tensors)"),
-    "floordiv": _text("at::floor_divide($tensors)"),
-    **{name: _text(f"at::logical_{name}($tensors)") for name in ("and", "or", "not")},
+    "neg": _text("$0.neg()"),
+    "matmul": _text("$0.matmul($1)"),
     **{
-        name: _text(f"at::{_ATEN.get(name, name)}($tensors)")
+        name: _text(f"at::_ops::{name}::call($0, {', '.join(['std::nullopt'] * 5)})")
+        for name in ("zeros_like", "ones_like")
+    },
+    "mod": _method("remainder"),
+    "floordiv": _method("floor_divide"),
+    **{name: _method(f"logical_{name}") for name in ("and", "or", "not")},
+    **{
+        name: _method(_ATEN.get(name, name))
         for name, info in BUILTINS.items()
         if not info.scalar_only
     },
     "pow": _infix("pow"),
-    # at::clamp takes no mixture of tensors and numbers
-    "clamp": _text("at::minimum(at::maximum($t0, $t1), $t2)"),
-    # at::softplus is x itself above a threshold
-    "softplus": _text("at::log_sigmoid($t0.neg()).neg()", "neg"),
-    "polygamma": _text("at::polygamma($0, $t1)"),
-    "mul_no_nan": _text("loma::mul_no_nan($t0, $t1)", "mul", "eq", "masked_fill"),
-    "where": Row(_where, _h("where", "ne")),
+    # ATen's clamp takes no mixture of tensors and numbers
+    "clamp": _text("$t0.maximum($t1).minimum($t2)"),
+    # ATen's softplus is x itself above a threshold
+    "softplus": _text("at::_ops::log_sigmoid::call($t0.neg()).neg()"),
+    "polygamma": _text("$t1.polygamma($0)"),
+    "mul_no_nan": _text("loma::mul_no_nan($t0, $t1)"),
+    "where": Row(_where, ()),
     **{name: _reduction(name) for name in ("sum", "mean", "amax", "amin")},
-    "amax_or_zero": Row(_amax_or_zero, _h("amax", "sum")),
+    "amax_or_zero": Row(_amax_or_zero, ()),
     "prod": _text("loma::prod($0, $dims, $keepdim)"),
     **{
-        name: _text(f"at::{name}($0, $dim)")
+        name: _text(f"$0.{name}($dim)")
         for name in ("argmax", "argmin", "cumsum", "cumprod", "softmax", "log_softmax")
     },
-    "argsort": _text("at::argsort($0, true, $dim, $descending)"),
+    "argsort": _text("$0.argsort(true, $dim, $descending)"),
     "scan": _text("loma::scan<real>($0, $1, $dim, $place)"),
-    "linear": _text("at::linear($0, $1, $2)"),
-    "conv2d": Row(_convolution, (*_h("convolution"), "convolution_choice.h")),
-    "conv3d": Row(_convolution, _h("convolution")),
+    "linear": _text("at::_ops::linear::call($0, $1, $2)"),
+    "conv2d": Row(_convolution, (*_headers(f"{_CONVOLUTION}("), "convolution_choice.h")),
+    "conv3d": Row(_convolution, _headers(f"{_CONVOLUTION}(")),
     "conv_transpose2d": _text(
-        f"at::convolution($0, $1, $2, {_GEOMETRY}, true, $output_padding, $groups)"
+        f"{_CONVOLUTION}($0, $1, $2, {_GEOMETRY}, true, $output_padding, $groups)"
     ),
     **{
         name: Row(
-            _convolution_adjoint, (*_h("convolution_backward", "empty"), "convolution_choice.h")
+            _convolution_adjoint,
+            (*_headers(f"{_CONVOLUTION_BACKWARD}("), "convolution_choice.h"),
         )
         for name in ("conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight")
     },
-    "max_pool2d": _text(f"std::get<0>(at::max_pool2d_with_indices($0, {_WINDOW}))"),
-    "max_pool2d_index": _text(f"std::get<1>(at::max_pool2d_with_indices($0, {_WINDOW}))"),
-    "avg_pool2d": _text(f"at::avg_pool2d($0, {_WINDOW}, false, true)"),
+    "max_pool2d": _text(f"std::get<0>({_POOLED})"),
+    "max_pool2d_index": _text(f"std::get<1>({_POOLED})"),
+    "avg_pool2d": _text(f"at::_ops::avg_pool2d::call($0, {_WINDOW}, false, true, std::nullopt)"),
     "avg_pool2d_input": _text(
-        f"at::avg_pool2d_backward($0, at::empty($shape, $0.options()), {_WINDOW}, false, true, "
-        "std::nullopt)"
+        "at::_ops::avg_pool2d_backward::call($0, loma::empty($shape, $0.options()), "
+        f"{_WINDOW}, false, true, std::nullopt)"
     ),
-    "reshape": _text("at::reshape($0, $shape)"),
-    "permute": _text("at::permute($0, $dims)"),
-    "transpose": _text("at::transpose($0, $dim0, $dim1)"),
+    "reshape": _text("$0.reshape($shape)"),
+    "permute": _text("$0.permute($dims)"),
+    "transpose": _text("$0.transpose($dim0, $dim1)"),
     "cat": _text("at::cat(std::vector<at::Tensor>{$tensors}, $dim)"),
-    "flip": _text("at::flip($0, $dims)"),
-    "roll": _text("at::roll($0, $shifts, $dims)"),
-    "tril": _text("at::tril($0, $diagonal)"),
-    "triu": _text("at::triu($0, $diagonal)"),
-    "slice": _text(f"loma::slice($0, {_BOUNDS})", "slice"),
-    "slice_into": _text(f"loma::slice_into($0, $shape, {_BOUNDS})", "slice", "zeros"),
+    "flip": _text("$0.flip($dims)"),
+    "roll": _text("$0.roll($shifts, $dims)"),
+    "tril": _text("$0.tril($diagonal)"),
+    "triu": _text("$0.triu($diagonal)"),
+    "slice": _text(f"loma::slice($0, {_BOUNDS})"),
+    "slice_into": _text(f"loma::slice_into($0, $shape, {_BOUNDS})"),
     "expand": _text("$0.expand($shape)"),
-    "sum_to": _text("loma::sum_to($0, $shape, $place)", "sum"),
-    "reshape_like": _text("at::reshape($0, $1.sizes())"),
+    "sum_to": _text("loma::sum_to($0, $shape, $place)"),
+    "reshape_like": _text("$0.reshape($1.sizes())"),
     "expand_like": _text("$0.expand($1.sizes())"),
-    "sum_to_like": _text("loma::sum_to($0, $1.sizes(), $place)", "sum"),
+    "sum_to_like": _text("loma::sum_to($0, $1.sizes(), $place)"),
     "unreduce_like": _text("loma::unreduce($0, $1.sizes(), $dims, $keepdim)"),
     "to_rows": _text("loma::to_rows($0, $dims)"),
     "from_rows_like": _text("loma::from_rows($0, $1.sizes(), $dims)"),
     "moved": _text("loma::moved($0, $dim, $ones)"),
-    "one_hot": _text("loma::one_hot($0, $size, loma::options<real>(), $place)", "zeros"),
-    "gather": _text("loma::gather($0, $dim, $1, $place)", "gather"),
-    "scatter_add": _text("loma::scatter_add($0, $1, $shape, $dim, $place)", "zeros", "scatter_add"),
-    "scatter_add_like": _text(
-        "loma::scatter_add($0, $1, $2.sizes(), $dim, $place)", "zeros", "scatter_add"
-    ),
-    "zeros": _text("at::zeros($shape, loma::options<real>())"),
-    "ones": _text("at::ones($shape, loma::options<real>())"),
+    "one_hot": _text("loma::one_hot($0, $size, loma::options<real>(), $place)"),
+    "gather": _text("loma::gather($0, $dim, $1, $place)"),
+    "scatter_add": _text("loma::scatter_add($0, $1, $shape, $dim, $place)"),
+    "scatter_add_like": _text("loma::scatter_add($0, $1, $2.sizes(), $dim, $place)"),
+    "zeros": _text("loma::zeros($shape, loma::options<real>())"),
+    "ones": _text("loma::zeros($shape, loma::options<real>()).fill_(1)"),
 }
 
 

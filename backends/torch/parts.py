@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from loma.ad.tensor.pairs import SplitPair
 
 Real: TypeAlias = Literal["float", "double"]
+REALS: tuple[Real, ...] = ("float", "double")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,10 @@ class Parts:
     first: tuple[int, ...] | None
     together: dict[str, tuple[int, ...]]
     flags: tuple[str, ...] = ()
+
+    def has_first(self, operator: str) -> bool:
+        """Whether what a call of the operator needs is compiled with the module."""
+        return self.first is None or set(self.together[operator]) <= set(self.first)
 
     @staticmethod
     def of(record: dict[str, Any]) -> Parts:

@@ -109,6 +109,23 @@ def walk(expr: Expr) -> Iterator[Expr]:
         waiting += reversed(children(expr))
 
 
+def certain_reads(expr: Expr) -> Iterator[Expr]:
+    """The places that the expression reads under no condition."""
+    match expr:
+        case Select(cond):
+            yield from certain_reads(cond)
+        case Binary("and" | "or", left):
+            yield from certain_reads(left)
+        case ZeroPad(read):
+            for subscript in read.subscripts:
+                yield from certain_reads(subscript)
+        case _:
+            if isinstance(expr, Index | Member):
+                yield expr
+            for child in children(expr):
+                yield from certain_reads(child)
+
+
 def variables(expr: Expr) -> Iterator[str]:
     """Names of the variables that occur, axes of reductions included, with repetition."""
     return (node.name for node in walk(expr) if isinstance(node, Var))

@@ -54,6 +54,7 @@ class _Inlining:
         self._size = sum(1 for _ in statements(caller.body))
         self._moving = written(caller.body) | counters(caller.body)
         self._declared = {*self._known, *declared(caller.body)}
+        self._nesting = 0
         self._hoisted: list[Stmt] = []  # declarations of what callees in nested blocks need
 
     def run(self) -> Function:
@@ -81,6 +82,7 @@ class _Inlining:
     def _nested(self, block: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """A block of a loop or a branch, where nothing is declared."""
         out: list[Stmt] = []
+        self._nesting += 1
         for stmt in block:
             match stmt:
                 case Assign(Var() as target, "=", Call() as call) if target.type == call.type:
@@ -91,10 +93,12 @@ class _Inlining:
                 case _:
                     body = [map_blocks(stmt, self._nested)]
             out += self._undeclared(body) or [stmt]
+        self._nesting -= 1
         return tuple(out)
 
     def _undeclared(self, body: list[Stmt] | None) -> list[Stmt]:
-        """The statements with their declarations outside; none where a size is known only here."""
+        """The statements with their declarations outside; none where a size is known only here, or
+        may be none elsewhere."""
         out: list[Stmt] = []
         hoisted: list[Stmt] = []
         for stmt in body or ():
@@ -102,7 +106,9 @@ class _Inlining:
                 out.append(stmt)
                 continue
             target, value = stmt.target, stmt.value
-            if reads_of_type(target.type) & self._moving:
+            dims = sizes.dims_of(target) if isinstance(target.type, TensorType) else ()
+            there = all(sizes.is_nonnegative(dim, self._sizes.__contains__) for dim in dims)
+            if not there or reads_of_type(target.type) & self._moving:
                 return []
             if target.name not in self._declared:
                 hoisted.append(Declare(target, None, stmt.span))
@@ -182,7 +188,8 @@ class _Inlining:
         """What the callee's arguments and sizes are in the caller."""
         values: dict[str, Expr] = {}
         for param, arg in zip(callee.params, args, strict=True):
-            if isinstance(arg, Var) and arg.name in self._changed:
+            # In a block the results have other names until the callee's statements have run.
+            if isinstance(arg, Var) and arg.name in self._changed and not self._nesting:
                 return None  # its value may change while the callee's name for it should not
             values[param.name] = arg
         bound = sizes.bound_sizes(callee.params, args)

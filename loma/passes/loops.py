@@ -24,9 +24,11 @@ from loma.core.names import Names, axes_of, names_of
 from loma.core.sizes import size_variables
 from loma.core.walk import (
     blocks, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
-    mentioned_names, own_names, reads_of_type, statements, substitute, walk,
+    mentioned_names, nodes, own_names, reads_of_type, statements, subscript_variables, substitute,
+    walk,
 )  # fmt: skip
 from loma.passes.liveness import covers
+from loma.passes.views import element
 
 
 def loops(module: Module) -> Module:
@@ -91,6 +93,7 @@ class _Loops:
         """What the loop does, without it."""
         if not sizes.keeps_value(loop.extent, self._written):
             raise _Refused
+        loop = replace(loop, body=tuple(map(self._elementwise, loop.body)))
         private = self._private(loop)
         self._check(loop, private)
         taken = {name for stmt in statements(loop.body) for name in axes_of(stmt)}
@@ -100,6 +103,19 @@ class _Loops:
         body = tuple(map(rows.statement, loop.body))
         self._declared |= wider
         return body
+
+    def _elementwise(self, stmt: Stmt) -> Stmt:
+        """The assignment of a part of a tensor, such as ``x[n]``, as an index statement."""
+        match stmt:
+            case Assign(Var(_, TensorType(tuple() as dims)) as target, "=", Op() as part):
+                axes = tuple(Axis(self._names.fresh(f"_i{k}"), d) for k, d in enumerate(dims))
+                places = tuple(Var(axis.name, INT) for axis in axes)
+                value, own = element(part, places), element(target, places)
+                if value is None or own is None or value.type != own.type:
+                    return stmt
+                return IndexAssign(own, "=", value, axes, stmt.span)
+            case _:
+                return stmt
 
     def _private(self, loop: For) -> set[str]:
         """Variables of the loop alone, which each iteration sets before it looks at them."""
@@ -112,9 +128,11 @@ class _Loops:
 
     def _widened(self, loop: For, private: set[str]) -> dict[str, Var]:
         """The private variables with a dimension for the counter, none of which takes more memory
-        than what the loop works on."""
-        others = (var.type for name, var in _tensors(loop.body).items() if name not in private)
-        rank = max((len(t.dims or ()) for t in others if isinstance(t, TensorType)), default=0)
+        than a tensor that has one for it, too."""
+        rank = 0
+        for node in nodes(loop.body):
+            if isinstance(node, Index) and loop.counter in subscript_variables(node):
+                rank = max(rank, len(node.subscripts))
         count = sizes.count(loop.extent, self._sizes.__contains__)
         found = {}
         for name in sorted(private):
@@ -145,6 +163,11 @@ class _Loops:
                     alone = any(self._declared[n].type in (FLOAT, INT) for n in own)
                     if alone or not sizes.keeps_value(size, self._written | local):
                         raise _Refused
+                case Assign(Var(name, TensorType()), "=", Var(source)):
+                    if not {name, source} <= private:
+                        raise _Refused
+                case Assign(Var(_, TensorType())):
+                    raise _Refused
                 case Zero(Var(name)) | Assign(Var(name)) | IndexAssign(Var(name)):
                     if name not in private and not self._sums(stmt, loop):
                         raise _Refused
@@ -211,7 +234,8 @@ def _accesses(stmt: Stmt, around: tuple[Axis, ...]) -> Iterator[_Access]:
             roots = (value,)
         case _:
             roots = ()
-    for expr in roots:
+    ranges = (axis.extent for axis in stmt.axes) if isinstance(stmt, IndexAssign) else ()
+    for expr in (*roots, *ranges):
         for node in walk(expr):
             if isinstance(node, Index):
                 yield _Access(node, False, False, axes, own)
@@ -237,16 +261,6 @@ def _mentions(body: tuple[Stmt, ...]) -> Counter[str]:
         else:
             found.update(own_names(stmt))
     return found
-
-
-def _tensors(body: tuple[Stmt, ...]) -> dict[str, Var]:
-    return {
-        node.name: node
-        for stmt in statements(body)
-        for expr in expressions(stmt)
-        for node in walk(expr)
-        if isinstance(node, Var) and isinstance(node.type, TensorType)
-    }
 
 
 def _set_first(name: str, body: tuple[Stmt, ...]) -> bool:
@@ -283,6 +297,8 @@ class _Rows:
         match stmt:
             case Zero(Var() as target):
                 return replace(stmt, target=self.private[target.name])
+            case Assign(Var(name, TensorType()), "=", Var(source)):
+                return replace(stmt, target=self.private[name], value=self.private[source])
             case Assign(Var() as target, op, value):
                 return self._index_statement(stmt, self._expr(target), op, self._expr(value), ())
             case IndexAssign(target, op, value, axes):

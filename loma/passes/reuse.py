@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, NoDiff,
-    Reduce, Stmt, Var, While, ZeroPad,
+    FLOAT, INT, Binary, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst,
+    Module, NoDiff, Reduce, Stmt, Var, While, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import (
     blocks, children, expressions, free_variables, map_children, map_expressions,
@@ -40,18 +40,30 @@ def reuse(module: Module) -> Module:
     return map_tensor_functions(module, lambda function: _Reuse(function).run())
 
 
+def reread(
+    function: Function, before: tuple[Stmt, ...], body: tuple[Stmt, ...], kept: frozenset[str]
+) -> tuple[Stmt, ...]:
+    """The statements of ``body``, which run behind ``before`` in a function with those arguments:
+    what is costly is read where a tensor of ``kept`` holds it then."""
+    worker = _Reuse(function, drops=False)
+    known: list[_Value] = []
+    worker.block(before, known)
+    return worker.block(body, [value for value in known if value.tensor.name in kept])
+
+
 class _Reuse:
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, drops: bool = True) -> None:
         self._function = function
+        self._may_drop = drops
         self._params = {param.name for param in function.params}
         self._names: dict[str, Expr] = {}  # in this block: what stands for tensors that are dropped
         # What each branch of an ``if`` on a variable left behind, for the next ``if`` on it.
         self._branches: dict[tuple[str | None, bool], list[_Value]] = {}
 
     def run(self) -> Function:
-        return replace(self._function, body=self._block(self._function.body, []))
+        return replace(self._function, body=self.block(self._function.body, []))
 
-    def _block(self, body: tuple[Stmt, ...], known: list[_Value]) -> tuple[Stmt, ...]:
+    def block(self, body: tuple[Stmt, ...], known: list[_Value]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
         around = dict(self._names)
         for position, stmt in enumerate(body):
@@ -85,7 +97,7 @@ class _Reuse:
                     self._forget(known, name)
                 outer, self._branches = self._branches, {}
                 inner = list(known)
-                new_loop = replace(stmt, body=self._block(stmt.body, inner))
+                new_loop = replace(stmt, body=self.block(stmt.body, inner))
                 self._branches = outer
                 return new_loop
             case _:
@@ -99,7 +111,7 @@ class _Reuse:
         left: dict[tuple[str | None, bool], list[_Value]] = {}
         for taken, block in ((True, stmt.then), (False, stmt.other)):
             inner = left[name, taken] = [*known, *self._branches.get((name, taken), ())]
-            blocks.append(self._block(block, inner))
+            blocks.append(self.block(block, inner))
         for changed in written((stmt,)):
             self._forget(known, changed)
         if name is not None:
@@ -118,7 +130,7 @@ class _Reuse:
     def _drops(self, found: _Value, known: list[_Value], rest: tuple[Stmt, ...]) -> bool:
         """Whether a tensor with this value exists, and can stand for the new one from here on."""
         name, changed = found.tensor.name, written(rest) if known else set[str]()
-        if name in changed:
+        if name in changed or not self._may_drop:
             return False
         for old in known:
             if old.tensor.type != found.tensor.type or old.tensor.name in changed:
@@ -135,9 +147,9 @@ class _Reuse:
 
     def _expr(self, expr: Expr, known: list[_Value]) -> Expr:
         """With reads of tensors that hold a costly part already."""
-        if isinstance(expr, Builtin) and BUILTINS[expr.name].costly:
+        if _is_costly(expr):
             for old in known:
-                if not isinstance(old.value, Builtin) or old.value.name != expr.name:
+                if type(old.value) is not type(expr):
                     continue
                 bound = _match(old.value, _plain(expr), frozenset(old.axes), {})
                 if bound is not None and set(bound) == set(old.axes):
@@ -151,6 +163,16 @@ class _Reuse:
             values[:] = [v for v in values if name not in v.inputs and name != v.tensor.name]
         for key in [key for key in self._branches if key[0] == name]:
             del self._branches[key]
+
+
+def _is_costly(expr: Expr) -> bool:
+    match expr:
+        case Builtin(name):
+            return BUILTINS[name].costly
+        case Binary("/", left, right):
+            return expr.type == FLOAT and isinstance(left, Index) and isinstance(right, Index)
+        case _:
+            return False
 
 
 def _plain(expr: Expr) -> Expr:

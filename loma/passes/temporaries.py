@@ -59,12 +59,13 @@ class _Definition:
 
     @property
     def copies(self) -> bool:
-        """Whether the value is an element of another tensor, at a place of its own for each."""
+        """Whether the value is an element of another tensor, at other indices at most."""
         if not isinstance(self.value, Index):
             return False
         names = {axis.name for axis in self.axes}
-        bare = [s.name for s in self.value.subscripts if isinstance(s, Var) and s.name in names]
-        return sorted(bare) == sorted(names)
+        places = [s for s in self.value.subscripts if free_variables(s) & names]
+        bare = [s.name for s in places if isinstance(s, Var)]
+        return len(places) == len(set(bare))
 
     @property
     def cheap(self) -> bool:
@@ -243,6 +244,8 @@ def _padded(read: Index, found: _Definition) -> ZeroPad:
     for subscript, dim in zip(source.subscripts, sizes.dims_of(source.tensor), strict=True):
         if not runs_over(subscript, dim, by_name):
             raise _Kept
+    if not free_variables(source) >= by_name.keys():
+        raise _Kept
     triples = zip(found.axes, read.subscripts, found.offsets, strict=True)
     places = {axis.name: sizes.simplify(b.binary("-", s, offset)) for axis, s, offset in triples}
     new = substitute(source, places)

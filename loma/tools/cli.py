@@ -74,7 +74,7 @@ def build(files: tuple[str, ...]) -> None:
     programs = [_parse(file) for file in files]
     show_warnings(*programs)
     start = time.perf_counter()
-    compiler.compile_many([Path(file) for file in files])
+    compiler.complete(compiler.compile_many([Path(file) for file in files]))
     seconds = time.perf_counter() - start
     records: list[dict[str, Any]] = [
         {

@@ -599,8 +599,8 @@ def test_the_switch_leaves_the_librarys_calls(monkeypatch: pytest.MonkeyPatch, v
     monkeypatch.setenv("LOMA_OPT", value)
     plain = generated()
     assert "loma::conv2d" not in plain
-    assert "at::convolution(" in plain
-    assert "at::convolution_backward(" in plain
+    assert "at::_ops::convolution::call(" in plain
+    assert "at::_ops::convolution_backward::call(" in plain
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ WORDS = {
     "panels": "panels of ",
     "blocked": "private h : Tensor[i_count",
     "alone": "# parallel over ",
-    "attention": "temporary e : Tensor[b_count, i_count, S]",
+    "attention": "panels of i_count values of i in range(T), from i_first:",
 }
 
 

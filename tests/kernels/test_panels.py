@@ -106,8 +106,8 @@ def test_no_matrix_is_kept() -> None:
     kept = " ".join(print_type(type_) for type_ in forward.results)
     assert "[B, T]" in kept
     assert "S" not in kept
-    assert {"s", "p"} <= {*temporaries(ATTENTION, "attention__forward")}
-    assert {"s", "_d_s"} <= {*temporaries(ATTENTION, "attention__backward")}
+    assert {"_r", "p"} <= {*temporaries(ATTENTION, "attention__forward")}
+    assert {"_r", "_d_s"} <= {*temporaries(ATTENTION, "attention__backward")}
 
 
 @pytest.mark.parametrize(

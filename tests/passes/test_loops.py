@@ -3,11 +3,13 @@ stay because iterations meet."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from changed_programs import Changed, Point, compare, verified, with_derivative
 
 from loma import passes
+from loma.backends.interpreter import Interpreter
 from loma.core.printer import print_function
 from loma.frontend import parse
 
@@ -80,6 +82,17 @@ for g in range(2):
 """, [
         "m[g] = sum(x[g * C + c] for c in C)", "y[c_1] = x[c_1] / m[c_1 // C]",
     ], ((6,),)),
+    ("parts", "x : In[Tensor[N, M, K]]", "N, K, M", """
+z : Tensor[K, M]
+for n in range(N):
+    z = transpose(x[n], 0, 1)
+    y[n, k, j] = z[k, j] * z[k, j]
+""", ["z[n, _i0, _i1] = x[n, _i1, _i0]", "y[n, k, j] = z[n, k, j] * z[n, k, j]"], ((3, 2, 4),)),
+    ("last_of_each", X, "N", """
+for n in range(N):
+    z = x[n, 1:]
+    y[n] = sum(z[j] for j in range(M - 1))
+""", ["z[n, _i0] = x[n, _i0 + 1]", "y[n] = sum(z[n, j] for j in range(M - 1))"], ((3, 4),)),
     ("columns", X, "N, M", """
 for t in range(N):
     for j in range(M):
@@ -176,3 +189,32 @@ def test_no_rows() -> None:
     for shape in ((0, 3), (3, 0), (1, 1)):
         point = Point("rows", text, "f", (torch.ones(shape, dtype=torch.float64),))
         compare(point, Changed(text, verified(passes.optimise)))
+
+
+def test_a_call_in_a_branch_keeps_its_sizes_to_itself() -> None:
+    """What a callee declares is declared outside of the branch, where a size may be negative."""
+    late = "def late(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:\n    z : Tensor[N - n]\n"
+    late += "    z[i] = x[i + n]\n    y : Tensor[N]\n    y[i] = z[0] * x[i]\n    return y\n"
+    text = program("x : In[Tensor[N]], n : In[int]", "N", "if n < N:\n    y = late(x, n)")
+    found = Interpreter(passes.joined(parse(f"{late}\n{text}")))
+    assert found.call("f", np.arange(1.0, 4.0), 1)[0].tolist() == [2.0, 4.0, 6.0]
+    assert found.call("f", np.arange(1.0, 4.0), 5)[0].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_call_in_a_loop_is_inlined() -> None:
+    twice = (
+        "def twice(x : In[Tensor[M]]) -> Tensor[M]:\n    y : Tensor[M]\n    y[i] += 2.0 * x[i]\n"
+    )
+    twice += "    return y\n"
+    body = """
+z : Tensor[M]
+for n in range(N):
+    z[j] = x[n, j]
+    z = twice(z)
+    y[n, j] = z[j]
+"""
+    text = with_derivative(f"{twice}\n{program(X, 'N, M', body)}")
+    point = Point("call", text, "f", (torch.randn(3, 2, dtype=torch.float64),))
+    compare(point, Changed(text, verified(passes.joined)))
+    inlined = print_function(passes.inline(parse(text)).function("f"))
+    assert "twice" not in inlined

@@ -30,6 +30,11 @@ POINTS = [
 PASSES: Mapping[str, Change] = {
     "inline": passes.inline,
     "copies": passes.copies,
+    "scalar_calls": passes.scalar_calls,
+    "operators": passes.operators,
+    "invariants": passes.invariants,
+    "reductions": passes.reductions,
+    "costly": passes.costly,
     "loops": passes.loops,
     "temporaries": passes.temporaries,
     "factor": passes.factor,

@@ -35,6 +35,11 @@ c : Tensor[M, N]
 c[j, i] = x[i, j]
 y[j, i] = c[j, i] + zero_pad(c[j - 1, i])
 """, ["y[j, i] = x[i, j] + zero_pad(x[i, j - 1])"], ((3, 2),)),
+    ("spread", X, "N, M", """
+c : Tensor[N, M, 2]
+c[i, j, k] = x[i, j]
+y[i, j] = sum(c[i, j, k] * (k + 1) for k in range(2))
+""", ["y[i, j] = sum(x[i, j] * (k + 1) for k in range(2))"], ((3, 2),)),
     ("padded", "x : In[Tensor[N]], w : In[Tensor[3]]", "N", """
 z : Tensor[N + 2]
 z[i + 1] = x[i]
@@ -79,6 +84,11 @@ for i in range(N):
     y[i, j] = c[j]
     c[j] = x[i, j] + 1.0
 """, ((3, 2),)),
+    ("ends_of_its_own", "x : In[Tensor[N]]", "N, 3", """
+c : Tensor[N, 3]
+c[i, j] = x[i]
+y[i, j] = zero_pad(c[i, j + 1])
+""", ((4,),)),
     ("larger_copy", "x : In[Tensor[N]]", "N", """
 z : Tensor[N + 2]
 z[i + 1] = x[i]

@@ -24,7 +24,8 @@ FUNCTIONS = [
     ("running_sums", "running_sums"), ("overwritten", "overwritten"),
     ("docs/tensors.md", "arrange"), ("docs/language.md", "square_roots"), ("registers", "known"),
     ("registers", "windows"), ("guarded", "guarded"), ("sums", "sums"),
-    ("sum_all", "op_sum_all__forward"), ("squares", "squares"),
+    ("streamed", "streamed"), ("streamed", "remainders"), ("turned", "turned"),
+    ("squares", "squares"),
 ]  # fmt: skip
 
 

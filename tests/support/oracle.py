@@ -71,7 +71,11 @@ class Program:
 
     @functools.cached_property
     def _modules(self) -> list[Any]:
-        return loma.compile_many(self.parts)
+        torch.set_default_dtype(torch.float64)  # which is compiled first, and called
+        try:
+            return loma.compile_many(self.parts)
+        finally:
+            torch.set_default_dtype(torch.float32)
 
     def compiled(self, name: str) -> Any:
         """The function that libtorch runs, of members where the program has structs."""

@@ -1,10 +1,10 @@
 // Matrix products as calls of the BLAS on views, so that parts of tensors are not copied.
 #include "product.h"
 
-#include <ATen/ops/baddbmm.h>
-#include <ATen/ops/bmm.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
+#include "allocate.h"
+
+#include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/mm_ops.h>
 
 #include <array>
 #include <optional>
@@ -96,12 +96,12 @@ void write(const Equation& e, at::Tensor target, const at::Tensor& left, const a
   auto out = view(target, e.target, e.target_groups);
   if (!out) {
     const at::Tensor to = permuted(target, e.target, e.target_groups);
-    const at::Tensor made = (batched ? at::bmm(a, b) : at::mm(a, b)).view(to.sizes());
+    const at::Tensor made = (batched ? a.bmm(b) : a.mm(b)).view(to.sizes());
     add ? to.add_(made) : to.copy_(made);
   } else if (add) {
     batched ? out->baddbmm_(a, b) : out->addmm_(a, b);
   } else {
-    batched ? at::bmm_out(*out, a, b) : at::mm_out(*out, a, b);
+    batched ? at::_ops::bmm_out::call(a, b, *out) : at::_ops::mm_out::call(a, b, *out);
   }
 }
 
@@ -116,7 +116,7 @@ at::Tensor product(std::string_view equation, const at::Tensor& left, const at::
     sizes.push_back(at != e.left.npos ? first.size(static_cast<int64_t>(at))
                                       : second.size(static_cast<int64_t>(e.right.find(letter))));
   }
-  const at::Tensor target = at::empty(sizes, left.options());
+  const at::Tensor target = empty(sizes, left.options());
   write(e, target, first, second, false);
   return target;
 }

@@ -75,6 +75,23 @@ def around(x : In[Tensor[N]], a : In[Tensor[A]]) -> Tensor[A]:
     return y
 """
 
+# A sum over rows beside what needs each row, and a sum in a branch that lanes do not compute.
+STREAMED = """
+def streamed(x : In[Tensor[N, M]]) -> Tensor[M]:
+    e : Tensor[N, M]
+    s : Tensor[N]
+    y : Tensor[M]
+    e[n, m] = exp(x[n, m])
+    s[n] += e[n, m]
+    y[m] += e[n, m] / s[n]
+    return y
+
+def remainders(x : In[Tensor[N, M]], c : In[Tensor[N]], k : In[int]) -> Tensor[N]:
+    y : Tensor[N]
+    y[n] = sum(x[n, m] * (m % k) for m in M) if c[n] > 0.0 else 0.0
+    return y
+"""
+
 # Weights that exist for a few rows at a time, in loops that compute with the row's number, and sums
 # over all of them.
 ATTENTION = """
@@ -98,7 +115,16 @@ def attention(
 d_attention = rev_diff(attention)
 """
 
+TURNED = """
+def turned(x : In[Tensor[N, M]]) -> Tensor[M, N]:
+    y : Tensor[M, N]
+    y[m, n] = 2.0 * x[n, m]
+    return y
+"""
+
 CASES = {
+    "turned": TURNED,
+    "streamed": STREAMED,
     "attention": ATTENTION,
     "registers": REGISTERS,
     "guarded": GUARDED,

@@ -1,12 +1,12 @@
 // The forms of convolutions that are made of calls of the library, and the choice among all forms.
+#include "allocate.h"
 #include "convolution_choice.h"
 #include "convolution_forms.h"
 #include "tuning.h"
 
 #include <ATen/Context.h>
-#include <ATen/ops/convolution.h>
-#include <ATen/ops/convolution_backward.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/convolution_backward_ops.h>
+#include <ATen/ops/convolution_ops.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -32,22 +32,24 @@ bool always(const Problem&) { return true; }
 // The two operands in that memory format, given to the library.
 at::Tensor library_in(const Problem& problem, const at::Tensor& first, const at::Tensor& second,
                       at::MemoryFormat format) {
-  const auto stride = problem.pair(&Axis::stride), padding = problem.pair(&Axis::padding);
-  const auto dilation = problem.pair(&Axis::dilation);
+  const auto strides = problem.pair(&Axis::stride), margins = problem.pair(&Axis::padding);
+  const auto dilations = problem.pair(&Axis::dilation);
+  const auto stride = c10::fromIntArrayRefSlow(strides), padding = c10::fromIntArrayRefSlow(margins),
+             dilation = c10::fromIntArrayRefSlow(dilations), none = c10::fromIntArrayRefSlow(kNone);
   const bool plain = format == at::MemoryFormat::Contiguous;
   const at::Tensor a = plain ? first : first.contiguous(format);
   const at::Tensor b = plain ? second : second.contiguous(format);
   if (problem.operation == Operation::Forward) {
-    return at::convolution(a, b, problem.bias, stride, padding, dilation, false, kNone,
-                           problem.groups);
+    return at::_ops::convolution::call(a, b, problem.bias, stride, padding, dilation, false, none,
+                                       problem.groups);
   }
   // The other operand's values are not looked at, only its sizes: memory that is never touched.
   const bool of_input = problem.operation == Operation::Input;
   const at::Tensor blank =
-      at::empty(of_input ? problem.image_shape() : problem.weight_shape(), a.options(), format);
-  const auto [dx, dw, db] = at::convolution_backward(
-      a, of_input ? blank : b, of_input ? b : blank, at::OptionalIntArrayRef(), stride, padding,
-      dilation, false, kNone, problem.groups, {of_input, !of_input, false});
+      empty(of_input ? problem.image_shape() : problem.weight_shape(), a.options(), format);
+  const auto [dx, dw, db] = at::_ops::convolution_backward::call(
+      a, of_input ? blank : b, of_input ? b : blank, std::nullopt, stride, padding, dilation, false,
+      none, problem.groups, {of_input, !of_input, false});
   return of_input ? dx : dw;
 }
 

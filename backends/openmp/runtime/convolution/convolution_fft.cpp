@@ -14,13 +14,12 @@
 // Rounding errors are relative to the largest values in a tile, not to each result's own terms, and
 // of the same size as the direct sum's. One value that is not finite would spread over its tile,
 // so a result that has any is computed again by the library (convolution.cpp).
+#include "allocate.h"
 #include "convolution_forms.h"
 #include "dft.h"
 #include "parallel.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/complex.h>
 
 #include <algorithm>
@@ -121,8 +120,8 @@ class Spectrum {
     // Planes that are a multiple of 4 KB apart would compete for the same lines of the cache.
     constexpr int64_t line = Vector<real>::lanes;
     plane_ = (rows * columns + line - 1) / line * line + line;
-    real_memory_ = at::empty({ImageDft<real>::kRealPlanes, plane_}, options);
-    complex_memory_ = at::empty({dft.complex_planes(), plane_},
+    real_memory_ = empty({ImageDft<real>::kRealPlanes, plane_}, options);
+    complex_memory_ = empty({dft.complex_planes(), plane_},
                                 options.dtype(c10::CppTypeToScalarType<complex>::value));
     real_data_ = real_memory_.template data_ptr<real>();
     complex_data_ = complex_memory_.template data_ptr<complex>();
@@ -193,7 +192,7 @@ class Transformed {
 
   // Each of these gives an undefined tensor when a value is not finite.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& w) {
-    at::Tensor y = at::empty(problem_.result_shape(), options_);
+    at::Tensor y = empty(problem_.result_shape(), options_);
     auto inputs = input_spectrum(), weights = weight_spectrum(), results = result_spectrum();
     each_batch([&](int64_t b, int64_t images) {
       results.resize(images * plan_.tiles(), problem_.filters);
@@ -213,7 +212,7 @@ class Transformed {
   }
 
   at::Tensor weight(const at::Tensor& g, const at::Tensor& x) {
-    at::Tensor dw = at::empty(problem_.weight_shape(), options_);
+    at::Tensor dw = empty(problem_.weight_shape(), options_);
     auto inputs = input_spectrum(), weights = weight_spectrum(), results = result_spectrum();
     each_channels([&](int64_t c, int64_t channels) {
       const int64_t depth = channels * plan_.phases();
@@ -233,7 +232,7 @@ class Transformed {
   }
 
   at::Tensor input(const at::Tensor& g, const at::Tensor& w) {
-    at::Tensor dx = at::zeros(problem_.image_shape(), options_);
+    at::Tensor dx = zeros(problem_.image_shape(), options_);
     auto inputs = input_spectrum(), weights = weight_spectrum(), results = result_spectrum();
     each_channels([&](int64_t c, int64_t channels) {
       const int64_t depth = channels * plan_.phases();

@@ -1,13 +1,12 @@
 // Convolutions as matrix products, one image at a time: the windows of an image that the kernel
 // lies over are the columns of a matrix (im2col), which stays in the cache.
+#include "allocate.h"
 #include "convolution_forms.h"
 #include "parallel.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/addmm_ops.h>
+#include <ATen/ops/mm_ops.h>
 
 #include <algorithm>
 
@@ -93,7 +92,7 @@ template <class Body>
 void each_image(const Problem& p, at::TensorOptions options, Body body) {
   parallel_for(0, p.batch, 1, [&](int64_t begin, int64_t end) {
     const at::AutoDispatchBelowADInplaceOrView plain;
-    const at::Tensor windows = at::empty({depth(p), results(p)}, options);
+    const at::Tensor windows = empty({depth(p), results(p)}, options);
     for (int64_t b = begin; b < end; ++b) body(b, windows);
   });
 }
@@ -110,7 +109,7 @@ at::Tensor run(const Problem& p, const at::Tensor& first, const at::Tensor& seco
     return w.view({p.groups, rows, depth(p)}).select(0, k);
   };
   if (p.operation == Operation::Forward) {
-    const at::Tensor y = at::empty(p.result_shape(), options);
+    const at::Tensor y = empty(p.result_shape(), options);
     const real* x = first.const_data_ptr<real>();
     each_image(p, options, [&](int64_t b, const at::Tensor& windows) {
       for (int64_t k = 0; k < p.groups; ++k) {
@@ -123,7 +122,7 @@ at::Tensor run(const Problem& p, const at::Tensor& first, const at::Tensor& seco
     return y;
   }
   if (p.operation == Operation::Input) {
-    const at::Tensor dx = at::zeros(p.image_shape(), options);
+    const at::Tensor dx = zeros(p.image_shape(), options);
     real* to = dx.data_ptr<real>();
     each_image(p, options, [&](int64_t b, const at::Tensor& windows) {
       at::Tensor columns = windows;
@@ -135,11 +134,11 @@ at::Tensor run(const Problem& p, const at::Tensor& first, const at::Tensor& seco
     return dx;
   }
   const int64_t count = parts(p);
-  const at::Tensor sums = at::zeros({count, p.filters, depth(p)}, options);
+  const at::Tensor sums = zeros({count, p.filters, depth(p)}, options);
   const real* x = second.const_data_ptr<real>();
   parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     const at::AutoDispatchBelowADInplaceOrView plain;
-    const at::Tensor windows = at::empty({depth(p), results(p)}, options);
+    const at::Tensor windows = empty({depth(p), results(p)}, options);
     for (int64_t part = begin; part < end; ++part) {
       for (int64_t b = part * p.batch / count; b < (part + 1) * p.batch / count; ++b) {
         for (int64_t k = 0; k < p.groups; ++k) {
@@ -163,9 +162,9 @@ void multiply(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool ac
     const int64_t count = std::min(kTerms, a.size(1) - k);
     const at::Tensor left = a.narrow(1, k, count), right = b.narrow(0, k, count);
     if (accumulate || k > 0) {
-      at::addmm_out(out, out, left, right);
+      at::_ops::addmm_out::call(out, left, right, 1, 1, out);
     } else {
-      at::mm_out(out, left, right);
+      at::_ops::mm_out::call(left, right, out);
     }
   }
 }

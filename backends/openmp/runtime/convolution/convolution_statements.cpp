@@ -3,8 +3,7 @@
 
 #include "convolution_choice.h"
 
-#include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/constant_pad_nd_ops.h>
 
 #include <algorithm>
 #include <vector>
@@ -75,7 +74,7 @@ at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayR
     out[d] = order[2 + d] < 0 ? 1 : sizes[order[2 + d]];
   }
   if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end() || x.numel() == 0 || w.numel() == 0) {
-    return at::zeros(sizes, x.options());
+    return zeros(sizes, x.options());
   }
   w = flipped(w, mirrored(tap, {w.size(2), w.size(3)}, shift));
   const auto turned = mirrored(step, out, shift);
@@ -95,7 +94,7 @@ at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayR
     margin.insert(margin.begin(), {before, after});
   }
   if (!fits) {
-    x = at::constant_pad_nd(x, margin);
+    x = at::_ops::constant_pad_nd::call(x, c10::fromIntArrayRefSlow(margin), 0);
     padding = kNone;
   }
   if (!of_weights) {
@@ -150,9 +149,9 @@ at::Tensor spread_out(const Arranged& g, const Arranged& other, at::IntArrayRef 
                       const Order& order, Geometry geometry) {
   const auto size = [&](size_t d) { return order[d] < 0 ? 1 : sizes[order[d]]; };
   const at::Tensor part = spread_part(g, other, {size(2), size(3)}, geometry);
-  if (!part.defined()) return at::zeros(sizes, g.tensor.options());
+  if (!part.defined()) return zeros(sizes, g.tensor.options());
   if (part.size(2) == size(2) && part.size(3) == size(3)) return restored(part, order);
-  const at::Tensor image = at::zeros(sizes, part.options());
+  const at::Tensor image = zeros(sizes, part.options());
   part_of(view({image, order}), part, geometry).copy_(part);
   return image;
 }

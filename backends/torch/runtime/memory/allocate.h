@@ -12,10 +12,11 @@
 namespace loma {
 
 __attribute__((noinline)) inline at::Tensor empty(at::IntArrayRef sizes,
-                                                  const at::TensorOptions& options) {
+                                                  const at::TensorOptions& options,
+                                                  std::optional<at::MemoryFormat> format = {}) {
   return at::_ops::empty_memory_format::call(
       c10::fromIntArrayRefSlow(sizes), c10::optTypeMetaToScalarType(options.dtype_opt()),
-      options.layout_opt(), options.device_opt(), options.pinned_memory_opt(), std::nullopt);
+      options.layout_opt(), options.device_opt(), options.pinned_memory_opt(), format);
 }
 
 __attribute__((noinline)) inline at::Tensor zeros(at::IntArrayRef sizes,

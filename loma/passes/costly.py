@@ -1,0 +1,196 @@
+"""What is costly is computed once: ``exp`` and its like, and calls of scalar functions.
+
+A part of an index statement that lacks one of the indices around it becomes a tensor over its own
+ones, and so does what stands in two places:
+
+    y[i, d] = sum(exp(s[i, j]) * v[j, d] for j in S)
+
+has a value of ``exp`` for each ``d``; in the canonical form it is
+
+    _e[i, j] = exp(s[i, j])
+    y[i, d] = sum(_e[i, j] * v[j, d] for j in S)
+
+What a condition guards stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from loma.core.builtins import BUILTINS
+from loma.core.effects import written
+from loma.core.ir import (
+    INT, Axis, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IndexAssign, IntConst,
+    Module, Reduce, Stmt, TensorType, Var,
+)  # fmt: skip
+from loma.core.sizes import constant
+from loma.core.walk import (
+    free_variables, map_guarded, map_tensor_functions, substitute,
+    variables,
+)  # fmt: skip
+from loma.passes.hoisting import InBlocks
+from loma.passes.liveness import covers
+
+Scope = dict[str, Axis]
+
+
+def costly(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    functions = {function.name: function for function in module.functions}
+    return map_tensor_functions(module, lambda f: _Costly(f, functions).run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Equal for parts with the same value, whatever they call their indices.
+
+    ``inputs`` are the variables that it is made of, with how often each was written before.
+    """
+
+    value: Expr
+    extents: tuple[Expr, ...]
+    inputs: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A tensor with the value of a part, and which of the part's indices stands where in it."""
+
+    tensor: Var
+    order: tuple[int, ...]
+    version: int
+
+
+class _Costly(InBlocks):
+    """``_written`` says how often each variable was written in the block at hand, ``_places``
+    where its parts stand, ``_held`` which of them tensors hold."""
+
+    def __init__(self, function: Function, functions: dict[str, Function]) -> None:
+        super().__init__(function, functions)
+        self._written = Counter[str]()
+        self._places: dict[_Part, set[tuple[int, tuple[str, ...]]]] = {}
+        self._held: dict[_Part, _Held] = {}
+
+    def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        around = self._written, self._places, self._held
+        self._written, self._places, self._held = Counter(), {}, {}
+        for position, stmt in enumerate(body):
+            if isinstance(stmt, IndexAssign):
+                for expr, scope in _found(stmt.value, _axes(stmt.axes)):
+                    part, names = self._part(expr, scope)
+                    self._places.setdefault(part, set()).add((position, names))
+            self._written.update(written((stmt,)))
+        self._written = Counter()
+        out = super()._block(body)
+        self._written, self._places, self._held = around
+        return out
+
+    def _statement(self, stmt: Stmt) -> Stmt:
+        new = super()._statement(stmt)
+        self._written.update(written((stmt,)))
+        if isinstance(stmt, IndexAssign) and stmt.value == getattr(new, "value", None):
+            self._hold(stmt)
+        return new
+
+    def _index_assign(self, stmt: IndexAssign) -> IndexAssign:
+        whole = _is_costly(stmt.value) and covers(stmt) and stmt.op == "="
+        take = self._inside if whole else self._read
+        return replace(stmt, value=take(stmt.value, _axes(stmt.axes)))
+
+    def _inside(self, expr: Expr, scope: Scope) -> Expr:
+        """The expression itself stays, its parts may be read from temporaries."""
+        if isinstance(expr, Reduce):
+            return replace(expr, body=self._read(expr.body, scope | _axes(expr.axes)))
+        return self._map_children(expr, lambda child: self._read(child, scope))
+
+    def _read(self, expr: Expr, scope: Scope) -> Expr:
+        """The expression, read from a temporary where that is worth it."""
+        if not _is_costly(expr) or self._guard is not None:
+            return self._inside(expr, scope)
+        part, names = self._part(expr, scope)
+        held = self._held.get(part)
+        if held is None or held.version != self._written[held.tensor.name]:
+            axes = tuple(axis for axis in scope.values() if axis.name in names)
+            lacks = any(
+                constant(axis.extent) != 1 for axis in scope.values() if axis.name not in names
+            )
+            again = len(self._places.get(part, ())) > 1
+            dims = [self._room(axis, expr, scope) for axis in axes]
+            sized = [dim for dim in dims if dim is not None]
+            fits = len(sized) == len(axes) > 0 and self._takes(axes, sized)
+            if not (lacks or again) or not fits:
+                return self._inside(expr, scope)
+            held = self._held[part] = self._made(expr, scope, axes, sized, names)
+        subscripts = tuple(Var(names[k], INT) for k in held.order)
+        return Index(held.tensor, subscripts, expr.type, expr.span)
+
+    def _made(
+        self,
+        expr: Expr,
+        scope: Scope,
+        axes: tuple[Axis, ...],
+        dims: list[Expr],
+        names: tuple[str, ...],
+    ) -> _Held:
+        value = self._inside(expr, _axes(axes))
+        wish = f"_{expr.name}" if isinstance(expr, Builtin) else "_c"
+        var = self._temporary(TensorType(tuple(dims)), wish, None)
+        place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)
+        made = IndexAssign(place, "=", value, axes, self._span)
+        self._out.append(self._where_used(made, expr, scope, axes))
+        return _Held(var, tuple(names.index(axis.name) for axis in axes), 0)
+
+    def _hold(self, stmt: IndexAssign) -> None:
+        """Remembers what a statement has written for good."""
+        if not (_is_costly(stmt.value) and covers(stmt) and stmt.op == "="):
+            return
+        target = stmt.element
+        subscripts = [s.name for s in target.subscripts if isinstance(s, Var)]
+        part, names = self._part(stmt.value, _axes(stmt.axes))
+        if set(subscripts) == set(names) and len(subscripts) == len(target.subscripts):
+            name = target.tensor.name
+            order = tuple(names.index(s) for s in subscripts)
+            self._held.setdefault(part, _Held(target.tensor, order, self._written[name]))
+
+    def _part(self, expr: Expr, scope: Scope) -> tuple[_Part, tuple[str, ...]]:
+        """What is computed, and the indices that it has, in order of occurrence."""
+        names = tuple(dict.fromkeys(name for name in variables(expr) if name in scope))
+        numbers: dict[str, Expr] = {name: Var(f"${k}", INT) for k, name in enumerate(names)}
+        inputs = sorted(free_variables(expr) - set(names))
+        versions = tuple((name, self._written[name]) for name in inputs)
+        extents = tuple(scope[name].extent for name in names)
+        return _Part(substitute(expr, numbers), extents, versions), names
+
+
+def _axes(axes: tuple[Axis, ...]) -> Scope:
+    return {axis.name: axis for axis in axes}
+
+
+def _is_costly(expr: Expr) -> bool:
+    match expr:
+        case Builtin("pow", (_, IntConst() | FloatConst() as power)) if power.value == 2:
+            return False
+        case Builtin(name):
+            return BUILTINS[name].costly and isinstance(expr.type, FloatType)
+        case Call():
+            return isinstance(expr.type, FloatType)
+        case _:
+            return False
+
+
+def _found(expr: Expr, scope: Scope) -> Iterator[tuple[Expr, Scope]]:
+    """The costly parts that no condition guards, with the indices around them."""
+    if _is_costly(expr):
+        yield expr, scope
+    inner = scope | _axes(expr.axes) if isinstance(expr, Reduce) else scope
+    below: list[Expr] = []
+
+    def under(child: Expr, guard: Expr | None) -> Expr:
+        below.extend([] if guard is not None else [child])
+        return child
+
+    map_guarded(expr, under)
+    for child in below:
+        yield from _found(child, inner)

@@ -1,0 +1,427 @@
+"""Tensor operators as index statements.
+
+Elementwise operators (with broadcasting) and reductions over dims: what stands as
+``y : Tensor[N, M] = relu(x + b)`` in a program is ``y[i, j] = relu(x[i, j] + b[j])`` in the
+canonical form. An operator of another kind (a convolution, a product, a permutation) that stands
+inside such an expression becomes a statement of its own, and so do its arguments. Where the sizes
+do not prove how operands broadcast, a statement stays as it is. So do, in front of AD, ``softmax``,
+whose derivative is shorter than that of its parts, products of matrices, and copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Literal, cast
+
+from loma.core import sizes
+from loma.core.builtins import BUILTINS
+from loma.core.ir import (
+    FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, FloatType,
+    Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, ReduceKind,
+    Return, Select, Stmt, TensorType, Type, Unary, Var,
+)  # fmt: skip
+from loma.core.ops import OPS
+from loma.core.walk import map_tensor_functions, reads_of_type
+from loma.passes.hoisting import InBlocks
+
+_TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
+_OTHERS = ("where", "expand", "sum_to")
+
+
+def operators(module: Module, every: bool = False) -> Module:
+    """The pass on every tensor function of a module; ``every``: ``softmax`` and copies, too."""
+    functions = {function.name: function for function in module.functions}
+    return map_tensor_functions(module, lambda f: _Operators(f, functions, every).run())
+
+
+class _Stays(Exception):
+    """A statement has no form as index statements."""
+
+
+def _dims(expr: Expr, ints: bool = False) -> tuple[Expr, ...]:
+    """The sizes of a tensor of floats."""
+    if not isinstance(expr.type, TensorType):
+        raise _Stays
+    return _dims_of(expr.type, ints)
+
+
+def _dims_of(type_: TensorType, ints: bool = False) -> tuple[Expr, ...]:
+    if type_.dims is None or (type_.integer and not ints):
+        raise _Stays
+    return type_.dims
+
+
+def _at(axis: Axis) -> Expr:
+    return IntConst(0) if axis.extent == IntConst(1) else Var(axis.name, INT)
+
+
+def _place(tensor: Var, axes: list[Axis]) -> Index:
+    return Index(tensor, tuple(map(_at, axes)), FLOAT)
+
+
+def _moving(axes: list[Axis]) -> tuple[Axis, ...]:
+    """Those that have more than one value."""
+    return tuple(axis for axis in axes if axis.extent != IntConst(1))
+
+
+def _reduce(kind: ReduceKind, body: Expr, axes: list[Axis]) -> Expr:
+    own = _moving(axes)
+    return Reduce(kind, body, own, FLOAT, body.span) if own else body
+
+
+def _is_composed(value: Expr) -> bool:
+    """Whether a tensor is more than a variable or a call."""
+    while isinstance(value, NoDiff):
+        value = value.operand
+    return isinstance(value, Op)
+
+
+def _scalar_type(value: Op) -> IntType | FloatType:
+    """The type of an operator's elements."""
+    assert isinstance(value.type, TensorType)
+    return INT if value.type.integer else FLOAT
+
+
+class _Operators(InBlocks):
+    def __init__(self, function: Function, functions: Mapping[str, Function], every: bool) -> None:
+        super().__init__(function, functions)
+        self._every = every
+
+    def _statement(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case Declare(target, value) if value is not None and self._is_taken(value):
+                new = self._assigned_value(stmt, target, "=", value)
+                if isinstance(new, IndexAssign):
+                    self._out.append(Declare(target, None, stmt.span))
+                return new
+            case Assign(Var() as target, op, value) if self._is_taken(value):
+                return self._assigned_value(stmt, target, op, value)
+            case Return(values):
+                return replace(stmt, values=tuple(map(self._result, values)))
+            case _:
+                return super()._statement(stmt)
+
+    def _index_assign(self, stmt: IndexAssign) -> IndexAssign:
+        return stmt
+
+    def _is_taken(self, value: Expr) -> bool:
+        copied = self._every and isinstance(value, Var) and isinstance(value.type, TensorType)
+        return copied or _is_composed(value)
+
+    def _assigned_value(
+        self, stmt: Declare | Assign, target: Var, op: Literal["=", "+="], value: Expr
+    ) -> Stmt:
+        """An index statement, after those that it needs, or the statement with plain arguments."""
+        if not self._is_written_out(value):
+            return replace(stmt, value=self._with_plain_arguments(value))
+        mark = len(self._out), len(self._hoisted)
+        try:
+            dims = _dims(target)
+            if not sizes.same(_dims(value), dims):
+                return stmt
+            axes = self._axes(dims)
+            element = self._whole(value, axes)
+        except _Stays:
+            self._forget(mark)
+            return stmt
+        return IndexAssign(_place(target, axes), op, element, _moving(axes), stmt.span)
+
+    def _result(self, value: Expr) -> Expr:
+        """A returned value as a variable."""
+        return self._plain(value, "_result") if _is_composed(value) else value
+
+    def _plain(self, value: Expr, wish: str = "_t") -> Expr:
+        """A tensor as a variable, where index statements compute it."""
+        if not self._is_written_out(value):
+            return self._with_plain_arguments(value)
+        mark = len(self._out), len(self._hoisted)
+        try:
+            _dims(value)
+            return self._tensor(wish, value.type, partial(self._whole, value))
+        except _Stays:
+            self._forget(mark)
+            return value
+
+    def _with_plain_arguments(self, value: Expr) -> Expr:
+        if not isinstance(value, Op):
+            return value
+        args = (self._plain(arg) if _is_composed(arg) else arg for arg in value.args)
+        return replace(value, args=tuple(args))
+
+    def _forget(self, mark: tuple[int, int]) -> None:
+        """Takes back what was made for a statement that stays as it is."""
+        del self._out[mark[0] :]
+        del self._hoisted[mark[1] :]
+
+    def _is_written_out(self, value: Expr) -> bool:
+        match value:
+            case NoDiff(operand):
+                return self._is_written_out(operand)
+            case Op("softmax" | "matmul") | Var():
+                return self._every
+            case Op(name):
+                row = OPS[name]
+                known = row.infix or row.reduces is not None or row.fill is not None
+                return bool(known) or name in BUILTINS or name in (*_TRIANGLES, *_OTHERS)
+            case _:
+                return False
+
+    # ----------------------------------------------------------------------------- elements
+
+    def _axes(self, dims: tuple[Expr, ...]) -> list[Axis]:
+        return [Axis(self._names.fresh(f"_i{k}"), dim) for k, dim in enumerate(dims)]
+
+    def _whole(self, value: Expr, axes: list[Axis]) -> Expr:
+        """The element of a statement's value at its axes: here a reduction may stand as it is."""
+        match value:
+            case Op("matmul"):
+                return self._product(value, axes)
+            case Op("sum_to", (x,)):
+                return self._sum_to(x, axes)
+            case Op(name) if (kind := OPS[name].reduces) is not None and name != "amax_or_zero":
+                _dims(value)  # of floats
+                return self._reduced(kind, value, axes)
+            case _:
+                return self._element(value, axes)
+
+    def _element(self, value: Expr, axes: list[Axis]) -> Expr:
+        """The element of a tensor (broadcast to the axes) or the value of a scalar."""
+        if not isinstance(value.type, TensorType):
+            return self._scalar(value)
+        match value:
+            case Var():
+                return self._read(value, axes)
+            case NoDiff(operand):
+                return replace(value, operand=self._element(operand, axes), type=FLOAT)
+            case Op() if not self._is_written_out(value):
+                dims = _dims(value)  # of floats
+                made = self._made(value.type, "_t", self._with_plain_arguments(value))
+                return self._read(made, axes[len(axes) - len(dims) :])
+            case Op("neg", (x,)):
+                return Unary("-", self._element(x, axes), FLOAT, value.span)
+            case Op("not", (x,)):
+                return Unary("not", self._element(x, axes), INT, value.span)
+            case Op(name, args) if OPS[name].infix:
+                left, right = (self._element(arg, axes) for arg in args)
+                symbol = cast(BinaryOp, OPS[name].infix)
+                return Binary(symbol, left, right, _scalar_type(value), value.span)
+            case Op(name, args) if name in BUILTINS:
+                own = tuple(self._element(arg, axes) for arg in args)
+                return Builtin(name, own, _scalar_type(value), value.span)
+            case Op("where", (cond, a, b)):
+                branches = (self._element(a, axes), self._element(b, axes))
+                return Select(self._condition(cond, axes), *branches, FLOAT, value.span)
+            case Op(name, (x,)) if name in _TRIANGLES and len(axes) == len(_dims(value)):
+                row, column = map(_at, axes[-2:])
+                diagonal = dict(value.attrs)["diagonal"]
+                assert isinstance(diagonal, Expr)
+                edge = Binary("+", row, diagonal, INT)
+                inside = Binary(_TRIANGLES[name], column, edge, INT)
+                return Select(inside, self._element(x, axes), FloatConst(0.0), FLOAT, value.span)
+            case Op("expand", (x,)):
+                return self._element(x, axes)
+            case Op("sum_to", (x,)):
+                return self._read(self._tensor("_sum", value.type, partial(self._sum_to, x)), axes)
+            case Op(name) if (fill := OPS[name].fill) is not None:
+                _dims(value)  # of floats
+                return FloatConst(float(fill))
+            case Op(name) if (kind := OPS[name].reduces) is not None:
+                total = self._tensor(f"_{name}", value.type, partial(self._reduced, kind, value))
+                if name == "amax_or_zero":
+                    self._if_any()
+                return self._read(total, axes)
+            case Op("softmax"):
+                return self._softmax(value, axes)
+            case Op("matmul"):
+                product = self._tensor("_product", value.type, partial(self._product, value))
+                return self._read(product, axes)
+            case _:
+                raise _Stays
+
+    def _scalar(self, value: Expr) -> Expr:
+        match value:
+            case Var() | FloatConst() | IntConst():
+                return value
+            case Index(Op() as whole, ()):
+                return self._element(whole, [])
+            case _ if value.type == INT and sizes.is_arithmetic(value):
+                return Builtin("int2float", (value,), FLOAT, value.span)
+            case _ if value.type == FLOAT:
+                return self._made(FLOAT, "_s", value)
+            case _:
+                raise _Stays
+
+    def _made(self, type_: Type, wish: str, value: Expr | None) -> Var:
+        """A temporary whose size is known where it is declared."""
+        if self._depth and not reads_of_type(type_) <= self._known:
+            raise _Stays
+        return self._temporary(type_, wish, value)
+
+    def _tensor(self, wish: str, type_: Type, make: Callable[[list[Axis]], Expr]) -> Var:
+        """A new tensor with the value that ``make`` gives for each element."""
+        assert isinstance(type_, TensorType)
+        axes = self._axes(_dims_of(type_))
+        element = make(axes)
+        var = self._made(type_, wish, None)
+        stmt = IndexAssign(_place(var, axes), "=", element, _moving(axes), self._span)
+        self._out.append(stmt)
+        return var
+
+    def _sum_to(self, x: Expr, axes: list[Axis]) -> Expr:
+        """The sum over what was broadcast to the axes."""
+        dims = _dims(x)
+        lead = len(dims) - len(axes)
+        inner: list[Axis] = []
+        every: list[Axis] = []
+        for k, dim in enumerate(dims):
+            if k >= lead and sizes.equal(dim, axes[k - lead].extent) is True:
+                every.append(axes[k - lead])
+                continue
+            if k >= lead and axes[k - lead].extent != IntConst(1):
+                raise _Stays
+            inner.append(Axis(self._names.fresh(f"_k{k}"), dim))
+            every.append(inner[-1])
+        return self._total("sum", self._element(x, every), inner, axes)
+
+    def _total(self, kind: ReduceKind, body: Expr, inner: list[Axis], axes: list[Axis]) -> Expr:
+        """A reduction; a sum of everything goes into a scalar, to which threads may add."""
+        if kind != "sum" or not _moving(inner) or _moving(axes):
+            return _reduce(kind, body, inner)
+        total = self._temporary(FLOAT, "_total", None)
+        if self._depth:
+            self._out.append(Assign(total, "=", FloatConst(0.0), self._span))
+        self._out.append(IndexAssign(total, "+=", body, _moving(inner), self._span))
+        return total
+
+    def _condition(self, cond: Expr, axes: list[Axis]) -> Expr:
+        if isinstance(cond, Var) and isinstance(cond.type, TensorType) and cond.type.integer:
+            return Binary("!=", self._read(cond, axes, INT), IntConst(0), INT)
+        element = self._element(cond, axes)
+        if element.type == INT:
+            return element
+        return Binary("!=", element, FloatConst(0.0), INT)
+
+    def _read(self, tensor: Var, axes: list[Axis], element: Type = FLOAT) -> Expr:
+        """The element that broadcasting puts at the axes."""
+        dims = _dims(tensor, element == INT)
+        if len(dims) > len(axes):
+            raise _Stays
+        subscripts: list[Expr] = []
+        for dim, axis in zip(dims, axes[len(axes) - len(dims) :], strict=True):
+            if sizes.equal(dim, axis.extent) is True:
+                subscripts.append(_at(axis))
+            elif dim == IntConst(1):
+                subscripts.append(IntConst(0))
+            else:
+                raise _Stays
+        return Index(tensor, tuple(subscripts), element, tensor.span)
+
+    def _if_any(self) -> None:
+        """Leaves the last statement's target at zero where there is nothing to reduce."""
+        last = self._out[-1]
+        if not isinstance(last, IndexAssign) or not isinstance(last.value, Reduce):
+            return
+        del self._out[-1]
+        count = sizes.product(tuple(axis.extent for axis in last.value.axes))
+        self._out.append(If(Binary(">", count, IntConst(0), INT), (last,), ()))
+
+    def _reduced(self, kind: ReduceKind, value: Op, axes: list[Axis]) -> Expr:
+        (x,) = value.args
+        dims = _dims(x)
+        rank = len(dims)
+        attrs = dict(value.attrs)
+        given = attrs["dims"]
+        assert isinstance(given, tuple)
+        chosen = {_constant(d) % rank for d in given} or set(range(rank))
+        kept = bool(_constant(attrs["keepdim"]))
+        inner = [Axis(self._names.fresh(f"_k{k}"), dims[k]) for k in sorted(chosen)]
+        own, reduced = iter(axes), iter(inner)
+        every: list[Axis] = []
+        for k in range(rank):
+            every.append(next(reduced) if k in chosen else next(own))
+            if k in chosen and kept:
+                next(own)
+        total = self._total(kind, self._element(x, every), inner, axes)
+        if value.name != "mean":
+            return total
+        count = sizes.product(tuple(axis.extent for axis in inner))
+        return Binary("/", total, Builtin("int2float", (count,), FLOAT), FLOAT)
+
+    def _product(self, value: Op, axes: list[Axis]) -> Expr:
+        """The sum of products of the operands' elements, which are read: a library takes those."""
+        left, right = map(self._operand, value.args)
+        if len(axes) < 2:
+            raise _Stays
+        along = Axis(self._names.fresh("_k"), _dims(left)[-1])
+        *batch, row, column = axes
+
+        def factor(operand: Expr, matrix: list[Axis]) -> Expr:
+            own = [*batch, *matrix][-len(_dims(operand)) :]
+            if not sizes.same(_dims(operand), tuple(axis.extent for axis in own)):
+                raise _Stays  # it is repeated
+            match operand:
+                case Op("transpose", (Var() as x,)):
+                    given = dict(operand.attrs)
+                    first, second = (_constant(given[n]) % len(own) for n in ("dim0", "dim1"))
+                    own[first], own[second] = own[second], own[first]
+                    return self._read(x, own)
+                case _:
+                    return self._element(operand, own)
+
+        factors = factor(left, [row, along]), factor(right, [along, column])
+        return _reduce("sum", Binary("*", *factors, FLOAT, value.span), [along])
+
+    def _operand(self, operand: Expr) -> Expr:
+        """A tensor, or one whose matrices are transposed."""
+        match operand:
+            case Var() | Op("transpose", (Var(),)):
+                return operand
+            case _:
+                return self._tensor("_operand", operand.type, partial(self._element, operand))
+
+    def _softmax(self, value: Op, axes: list[Axis]) -> Expr:
+        """exp(x - max x) / sum of the same, along one dimension."""
+        (x,) = value.args
+        dims = _dims(x)
+        dim = _constant(dict(value.attrs)["dim"]) % len(dims)
+        rest = dims[:dim] + dims[dim + 1 :]
+
+        def at(own: list[Axis], along: Axis) -> list[Axis]:
+            return [*own[:dim], along, *own[dim:]]
+
+        def along() -> Axis:
+            return Axis(self._names.fresh("_k"), dims[dim])
+
+        def largest(own: list[Axis]) -> Expr:
+            axis = along()
+            return _reduce("max", self._element(x, at(own, axis)), [axis])
+
+        top = self._tensor("_max", TensorType(rest), largest)
+        self._if_any()  # the softmax of no elements is no error
+
+        def shifted(every: list[Axis]) -> Expr:
+            row = [*every[:dim], *every[dim + 1 :]]
+            low = Binary("-", self._element(x, every), self._read(top, row), FLOAT)
+            return Builtin("exp", (low,), FLOAT)
+
+        powers = self._tensor("_softmax", TensorType(dims), shifted)
+
+        def total(own: list[Axis]) -> Expr:
+            axis = along()
+            return _reduce("sum", self._read(powers, at(own, axis)), [axis])
+
+        sums = self._tensor("_sum", TensorType(rest), total)
+        if len(axes) != len(dims):
+            raise _Stays
+        row = [*axes[:dim], *axes[dim + 1 :]]
+        return Binary("/", self._read(powers, axes), self._read(sums, row), FLOAT, value.span)
+
+
+def _constant(value: object) -> int:
+    assert isinstance(value, Expr)
+    found = sizes.constant(value)
+    if found is None:
+        raise _Stays
+    return found

@@ -1,0 +1,113 @@
+"""The canonical form: the same mathematics becomes the same statements, in inference, too."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from loma import passes
+from loma.backends.openmp.index_statements import library_call
+from loma.backends.schedule.host import Contract, Convolve
+from loma.backends.schedule.target import CPU
+from loma.core.ir import Declare, Function, IndexAssign, Op, Reduce
+from loma.core.printer import print_function
+from loma.core.walk import nodes, statements
+from loma.frontend import parse
+
+HEAD = "x : In[Tensor[B, I]], w : In[Tensor[O, I]], c : In[Tensor[O]], z : In[Tensor[B]]"
+IMAGES = "x : In[Tensor[B, C, H, W]], w : In[Tensor[O, C, 3, 3]], c : In[Tensor[O]]"
+
+
+def canonical(text: str, name: str = "f") -> Function:
+    return passes.joined(parse(text)).function(name)
+
+
+def layer(statement: str, helpers: str = "") -> Function:
+    body = f"    y : Tensor[B, O]\n    {statement}\n    return y\n"
+    return canonical(f"{helpers}\ndef f({HEAD}) -> Tensor[B, O]:\n{body}")
+
+
+def shape_of(function: Function) -> list[str]:
+    """The statements with numbers for names of variables and indices, declarations aside."""
+    names: dict[str, str] = {}
+
+    def number(found: re.Match[str]) -> str:
+        known = {param.name for param in function.params} | {"sum", "max", "for", "in", "exp"}
+        return found[0] if found[0] in known else names.setdefault(found[0], f"v{len(names)}")
+
+    text = print_function(function).split("\n")[1:]
+    kept = [line for line in text if " : Tensor" not in line]
+    return [re.sub(r"[A-Za-z_]\w*", number, line) for line in kept]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "y[b, o] = tanh(sum(x[b, i] * w[o, i] for i in I) + c[o])",
+        "y[b, o] = max(c[o] + sum(w[o, i] * x[b, i] for i in I), 0.0)",
+        "y[b, o] = sum(x[b, i] * w[o, i] / z[b] for i in I)",
+        "y[b, o] = c[o] - sum(-x[b, i] * (2.0 * z[b]) * w[o, i] for i in I)",
+        "y[b, o] += z[b] * x[b, i] * w[o, i]",
+        "y[b, o] = sum(exp(x[b, i]) * w[o, i] for i in I) / sum(exp(x[b, i]) for i in I)",
+    ],
+)
+def test_products_reach_the_library(statement: str) -> None:
+    made = [s for s in statements(layer(statement).body) if isinstance(s, IndexAssign)]
+    assert any(isinstance(library_call(s, CPU), Contract) for s in made)
+
+
+def test_a_convolution_reaches_the_library() -> None:
+    read = "zero_pad(x[b, k, h + p - 1, v + q - 1]) * w[o, k, p, q]"
+    total = f"sum({read} for k in C for p in range(3) for q in range(3))"
+    text = (
+        f"def f({IMAGES}) -> Tensor[B, O, H, W]:\n    y : Tensor[B, O, H, W]\n"
+        f"    y[b, o, h, v] = max(c[o] + {total}, 0.0)\n    return y\n"
+    )
+    made = [s for s in statements(canonical(text).body) if isinstance(s, IndexAssign)]
+    assert any(isinstance(library_call(s, CPU), Convolve) for s in made)
+
+
+def test_what_is_costly_is_computed_once() -> None:
+    shown = print_function(
+        layer("y[b, o] = sum(exp(x[b, i]) * w[o, i] for i in I) / sum(exp(x[b, k]) for k in I)")
+    )
+    assert shown.count("exp(") == 1
+    # another value of x, and an operand that a condition guards
+    guarded = layer("y[b, o] = sum(x[b, i] * (exp(c[o]) if o > 0 else 0.0) for i in I)")
+    assert "(exp(c[o]) if" in print_function(guarded)
+
+
+def test_a_scalar_function_is_what_it_computes() -> None:
+    head = "def bend(v : In[float], s : In[float]) -> float:\n"
+    helpers = f"{head}    t : float = v + s\n    return tanh(t)\n"
+    there = layer("y[b, o] = bend(sum(x[b, i] * w[o, i] for i in I), c[o])", helpers)
+    here = layer("y[b, o] = tanh(sum(x[b, i] * w[o, i] for i in I) + c[o])")
+    assert shape_of(there) == shape_of(here)
+
+
+def test_operators_are_the_statements_that_they_stand_for() -> None:
+    operators = canonical(
+        "def f(x : In[Tensor[N, D]], g : In[Tensor[D]]) -> Tensor[N, D]:\n"
+        "    return (x - mean(x, [1], keepdim=True)) * g\n"
+    )
+    assert not any(isinstance(node, Op) for node in nodes(operators.body))
+    assert not any(isinstance(s, Declare) and s.value for s in operators.body)
+    found = [s for s in operators.body if isinstance(s, IndexAssign)]
+    assert [isinstance(s.value, Reduce) for s in found] == [True, False, False]
+
+
+def test_in_branches_and_loops() -> None:
+    text = (
+        "def f(x : In[Tensor[N, D]], n : In[int]) -> Tensor[N, D]:\n    y : Tensor[N, D] = x\n"
+        "    for t in range(n):\n        if t > 0:\n            y = relu(y) * x\n    return y\n"
+    )
+    loop = canonical(text).body[1]
+    assert not any(isinstance(node, Op) for node in nodes((loop,)))
+
+
+def test_a_guarded_sum_stays() -> None:
+    shown = print_function(
+        layer("y[b, o] = sum(x[b, i] * w[o, i] for i in I) if z[b] > 0.0 else c[o]")
+    )
+    assert "_r" not in shown
