@@ -12,6 +12,7 @@ are computed again, too, whatever their functions cost, so that nothing of that 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from loma.ad.tensor.joint import Joint
@@ -79,6 +80,12 @@ def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[st
         for position, around in enumerate(joint.forward)
         for name in written((around,))
     }
+
+    def smaller(others: set[str], name: str) -> bool:
+        """Whether tensors have fewer dimensions than one, and are kept rather than that one."""
+        types = joint.normal.types
+        return all(_rank(types.get(other)) < _rank(types.get(name)) for other in others)
+
     for position, stmt in enumerate(joint.forward):
         if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):
             continue
@@ -91,7 +98,7 @@ def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[st
             and name not in results
             and name not in free_variables(stmt.value)
             and _writes_all(stmt)
-            and reads <= available
+            and (reads <= available or (large & reads and smaller(reads - available, name)))
             and all(last.get(read, -1) < position for read in reads)
             and _is_cheap(stmt, large)
         ):
@@ -100,6 +107,12 @@ def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[st
             available.add(name)
             out.append(position)
     return out
+
+
+def _rank(type_: object) -> int:
+    """How many dimensions a tensor has; more than any where that is not known."""
+    dims = type_.dims if isinstance(type_, TensorType) else None
+    return sys.maxsize if dims is None else len(dims)
 
 
 def _writes_all(stmt: IndexAssign) -> bool:
