@@ -426,8 +426,8 @@ def products(x : In[Tensor[N, M]], n : In[int]) -> tuple[Tensor[N], float, Tenso
 """, lambda x, n: (
         (1.0 + x[:, :-1] ** 2).prod(1), 0.5 + x.prod(), x[:, 0] * x[:, :n].prod(1),
     ), (Values([[0.5, 0.0, -2.0], [1.5, 2.0, 0.25]]), 2)),
-    Case("squares", """
-def squares(
+    Case("transposed_squares", """
+def transposed_squares(
     x : In[Tensor[N, M]], z : In[Tensor[B, M, N]],
 ) -> tuple[Tensor[M, N], Tensor[B, N, M], Tensor[N, (M + 3) // 4]]:
     y : Tensor[M, N]
