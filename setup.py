@@ -39,6 +39,7 @@ setup(
         "loma.optim",
         "loma.arithmetic",
         "loma.passes",
+        "loma.passes.canonical",
         "loma.frontend",
         "loma.frontend.expressions",
         "loma.frontend.statements",

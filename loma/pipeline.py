@@ -110,7 +110,7 @@ def optimised(
         called = {call.function for name in wanted for call in calls(module.function(name).body)}
         wanted = [name for name in wanted if name not in called]
     with _located_in(module):
-        module = _verified(passes.joined(module))
+        module = _verified(passes.canonical_form(module))
         split, pairs = ad.split_pairs(module, names=wanted, save=save)
         final = _verified(passes.optimise(_verified(split)))
     zeroed = {
@@ -148,7 +148,7 @@ def derived(base: Optimised, function: str) -> Optimised:
         ):
             names = (pair.forward, pair.backward)
     with _located_in(base.module):
-        start = passes.joined(_reachable(base.module, names))
+        start = passes.canonical_form(_reachable(base.module, names))
         split, pairs = ad.split_pairs(_reachable(start, names), list(names), base.save)
         zeroed |= {pair.forward: zeroed.get(pair.primal, ()) for pair in pairs}
         final = _verified(passes.optimise(_verified(split)))

@@ -35,7 +35,7 @@ from loma.core.sizes import bound_sizes, is_arithmetic, size_variables
 from loma.core.walk import (
     free_variables, map_expressions, numbered, substitute, substitute_type,
 )  # fmt: skip
-from loma.passes.hoisting import Hoisting
+from loma.passes.canonical.hoisting import Hoisting
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from loma.backends.kernels.panels import InPanels, in_panels
 from loma.core.ir import For, Function, If, Stmt, Var, While
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered
-from loma.passes.scans import scans
+from loma.passes.canonical.scans import scans
 
 
 def fuse(function: Function, library: Library) -> tuple[Step, ...]:

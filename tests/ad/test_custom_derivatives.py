@@ -20,7 +20,7 @@ from loma.core.ir import Module
 from loma.core.printer import print_function, print_module
 from loma.core.verify import verify
 from loma.frontend import parse
-from loma.passes import inline
+from loma.passes.canonical import inline
 
 TENSORS = """
 def soft(x : In[Tensor[N]], k : In[int], a : In[float]) -> tuple[Tensor[N], IntTensor[N]]:

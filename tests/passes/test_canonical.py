@@ -20,7 +20,7 @@ IMAGES = "x : In[Tensor[B, C, H, W]], w : In[Tensor[O, C, 3, 3]], c : In[Tensor[
 
 
 def canonical(text: str, name: str = "f") -> Function:
-    return passes.joined(parse(text)).function(name)
+    return passes.canonical_form(parse(text)).function(name)
 
 
 def layer(statement: str, helpers: str = "") -> Function:

@@ -16,6 +16,7 @@ from loma.backends.interpreter import Interpreter
 from loma.core.ir import Module
 from loma.core.printer import print_function
 from loma.core.verify import verify
+from loma.passes import canonical
 from loma.frontend import parse
 
 
@@ -25,10 +26,10 @@ def program(params: str, result: str, *lines: str) -> str:
 
 
 def factored(text: str) -> Module:
-    module = passes.factor(parse(text))
+    module = canonical.factor(parse(text))
     verify(module)
     assert parse(print_function(module.function("f"))).functions == module.functions
-    assert passes.factor(module) == module
+    assert canonical.factor(module) == module
     return module
 
 
@@ -150,7 +151,7 @@ def test_steps(case: Any) -> None:
 def test_values_and_derivatives(case: Any) -> None:
     name, params, result, statement, _, shapes = case
     text = with_derivative(program(params, result, statement))
-    for change in (passes.factor, passes.optimise):
+    for change in (canonical.factor, passes.optimise):
         program_ = Changed(text, verified(change))
         compare(Point(name, text, "f", arguments(shapes)), program_)
 
@@ -160,7 +161,7 @@ def test_empty_and_single(sizes: tuple[int, ...]) -> None:
     n, k, l, m = sizes  # noqa: E741
     text = with_derivative(program(*SPLIT[0][1:4]))
     point = Point("sizes", text, "f", arguments(((n, k), (k, l), (l, m))))
-    compare(point, Changed(text, verified(passes.factor)))
+    compare(point, Changed(text, verified(canonical.factor)))
     compare(point, Changed(text, verified(passes.optimise)))
 
 

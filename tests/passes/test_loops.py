@@ -12,6 +12,7 @@ from loma import passes
 from loma.backends.interpreter import Interpreter
 from loma.core.printer import print_function
 from loma.frontend import parse
+from loma.passes import canonical
 
 
 def program(params: str, result: str, text: str) -> str:
@@ -21,10 +22,10 @@ def program(params: str, result: str, text: str) -> str:
 
 def lines(text: str) -> list[str]:
     """The body of ``f`` behind the pass, without declarations and its return."""
-    module = passes.loops(parse(text))
+    module = canonical.loops(parse(text))
     printed = print_function(module.function("f"))
     assert parse(printed).functions == module.functions
-    assert passes.loops(module) == module
+    assert canonical.loops(module) == module
     body = printed.strip().split("\n")[1:-1]
     return [line[4:] for line in body if " : " not in line]
 
@@ -180,7 +181,7 @@ def test_values_and_derivatives(case: tuple[object, ...]) -> None:
         args = [torch.randn(3, generator=generator, dtype=torch.float64), torch.tensor([2, 0, 1])]
     text = with_derivative(program(str(params), str(result), str(body)))
     point = Point(str(name), text, "f", tuple(args))
-    compare(point, Changed(text, verified(passes.loops)))
+    compare(point, Changed(text, verified(canonical.loops)))
     compare(point, Changed(text, verified(passes.optimise)))
 
 
@@ -196,7 +197,7 @@ def test_a_call_in_a_branch_keeps_its_sizes_to_itself() -> None:
     late = "def late(x : In[Tensor[N]], n : In[int]) -> Tensor[N]:\n    z : Tensor[N - n]\n"
     late += "    z[i] = x[i + n]\n    y : Tensor[N]\n    y[i] = z[0] * x[i]\n    return y\n"
     text = program("x : In[Tensor[N]], n : In[int]", "N", "if n < N:\n    y = late(x, n)")
-    found = Interpreter(passes.joined(parse(f"{late}\n{text}")))
+    found = Interpreter(passes.canonical_form(parse(f"{late}\n{text}")))
     assert found.call("f", np.arange(1.0, 4.0), 1)[0].tolist() == [2.0, 4.0, 6.0]
     assert found.call("f", np.arange(1.0, 4.0), 5)[0].tolist() == [0.0, 0.0, 0.0]
 
@@ -215,6 +216,6 @@ for n in range(N):
 """
     text = with_derivative(f"{twice}\n{program(X, 'N, M', body)}")
     point = Point("call", text, "f", (torch.randn(3, 2, dtype=torch.float64),))
-    compare(point, Changed(text, verified(passes.joined)))
-    inlined = print_function(passes.inline(parse(text)).function("f"))
+    compare(point, Changed(text, verified(passes.canonical_form)))
+    inlined = print_function(canonical.inline(parse(text)).function("f"))
     assert "twice" not in inlined

@@ -19,6 +19,7 @@ from loma.backends.interpreter import Interpreter
 from loma.core.ir import Module
 from loma.core.saving import SAVES, Save
 from loma.core.verify import verify
+from loma.passes import canonical
 
 # One point of each of CapsNet's functions, whose texts are long. All passes together get them all.
 LAYERS = list({point.function: point for point in reversed(LAYER_POINTS)}.values())
@@ -28,17 +29,17 @@ POINTS = [
     *(pytest.param(point, marks=pytest.mark.full) for point in LAYERS),
 ]
 PASSES: Mapping[str, Change] = {
-    "inline": passes.inline,
-    "copies": passes.copies,
-    "scalar_calls": passes.scalar_calls,
-    "operators": passes.operators,
-    "invariants": passes.invariants,
-    "reductions": passes.reductions,
-    "costly": passes.costly,
-    "loops": passes.loops,
-    "temporaries": passes.temporaries,
-    "factor": passes.factor,
-    "joined": passes.joined,
+    "inline": canonical.inline,
+    "copies": canonical.copies,
+    "scalar_calls": canonical.scalar_calls,
+    "operators": canonical.operators,
+    "invariants": canonical.invariants,
+    "reductions": canonical.reductions,
+    "costly": canonical.costly,
+    "loops": canonical.loops,
+    "temporaries": canonical.temporaries,
+    "factor": canonical.factor,
+    "joined": passes.canonical_form,
     "first_write": passes.first_write,
     "zeroing": passes.zeroing,
     "reuse": passes.reuse,
@@ -99,7 +100,7 @@ class _SizedProgram(Changed):
 
 @functools.cache
 def sized(text: str) -> Changed:
-    return _SizedProgram(text, passes.joined)
+    return _SizedProgram(text, passes.canonical_form)
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda p: p.name)

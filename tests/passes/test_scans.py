@@ -12,6 +12,8 @@ from loma import passes
 from loma.core.ir import For, IndexAssign, Module, Reduce
 from loma.core.printer import print_function
 from loma.core.verify import verify
+from loma.passes import canonical
+from loma.passes.canonical.running import running
 from loma.core.walk import map_tensor_functions, nodes, statements
 from loma.frontend import parse
 
@@ -24,12 +26,12 @@ def program(params: str, result: str, *lines: str) -> str:
 def in_loops(module: Module) -> Module:
     """The module as a backend runs it."""
     every = ("sum", "prod", "max", "min")
-    return map_tensor_functions(passes.optimise(module), lambda f: passes.scans(f, every))
+    return map_tensor_functions(passes.optimise(module), lambda f: canonical.scans(f, every))
 
 
 def triangle(text: str) -> list[str]:
     """The body of ``f`` with ranges, without its declaration of y and its return."""
-    module = passes.first_write(passes.triangles(passes.loops(parse(text))))
+    module = passes.first_write(canonical.triangles(canonical.loops(parse(text))))
     verify(module)
     printed = print_function(module.function("f")).strip().split("\n")
     return [line.strip() for line in printed[2:-1]]
@@ -82,7 +84,7 @@ KEPT = {
 @pytest.mark.parametrize("name", KEPT)
 def test_kept(name: str) -> None:
     text = program(X, "B, T", *KEPT[name])
-    assert passes.triangles(parse(text)) == parse(text)
+    assert canonical.triangles(parse(text)) == parse(text)
     if name != "own":
         assert not any(
             isinstance(s, For) for s in statements(in_loops(parse(text)).functions[0].body)
@@ -151,7 +153,7 @@ def test_values_and_derivatives(case: Any) -> None:
     made = in_loops(parse(text)).functions[0]
     assert any(isinstance(s, For) for s in statements(made.body))
     assert not any(
-        isinstance(n, Reduce) and passes.running(n, {a.name: a for a in s.axes})
+        isinstance(n, Reduce) and running(n, {a.name: a for a in s.axes})
         for s in statements(made.body) if isinstance(s, IndexAssign)
         for n in nodes((s,))
     )  # fmt: skip

@@ -10,6 +10,7 @@ from test_loops import program
 from loma import passes
 from loma.core.printer import print_function
 from loma.frontend import parse
+from loma.passes import canonical
 
 X = "x : In[Tensor[N, M]]"
 TWO = "a : In[Tensor[N, D]], b : In[Tensor[M, D]]"
@@ -99,8 +100,8 @@ y[i] = z[i + 0]
 
 
 def left(text: str) -> list[str]:
-    module = passes.temporaries(parse(text))
-    assert passes.temporaries(module) == module
+    module = canonical.temporaries(parse(text))
+    assert canonical.temporaries(module) == module
     printed = print_function(module.function("f")).strip().split("\n")[1:-1]
     return [line.strip() for line in printed if " : " not in line]
 
@@ -125,7 +126,7 @@ def test_values_and_derivatives(case: tuple[object, ...]) -> None:
     args = tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
     text = with_derivative(program(str(params), str(result), str(body)))
     point = Point(str(name), text, "f", args)
-    compare(point, Changed(text, verified(passes.temporaries)))
+    compare(point, Changed(text, verified(canonical.temporaries)))
     compare(point, Changed(text, verified(passes.optimise)))
 
 

@@ -28,7 +28,7 @@ from loma.core.walk import (
     walk,
 )  # fmt: skip
 from loma.passes.liveness import covers
-from loma.passes.views import element
+from loma.passes.canonical.views import element
 
 
 def loops(module: Module) -> Module:

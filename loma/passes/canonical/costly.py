@@ -30,7 +30,7 @@ from loma.core.walk import (
     free_variables, map_guarded, map_tensor_functions, substitute,
     variables,
 )  # fmt: skip
-from loma.passes.hoisting import InBlocks
+from loma.passes.canonical.hoisting import InBlocks
 from loma.passes.liveness import covers
 
 Scope = dict[str, Axis]

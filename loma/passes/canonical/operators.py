@@ -24,7 +24,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import map_tensor_functions, reads_of_type
-from loma.passes.hoisting import InBlocks
+from loma.passes.canonical.hoisting import InBlocks
 
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
 _OTHERS = ("where", "expand", "sum_to")

@@ -7,8 +7,8 @@
 
 A temporary has just the indices that its reduction depends on, and is made only once where a
 statement names it twice; what might fail there stays under the conditions around it. The canonical
-form (:mod:`loma.passes.reductions`) and the normal form of AD, which leaves no reduction inside an
-expression, are made by this code.
+form (:mod:`loma.passes.canonical.reductions`) and the normal form of AD, which leaves no reduction
+inside an expression, are made by this code.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Sums inside larger expressions become statements of their own.
 
 What recognises sums (steps of products, matrix products, convolutions) so finds all of them, in
-inference and where a gradient is wanted alike; see :mod:`loma.passes.hoisting`. A reduction stays
-where a condition guards it, and where its temporary would have another size in each iteration of a
-loop, or rows of several lengths.
+inference and where a gradient is wanted alike; see :mod:`loma.passes.canonical.hoisting`. A
+reduction stays where a condition guards it, and where its temporary would have another size in each
+iteration of a loop, or rows of several lengths.
 """
 
 from __future__ import annotations
 
 from loma.core.ir import IndexAssign, Module
 from loma.core.walk import map_tensor_functions
-from loma.passes.hoisting import InBlocks
+from loma.passes.canonical.hoisting import InBlocks
 
 
 def reductions(module: Module) -> Module:

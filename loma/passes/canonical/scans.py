@@ -30,7 +30,7 @@ from loma.core.sizes import arith
 from loma.core.walk import (
     children, free_variables, map_blocks, map_children, substitute,
 )  # fmt: skip
-from loma.passes.running import Running, running
+from loma.passes.canonical.running import Running, running
 
 
 def scans(function: Function, kinds: Collection[str]) -> Function:

@@ -1,0 +1,50 @@
+"""The canonical form: what is the same mathematics becomes the same IR, however it is spelled."""
+
+from __future__ import annotations
+
+from loma import config
+from loma.core.ir import Module
+from loma.core.walk import map_tensor_functions
+from loma.passes.canonical.copies import copies as copies
+from loma.passes.canonical.costly import costly as costly
+from loma.passes.canonical.cumulative import cumulative as cumulative
+from loma.passes.canonical.factor import factor as factor
+from loma.passes.canonical.inline import inline as inline
+from loma.passes.canonical.invariants import invariants as invariants
+from loma.passes.canonical.loops import loops as loops
+from loma.passes.canonical.operators import operators as operators
+from loma.passes.canonical.reductions import reductions as reductions
+from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
+from loma.passes.canonical.scans import scans as scans
+from loma.passes.canonical.temporaries import temporaries as temporaries
+from loma.passes.canonical.triangles import triangles as triangles
+
+_LOOPS = ("prod", "max", "min")  # reductions of which derivatives are made in loops
+
+
+def canonical_form(module: Module, every: bool = False) -> Module:
+    """The canonical form, which derivatives gain from, too: functions have the bodies of those that
+    they call, operators are index statements (:func:`operators` has what ``every`` says), loops
+    whose iterations do not meet, too, reductions over triangles are ranges and, but for sums, whose
+    adjoints are of the same form, loops, sums are statements of their own, without factors that do
+    not depend on what is summed over, what is costly is computed once, and sums of products are
+    taken in steps, unless LOMA_OPT leaves that out."""
+    wanted = config.optimisations()
+    if "inline" in wanted:
+        module = scalar_calls(copies(inline(module)))
+    if "operators" in wanted:
+        module = operators(module, every)
+    if "loops" in wanted:
+        module = loops(module)
+    if "temporaries" in wanted:
+        module = temporaries(module)
+    if "scans" in wanted:
+        module = triangles(cumulative(module))
+        module = map_tensor_functions(module, lambda f: scans(f, _LOOPS))
+    if "invariants" in wanted:
+        module = invariants(module)
+    if "reductions" in wanted:
+        module = reductions(module)
+    if "costly" in wanted:
+        module = costly(module)
+    return factor(module) if "factor" in wanted else module
