@@ -119,7 +119,7 @@ class _Costly(InBlocks):
             again = len(self._places.get(part, ())) > 1
             dims = [self._room(axis, expr, scope) for axis in axes]
             sized = [dim for dim in dims if dim is not None]
-            fits = len(sized) == len(axes) > 0 and self._takes(axes, sized)
+            fits = len(sized) == len(axes) > 0 and self._takes(expr, scope, axes, sized)
             if not (lacks or again) or not fits:
                 return self._inside(expr, scope)
             held = self._held[part] = self._made(expr, scope, axes, sized, names)

@@ -62,8 +62,10 @@ class Hoisting:
         """A reduction in the form in which it is wanted, anything else as it is."""
         return expr
 
-    def _takes(self, axes: tuple[Axis, ...], dims: list[Expr]) -> bool:
-        """Whether what is at hand is taken out, into a temporary of that size over these axes."""
+    def _takes(
+        self, part: Expr, scope: dict[str, Axis], axes: tuple[Axis, ...], dims: list[Expr]
+    ) -> bool:
+        """Whether a part is taken out, into a temporary of that size over axes of the scope."""
         return True
 
     def _where_used(
@@ -149,7 +151,7 @@ class Hoisting:
             if room is None:
                 return self._without_room(expr, axis)
             dims.append(room)
-        if not self._takes(axes, dims):
+        if not self._takes(expr, scope, axes, dims):
             return expr
         var = self._temporary(TensorType(tuple(dims), element), "_r", None)  # type: ignore[arg-type]
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)
@@ -243,9 +245,21 @@ class InBlocks(Hoisting):
         self._depth -= bool(blocks(stmt))
         return new
 
-    def _takes(self, axes: tuple[Axis, ...], dims: list[Expr]) -> bool:
+    def _takes(
+        self, part: Expr, scope: dict[str, Axis], axes: tuple[Axis, ...], dims: list[Expr]
+    ) -> bool:
+        if not axes:
+            return False  # the frontend has taken out what has no index
         whole = all(self._count(axis) == dim for axis, dim in zip(axes, dims, strict=True))
-        return whole and bool(axes)  # the frontend has taken out what has no index
+        extents = self._lacking(scope, axes)
+        extents += [axis.extent for axis in part.axes] if isinstance(part, Reduce) else []
+        ragged = any(free_variables(extent) & scope.keys() for extent in extents)
+        return whole and not (ragged and may_fail(part, scope, self._sizes.__contains__))
+
+    def _lacking(self, scope: dict[str, Axis], axes: tuple[Axis, ...]) -> list[Expr]:
+        """The extents, which may be 0, of indices that a part over these axes lacks."""
+        extents = [axis.extent for axis in scope.values() if axis not in axes]
+        return [extent for extent in extents if (constant(extent) or 0) <= 0]
 
     def _without_room(self, reduce: Reduce, axis: Axis) -> Expr:
         return reduce
@@ -254,13 +268,11 @@ class InBlocks(Hoisting):
         self, made: Stmt, part: Expr, scope: dict[str, Axis], axes: tuple[Axis, ...]
     ) -> Stmt:
         """What may fail is left out where the indices that it lacks have no values."""
-        names = {axis.name for axis in axes}
-        lacking = [axis.extent for axis in scope.values() if axis.name not in names]
-        lacking = [extent for extent in lacking if (constant(extent) or 0) <= 0]
+        lacking = self._lacking(scope, axes)
         if not lacking or not may_fail(part, scope, self._sizes.__contains__):
             return made
         some = Binary(">", product(tuple(lacking)), IntConst(0), INT)
-        return made if free_variables(some) & scope.keys() else If(some, (made,), (), self._span)
+        return If(some, (made,), (), self._span)
 
 
 def may_fail(expr: Expr, scope: Mapping[str, Axis], is_size: Callable[[str], bool]) -> bool:

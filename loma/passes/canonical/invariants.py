@@ -8,36 +8,49 @@ such a factor is not finite it may differ.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from loma.core import builder as b, sizes
 from loma.core.axes import target_axes
 from loma.core.ir import (
-    FLOAT, INT, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, IntType, Module, Reduce,
-    Stmt, Unary, Var,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, Function, Index, IndexAssign, IntConst, IntType,
+    Module, Reduce, Stmt, Unary, Var,
 )  # fmt: skip
+from loma.core.sizes import IsSize
 from loma.core.walk import (
     free_variables, map_blocks, map_children, map_tensor_functions, walk,
 )  # fmt: skip
+
+from loma.passes.hoisting import may_fail
+
+Fails = Callable[[Expr], bool]
 
 
 def invariants(module: Module) -> Module:
     """The pass on every tensor function of a module."""
 
-    def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        return tuple(map_blocks(_statement(stmt), block) for stmt in body)
+    def changed(function: Function) -> Function:
+        sizes_of = set(sizes.size_variables(function))
 
-    return map_tensor_functions(module, lambda f: replace(f, body=block(f.body)))
+        def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+            return tuple(map_blocks(_statement(s, sizes_of.__contains__), block) for s in body)
+
+        return replace(function, body=block(function.body))
+
+    return map_tensor_functions(module, changed)
 
 
-def _statement(stmt: Stmt) -> Stmt:
+def _statement(stmt: Stmt, is_size: IsSize) -> Stmt:
     if not isinstance(stmt, IndexAssign):
         return stmt
-    value = _without(stmt.value)
+    scope = {axis.name: axis for axis in stmt.axes}
+    fails = lambda part: may_fail(part, scope, is_size)  # noqa: E731
+    value = _without(stmt.value, fails)
     own = target_axes(stmt)
     summed = tuple(axis for axis in stmt.axes if axis not in own)
     if summed and isinstance(stmt.target, Index) and _fill_their_dimensions(summed, value):
-        found = _Product.of(value).split(summed)
+        found = _Product.of(value).split(summed, fails)
         if found is not None:
             outside, inside = found
             total = Reduce("sum", inside, summed, FLOAT, stmt.value.span)
@@ -45,11 +58,11 @@ def _statement(stmt: Stmt) -> Stmt:
     return replace(stmt, value=value)
 
 
-def _without(expr: Expr) -> Expr:
+def _without(expr: Expr, fails: Fails) -> Expr:
     """The expression with these factors in front of its sums."""
-    expr = map_children(expr, _without)
+    expr = map_children(expr, lambda child: _without(child, fails))
     if isinstance(expr, Reduce) and expr.kind == "sum" and expr.type == FLOAT:
-        found = _Product.of(expr.body).split(expr.axes)
+        found = _Product.of(expr.body).split(expr.axes, fails)
         if found is not None:
             outside, inside = found
             return outside.times(replace(expr, body=inside))
@@ -99,15 +112,18 @@ class _Product:
                     pass
         return _Product((expr,))
 
-    def split(self, axes: tuple[Axis, ...]) -> tuple[_Product, Expr] | None:
+    def split(self, axes: tuple[Axis, ...], fails: Fails) -> tuple[_Product, Expr] | None:
         """What does not depend on the axes, and the rest, which is a product or was divided; None
-        where nothing is gained."""
+        where nothing is gained, or what does not might fail where there is nothing to sum."""
         names = {axis.name for axis in axes}
         outer, inner = _parted(self.factors, names)
         over, under = _parted(self.divisors, names)
         if not inner or not (outer or over or self.negative):
             return None
         if len(inner) < 2 and not over:
+            return None
+        some = all((sizes.constant(axis.extent) or 0) > 0 for axis in axes)
+        if not some and any(map(fails, (*outer, *over))):
             return None
         rest = _divided(list(inner), under)
         over = tuple(_of_some(divisor, axes) for divisor in over)
