@@ -22,7 +22,7 @@ from loma.core.walk import (
     free_variables, map_blocks, map_children, map_tensor_functions, walk,
 )  # fmt: skip
 
-from loma.passes.hoisting import may_fail
+from loma.passes.canonical.hoisting import may_fail
 
 Fails = Callable[[Expr], bool]
 

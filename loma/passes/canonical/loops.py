@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from loma.core import builder as b, sizes
 from loma.core.axes import ranged
+from loma.core.bounds import stays_inside
 from loma.core.distinct import told_apart
 from loma.core.effects import counters, written
 from loma.core.ir import (
@@ -66,6 +67,7 @@ class _Loops:
             if isinstance(stmt, Declare) and stmt.value is None
         }
         self._mentions = _mentions(function.body)
+        self._around: tuple[Axis, ...] = ()  # the counters of loops around what is looked at
 
     def run(self) -> Function:
         body = self._block(self._function.body)
@@ -78,8 +80,12 @@ class _Loops:
 
     def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
+        around = self._around
         for stmt in body:
+            if isinstance(stmt, For):
+                self._around = (*around, Axis(stmt.counter, stmt.extent))
             stmt = map_blocks(stmt, self._block)
+            self._around = around
             if isinstance(stmt, For):
                 try:
                     out += self._statements(stmt)
@@ -155,7 +161,7 @@ class _Loops:
         local = {loop.counter, *private}
         accesses: dict[str, list[_Access]] = {}
         for stmt, around in _with_counters(loop.body):
-            if not all(map(_is_scalar, expressions(stmt))):
+            if not all(map(_is_scalar, expressions(stmt))) or self._needs_some(stmt, around, loop):
                 raise _Refused
             match stmt:
                 case For(_, size) | If(size):
@@ -180,6 +186,29 @@ class _Loops:
         for name, found in accesses.items():
             if name not in private and any(access.writes for access in found):
                 _check_apart(loop, found, local)
+
+    def _needs_some(self, stmt: Stmt, around: tuple[Axis, ...], loop: For) -> bool:
+        """Whether a statement may fail where the loop never runs, or a range that the counter tells
+        is empty: places of an index statement that lack the index are checked all the same."""
+        inner = [*around, *(stmt.axes if isinstance(stmt, IndexAssign) else ())]
+        inner += [a for n in nodes((stmt,)) if isinstance(n, Reduce) for a in n.axes]
+        ragged = any(loop.counter in free_variables(axis.extent) for axis in inner)
+        runs = (sizes.constant(loop.extent) or 0) > 0
+        counters = (*self._around, Axis(loop.counter, loop.extent), *inner)
+        extents = {axis.name: axis.extent for axis in counters}
+        places = [n for expr in expressions(stmt) for n in walk(expr) if isinstance(n, Index)]
+        return any(
+            (ragged or not (runs or loop.counter in subscript_variables(place)))
+            and not self._exists(place, extents)
+            for place in places
+        )
+
+    def _exists(self, place: Index, extents: dict[str, Expr]) -> bool:
+        """Whether a place is in its tensor wherever these counters and axes run."""
+        if not isinstance(place.base.type, TensorType):
+            return False
+        dims = zip(place.subscripts, sizes.dims_of(place.tensor), strict=True)
+        return all(stays_inside(sub, dim, extents, self._sizes.__contains__) for sub, dim in dims)
 
     def _sums(self, stmt: Stmt, loop: For) -> bool:
         """Whether a statement only adds to a number that nothing else in the loop looks at."""
