@@ -227,15 +227,14 @@ def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> 
     if plan.group is not None:
         whole = any(loop.pieces_of == plan.group.loop.name for loop in loops)
         extents.append(IntConst(plan.group.many) if whole else plan.group.loop.axis.extent)
-    below: list[Expr] = []
-    for node in walk(plan.value):
-        if isinstance(node, Reduce):
-            names = {axis.name for axis in nest.scope} | {axis.name for axis in node.axes}
-            below += [
-                axis.extent
-                for axis in node.axes
-                if not sizes.mentions(axis.extent, names) and not _is_conditional(axis.extent)
-            ]
+    reductions = [node for node in walk(plan.value) if isinstance(node, Reduce)]
+    names = {axis.name for axes in (nest.scope, *(r.axes for r in reductions)) for axis in axes}
+    below = [
+        axis.extent
+        for reduction in reductions
+        for axis in reduction.axes
+        if not sizes.mentions(axis.extent, names) and not _is_conditional(axis.extent)
+    ]
     factor = steps(plan.value)
     if chunked:
         summed = [loop.axis.extent for loop in plan.summed]

@@ -65,7 +65,9 @@ def _formula(function: Function) -> Expr | None:
                     return None
             case Return((value,)) if (value.type,) == function.results:
                 found = substitute(value, values)
-                return found if sum(1 for _ in walk(found)) <= _LARGEST else None
+                nodes = list(walk(found))
+                plain = all(isinstance(node.type, IntType | FloatType) for node in nodes)
+                return found if plain and len(nodes) <= _LARGEST else None
             case _:
                 return None
     return None
