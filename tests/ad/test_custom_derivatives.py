@@ -212,7 +212,7 @@ def h(x : In[Tensor[N]]) -> Tensor[N]:
     assert " f(" in caller
     assert "middle(" not in caller
     backward = pipeline.program(text).module.function("h__backward")
-    assert "5.0 * x * _d_result" in print_function(backward)
+    assert "5.0 * x[_i0] * _d_result[_i0]" in print_function(backward)
     derived = pipeline.derived(pipeline.program(TENSORS), "layer__backward")
     assert "soft_back" in {function.name for function in derived.module.functions}
 

@@ -41,7 +41,7 @@ DEFECTS = {
         "loop_runs_too_far": Defect(6, r"j < 13;", "j <= 13;"),
         "private_tensor_is_short": Defect(7, r"13 \* (\w+) \* sizeof", r"(13 * \1 - 1) * sizeof"),
         "tile_runs_too_far": Defect(8, r"tiles<real>\(0, 13,", "tiles<real>(0, 14,"),
-        "int_overflows": Defect(9, r"\b975 \*", "9223372036854775807 *"),
+        "int_overflows": Defect(9, r"\b13 \* (\w+) \+ 4095", r"9223372036854775807 * \1 + 4095"),
     },
     "thread": {
         "private_tensor_is_shared": Defect(7, r"memory_ \+", "shared_ +"),

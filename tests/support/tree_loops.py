@@ -276,7 +276,7 @@ class _Run:
         part = np.full(node.size**2, poison(dtype_of(node.var)))
         for row in range(rows):
             for column in range(columns):
-                part[column * node.size + row] = tensor[first + stride * row + column]
+                part[column * node.size + row] = tensor[(first + stride * row + column,)]
         self.declare(node.var, Elements(node.var.name, part, self.machine, False))
 
     def blocks(self, node: Blocks) -> None:

@@ -176,7 +176,7 @@ def test_what_is_work() -> None:
 
 
 def test_timers_count_runs_and_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOMA_OPT", "-fusion")
+    monkeypatch.setenv("LOMA_OPT", "-fusion,-costly")
     path = tmp_path / "squash.loma"
     path.write_text(SQUASH, encoding="utf-8")
     plain, timed = compiler.compile(path), compiler.compile(path, timed=True)

@@ -382,14 +382,11 @@ assert "no-such-compiler" in str(warning.message), warning
 def test_what_cannot_be_compiled_leaves_the_general_kernel() -> None:
     run(
         """
-from loma import pipeline
-from dataclasses import replace
-made = pipeline.specialised
-def broken(*args):
-    source = made(*args)
-    (name, text), = source.files
-    return replace(source, files=((name, text + "#error this is not C++"),))
-pipeline.specialised = broken
+from loma.background import Background
+from loma.errors import ToolchainError
+def make(self, job):
+    raise ToolchainError("this is not C++")
+Background.make = make
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     x = torch.randn(3)
@@ -400,6 +397,35 @@ with warnings.catch_warnings(record=True) as caught:
 assert specialise.made() == []
 (warning,) = caught
 assert "this is not C++" in str(warning.message), warning
+"""
+    )
+
+
+def test_the_process_that_compiles_tells_what_fails_and_may_end() -> None:
+    run(
+        """
+from dataclasses import replace
+from loma.background import Background
+from loma.errors import ToolchainError
+jobs, make = [], Background.make
+Background.make = lambda self, job: (jobs.append(job), make(self, job))
+[m.pick(torch.randn(3), torch.tensor([1])) for _ in range(4)]
+assert specialise.wait(300) and len(specialise.made()) == 1
+own = Background()
+for wrong in ({"function": "nothing"}, {"slots": (1,)}):
+    try:
+        make(own, replace(jobs[0], **wrong))
+    except ToolchainError as error:
+        print(error)
+    else:
+        raise AssertionError
+os.kill(own.process.pid, 9)
+try:
+    make(own, jobs[0])
+except ToolchainError as error:
+    assert "has ended" in str(error), error
+make(own, jobs[0])  # in a new one
+own.stop()
 """
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from loma import config
-from loma.core.ir import Module
+from loma.core.ir import Module, ReduceKind
 from loma.core.walk import map_tensor_functions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
@@ -19,7 +21,8 @@ from loma.passes.canonical.scans import scans as scans
 from loma.passes.canonical.temporaries import temporaries as temporaries
 from loma.passes.canonical.triangles import triangles as triangles
 
-_LOOPS = ("prod", "max", "min")  # reductions of which derivatives are made in loops
+# Reductions of which derivatives are made in loops.
+_LOOPS = tuple(k for k in get_args(ReduceKind) if k != "sum" and not k.startswith("arg"))
 
 
 def canonical_form(module: Module, every: bool = False) -> Module:

@@ -33,7 +33,14 @@ _OTHERS = ("where", "expand", "sum_to")
 def operators(module: Module, every: bool = False) -> Module:
     """The pass on every tensor function of a module; ``every``: ``softmax`` and copies, too."""
     functions = {function.name: function for function in module.functions}
-    return map_tensor_functions(module, lambda f: _Operators(f, functions, every).run())
+
+    def changed(function: Function) -> Function:
+        # What says the shape of a result of any rank is what its operators do on meta tensors.
+        if any(isinstance(t, TensorType) and t.dims is None for t in function.results):
+            return function
+        return _Operators(function, functions, every).run()
+
+    return map_tensor_functions(module, changed)
 
 
 class _Stays(Exception):

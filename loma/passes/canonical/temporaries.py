@@ -169,6 +169,8 @@ class _Temporaries:
                 return all(self._never_fails(child, extents) for child in children(value))
 
     def _exists(self, read: Index, extents: Extents) -> bool:
+        if not isinstance(read.base.type, TensorType):
+            return False
         ranges = {name: Axis(name, extent) for name, extent in extents.items()}
         return all(
             runs_over(subscript, dim, ranges)
