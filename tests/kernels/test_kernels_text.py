@@ -127,5 +127,6 @@ def later(x : In[Tensor[B, I]]) -> tuple[Tensor[B, I], Tensor[I]]:
 """
 
 
-def test_a_later_start_is_tried_where_a_run_could_go_on() -> None:
+def test_a_later_start_is_tried_where_a_run_could_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOMA_OPT", "-temporaries")  # u and v stay
     assert "panels of b" in pipeline.stage_text(LATER, "kernels", "later")
