@@ -8,17 +8,16 @@ the weights alone would be T * T numbers for each head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.nn.functional as F
-from harness import settings_parser
+from calls import both, inference, prepare, side_by_side
+from harness import settings_of, settings_parser
 from torch import Tensor
 
 import loma
-from loma import memory, specialise
-from loma.tools.measure import interleaved_medians
+from loma import memory
 
 _FUNCTION = """
 def NAME(
@@ -47,7 +46,7 @@ LONG = (4, [2048, 4096, 8192, 16384])
 
 
 def _arguments(heads: int, rows: int) -> list[Tensor]:
-    return [torch.randn(heads, rows, WIDTH) for _ in range(3)]
+    return [torch.randn(heads, rows, WIDTH, requires_grad=True) for _ in range(3)]
 
 
 def _peer(causal: bool, *args: Tensor) -> Tensor:
@@ -55,21 +54,10 @@ def _peer(causal: bool, *args: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal)[0]
 
 
-def _forward(function: Callable[..., Tensor], args: list[Tensor]) -> Callable[[], object]:
-    return lambda: function(*args)
-
-
-def _both(function: Callable[..., Tensor], args: list[Tensor]) -> Callable[[], object]:
-    own = [x.clone().requires_grad_() for x in args]
-    g = torch.ones_like(own[0])
-    return lambda: torch.autograd.grad(function(*own), own, g)
-
-
 def main() -> None:
     options = settings_parser(__doc__ or "").parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    specialise.THRESHOLDS = specialise.Thresholds(calls=1, total_ms=0.0)
+    settings = settings_of(options)
+    prepare(options.threads)
     module = loma.compile(PROGRAM)
     print(f"{'':44s} {'loma ms':>9s} {'PyTorch':>9s}")
     for heads, rows in [(2, 16)] if options.quick else SIZES:
@@ -78,18 +66,15 @@ def main() -> None:
             own = getattr(module, name)
             peer = partial(_peer, name == "causal")
             torch.testing.assert_close(own(*args), peer(*args), rtol=1e-3, atol=1e-3)
-            for what, make in (("forward", _forward), ("forward + backward", _both)):
+            for what, make in (("forward", inference), ("forward + backward", both)):
                 calls = {"loma": make(own, args), "PyTorch": make(peer, args)}
-                for _ in range(2):
-                    calls["loma"]()
-                    specialise.wait()
-                times = interleaved_medians(calls, rounds=options.rounds, warmup=1)
+                times = side_by_side(calls, ["loma"], settings)
                 ratio, ms = times.ratio("PyTorch", "loma"), 1e3 * times.median("loma")
                 print(f"{f'{name}, {heads}x{rows}x{WIDTH}, {what}':44s} {ms:9.2f} {ratio:8.2f}x")
     heads, lengths = (2, [16, 32]) if options.quick else LONG
     print(f"\nforward + backward, {heads} heads: MiB of memory, beside those of all weights")
     for rows in lengths:
-        step = _both(module.attention, _arguments(heads, rows))
+        step = both(module.attention, _arguments(heads, rows))
         memory.release()
         before = memory.stats().in_use
         step()

@@ -155,7 +155,7 @@ def measure(
             same = [form for form in by_group.get(group, ()) if form.name == name]
             if same:
                 by_group[group] = same
-        if settings.quick:
+        if settings.quick or all(len(forms) == 1 for forms in by_group.values()):
             best = _all_at_once(case, by_group, settings, Path(folder), stack)
         else:
             for group, forms in by_group.items():
@@ -306,6 +306,10 @@ def settings_parser(description: str) -> argparse.ArgumentParser:
         "--quick", action="store_true", help="tiny sizes and one round: only to see that all runs"
     )
     return parser
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    return Settings(1 if options.quick else options.rounds, options.threads, options.quick)
 
 
 def write_json(

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from forms import COMPILE, EAGER, LOMA, Settings
-from harness import settings_parser, write_json
+from calls import both, inference, prepare, side_by_side
+from forms import COMPILE, EAGER, LOMA
+from harness import settings_of, settings_parser, write_json
 from torch import Tensor
 
 import loma
-from loma import specialise
-from loma.tools.measure import Timings, interleaved_medians
+from loma.tools.measure import Timings
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,25 +201,6 @@ def arguments(statement: Statement) -> list[Tensor]:
     return args
 
 
-def forward(function: Callable[..., Tensor], args: list[Tensor]) -> Callable[[], object]:
-    def run() -> object:
-        with torch.no_grad():
-            return function(*args)
-
-    return run
-
-
-def both(function: Callable[..., Tensor], args: list[Tensor]) -> Callable[[], object]:
-    leaves = [arg for arg in args if arg.requires_grad]
-    with torch.no_grad():
-        weight = torch.randn_like(function(*args))
-
-    def run() -> object:
-        return torch.autograd.grad(function(*args), leaves, weight)
-
-    return run
-
-
 def record(name: str, what: str, times: Timings) -> dict[str, Any]:
     peers = [group for group in times.samples if group != LOMA]
     return {
@@ -236,11 +217,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="statements to run; default: all of them")
     parser.add_argument("--eager-only", action="store_true", help="without torch.compile")
     options = parser.parse_args()
-    settings = Settings(1 if options.quick else options.rounds, options.threads, options.quick)
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    # Kernels for the sizes at hand are made before the first sample, none while others are taken.
-    specialise.THRESHOLDS = specialise.Thresholds(calls=1, total_ms=0.0)
+    settings = settings_of(options)
+    prepare(options.threads)
     known = {statement.name: statement for statement in STATEMENTS}
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"no statement {', '.join(unknown)}; there are {', '.join(known)}")
@@ -261,16 +239,9 @@ def main() -> None:
             backend = "eager" if options.quick else "inductor"
             peers[COMPILE] = torch.compile(statement.reference, backend=backend)
         line = f"{statement.name:16s}"
-        for what, make in (("forward", forward), ("forward + backward", both)):
+        for what, make in (("forward", inference), ("forward + backward", both)):
             steps = {name: make(peer, args) for name, peer in peers.items()}
-            for _ in range(3):
-                steps[LOMA]()
-                specialise.wait()
-            times = interleaved_medians(
-                steps,
-                rounds=settings.rounds,
-                min_seconds=0.0 if options.quick else 0.01,
-            )
+            times = side_by_side(steps, [LOMA], settings)
             rows.append(record(statement.name, what, times))
             line += f" {1e3 * times.median(LOMA):9.3f}"
             for peer in (EAGER, COMPILE):

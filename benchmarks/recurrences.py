@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from calls import both, inference, prepare, side_by_side, warm
 from forms import COMPILE, EAGER, LOMA
-from harness import settings_parser
+from harness import settings_of, settings_parser
 from torch import Tensor
 
 import loma
-from loma import memory, specialise
-from loma.tools.measure import interleaved_medians
+from loma import memory
 
 C = "plain C"
 
@@ -211,31 +211,12 @@ def plain_c(folder: Path) -> dict[str, Callable[..., object]]:
     return {"soft_dtw": dtw, "gauss_seidel": seidel}
 
 
-def forward(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], object]:
-    plain = [a.detach() if isinstance(a, Tensor) else a for a in args]
-
-    def run() -> object:
-        with torch.no_grad():
-            return function(*plain)
-
-    return run
-
-
-def both(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], object]:
-    leaves = [a for a in args if isinstance(a, Tensor)]
-    with torch.no_grad():
-        weight = torch.randn_like(function(*args))
-    return lambda: torch.autograd.grad(function(*args), leaves, weight)
-
-
 def main() -> None:
     parser = settings_parser(__doc__ or "")
     parser.add_argument("--eager-only", action="store_true", help="without torch.compile")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    specialise.THRESHOLDS = specialise.Thresholds(calls=1, total_ms=0.0)
-    least = 0.0 if options.quick else 0.01
+    settings = settings_of(options)
+    prepare(options.threads)
     module = loma.compile(PROGRAM)
     with tempfile.TemporaryDirectory() as folder:
         in_c = plain_c(Path(folder))
@@ -247,7 +228,7 @@ def main() -> None:
                 torch.testing.assert_close(
                     function(*args), peer(*args), rtol=1e-3, atol=1e-3, check_stride=False
                 )
-            for what, make in (("forward", forward), ("forward + backward", both)):
+            for what, make in (("forward", inference), ("forward + backward", both)):
                 calls = {LOMA: make(function, args)}
                 calls |= {f"{EAGER} {k}": make(peer, args) for k, peer in enumerate(one.peers)}
                 if one.compiled and not (options.eager_only or options.quick):
@@ -255,10 +236,7 @@ def main() -> None:
                     calls[COMPILE] = make(torch.compile(one.peers[0]), args)
                 if what == "forward" and one.name in in_c:
                     calls[C] = make(in_c[one.name], args)
-                for _ in range(3):
-                    calls[LOMA]()
-                    specialise.wait()
-                times = interleaved_medians(calls, rounds=options.rounds, min_seconds=least)
+                times = side_by_side(calls, [LOMA], settings)
                 eager = min(times.ratio(name, LOMA) for name in calls if name.startswith(EAGER))
                 cells = [f"{eager:.2f}x"]
                 cells += [
@@ -272,12 +250,9 @@ def main() -> None:
         function = getattr(module, one.name)
         counts = [2**k * (2 if options.quick else 4 * one.steps) for k in range(4)]
         calls = {str(n): both(function, one.make(n)) for n in counts}
-        for call in calls.values():
-            for _ in range(3):
-                call()
-                specialise.wait()
+        warm(calls.values())
         start = memory.stats().obtained
-        times = interleaved_medians(calls, rounds=options.rounds, min_seconds=least)
+        times = side_by_side(calls, [], settings)
         taken = memory.stats().obtained - start
         line = "".join(f"  {n}: {1e6 * times.median(str(n)) / n:.2f}" for n in counts)
         print(f"{one.name:14s}{line}   {taken} bytes", flush=True)

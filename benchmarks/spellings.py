@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from calls import both, inference, prepare, side_by_side
 from forms import EAGER, LOMA, Settings
-from harness import settings_parser, write_json
+from harness import settings_of, settings_parser, write_json
 from torch import Tensor
 from torch.optim.adam import adam
 
 import loma
 from capsnet_loma import reference
-from loma import specialise
-from loma.tools.measure import Timings, interleaved_medians
+from loma.tools.measure import Timings
 
 FOLDER = Path(__file__).resolve().parent / "spellings"
 SPREAD = 1.15  # how many times as long as the fastest spelling the slowest may take,
@@ -187,26 +187,6 @@ def check(layer: Layer, candidates: Mapping[str, Call], args: Sequence[Tensor]) 
 # ----------------------------------------------------------------------------------- what is timed
 
 
-def inference(call: Call, layer: Layer, args: Sequence[Tensor]) -> Callable[[], object]:
-    mine = [arg.detach().clone() if layer.writes else arg for arg in args]
-
-    def run() -> object:
-        with torch.no_grad():
-            return call(*mine, *layer.rest)
-
-    return run
-
-
-def both(call: Call, layer: Layer, args: Sequence[Tensor]) -> Callable[[], object]:
-    with torch.no_grad():
-        weight = torch.randn_like(call(*args, *layer.rest))
-
-    def run() -> object:
-        return torch.autograd.grad(call(*args, *layer.rest), args, weight)
-
-    return run
-
-
 def record(layer: Layer, what: str, times: Timings) -> dict[str, Any]:
     """A row of results. Its ratio against eager is the slowest spelling's, as a speed."""
     spellings = sorted(layer.spellings(), key=times.median)
@@ -247,14 +227,11 @@ def measured(layer: Layer, settings: Settings) -> list[dict[str, Any]]:
     for what, make in (("inference", inference), ("forward + backward", both)):
         if what != "inference" and layer.writes:
             continue
-        steps = {name: make(call, layer, args) for name, call in {**peers, **mine}.items()}
-        for _ in range(3):
-            for name in mine:
-                steps[name]()
-            specialise.wait()
-        seconds = 0.0 if settings.quick else 0.01
-        times = interleaved_medians(steps, rounds=settings.rounds, min_seconds=seconds)
-        rows.append(record(layer, what, times))
+        calls = {}
+        for name, call in {**peers, **mine}.items():
+            own = [arg.clone() for arg in args] if layer.writes else args
+            calls[name] = make(call, [*own, *layer.rest])
+        rows.append(record(layer, what, side_by_side(calls, mine, settings)))
     return rows
 
 
@@ -263,11 +240,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="layers to run; default: all of them")
     parser.add_argument("--every", action="store_true", help="print each spelling's milliseconds")
     options = parser.parse_args()
-    settings = Settings(1 if options.quick else options.rounds, options.threads, options.quick)
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    # Kernels for the sizes at hand are made before the first sample, none while others are taken.
-    specialise.THRESHOLDS = specialise.Thresholds(calls=1, total_ms=0.0)
+    settings = settings_of(options)
+    prepare(options.threads)
     known = {layer.name: layer for layer in LAYERS}
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"no layer {', '.join(unknown)}; there are {', '.join(known)}")

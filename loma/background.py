@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -24,7 +25,6 @@ from loma.errors import ToolchainError
 
 if TYPE_CHECKING:
     from loma.backends.toolchain import Toolchain
-    from loma.compiler import Program
     from loma.pipeline import Optimised
 
 Note = dict[str, Any]  # what the cache has about a kernel
@@ -32,11 +32,12 @@ Note = dict[str, Any]  # what the cache has about a kernel
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A kernel to be made: of a function of the program, whose operators are in ``namespace``, for
-    the values ``slots`` of its sizes and ints. ``key`` tells programs apart; ``folder`` is the
-    compiled module's, ``notes`` where the cache notes its kernels."""
+    """A kernel to be made: of a function of the program that ``stage`` optimises, whose operators
+    are in ``namespace``, for the values ``slots`` of its sizes and ints. ``key`` tells programs
+    apart; ``folder`` is the compiled module's, ``notes`` where the cache notes its kernels."""
 
-    program: Program
+    stage: Callable[[], Optimised]
+    contract: bool
     key: str
     namespace: str
     operator: str
@@ -142,14 +143,13 @@ def make(job: Job, stages: dict[str, Optimised]) -> None:
 
     if job.key not in stages:
         stages.clear()
-        stages[job.key] = job.program.stage()
+        stages[job.key] = job.stage()
     stage, name = stages[job.key], job.function
     function = pipeline.find(stage.module, name)
     names = binding.slot_names(function, stage.zeroed.get(name, ()))
     sizes = dict(zip(names, job.slots, strict=True))
     start = time.perf_counter()
-    contract = job.program.contract
-    source = pipeline.specialised(stage, name, sizes, job.namespace, job.dtype, contract)
+    source = pipeline.specialised(stage, name, sizes, job.namespace, job.dtype, job.contract)
     folder = toolchain.build_specialisation(source, job.folder, job.toolchain)
     note: Note = {
         "operator": job.operator,

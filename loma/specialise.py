@@ -193,11 +193,11 @@ def _job(request: _Request) -> Job | None:
     """None where the environment asks for something else since the module was loaded."""
     from loma.backends import toolchain
 
-    module = request.module
-    if module.program.key() != module.key:
+    module, program = request.module, request.module.program
+    if program.key() != module.key:
         return None
     return Job(
-        module.program, module.key, module.namespace, request.operator,
+        program.stage, program.contract, module.key, module.namespace, request.operator,
         module.operators[request.operator], request.slots, request.dtype, module.folder,
         _notes_key(module.folder), toolchain.detect(),
     )  # fmt: skip

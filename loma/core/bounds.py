@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma.core import sizes
-from loma.core.ir import INT, Axis, Binary, Expr, IntConst, Unary, Var
+from loma.core.ir import (
+    INT, Axis, Binary, Expr, Index, IntConst, TensorType, Unary, Var,
+)  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import free_variables
 
@@ -171,6 +173,15 @@ def stays_inside(
     last = Binary("-", size, ONE, INT)
     room = Binary("-", last, subscript, INT)
     return all(is_never_negative(expr, extents, is_size, known) for expr in (subscript, room))
+
+
+def exists(place: Index, extents: Mapping[str, Expr], is_size: IsSize) -> bool:
+    """Whether a place provably is in its tensor, at every point of axes that are not empty."""
+    dims = sizes.dims_of(place.tensor) if isinstance(place.base.type, TensorType) else None
+    return dims is not None and all(
+        stays_inside(subscript, dim, extents, is_size)
+        for subscript, dim in zip(place.subscripts, dims, strict=True)
+    )
 
 
 def is_never_negative(

@@ -23,13 +23,13 @@ from dataclasses import dataclass, replace
 from loma.core import builder as b, bounds, sizes
 from loma.core.axes import ranged, target_axes
 from loma.core.ir import (
-    FLOAT, INT, Axis, Binary, Builtin, Declare, Expr, FloatConst, Function, Index, IndexAssign,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, FloatConst, Function, Index, IndexAssign,
     IntConst, Module, NoDiff, Reduce, Select, Stmt, TensorType, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.core.names import Names, names_of
 from loma.core.ops import divisor
 from loma.core.sizes import Polynomial
-from loma.core.walk import children, free_variables, map_blocks, map_tensor_functions, walk
+from loma.core.walk import children, free_variables, map_tensor_functions, walk
+from loma.passes.canonical.steps import Steps
 
 _MOST = 8  # indices summed over for which orders are compared; with more, a sum stays as it is
 
@@ -60,39 +60,18 @@ class _Sum:
         return tuple(frozenset(free_variables(f) & names) for f in _factors(self.product))
 
 
-class _Factor:
+class _Factor(Steps):
     def __init__(self, function: Function) -> None:
-        self._function = function
-        self._names = Names(names_of(function))
-        self._sizes = set(sizes.size_variables(function))
-        self._declared: list[Stmt] = []
+        super().__init__(function)
         types = [param.type for param in function.params] + list(function.results)
         self._dims = [d for t in types if isinstance(t, TensorType) for d in t.dims or ()]
 
-    def run(self) -> Function:
-        out: list[Stmt] = []
-        for stmt in self._function.body:
-            new = self._block((stmt,))
-            out += [*self._declared, *new]
-            self._declared = []
-        return replace(self._function, body=tuple(out))
-
-    def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for stmt in body:
-            if isinstance(stmt, IndexAssign):
-                out += self._steps(stmt)
-            else:
-                out.append(map_blocks(stmt, self._block))
-        return tuple(out)
-
     def _steps(self, stmt: IndexAssign) -> list[Stmt]:
-        """The statement as steps, in order."""
         whole = self._sum(stmt)
         if whole is None:
             return [stmt]
         extents = whole.extents
-        sized = {name for name, extent in extents.items() if self._is_size(extent)}
+        sized = {name for name, extent in extents.items() if self._may_be_size(extent)}
         axes = frozenset(axis.name for axis in whole.axes)
         _, first = _Orders(extents, sized, _order(whole)).best(whole.factors, axes)
         if first is None:
@@ -157,11 +136,11 @@ class _Factor:
     ) -> bool:
         if isinstance(subscript, Var) and subscript.name in bare:
             return sizes.equal(extents[subscript.name], dim) is True
-        return bounds.stays_inside(subscript, dim, extents, self._sizes.__contains__)
+        return bounds.stays_inside(subscript, dim, extents, self._is_size)
 
-    def _is_size(self, extent: Expr) -> bool:
+    def _may_be_size(self, extent: Expr) -> bool:
         """Whether a dimension may have that size: it is not negative in any call."""
-        return sizes.is_nonnegative(extent, self._sizes.__contains__) or any(
+        return sizes.is_nonnegative(extent, self._is_size) or any(
             sizes.equal(extent, dim) is True for dim in self._dims
         )
 
@@ -182,7 +161,7 @@ class _Factor:
         assert body is not None
         dims = tuple(axis.extent for axis in axes)
         type_ = TensorType(dims, "int" if body.type == INT else "float")
-        var = Var(self._names.fresh("_t"), type_, stmt.span)
+        var = self._temporary("_t", type_, stmt.span)
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), body.type, stmt.span)
         summed = tuple(axis for axis in whole.summed if axis.name in gone)
         value = Reduce("sum", body, summed, body.type, stmt.span)
@@ -198,7 +177,6 @@ class _Factor:
         new, loops = ranged(stmt.target, stmt.op, rest, left)
         if loops or {axis.name for axis in new.axes} != {axis.name for axis in left}:
             return None
-        self._declared.append(Declare(var, None, stmt.span))
         return step, replace(new, span=stmt.span)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from loma.core import builder as b, sizes
 from loma.core.axes import ranged
-from loma.core.bounds import stays_inside
+from loma.core.bounds import exists
 from loma.core.distinct import told_apart
 from loma.core.effects import counters, written
 from loma.core.ir import (
@@ -199,16 +199,9 @@ class _Loops:
         places = [n for expr in expressions(stmt) for n in walk(expr) if isinstance(n, Index)]
         return any(
             (ragged or not (runs or loop.counter in subscript_variables(place)))
-            and not self._exists(place, extents)
+            and not exists(place, extents, self._sizes.__contains__)
             for place in places
         )
-
-    def _exists(self, place: Index, extents: dict[str, Expr]) -> bool:
-        """Whether a place is in its tensor wherever these counters and axes run."""
-        if not isinstance(place.base.type, TensorType):
-            return False
-        dims = zip(place.subscripts, sizes.dims_of(place.tensor), strict=True)
-        return all(stays_inside(sub, dim, extents, self._sizes.__contains__) for sub, dim in dims)
 
     def _sums(self, stmt: Stmt, loop: For) -> bool:
         """Whether a statement only adds to a number that nothing else in the loop looks at."""

@@ -22,15 +22,13 @@ from loma.core import bounds, sizes
 from loma.core.axes import runs_over
 from loma.core.bounds import ONE, ZERO
 from loma.core.ir import (
-    INT, OF_NOTHING, Axis, Binary, Builtin, Declare, Expr, FloatConst, For, Function, If, Index,
+    INT, OF_NOTHING, Axis, Binary, Builtin, Expr, FloatConst, For, Function, If, Index,
     IndexAssign, IntConst, Reduce, ReduceKind, Select, Stmt, TensorType, Type, Var, Zero,
 )  # fmt: skip
-from loma.core.names import Names, names_of
 from loma.core.sizes import arith
-from loma.core.walk import (
-    children, free_variables, map_blocks, map_children, substitute,
-)  # fmt: skip
+from loma.core.walk import children, free_variables, map_children, substitute
 from loma.passes.canonical.running import Running, running
+from loma.passes.canonical.steps import Steps
 
 
 def scans(function: Function, kinds: Collection[str]) -> Function:
@@ -38,33 +36,14 @@ def scans(function: Function, kinds: Collection[str]) -> Function:
     return _Scans(function, frozenset(kinds)).run()
 
 
-class _Scans:
+class _Scans(Steps):
     def __init__(self, function: Function, kinds: frozenset[str]) -> None:
-        self._function = function
+        super().__init__(function)
         self._kinds = kinds
-        self._names = Names(names_of(function))
-        self._sizes = frozenset(sizes.size_variables(function))
-        self._declared: list[Stmt] = []
 
-    def run(self) -> Function:
-        out: list[Stmt] = []
-        for stmt in self._function.body:
-            new = self._block((stmt,))
-            out += [*self._declared, *new]
-            self._declared = []
-        return replace(self._function, body=tuple(out))
-
-    def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for stmt in body:
-            if isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index):
-                out += self._statements(stmt)
-            else:
-                out.append(map_blocks(stmt, self._block))
-        return tuple(out)
-
-    def _statements(self, stmt: IndexAssign) -> list[Stmt]:
-        """What stands for a statement."""
+    def _steps(self, stmt: IndexAssign) -> list[Stmt]:
+        if not isinstance(stmt.target, Index):
+            return [stmt]
         axes = {axis.name: axis for axis in stmt.axes}
         for node in _reductions(stmt.value):
             scan = running(node, axes) if node.kind in self._kinds else None
@@ -76,21 +55,17 @@ class _Scans:
             used = {scan.along.name} | (free_variables(node) & axes.keys())
             own = tuple(axis for axis in stmt.axes if axis.name in used)
             if all(sizes.is_nonnegative(axis.extent, self._is_size) for axis in own):
-                place = self._temporary("_scan", own, node.type)
+                place = self._tensor("_scan", own, node.type)
                 made = self._loop(scan, replace(stmt, target=place, op="=", axes=own))
                 result = place if scan.shared else scan.outside(place)
                 rest = replace(stmt, value=_exchanged(stmt.value, node, result))
-                return [*made, *self._statements(rest)]
+                return [*made, *self._steps(rest)]
         return [stmt]
 
-    def _is_size(self, name: str) -> bool:
-        return name in self._sizes
-
-    def _temporary(self, name: str, axes: tuple[Axis, ...], type_: Type) -> Index:
+    def _tensor(self, name: str, axes: tuple[Axis, ...], type_: Type) -> Index:
         """All elements of a new tensor."""
         dims = tuple(axis.extent for axis in axes)
-        var = Var(self._names.fresh(name), TensorType(dims, "int" if type_ == INT else "float"))
-        self._declared.append(Declare(var, None))
+        var = self._temporary(name, TensorType(dims, "int" if type_ == INT else "float"))
         return Index(var, tuple(Var(axis.name, INT) for axis in axes), type_)
 
     def _loop(self, scan: Running, stmt: IndexAssign) -> list[Stmt]:
@@ -118,7 +93,7 @@ class _Scans:
     def _with_state(self, scan: Running, stmt: IndexAssign, counter: Var) -> list[Stmt]:
         used = free_variables(scan.own)
         axes = tuple(axis for axis in (*scan.shared, *stmt.axes) if axis.name in used)
-        state = self._temporary("_state", axes, scan.own.type)
+        state = self._tensor("_state", axes, scan.own.type)
         update: Stmt = IndexAssign(state, "+=", scan.new(counter), axes, stmt.span)
         if not self._comes(scan, counter, Axis(counter.name, scan.along.extent)):
             comes = Binary(">", scan.at(scan.extent, counter), ZERO, INT)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over
-from loma.core.bounds import stays_inside
+from loma.core.bounds import exists
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
@@ -163,20 +163,10 @@ class _Temporaries:
                 return False
             case ZeroPad(read):
                 return all(self._never_fails(s, extents) for s in read.subscripts)
-            case Index() if not self._exists(value, extents):
+            case Index() if not exists(value, extents, self._is_size):
                 return False
             case _:
                 return all(self._never_fails(child, extents) for child in children(value))
-
-    def _exists(self, read: Index, extents: Extents) -> bool:
-        if not isinstance(read.base.type, TensorType):
-            return False
-        ranges = {name: Axis(name, extent) for name, extent in extents.items()}
-        return all(
-            runs_over(subscript, dim, ranges)
-            or stays_inside(subscript, dim, extents, self._is_size)
-            for subscript, dim in zip(read.subscripts, sizes.dims_of(read.tensor), strict=True)
-        )
 
     def _only_here(self, name: str, body: tuple[Stmt, ...], position: int) -> bool:
         """Whether no other block, and no other iteration, looks at what this one leaves there."""
@@ -227,7 +217,7 @@ class _Temporaries:
     def _read(self, read: Index, found: _Definition, extents: Extents) -> Expr:
         inner = extents.keys() - found.around
         own = any(found.tensor.name in free_variables(s) for s in read.subscripts)
-        if own or inner & found.inputs or not self._exists(read, extents):
+        if own or inner & found.inputs or not exists(read, extents, self._is_size):
             raise _Kept
         if found.padded:
             return _padded(read, found)
