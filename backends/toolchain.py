@@ -193,11 +193,16 @@ def _part_flags(numbers: Sequence[int] | None, real: Real) -> tuple[str, ...]:
     return (f"-DLOMA_ONLY={real}", "-DLOMA_SOME", *(f"-DLOMA_FUNCTION_{k}" for k in numbers))
 
 
-def build_part(module: Path, parts: Parts, operator: str, real: Real) -> Path:
-    """The folder with kernels that a module lacks, as a library: those that a call of the operator
-    in that type needs. ``module`` is the module's folder; CacheError where that is damaged."""
+def find_part(module: Path, parts: Parts, numbers: Sequence[int], real: Real) -> Path | None:
+    """What :func:`build_part` has made, if it is in the cache."""
+    return cache.find(_part_key(module, _kernel_flags(parts, numbers, real)))
+
+
+def build_part(module: Path, parts: Parts, numbers: Sequence[int], real: Real) -> Path:
+    """The folder with kernels that a module lacks, as a library: those of these functions in that
+    type. ``module`` is the module's folder; CacheError where that is damaged."""
     toolchain = detect()
-    flags = (*parts.flags, "-DLOMA_PART", *_part_flags(parts.together[operator], real))
+    flags = _kernel_flags(parts, numbers, real)
 
     def compile_into(folder: Path) -> None:
         cache.check(module)
@@ -207,7 +212,15 @@ def build_part(module: Path, parts: Parts, operator: str, real: Real) -> Path:
         _link_to_module(toolchain, made, module, folder)
         made.unlink()
 
-    return cache.obtain(cache.digest([module.name, *flags]), compile_into)
+    return cache.obtain(_part_key(module, flags), compile_into)
+
+
+def _kernel_flags(parts: Parts, numbers: Sequence[int], real: Real) -> tuple[str, ...]:
+    return (*parts.flags, "-DLOMA_PART", *_part_flags(numbers, real))
+
+
+def _part_key(module: Path, flags: tuple[str, ...]) -> str:
+    return cache.digest([module.name, *flags])
 
 
 def _link_to_module(toolchain: Toolchain, made: Path, module: Path, folder: Path) -> None:

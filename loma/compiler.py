@@ -263,6 +263,7 @@ def _kernel_hook(program: Program, key: str) -> Callable[[str, bool], str]:
     yet, which is compiled then; the module, too, should the cache have lost it."""
     lock = threading.Lock()
     libraries: dict[Path, ctypes.CDLL] = {}  # never unloaded: the runtime holds pointers into them
+    made: dict[Real, set[int]] = {}  # functions, by their numbers
 
     def load_kernels(operator: str, is_double: bool) -> str:
         from loma.backends import toolchain
@@ -271,9 +272,18 @@ def _kernel_hook(program: Program, key: str) -> Callable[[str, bool], str]:
         real: Real = "double" if is_double else "float"
         with lock:
             folder, kept = cache.recall(key, _FIELDS, lambda: _build(program))
-            made = toolchain.build_part(folder, Parts.of(kept["parts"]), operator, real)
-            if made not in libraries:
-                libraries[made] = toolchain.load_kernels(made)
+            parts, so_far = Parts.of(kept["parts"]), made.setdefault(real, set())
+            known = (parts.behind(real == program.real), parts.together[operator])
+            for numbers in known:
+                library = toolchain.find_part(folder, parts, numbers, real)
+                if library is not None:
+                    break
+            else:
+                numbers = parts.asked_for(operator, so_far)
+                library = toolchain.build_part(folder, parts, numbers, real)
+            so_far.update(numbers)
+            if library not in libraries:
+                libraries[library] = toolchain.load_kernels(library)
         return ""
 
     return load_kernels
@@ -288,13 +298,10 @@ def complete(modules: Iterable[LomaModule]) -> None:
     for module in modules:
         if (record := module.__record__["parts"]) is not None:
             parts = Parts.of(record)
-            operators = {numbers: operator for operator, numbers in parts.together.items()}
-            tasks += [
-                partial(toolchain.build_part, module.__folder__, parts, operator, real)
-                for operator in operators.values()
-                for real in REALS
-                if not parts.has_first(operator) or real != _default_real()
-            ]
+            for real in REALS:
+                if numbers := parts.behind(real == _default_real()):
+                    task = partial(toolchain.build_part, module.__folder__, parts, numbers, real)
+                    tasks.append(task)
     if tasks:
         compilers.in_parallel(*tasks)
 

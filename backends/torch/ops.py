@@ -104,15 +104,14 @@ class Row:
 
 
 def _headers(text: str) -> tuple[str, ...]:
-    """Those of the functions and the at::_ops that a text names.
+    """Those of the at::_ops that a text names.
 
-    Methods of tensors need none, at::_ops a small one each. A function's, ATen/ops/NAME.h, costs
-    each file that includes one some seconds, whatever is precompiled.
+    Methods of tensors need none. What is a function of ATen alone is called by the runtime: its
+    header, ATen/ops/NAME.h, costs each file that includes one some seconds, whatever is
+    precompiled.
     """
     operators = re.findall(r"\bat::_ops::(\w+)::call\(", text)
-    functions = re.findall(r"\bat::([a-z]\w*)\(", text)
-    return (*(f"ATen/ops/{name}_ops.h" for name in operators),
-            *(f"ATen/ops/{name}.h" for name in functions))  # fmt: skip
+    return tuple(f"ATen/ops/{name}_ops.h" for name in operators)
 
 
 def _text(text: str) -> Row:
@@ -289,7 +288,7 @@ ROWS: dict[str, Row] = {
     "reshape": _text("$0.reshape($shape)"),
     "permute": _text("$0.permute($dims)"),
     "transpose": _text("$0.transpose($dim0, $dim1)"),
-    "cat": _text("at::cat(std::vector<at::Tensor>{$tensors}, $dim)"),
+    "cat": _text("loma::cat({$tensors}, $dim)"),
     "flip": _text("$0.flip($dims)"),
     "roll": _text("$0.roll($shifts, $dims)"),
     "tril": _text("$0.tril($diagonal)"),

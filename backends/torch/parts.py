@@ -37,7 +37,30 @@ class Parts:
 
     def has_first(self, operator: str) -> bool:
         """Whether what a call of the operator needs is compiled with the module."""
-        return self.first is None or set(self.together[operator]) <= set(self.first)
+        return self._is_first(self.together[operator])
+
+    def _is_first(self, numbers: tuple[int, ...]) -> bool:
+        return self.first is None or set(numbers) <= set(self.first)
+
+    def behind(self, first: bool) -> tuple[int, ...]:
+        """What all operators need, but those that are compiled ``first``, if these are."""
+        groups = (n for n in self.together.values() if not (first and self._is_first(n)))
+        return tuple(sorted({k for numbers in groups for k in numbers}))
+
+    def asked_for(self, operator: str, made: Collection[int]) -> tuple[int, ...]:
+        """What is compiled when the operator is called, ``made`` being compiled behind the first:
+        what it needs, and as much of what comes after it as that already is, so that who calls
+        many functions waits for few compilations."""
+        group = self.together[operator]
+        others = [n for n in self.together.values() if self._is_first(n) == self._is_first(group)]
+        start = others.index(group)
+        found = set(group)
+        for numbers in (*others[start:], *others[:start]):
+            if len(found) >= len(made):
+                break
+            if not set(numbers) <= set(made):
+                found |= set(numbers)
+        return tuple(sorted(found))
 
     @staticmethod
     def of(record: dict[str, Any]) -> Parts:

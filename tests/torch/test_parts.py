@@ -49,12 +49,12 @@ def test_another_type_and_a_derivative_come_with_their_first_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = loma.compile(PROGRAM)
-    built: list[tuple[str, str]] = []
+    built: list[tuple[tuple[int, ...], str]] = []
     build = toolchain.build_part
 
-    def counted(folder: Path, parts: Parts, operator: str, real: str) -> Path:
-        built.append((operator, real))
-        return build(folder, parts, operator, real)  # type: ignore[arg-type]
+    def counted(folder: Path, parts: Parts, numbers: tuple[int, ...], real: str) -> Path:
+        built.append((numbers, real))
+        return build(folder, parts, numbers, real)  # type: ignore[arg-type]
 
     monkeypatch.setattr(toolchain, "build_part", counted)
     x = torch.tensor([1.0, -2.0, 0.5])
@@ -72,7 +72,26 @@ def test_another_type_and_a_derivative_come_with_their_first_call(
     assert len(built) == count
     (explicit,) = module.d_outer(x, torch.ones(3))
     assert torch.equal(explicit, 4 * x)
-    assert built[count:] == [("d_outer", "float")]
+    (derivative,) = built[count:]
+    parts = Parts.of(module.__record__["parts"])
+    assert derivative == (parts.together["d_outer"], "float")
+
+
+def test_who_calls_many_functions_waits_for_few_compilations() -> None:
+    together: dict[str, tuple[int, ...]] = {f"f{k}": (k,) for k in range(9)}
+    together |= {"pair": (9, 10), "pair__backward": (9, 10)}
+    parts = Parts(tuple(range(8)), together)
+    made: set[int] = set()
+    asked = []
+    for k in range(8):
+        if k not in made:
+            asked.append(parts.asked_for(f"f{k}", made))
+            made.update(asked[-1])
+    assert asked == [(0,), (1,), (2, 3), (4, 5, 6, 7)]  # none of what is compiled first
+    assert parts.asked_for("f7", {1, 2}) == (0, 7)
+    assert parts.asked_for("f8", set(range(8))) == (8, 9, 10)
+    assert parts.behind(True) == (8, 9, 10)
+    assert parts.behind(False) == tuple(range(11))
 
 
 def test_the_default_dtype_is_compiled_first() -> None:

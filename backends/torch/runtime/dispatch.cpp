@@ -5,6 +5,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/record_function.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
@@ -18,6 +19,9 @@
 #include <map>
 
 namespace loma {
+
+at::Tensor cat(const std::vector<at::Tensor>& tensors, int64_t dim) { return at::cat(tensors, dim); }
+
 namespace {
 
 std::map<const Module*, std::unique_ptr<ModuleState>>& registry() {

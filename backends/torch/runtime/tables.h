@@ -49,6 +49,10 @@ constexpr Kernels kernels_of(Kernel kernel) {
 // before the operator itself is registered.
 __attribute__((visibility("default"))) bool register_kernels(const char* name, Kernels kernels);
 
+// What at::cat takes would cost every generated file that includes it more than a second.
+__attribute__((visibility("default"))) at::Tensor cat(const std::vector<at::Tensor>& tensors,
+                                                      int64_t dim);
+
 enum class Kind : uint8_t { Tensor, Tensor32, IntTensor, BoolTensor, Float, Int };  // 32: float32 only
 enum class Role : uint8_t {
   In,
