@@ -20,6 +20,7 @@ from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
 from loma.passes.canonical.scans import scans as scans
 from loma.passes.canonical.temporaries import temporaries as temporaries
 from loma.passes.canonical.triangles import triangles as triangles
+from loma.passes.first_write import first_write
 
 # Reductions of which derivatives are made in loops.
 _LOOPS = tuple(k for k in get_args(ReduceKind) if k != "sum" and not k.startswith("arg"))
@@ -39,6 +40,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = operators(module, every)
     if "loops" in wanted:
         module = loops(module)
+    module = first_write(module)
     if "temporaries" in wanted:
         module = temporaries(module)
     if "scans" in wanted:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from loma.core import builder as b
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
@@ -119,10 +120,12 @@ class _Costly(InBlocks):
             again = len(self._places.get(part, ())) > 1
             dims = [self._room(axis, expr, scope) for axis in axes]
             sized = [dim for dim in dims if dim is not None]
-            fits = len(sized) == len(axes) > 0 and self._takes(expr, scope, axes, sized)
+            whole = tuple(Axis(axis.name, dim) for axis, dim in zip(axes, sized, strict=False))
+            told = all(free_variables(a.extent) & scope.keys() <= set(names) for a in axes)
+            fits = len(sized) == len(axes) > 0 and told and self._takes(expr, scope, whole, sized)
             if not (lacks or again) or not fits:
                 return self._inside(expr, scope)
-            held = self._held[part] = self._made(expr, scope, axes, sized, names)
+            held = self._held[part] = self._made(expr, scope, axes, whole, names)
         subscripts = tuple(Var(names[k], INT) for k in held.order)
         return Index(held.tensor, subscripts, expr.type, expr.span)
 
@@ -131,15 +134,23 @@ class _Costly(InBlocks):
         expr: Expr,
         scope: Scope,
         axes: tuple[Axis, ...],
-        dims: list[Expr],
+        whole: tuple[Axis, ...],
         names: tuple[str, ...],
     ) -> _Held:
+        """A tensor with the part for all of ``whole``: of the axes, as long as they ever are."""
         value = self._inside(expr, _axes(axes))
+        ends = [
+            b.binary("<", Var(axis.name, INT), axis.extent)
+            for axis in axes
+            if free_variables(axis.extent) & scope.keys()
+        ]
+        if ends:
+            value = b.select(b.every(ends), value, b.flt(0.0))
         wish = f"_{expr.name}" if isinstance(expr, Builtin) else "_c"
-        var = self._temporary(TensorType(tuple(dims)), wish, None)
+        var = self._temporary(TensorType(tuple(axis.extent for axis in whole)), wish, None)
         place = Index(var, tuple(Var(axis.name, INT) for axis in axes), expr.type)
-        made = IndexAssign(place, "=", value, axes, self._span)
-        self._out.append(self._where_used(made, expr, scope, axes))
+        made = IndexAssign(place, "=", value, whole, self._span)
+        self._out.append(self._where_used(made, expr, scope, whole))
         return _Held(var, tuple(names.index(axis.name) for axis in axes), 0)
 
     def _hold(self, stmt: IndexAssign) -> None:

@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from loma.core import builder as b
 from loma.core.axes import index_statement
-from loma.core.bounds import interval, stays_inside
+from loma.core.bounds import interval, is_never_negative, stays_inside
 from loma.core.effects import assigned
 from loma.core.ir import (
     FLOAT, INT, OF_NOTHING, POSITIONS, Assign, Axis, Binary, Call, Declare, Expr, For, Function, If,
@@ -132,7 +132,9 @@ class Hoisting:
         inner = scope | {axis.name: axis for axis in reduce.axes}
         expr = replace(reduce, body=self._hoist(reduce.body, inner))
         if self._guard is not None and not self._takes_guarded:
-            return self._reductions.get(self._key(expr, scope), expr)
+            fails = may_fail(expr, scope, self._sizes.__contains__)
+            if fails or not is_triangle(self._guard, scope):
+                return self._reductions.get(self._key(expr, scope), expr)
         guard = (
             self._guard
             if self._guard is not None and may_fail(expr, scope, self._sizes.__contains__)
@@ -258,7 +260,8 @@ class InBlocks(Hoisting):
 
     def _lacking(self, scope: dict[str, Axis], axes: tuple[Axis, ...]) -> list[Expr]:
         """The extents, which may be 0, of indices that a part over these axes lacks."""
-        extents = [axis.extent for axis in scope.values() if axis not in axes]
+        names = {axis.name for axis in axes}
+        extents = [axis.extent for axis in scope.values() if axis.name not in names]
         return [extent for extent in extents if (constant(extent) or 0) <= 0]
 
     def _without_room(self, reduce: Reduce, axis: Axis) -> Expr:
@@ -292,13 +295,25 @@ def may_fail(expr: Expr, scope: Mapping[str, Axis], is_size: Callable[[str], boo
                     if not runs_over and not stays_inside(sub, dim, extents | own, is_size):
                         return True
             case Reduce(kind, _, axes) if kind not in OF_NOTHING:
-                if any((constant(axis.extent) or 0) <= 0 for axis in axes):
+                ends = (b.binary("-", axis.extent, IntConst(1)) for axis in axes)
+                if not all(is_never_negative(end, extents | own, is_size) for end in ends):
                     return True
             case Call():
                 return True
             case _:
                 continue
     return False
+
+
+def is_triangle(guard: Expr, scope: Mapping[str, Axis]) -> bool:
+    """Whether a condition compares indices, and holds for many of them."""
+    match guard:
+        case Binary("and", left, right):
+            return is_triangle(left, scope) and is_triangle(right, scope)
+        case Binary("<" | "<=" | ">" | ">=", left, right):
+            return left.type == right.type == INT and len(free_variables(guard) & scope.keys()) == 2
+        case _:
+            return False
 
 
 def where_holds(reduce: Reduce, guard: Expr, names: Names) -> Reduce:

@@ -23,6 +23,7 @@ from loma.core.walk import (
     aggregates, free_variables, map_blocks, map_expressions, own_names, reads_of_type, root,
     statements, substitute_type, substitute_typed,
 )  # fmt: skip
+from loma.passes.fold import folded
 
 LARGEST = 400  # statements of a caller beyond which nothing more is put into it
 
@@ -281,7 +282,7 @@ def _renamed(stmt: Stmt, renaming: dict[str, Expr]) -> Stmt:
         case _:
             bound = axes_of(stmt)
             values = {name: value for name, value in renaming.items() if name not in bound}
-            return map_expressions(stmt, lambda expr: substitute_typed(expr, values))
+            return map_expressions(stmt, lambda expr: folded(substitute_typed(expr, values)))
 
 
 def _reads_a_hidden_counter(callee: Function) -> bool:

@@ -19,7 +19,7 @@ from loma.core.distinct import told_apart
 from loma.core.effects import counters, written
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Call, Declare, Expr, FloatType, For, Function, If, Index, IndexAssign,
-    IntType, Module, Op, Reduce, Stmt, TensorType, Var, Zero,
+    IntType, Module, Op, Reduce, Stmt, TensorType, Var, Zero, ZeroPad,
 )  # fmt: skip
 from loma.core.names import Names, axes_of, names_of
 from loma.core.sizes import size_variables
@@ -196,7 +196,9 @@ class _Loops:
         runs = (sizes.constant(loop.extent) or 0) > 0
         counters = (*self._around, Axis(loop.counter, loop.extent), *inner)
         extents = {axis.name: axis.extent for axis in counters}
-        places = [n for expr in expressions(stmt) for n in walk(expr) if isinstance(n, Index)]
+        read = [node for expr in expressions(stmt) for node in walk(expr)]
+        padded = {id(node.read) for node in read if isinstance(node, ZeroPad)}  # need not exist
+        places = [node for node in read if isinstance(node, Index) and id(node) not in padded]
         return any(
             (ragged or not (runs or loop.counter in subscript_variables(place)))
             and not exists(place, extents, self._sizes.__contains__)

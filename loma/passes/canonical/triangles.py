@@ -137,7 +137,37 @@ class _Triangles:
                 found = self._solved(nest, at, gone, summed)
                 if found is not None:
                     return found
-        return None
+        return self._elementwise(nest) if nest.counters else None
+
+    def _elementwise(self, nest: _Nest) -> IndexAssign | None:
+        """The statement for all elements, those behind the end of a row of the triangle gain
+        nothing; None where an index of the triangle is not just a subscript of the target."""
+        target, names = nest.stmt.element, {axis.name for axis in nest.axes}
+        extents = {axis.name: axis.extent for axis in nest.axes}
+        dims = zip(target.subscripts, sizes.dims_of(target.tensor), strict=True)
+        room = {s.name: dim for s, dim in dims if isinstance(s, Var) and s.name in names}
+        holds: list[Expr] = [Binary(">=", expr, ZERO, INT) for expr in nest.known]
+        kept: list[Axis] = []
+        for axis in nest.axes:
+            name = axis.name
+            if sizes.mentions(axis.extent, names):
+                here = Var(name, INT)
+                if name not in room or not bounds.stays_inside(
+                    here, room[name], extents, self._is_size, nest.known
+                ):
+                    return None
+                holds.append(Binary("<", here, axis.extent, INT))
+                axis = Axis(name, room[name])
+            if sum(sizes.mentions(s, {name}) for s in target.subscripts) == 1 and name in room:
+                kept.append(axis)
+            elif name in _coupled(nest, names) or sizes.mentions(target, {name}):
+                return None
+        inner = tuple(axis for axis in nest.axes if axis.name not in {a.name for a in kept})
+        value = nest.value
+        if inner:
+            value = Reduce("sum", value, inner, value.type, nest.stmt.span)
+        value = b.select(b.every(holds), value, b.flt(0.0))
+        return replace(nest.stmt, value=value, axes=_ordered(target, kept))
 
     def _solved(self, nest: _Nest, at: int, gone: str, summed: str) -> IndexAssign | None:
         """The sum over ``summed`` for each value of the subscript at a position, solved for the
@@ -207,6 +237,8 @@ class _Range:
 def _conditions(kind: str, body: Expr) -> tuple[tuple[Expr, ...], Expr]:
     """Expressions that are not negative where the body has a part in a reduction, and that body."""
     neutral = OF_NOTHING.get(kind)
+    if kind == "sum" and isinstance(body, Binary) and body.op == "*":
+        return _masked(body)
     if neutral is None or not isinstance(body, Select):
         return (), body
     cond, then, other = body.cond, body.then, body.other
@@ -216,6 +248,15 @@ def _conditions(kind: str, body: Expr) -> tuple[tuple[Expr, ...], Expr]:
         return (), body
     known = _comparisons(cond)
     return ((), body) if known is None else (known, then)
+
+
+def _masked(product: Binary) -> tuple[tuple[Expr, ...], Expr]:
+    """The same of a product with a mask, whose zeros stand for nothing, whatever they multiply."""
+    for mask, other in ((product.left, product.right), (product.right, product.left)):
+        known, factor = _conditions("sum", mask)
+        if known:
+            return known, b.mul(factor, other)
+    return (), product
 
 
 def _comparisons(cond: Expr, holds: bool = True) -> tuple[Expr, ...] | None:
