@@ -36,6 +36,7 @@ from loma.backends.schedule.rewrites import pieces
 from loma.backends.schedule.target import Target
 from loma.core import builder as b
 from loma.core import sizes
+from loma.core.bounds import interval
 from loma.core.ir import (
     INT, OF_NOTHING, Axis, Binary, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, Var,
 )  # fmt: skip
@@ -68,13 +69,14 @@ def _without_divisions(
     axes, kind, body = _normalised(stmt, value, assign)
     line = context.line(stmt.span)
     found = [
-        (analyse(read, context.dims(read.base), scope, padded), scope)
+        (analyse(read, context.dims(read.base), scope, padded, context.is_size), scope)
         for root, own in ((stmt.target, stmt.axes), (body, axes))
         for read, scope, padded in reads(root, own)
     ]
     nodes: list[HostNode] = [*range_checks(context, stmt, found, line)]
     # Inside of a kernel every iteration would call, or copy.
-    if isinstance(stmt.target, Index) and context.kernel is None:
+    ragged = any(sizes.mentions(axis.extent, {a.name for a in axes}) for axis in axes)
+    if isinstance(stmt.target, Index) and context.kernel is None and not ragged:
         call = _library_call(context.machine, stmt, kind, body, axes)
         if isinstance(call, Contract):
             into = call.target.name in context.views
@@ -101,8 +103,12 @@ def _normalised(
     """
     summed = len(target_axes(stmt)) < len(stmt.axes)
     taken = {axis.name for axis in stmt.axes}
+    # A sum may have another length in each row; an extremum of nothing is an error there.
+    fixed = {axis.name for axis in value.axes} if isinstance(value, Reduce) else set()
+    if not isinstance(value, Reduce) or value.kind != "sum" or summed:
+        fixed |= taken
     if isinstance(value, Reduce) and not any(
-        sizes.varies(axis.extent, taken | {a.name for a in value.axes}) for axis in value.axes
+        sizes.varies(axis.extent, fixed) for axis in value.axes
     ):
         inner = rename_axes(value, taken)
         if inner.kind == "sum" or (assign and not summed and isinstance(stmt.target, Index)):
@@ -204,7 +210,7 @@ def _needs(context: FunctionContext, stmt: IndexAssign) -> tuple[Expr, ...]:
     target = stmt.target
     own = target_axes(stmt)
     summed = [axis for axis in stmt.axes if axis.name not in own]
-    access = analyse(target, context.dims(target.base), stmt.axes, False)
+    access = analyse(target, context.dims(target.base), stmt.axes, False, context.is_size)
     if all(
         (isinstance(s.expr, Var) and s.expr.name in own)
         or (provably_inside(s, stmt.axes, context) and not may_throw(s.expr, context.module))
@@ -217,7 +223,8 @@ def _needs(context: FunctionContext, stmt: IndexAssign) -> tuple[Expr, ...]:
 
 
 def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> Expr:
-    """About how many steps of arithmetic an iteration of the parallel loop takes."""
+    """About how many steps of arithmetic an iteration of the parallel loop takes, rows of several
+    lengths being as long as the longest."""
     inner = [plan.inner] if plan.inner is not None else []
     if plan.square is not None:
         size = IntConst(nest.context.machine.square)
@@ -236,12 +243,22 @@ def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> 
         if not sizes.mentions(axis.extent, names) and not _is_conditional(axis.extent)
     ]
     factor = steps(plan.value)
+    extents = [_longest(nest, extent) for extent in extents]
     if chunked:
-        summed = [loop.axis.extent for loop in plan.summed]
+        summed = [_longest(nest, loop.axis.extent) for loop in plan.summed]
         return sizes.product(
             (IntConst(_chunk(nest.context.machine, plan) * factor), *summed, *below)
         )
     return sizes.product((IntConst(factor), *extents, *below))
+
+
+def _longest(nest: StatementNest, extent: Expr) -> Expr:
+    names = {axis.name for axis in nest.scope}
+    if not sizes.mentions(extent, names):
+        return extent
+    found = interval(extent, nest.context.extents(nest.scope), nest.context.is_size)
+    ends = found is not None and not sizes.mentions(found.high, names)
+    return found.high if found is not None and ends else IntConst(1)
 
 
 def _is_conditional(extent: Expr) -> bool:
@@ -252,6 +269,8 @@ def _is_conditional(extent: Expr) -> bool:
 def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:
     """The library call that the statement becomes, or None for loops."""
     axes, kind, body = _normalised(stmt, without_no_diff(stmt.value), stmt.op == "=")
+    if any(sizes.mentions(axis.extent, {a.name for a in axes}) for axis in axes):
+        return None
     return _library_call(machine, stmt, kind, body, axes)
 
 

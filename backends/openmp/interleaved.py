@@ -33,9 +33,9 @@ def written_out(
     count = sizes.constant(short.extent)
     if count is None or not 1 < count <= context.machine.lanes:
         return axes, body
-    place = analyse(target, context.dims(target.base), axes, False)
+    place = analyse(target, context.dims(target.base), axes, False, context.is_size)
     found = [
-        analyse(read, context.dims(read.base), scope, padded)
+        analyse(read, context.dims(read.base), scope, padded, context.is_size)
         for read, scope, padded in reads(body, axes)
     ]
     rows = [axis.name for axis in axes if sizes.constant(place.coefficient(axis.name)) == 1]

@@ -87,7 +87,7 @@ class Nest(ABC):
         key = (read, padded)
         if key not in self.accesses:
             dims = self.context.dims(read.base)
-            self.accesses[key] = analyse(read, dims, self.scope, padded)
+            self.accesses[key] = analyse(read, dims, self.scope, padded, self.context.is_size)
         return self.accesses[key]
 
     def terms(self, coefficients: dict[str, Expr], rest: Expr, skip: str | None) -> Expr:

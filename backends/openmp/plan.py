@@ -78,7 +78,8 @@ def make_plan(
     for root in (stmt.target, body):
         for read, scope, padded in reads(root, axes):
             nest.accesses.setdefault(
-                (read, padded), analyse(read, nest.context.dims(read.base), scope, padded)
+                (read, padded),
+                analyse(read, nest.context.dims(read.base), scope, padded, nest.context.is_size),
             )
     own = target_axes(stmt)
     alone: set[str] = set()
@@ -95,6 +96,7 @@ def make_plan(
         for axis in node.axes
         for name in used_as_value(axis.extent)
     }
+    keep |= {name for axis in axes for name in used_as_value(axis.extent)}
     if kind in POSITIONS:
         keep |= {axis.name for axis in axes[len(stmt.axes) :]}
     loops = [Loop(axis, axis.name in own, axis.name in alone, (axis.name,)) for axis in axes]
@@ -225,6 +227,9 @@ def _innermost(
         and not target.is_loose_in(loop.name)
         and (loop.alone or (sizes.constant(target.coefficient(loop.name)) or 0) != 0)
     ]
+    # Elements of a tile or a vector run through the same steps.
+    extents = [loop.axis.extent for loop in loops]
+    rows = [row for row in rows if not any(sizes.mentions(e, {*row.parts}) for e in extents)]
     scattered = any(loop.target and not loop.alone for loop in loops)
     if kind in POSITIONS:
         refused = scattered or target.loose or not tiles.in_lanes(nest, body)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from loma.core import sizes
+from loma.core.bounds import stays_inside
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, Var, ZeroPad,
 )  # fmt: skip
@@ -59,18 +60,23 @@ def strides(dims: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(sizes.product(tuple(dims[k + 1 :])) for k in range(len(dims)))
 
 
-def analyse(read: Index, dims: Sequence[Expr], axes: Sequence[Axis], padded: bool) -> Access:
+def analyse(
+    read: Index, dims: Sequence[Expr], axes: Sequence[Axis], padded: bool, is_size: sizes.IsSize
+) -> Access:
     """The address of an element of a tensor with these dims, in a loop over these axes.
 
-    A subscript with an axis whose extent depends on another axis is evaluated per element.
+    A subscript with an axis whose extent depends on another axis is evaluated per element, unless
+    it provably stays inside: no check before the loops can tell.
     """
     names = {axis.name for axis in axes}
     ragged = {axis.name for axis in axes if sizes.mentions(axis.extent, names)}
+    extents = {axis.name: axis.extent for axis in axes}
     subscripts: list[Subscript] = []
     coefficients: dict[str, Expr] = {}
     rest: Expr = ZERO
     for dim, (expr, stride) in enumerate(zip(read.subscripts, strides(dims), strict=True)):
-        parts = None if sizes.mentions(expr, ragged) else sizes.affine(expr, tuple(axes))
+        loose = sizes.mentions(expr, ragged) and not stays_inside(expr, dims[dim], extents, is_size)
+        parts = None if loose else sizes.affine(expr, tuple(axes))
         subscripts.append(Subscript(expr, dim, dims[dim], stride, parts))
         if parts is None:
             continue
@@ -78,8 +84,8 @@ def analyse(read: Index, dims: Sequence[Expr], axes: Sequence[Axis], padded: boo
             coefficients[name] = _plus(coefficients.get(name, ZERO), coefficient, stride)
         rest = _plus(rest, parts[1], stride)
     nonzero = {name: c for name, c in coefficients.items() if sizes.constant(c) != 0}
-    loose = tuple(s for s in subscripts if s.parts is None)
-    return Access(read.tensor, tuple(subscripts), nonzero, rest, loose, padded)
+    checked = tuple(s for s in subscripts if s.parts is None)
+    return Access(read.tensor, tuple(subscripts), nonzero, rest, checked, padded)
 
 
 def _plus(total: Expr, number: Expr, stride: Expr) -> Expr:
