@@ -3,7 +3,8 @@
 Such a statement sums the product of two element reads. Of its three tensors one, the image, has
 subscripts like ``2*h + p - 1`` in which an axis of the second tensor and one of the third meet;
 all other subscripts are axes by themselves, and every two tensors share exactly one of them (batch,
-channels, filters). The image may be read, or be the target: that is the adjoint of the first.
+channels, filters); all three may share one (groups). The image may be read, or be the target: that
+is the adjoint of the first.
 Without channels to sum over, a generated loop nest is faster.
 """
 
@@ -59,19 +60,21 @@ def _match(
     met = [name for _, meeting in spatial for name in (meeting.u, meeting.v)]
     batch = [name for name in alone if name in ours and name not in theirs]
     channels = [name for name in alone if name in theirs and name not in ours]
+    groups = [name for name in alone if name in ours and name in theirs]
     filters = [name for name in ours if name in theirs and name not in alone]
-    lone = [*batch, *channels, *filters]
-    if len(lone) != 3 or len({*lone, *met}) != len(lone) + len(met) or len(spatial) > 2:
+    lone = [*groups, *batch, *channels, *filters]
+    if len(groups) > 1 or len({*lone, *met}) != len(lone) + len(met) or len(spatial) > 2:
         return None
     if not (set(names) == {*lone, *met} and len(batch) == len(channels) == len(filters) == 1):
         return None
     missing = [NONE] * (2 - len(spatial))
     u, v = [ours[m.u] for _, m in spatial], [theirs[m.v] for _, m in spatial]
     places = [position for position, _ in spatial]
+    shared = [[own[groups[0]] if groups else NONE] for own in (alone, ours, theirs)]
     return Convolve(
-        Arranged(image.tensor, (alone[batch[0]], alone[channels[0]], *missing, *places)),
-        Arranged(first.tensor, (ours[batch[0]], ours[filters[0]], *missing, *u)),
-        Arranged(second.tensor, (theirs[filters[0]], theirs[channels[0]], *missing, *v)),
+        Arranged(image.tensor, (*shared[0], alone[batch[0]], alone[channels[0]], *missing, *places)),
+        Arranged(first.tensor, (*shared[1], ours[batch[0]], ours[filters[0]], *missing, *u)),
+        Arranged(second.tensor, (*shared[2], theirs[filters[0]], theirs[channels[0]], *missing, *v)),
         tuple(meeting for _, meeting in spatial),
         spreads,
     )

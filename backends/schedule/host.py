@@ -142,8 +142,8 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """A tensor, and its dimensions in the order batch, channels, and two of space; -1 for one that
-    it does not have."""
+    """A tensor, and its dimensions in the order groups, batch, channels, and two of space; -1 for
+    one that it does not have."""
 
     tensor: Var
     order: tuple[int, ...]
@@ -152,8 +152,8 @@ class Arranged:
 @dataclass(frozen=True, slots=True)
 class Convolve:
     """``first[n, o, u] = sum of image[n, c, step * u + tap * v + shift] * second[o, c, v]`` or
-    ``+=``, or, where ``spreads``, the same with image and first exchanged. ``dims``: those of the
-    result."""
+    ``+=``, or, where ``spreads``, the same with image and first exchanged; for each group by
+    itself, if there are any. ``dims``: those of the result."""
 
     image: Arranged
     first: Arranged

@@ -213,7 +213,9 @@ class _Verifier:
         for part in (node.image, node.first, node.second):
             self.tensor(part.tensor)
             own = sorted(dim for dim in part.order if dim >= 0)
-            complete = own == list(range(_rank(part.tensor))) and len(own) == 2 + len(node.spatial)
+            grouped = part.order[:1] != (-1,)
+            count = 2 + grouped + len(node.spatial)
+            complete = own == list(range(_rank(part.tensor))) and len(own) == count
             self.require(complete, f"not all dimensions of '{part.tensor.name}'")
 
     # ------------------------------------------------------------------ kernels and panels

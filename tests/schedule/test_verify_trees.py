@@ -178,7 +178,7 @@ LOOP = For("t", N, ())
 KERNEL = Kernel(Axis("b", N), (), frozenset(), (), ())
 LAUNCH = host.Launch(KERNEL, ONE, (), (), (), (), (LOOPS,), frozenset({"y"}))
 RANGE = host.CheckRange("x", 0, N, "i", 1)
-IMAGE, WINDOW = host.Arranged(X, (0, -1, -1, -1)), host.Meeting("u", "v", 1, 1, ZERO)
+IMAGE, WINDOW = host.Arranged(X, (-1, 0, -1, -1, -1)), host.Meeting("u", "v", 1, 1, ZERO)
 CELLS = Var("@cells_", TensorType((N, N), "int"))
 PIECE = host.Piece(X, Var("@part_", VECTOR), 1, ONE)
 

@@ -24,22 +24,22 @@ def convolve(node: Convolve, operands: Sequence[Any], shifts: Sequence[int]) -> 
         (meeting.step, meeting.tap, shift)
         for meeting, shift in zip(node.spatial, shifts, strict=True)
     ]
-    u_sizes, v_sizes = first.shape[2:], second.shape[2:]
+    u_sizes, v_sizes = first.shape[3:], second.shape[3:]
     for u, v in product(np.ndindex(*u_sizes), np.ndindex(*v_sizes)):
         at = [s * a + t * b + c for (s, t, c), a, b in zip(geometry, u, v, strict=True)]
-        if not all(0 <= place < size for place, size in zip(at, image.shape[2:], strict=True)):
+        if not all(0 <= place < size for place, size in zip(at, image.shape[3:], strict=True)):
             continue
         place = (..., *at)
         if node.spreads:
-            image[place] += np.einsum("no,oc->nc", first[(..., *u)], second[(..., *v)])
+            image[place] += np.einsum("gno,goc->gnc", first[(..., *u)], second[(..., *v)])
         else:
-            first[(..., *u)] += np.einsum("nc,oc->no", image[place], second[(..., *v)])
+            first[(..., *u)] += np.einsum("gnc,goc->gno", image[place], second[(..., *v)])
     result: Array = operands[0 if node.spreads else 1]
     return result
 
 
 def _arranged(part: Arranged, array: Array) -> Array:
-    """A view of the tensor as batch, channels and two dimensions of space."""
+    """A view of the tensor as groups, batch, channels and two dimensions of space."""
     own = [dim for dim in part.order if dim >= 0]
     view = array.transpose(own)
     for position, dim in enumerate(part.order):

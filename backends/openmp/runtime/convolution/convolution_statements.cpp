@@ -13,14 +13,14 @@ namespace {
 
 constexpr std::array<int64_t, 2> kNone{0, 0};
 
-// A view of four dimensions.
+// A view of all five dimensions.
 at::Tensor view(const Arranged& part) {
   std::vector<int64_t> own;
   for (const int64_t dim : part.order) {
     if (dim >= 0) own.push_back(dim);
   }
   at::Tensor tensor = part.tensor.permute(own);
-  for (int64_t place = 0; place < 4; ++place) {
+  for (int64_t place = 0; place < 5; ++place) {
     if (part.order[place] < 0) tensor = tensor.unsqueeze(place);
   }
   return tensor;
@@ -29,7 +29,7 @@ at::Tensor view(const Arranged& part) {
 // The other way round: dense, with the dimensions where `order` says.
 at::Tensor restored(at::Tensor tensor, const Order& order) {
   std::vector<int64_t> own;
-  for (int64_t place = 3; place >= 0; --place) {
+  for (int64_t place = 4; place >= 0; --place) {
     if (order[place] < 0) tensor = tensor.squeeze(place);
   }
   for (const int64_t dim : order) {
@@ -54,13 +54,24 @@ std::vector<int64_t> mirrored(std::array<int64_t, 2>& steps, std::array<int64_t,
     if (steps[d] > 0) continue;
     shift[d] += (sizes[d] - 1) * steps[d];
     steps[d] = -steps[d];
-    dims.push_back(static_cast<int64_t>(2 + d));
+    dims.push_back(static_cast<int64_t>(3 + d));
   }
   return dims;
 }
 
 at::Tensor flipped(const at::Tensor& tensor, const std::vector<int64_t>& dims) {
   return dims.empty() ? tensor : tensor.flip(dims);
+}
+
+// Convolutions have groups beside the channels of images, [g, n, c] as [n, g c], and beside the
+// filters of weights, [g, o, c] as [g o, c].
+at::Tensor images_of(const at::Tensor& x) { return x.transpose(0, 1).flatten(1, 2).contiguous(); }
+at::Tensor weights_of(const at::Tensor& w) { return w.flatten(0, 1).contiguous(); }
+at::Tensor of_images(const at::Tensor& x, int64_t groups) {
+  return x.unflatten(1, {groups, x.size(1) / groups}).transpose(0, 1);
+}
+at::Tensor of_weights(const at::Tensor& w, int64_t groups) {
+  return w.unflatten(0, {groups, w.size(0) / groups});
 }
 
 }  // namespace
@@ -71,25 +82,26 @@ at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayR
   auto& [step, tap, shift] = geometry;
   std::array<int64_t, 2> out;
   for (size_t d = 0; d < 2; ++d) {
-    out[d] = order[2 + d] < 0 ? 1 : sizes[order[2 + d]];
+    out[d] = order[3 + d] < 0 ? 1 : sizes[order[3 + d]];
   }
   if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end() || x.numel() == 0 || w.numel() == 0) {
     return zeros(sizes, x.options());
   }
-  w = flipped(w, mirrored(tap, {w.size(2), w.size(3)}, shift));
+  w = flipped(w, mirrored(tap, {w.size(3), w.size(4)}, shift));
   const auto turned = mirrored(step, out, shift);
+  const int64_t groups = x.size(0);
   // Of the two others the smaller one is the convolution's weights.
-  const bool of_weights = out[0] * out[1] < w.size(2) * w.size(3);
+  const bool exchanged = out[0] * out[1] < w.size(3) * w.size(4);
   std::array<int64_t, 2> padding;
   std::vector<int64_t> margin;  // last dimension first; negative where the image is cut
   bool fits = true;
   for (size_t d = 0; d < 2; ++d) {
     const int64_t before = -shift[d];
     const int64_t after =
-        shift[d] + extent(out[d], step[d], w.size(2 + d), tap[d]) - x.size(2 + d);
+        shift[d] + extent(out[d], step[d], w.size(3 + d), tap[d]) - x.size(3 + d);
     // The convolution pads both ends alike, and may leave less than a step of the end.
     const int64_t left = before - after;
-    fits = fits && before >= 0 && 0 <= left && left < (of_weights ? tap[d] : step[d]);
+    fits = fits && before >= 0 && 0 <= left && left < (exchanged ? tap[d] : step[d]);
     padding[d] = before;
     margin.insert(margin.begin(), {before, after});
   }
@@ -97,15 +109,15 @@ at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayR
     x = at::_ops::constant_pad_nd::call(x, c10::fromIntArrayRefSlow(margin), 0);
     padding = kNone;
   }
-  if (!of_weights) {
-    const at::Tensor images = x.contiguous(), weights = w.contiguous();
-    const at::Tensor found = conv2d(images, weights, std::nullopt, step, padding, tap, 1);
-    return restored(flipped(found, turned), order);
+  if (!exchanged) {
+    const at::Tensor found =
+        conv2d(images_of(x), weights_of(w), std::nullopt, step, padding, tap, groups);
+    return restored(flipped(of_images(found, groups), turned), order);
   }
-  const at::Tensor images = x.transpose(0, 1).contiguous(), g = w.transpose(0, 1).contiguous();
-  const std::array<int64_t, 4> shape{w.size(0), x.size(0), out[0], out[1]};
-  const at::Tensor found = conv2d_weight(g, images, shape, tap, padding, step, 1);
-  return restored(flipped(found.transpose(0, 1), turned), order);
+  const at::Tensor images = images_of(x.transpose(1, 2)), g = images_of(w.transpose(1, 2));
+  const std::array<int64_t, 4> shape{g.size(1), x.size(1), out[0], out[1]};
+  const at::Tensor found = conv2d_weight(g, images, shape, tap, padding, step, groups);
+  return restored(flipped(of_weights(found, groups).transpose(1, 2), turned), order);
 }
 
 namespace {
@@ -116,41 +128,47 @@ at::Tensor spread_part(const Arranged& g, const Arranged& other, std::array<int6
   at::Tensor y = view(g), w = view(other);
   if (y.numel() == 0 || w.numel() == 0) return at::Tensor();
   auto& [step, tap, shift] = geometry;
-  w = flipped(w, mirrored(tap, {w.size(2), w.size(3)}, shift));
-  y = flipped(y, mirrored(step, {y.size(2), y.size(3)}, shift));
+  w = flipped(w, mirrored(tap, {w.size(3), w.size(4)}, shift));
+  y = flipped(y, mirrored(step, {y.size(3), y.size(4)}, shift));
+  const int64_t groups = y.size(0);
   // y may be the smaller one of both: then it takes the part of the weights.
-  const bool exchanged = y.size(2) * y.size(3) < w.size(2) * w.size(3);
-  std::array<int64_t, 4> shape{y.size(0), w.size(1), 0, 0};
+  const bool exchanged = y.size(3) * y.size(4) < w.size(3) * w.size(4);
+  std::array<int64_t, 4> shape{y.size(1), groups * w.size(2), 0, 0};
   for (size_t d = 0; d < 2; ++d) {
-    shape[2 + d] = extent(y.size(2 + d), step[d], w.size(2 + d), tap[d]);
+    shape[2 + d] = extent(y.size(3 + d), step[d], w.size(3 + d), tap[d]);
     // A convolution may leave less than a step of its image: then the part is the whole of it.
     const int64_t left = shift[d] == 0 ? size[d] - shape[2 + d] : 0;
     if (left < (exchanged ? tap[d] : step[d])) shape[2 + d] += left;
   }
-  if (!exchanged) return conv2d_input(y.contiguous(), w.contiguous(), shape, step, kNone, tap, 1);
-  std::swap(shape[0], shape[1]);
-  const at::Tensor images = w.transpose(0, 1).contiguous(), weights = y.transpose(0, 1).contiguous();
-  return conv2d_input(images, weights, shape, tap, kNone, step, 1).transpose(0, 1);
+  if (!exchanged) {
+    const at::Tensor part =
+        conv2d_input(images_of(y), weights_of(w), shape, step, kNone, tap, groups);
+    return of_images(part, groups);
+  }
+  shape[0] = w.size(2), shape[1] = groups * y.size(1);
+  const at::Tensor images = images_of(w.transpose(1, 2)), weights = weights_of(y.transpose(1, 2));
+  const at::Tensor part = conv2d_input(images, weights, shape, tap, kNone, step, groups);
+  return of_images(part, groups).transpose(1, 2);
 }
 
 at::Tensor part_of(const at::Tensor& image, const at::Tensor& part, const Geometry& geometry) {
-  return image.narrow(2, geometry.shift[0], part.size(2)).narrow(3, geometry.shift[1], part.size(3));
+  return image.narrow(3, geometry.shift[0], part.size(3)).narrow(4, geometry.shift[1], part.size(4));
 }
 
 }  // namespace
 
 void spread(const Arranged& image, const Arranged& g, const Arranged& other, Geometry geometry) {
   at::Tensor target = view(image);
-  const at::Tensor part = spread_part(g, other, {target.size(2), target.size(3)}, geometry);
+  const at::Tensor part = spread_part(g, other, {target.size(3), target.size(4)}, geometry);
   if (part.defined()) part_of(target, part, geometry).add_(part);
 }
 
 at::Tensor spread_out(const Arranged& g, const Arranged& other, at::IntArrayRef sizes,
                       const Order& order, Geometry geometry) {
   const auto size = [&](size_t d) { return order[d] < 0 ? 1 : sizes[order[d]]; };
-  const at::Tensor part = spread_part(g, other, {size(2), size(3)}, geometry);
+  const at::Tensor part = spread_part(g, other, {size(3), size(4)}, geometry);
   if (!part.defined()) return zeros(sizes, g.tensor.options());
-  if (part.size(2) == size(2) && part.size(3) == size(3)) return restored(part, order);
+  if (part.size(3) == size(3) && part.size(4) == size(4)) return restored(part, order);
   const at::Tensor image = zeros(sizes, part.options());
   part_of(view({image, order}), part, geometry).copy_(part);
   return image;

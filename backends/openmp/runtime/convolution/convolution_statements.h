@@ -1,6 +1,7 @@
 // Index statements that are convolutions in one or two dimensions, for generated code.
 //
-// With n, c and o the batch, the channels and the filters, in each of two dimensions:
+// With n, c and o the batch, the channels and the filters, in each of two dimensions, and for each
+// group, which is the first dimension of all three tensors, by itself:
 //   correlate   y[n, o, u] = sum over c, v of image[n, c, step u + tap v + shift] other[o, c, v]
 //   spread      image[n, c, step u + tap v + shift] += sum over o of g[n, o, u] other[o, c, v]
 // What correlate reads outside of the image is zero; spread writes nothing there, for what calls it
@@ -18,10 +19,10 @@ namespace loma {
 // Seen from outside a module's library, by kernels that are loaded later.
 #pragma GCC visibility push(default)
 
-using Order = std::array<int64_t, 4>;
+using Order = std::array<int64_t, 5>;
 
-// A tensor, and which of its dimensions is the first, the second and so on of the formula above;
-// -1 for one that it lacks, which then has the size 1.
+// A tensor, and which of its dimensions is the group, the first of the formula above, and so on; -1
+// for one that it lacks, which then has the size 1.
 struct Arranged {
   const at::Tensor& tensor;
   Order order;
