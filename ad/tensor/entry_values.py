@@ -286,7 +286,7 @@ class _Proof:
         return sizes.keeps_value(expr, self._changing)
 
 
-def _names(r: _Range) -> set[str]:
+def _names(r: _Range) -> frozenset[str]:
     return free_variables(r.low) | free_variables(r.high)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from loma.core import builder as b
 from loma.core.ir import Assign, Declare, Function, If, Stmt, Unpack, Var
 from loma.core.walk import blocks, own_names
-from loma.passes.liveness import CallModes, Modes, uses
+from loma.passes.liveness import CallModes, Modes, Uses, uses
 
 
 def guard_by_need(
@@ -69,14 +69,14 @@ def _guarded(
     return [If(cond, tuple(group), ())]
 
 
-def _uses(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
+def _uses(stmt: Stmt, modes: Modes) -> Uses:
     """What a statement, nested ones included, reads and writes."""
     if not blocks(stmt):
         return uses(stmt, modes)
-    read, part = own_names(stmt), set[str]()
+    read, part = own_names(stmt), frozenset[str]()
     for block in blocks(stmt):
         for inner in block:
             own_read, own_whole, own_part = _uses(inner, modes)
             read |= own_read
             part |= own_whole | own_part
-    return read, set(), part
+    return read, frozenset(), part

@@ -145,7 +145,7 @@ def _is_outer(stmt: IndexAssign) -> bool:
     ]
     if len(summed) != 1 or any(isinstance(node, Builtin) for node in walk(body)):
         return False
-    return len(operands) > 1 and own not in operands and bool(set.intersection(*operands))
+    return len(operands) > 1 and own not in operands and bool(frozenset.intersection(*operands))
 
 
 def _sum(stmt: IndexAssign) -> tuple[list[Axis], Expr]:

@@ -323,10 +323,10 @@ class Accesses:
         while solved:
             solved = False
             for own, fixed in zip(subscripts, target.subscripts, strict=True):
-                left = free_variables(own) & set(unknown)
+                left = free_variables(own) & unknown.keys()
                 if len(left) != 1:
                     continue
-                name = left.pop()
+                (name,) = left
                 at = limits.solved(own, name, fixed)
                 if at is None:
                     continue

@@ -15,7 +15,15 @@ from loma.core.effects import assigned, effects
 from loma.core.ir import (
     ArrayType, Expr, For, Function, Index, Member, Module, Param, StructType, Type, Var,
 )  # fmt: skip
-from loma.core.walk import calls, expressions, mentioned_names, root, statements, variables
+from loma.core.walk import (
+    calls,
+    expressions,
+    mentioned_names,
+    root,
+    statements,
+    variable_names,
+    variables,
+)
 from loma.errors.spans import Span, line_in_file
 
 
@@ -214,9 +222,9 @@ def _unread(function: Function) -> frozenset[str]:
 
     A write through a pointer is a use of the pointer.
     """
-    mentioned = mentioned_names(function.body)
+    mentioned = set(mentioned_names(function.body))
     every = map(effects, statements(function.body))
-    read = {name for own in every for expr in own.reads for name in variables(expr)}
+    read = {name for own in every for expr in own.reads for name in variable_names(expr)}
     for param in function.params:
         if param.name in mentioned and (param.mode == "Out" or isinstance(param.type, ArrayType)):
             read.add(param.name)

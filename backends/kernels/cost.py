@@ -15,7 +15,7 @@ The numbers are those of a perfect machine, so that a time can be judged by them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
@@ -112,7 +112,7 @@ class _Counter:
         self.tensors: dict[str, _Touched] = {}
         self.temporaries: dict[Element, Expr] = {}  # results of operators, written and read
         self.scalar_flops = cache(self._of_scalar_function)
-        self.bounds: dict[str, set[str]] = {}  # indices that an index's extent depends on
+        self.bounds: dict[str, frozenset[str]] = {}  # indices that an index's extent depends on
 
     def moved(self) -> dict[Element, Expr]:
         out = dict(self.temporaries)
@@ -209,12 +209,12 @@ class _Counter:
         points = self._points(free_variables(reduce.body) | own, inner)
         return _add(self._operations(reduce.body, inner, loops), _times(loops, points))
 
-    def _points(self, names: set[str], axes: list[Axis]) -> Expr:
+    def _points(self, names: AbstractSet[str], axes: list[Axis]) -> Expr:
         """How many values the indices among the names take together."""
         wanted = set(names)
         for axis in reversed(axes):  # an extent depends on indices further out
             if axis.name in wanted:
-                wanted |= self.bounds.get(axis.name, set())
+                wanted |= self.bounds.get(axis.name, frozenset())
         return _times([axis for axis in axes if axis.name in wanted])
 
     def _scope(self, axes: Sequence[Axis], outer: list[Axis]) -> list[Axis]:

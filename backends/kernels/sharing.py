@@ -11,17 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from typing import Literal, TypeAlias
 
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Return,
-    Stmt, TensorType, Var, Zero,
+    Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce,
+    Return, Stmt, TensorType, Var, Zero, remembered,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, expressions, nodes, root, statements, subscript_variables, variables,
-    walk,
+    blocks, expressions, nodes, root, statements, subscript_variables,
+    variable_names, variables, walk,
 )  # fmt: skip
 
 # What a backend hands to a library as a whole, and calls it; None: loops of its own
@@ -114,7 +115,7 @@ class Sharing:
 
     def _fixed(self, size: Expr) -> bool:
         """Whether an int has one value throughout the function."""
-        return not (set(variables(size)) & self._changed) and not reads_tensors(size)
+        return not (variable_names(size) & self._changed) and not reads_tensors(size)
 
     def _zero(self, shared: Shared, target: Var) -> Iterator[Shared]:
         known = shared.dim(target.name)
@@ -173,7 +174,7 @@ class Sharing:
                 continue
             if forms.pop(name, {None}) != {None} or all(f == {None} for f in forms.values()):
                 continue
-            if name in variables(stmt.value):
+            if name in variable_names(stmt.value):
                 continue
             new = _read(replace(shared, extent=shared.extent or axis.extent), forms, name)
             if new is not None and not new.mixed:
@@ -195,7 +196,7 @@ def _totals(function: Function) -> frozenset[str]:
         sums = isinstance(stmt, IndexAssign) and isinstance(stmt.target, Var) and stmt.op == "+="
         own = [stmt.value] if isinstance(stmt, IndexAssign) and sums else expressions(stmt)
         if not isinstance(stmt, Declare | Return):
-            found -= {name for expr in own for name in variables(expr)}
+            found -= {name for expr in own for name in variable_names(expr)}
     return frozenset(found)
 
 
@@ -264,9 +265,9 @@ def opened(stmt: IndexAssign) -> IndexAssign:
     return stmt
 
 
-def subscripts_of(stmt: IndexAssign) -> set[str]:
+def subscripts_of(stmt: IndexAssign) -> frozenset[str]:
     """The variables in the target's subscripts."""
-    return subscript_variables(stmt.target) if isinstance(stmt.target, Index) else set()
+    return subscript_variables(stmt.target) if isinstance(stmt.target, Index) else frozenset()
 
 
 def streams_operand(stmt: IndexAssign, name: str) -> bool:
@@ -297,7 +298,7 @@ def _has_steps(group: tuple[Stmt, ...]) -> bool:
     """Whether a loop of the statements runs along the last dimension of a tensor."""
     found = counters(group)
     return any(
-        isinstance(node, Index) and bool(found & set(variables(node.subscripts[-1])))
+        isinstance(node, Index) and bool(found & variable_names(node.subscripts[-1]))
         for node in nodes(group)
         if isinstance(node, Index) and len(node.subscripts) > 1
     )
@@ -328,6 +329,7 @@ def index_assigns(group: tuple[Stmt, ...]) -> list[IndexAssign]:
     return [stmt for stmt in statements(group) if isinstance(stmt, IndexAssign)]
 
 
+@remembered
 def reads_tensors(expr: Expr) -> bool:
     """Whether evaluating a scalar looks at elements of tensors."""
     return any(
@@ -337,9 +339,12 @@ def reads_tensors(expr: Expr) -> bool:
 
 def mentions(body: tuple[Stmt, ...]) -> Counter[str]:
     """How often each variable occurs in statements, nested ones included."""
-    return Counter(
-        name for stmt in statements(body) for expr in expressions(stmt) for name in variables(expr)
-    )
+    return Counter(chain.from_iterable(map(_occurrences, statements(body))))
+
+
+@remembered
+def _occurrences(stmt: Stmt) -> tuple[str, ...]:
+    return tuple(name for expr in expressions(stmt) for name in variables(expr))
 
 
 def _first_writes(function: Function, blank: frozenset[str]) -> dict[str, IndexAssign]:

@@ -275,7 +275,7 @@ class Nest(ABC):
     def reduce(self, reduce: Reduce) -> Expr:
         """The value of a reduction inside an expression."""
 
-    def mentions(self, names: set[str], inner: str) -> bool:
+    def mentions(self, names: frozenset[str], inner: str) -> bool:
         return not names.isdisjoint(self.parts.get(inner, (inner,)))
 
     def position(self, axes: Sequence[Axis], last: Var | None = None) -> Expr:

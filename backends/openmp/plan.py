@@ -51,9 +51,9 @@ class Plan:
         return self.inner.axis
 
 
-def target_axes(stmt: IndexAssign) -> set[str]:
+def target_axes(stmt: IndexAssign) -> frozenset[str]:
     if isinstance(stmt.target, Var):
-        return set()
+        return frozenset()
     return subscript_variables(stmt.target) & {axis.name for axis in stmt.axes}
 
 
@@ -63,7 +63,7 @@ def own_elements(stmt: IndexAssign) -> set[str]:
     that has been checked."""
     own = target_axes(stmt)
     if names_once(stmt):
-        return own
+        return set(own)
     axes = tuple(axis for axis in stmt.axes if axis.name in own)
     return told_apart(stmt.element.subscripts, axes)
 

@@ -14,6 +14,7 @@ from loma.core import sizes
 from loma.core.axes import target_axes
 from loma.core.ir import (
     INT, Axis, Binary, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Unary, Var,
+    remembered,
 )  # fmt: skip
 from loma.core.walk import free_variables, map_blocks, map_children, walk
 
@@ -201,6 +202,7 @@ class Part:
     axes: tuple[Axis, ...]
 
 
+@remembered
 def unproved(stmt: IndexAssign) -> tuple[Part, ...]:
     """Of what an assignment has to check, when it runs, that it names each element once.
 
@@ -226,6 +228,7 @@ def checked_elsewhere(stmt: Stmt) -> Stmt:
     return map_blocks(stmt, lambda body: tuple(map(checked_elsewhere, body)))
 
 
+@remembered
 def names_once(stmt: IndexAssign) -> bool:
     """Whether no two points of the target's axes name one element: by proof, or by a check."""
     target = stmt.target

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from loma.core.ir import (
-    INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
-    Place, Pop, Push, Return, Stmt, TensorType, Unpack, Var, While, Zero,
+    INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index,
+    IndexAssign, Place, Pop, Push, Return, Stmt, TensorType, Unpack, Var, While, Zero,
+    remembered,
 )  # fmt: skip
 from loma.core.walk import is_place, root, statements, subscripts
 
@@ -34,6 +35,14 @@ class Effects:
 
 def effects(stmt: Stmt, functions: Mapping[str, Function] | None = None) -> Effects:
     """What the statement itself does; ``functions`` are those that it may call as a statement."""
+    if isinstance(stmt, CallStmt) and functions is not None:
+        call = stmt.call
+        return Effects((call,), tuple(out_places(call, functions[call.function])))
+    return _effects(stmt)
+
+
+@remembered
+def _effects(stmt: Stmt) -> Effects:
     match stmt:
         case Declare(target, value):
             return Effects(() if value is None else (value,), declares=(target,))
@@ -53,8 +62,7 @@ def effects(stmt: Stmt, functions: Mapping[str, Function] | None = None) -> Effe
         case Unpack(targets, call):
             return Effects((call,), targets, declares=targets)
         case CallStmt(call):
-            callee = None if functions is None else functions[call.function]
-            return Effects((call,), tuple(out_places(call, callee)))
+            return Effects((call,), tuple(out_places(call, None)))
         case For(counter, extent):
             return Effects((extent,), counters=(Var(counter, INT),))
         case If(cond) | While(cond):

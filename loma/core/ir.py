@@ -2,7 +2,7 @@
 
 Everything is an immutable dataclass with tuples inside; a node has its type from the moment it is
 made (use :mod:`loma.core.builder` to make expressions). Source spans never take part in equality,
-so two modules are equal exactly when they print alike.
+so two modules are equal exactly when they print alike. What is asked of a node often, it remembers.
 
 Two layers share these nodes. The scalar layer has ``int``, ``float``, arrays and structs; the
 tensor layer adds tensors with named sizes, index statements (loop nests written as one
@@ -12,14 +12,67 @@ assignment) and tensor operators, whose meaning is a row in :mod:`loma.core.ops`
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from loma.errors.spans import NOWHERE, Span
 
 if TYPE_CHECKING:
     from loma.core.packing import Packings
     from loma.errors import UserWarning
+
+# ----------------------------------------------------------------------------------------- nodes
+
+Class = TypeVar("Class", bound="type[Node]")
+Of = TypeVar("Of", bound="Node")
+Found = TypeVar("Found")
+
+
+class Node:
+    """A frozen node, with room for its hash and for what functions found of it. Neither is a field:
+    copies with other parts, and those that another process reads, begin anew."""
+
+    __slots__ = ("_hash", "_memo")
+
+    _hash: int
+    _memo: dict[Callable[..., Any], Any]
+
+
+def hashed_once(cls: Class) -> Class:
+    """A dataclass whose nodes keep their hash: that of a tree takes a walk of all of it."""
+    compared = attrgetter(*(field.name for field in fields(cls) if field.compare))  # type: ignore[arg-type]
+
+    def __hash__(self: Node) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            value = hash(compared(self))
+            object.__setattr__(self, "_hash", value)
+            return value
+
+    cls.__hash__ = __hash__  # type: ignore[method-assign, assignment]
+    return cls
+
+
+def remembered(function: Callable[[Of], Found]) -> Callable[[Of], Found]:
+    """A function of one node alone that is computed once for each. Nobody changes its result."""
+
+    @wraps(function)
+    def found(node: Of) -> Found:
+        try:
+            return node._memo[function]  # type: ignore[no-any-return]
+        except AttributeError:
+            object.__setattr__(node, "_memo", {})
+        except KeyError:
+            pass
+        value = node._memo[function] = function(node)
+        return value
+
+    return found
+
 
 # ----------------------------------------------------------------------------------------- types
 
@@ -61,8 +114,9 @@ class StackType:
 Element: TypeAlias = Literal["float", "float32", "int", "bool"]
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(Node):
     """``Tensor[dims]``; ``dims`` are int expressions over sizes, or None for any rank.
 
     ``element`` is "float" (the floating dtype of the call), "float32" (``TorchTensorFloat``),
@@ -100,8 +154,9 @@ POSITIONS = ("argmax", "argmin")  # reductions whose value is a place, an int
 OF_NOTHING = {"sum": 0, "prod": 1}  # the other reductions have no value of no elements
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Node):
     """An index of an index statement or a reduction: it runs over ``range(extent)``."""
 
     name: str
@@ -109,7 +164,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class IntConst:
+class IntConst(Node):
     value: int
     span: Span = field(default=NOWHERE, compare=False)
 
@@ -117,7 +172,7 @@ class IntConst:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FloatConst:
+class FloatConst(Node):
     """Equal to another one of the same value and sign: 0.0 and -0.0 are two."""
 
     value: float
@@ -135,8 +190,9 @@ class FloatConst:
     type: ClassVar[Type] = FLOAT
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Var:
+class Var(Node):
     """A variable, an argument, a size variable, a loop counter, or the value of an index."""
 
     name: str
@@ -144,8 +200,9 @@ class Var:
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Index:
+class Index(Node):
     """``base[subscripts]``: one element. A tensor takes all its subscripts at once."""
 
     base: Expr
@@ -160,16 +217,18 @@ class Index:
         return self.base
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Member:
+class Member(Node):
     base: Expr
     name: str
     type: Type
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(Node):
     """Scalar ``-x`` and ``not x``."""
 
     op: Literal["-", "not"]
@@ -178,8 +237,9 @@ class Unary:
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(Node):
     """A scalar operation, in float if an operand is; comparisons, ``and`` and ``or`` are ints."""
 
     op: BinaryOp
@@ -189,8 +249,9 @@ class Binary:
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Select:
+class Select(Node):
     """``then if cond else other``: the branch that is not taken is not evaluated."""
 
     cond: Expr
@@ -200,8 +261,9 @@ class Select:
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Builtin:
+class Builtin(Node):
     """A built-in scalar function of :data:`loma.core.builtins.BUILTINS` (``sin``, ``max``, ...)."""
 
     name: str
@@ -210,8 +272,9 @@ class Builtin:
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(Node):
     """A call of a function of the module: scalar or tensor, one result or a tuple of them."""
 
     function: str
@@ -220,8 +283,9 @@ class Call:
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class MakeStruct:
+class MakeStruct(Node):
     """``make_S(...)``: a struct ``S`` of its members' values, in order; no member is an array.
 
     Every differential type has one: ``make__dfloat(val, dval)``.
@@ -232,8 +296,9 @@ class MakeStruct:
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Op:
+class Op(Node):
     """A tensor operator of :data:`loma.core.ops.OPS`, infix arithmetic on tensors included.
 
     ``args`` are the tensors (scalars where the operator takes them); ``attrs`` holds every
@@ -248,8 +313,9 @@ class Op:
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Node):
     """``sum(body for i in ... for j in ...)`` inside an index statement.
 
     ``argmax`` and ``argmin`` give the flat position (the last axis runs fastest) of the first
@@ -263,8 +329,9 @@ class Reduce:
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class ZeroPad:
+class ZeroPad(Node):
     """``zero_pad(X[...])``: the element, or zero where a subscript leaves the tensor."""
 
     read: Index
@@ -275,8 +342,9 @@ class ZeroPad:
         return self.read.type
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class NoDiff:
+class NoDiff(Node):
     """``no_diff(expr)``: the value, through which no derivative passes."""
 
     operand: Expr
@@ -295,13 +363,14 @@ Place: TypeAlias = Var | Index | Member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbered:
+class Numbered(Node):
     """A statement; ``number`` tells it from equal ones, once :func:`loma.core.walk.numbered` has
     given it one, and stays when a part of it is replaced."""
 
     number: int = field(default=0, compare=False, repr=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Declare(Numbered):
     """``x : T`` (all zero) or ``x : T = value``; in the outermost block, once per name."""
@@ -311,6 +380,7 @@ class Declare(Numbered):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Assign(Numbered):
     """Whole-value assignment to a variable, an array element or a struct member.
@@ -325,6 +395,7 @@ class Assign(Numbered):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class IndexAssign(Numbered):
     """An index statement: for every point of ``axes``, ``target op value``.
@@ -348,6 +419,7 @@ class IndexAssign(Numbered):
         return self.target
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Unpack(Numbered):
     """``a, b = f(x)``: takes a call with several results apart."""
@@ -357,6 +429,7 @@ class Unpack(Numbered):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Zero(Numbered):
     """``zero(x)``: sets a place of any type to all zero. Only a backend knows how."""
@@ -365,6 +438,7 @@ class Zero(Numbered):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class If(Numbered):
     cond: Expr
@@ -373,6 +447,7 @@ class If(Numbered):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class For(Numbered):
     """``for counter in range(extent)``, or ``in reversed(range(extent))``."""
@@ -384,6 +459,7 @@ class For(Numbered):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class While(Numbered):
     cond: Expr
@@ -392,6 +468,7 @@ class While(Numbered):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Push(Numbered):
     """``stack.push(value)``."""
@@ -401,6 +478,7 @@ class Push(Numbered):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Pop(Numbered):
     """``target = stack.pop()``: takes the value that was pushed last."""
@@ -410,6 +488,7 @@ class Pop(Numbered):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class AtomicAdd(Numbered):
     """``atomic_add(target, value)``: ``target += value`` on a number, safe between work items."""
@@ -419,6 +498,7 @@ class AtomicAdd(Numbered):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class CallStmt(Numbered):
     """A call of a function without results, for its ``Out`` arguments."""
@@ -427,6 +507,7 @@ class CallStmt(Numbered):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Return(Numbered):
     values: tuple[Expr, ...]
@@ -460,8 +541,9 @@ class Param:
     span: Span = field(default=NOWHERE, compare=False)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
-class Function:
+class Function(Node):
     """A function. ``results`` is empty for one called as a statement.
 
     The body of a ``simd`` function runs once for each work item, whose number is ``thread_id()``;

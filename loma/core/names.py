@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from loma.core.effects import counters, declared, effects
 from loma.core.ir import (
-    INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, Var,
+    INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, Var, remembered,
 )  # fmt: skip
 from loma.core.walk import (
     expressions, map_blocks, map_children, map_expressions, reads_of_type, statements, substitute,
-    variables, walk,
+    variable_names, walk,
 )  # fmt: skip
 
 
@@ -39,18 +39,19 @@ class Names:
         return name
 
 
-def names_of(function: Function) -> set[str]:
+@remembered
+def names_of(function: Function) -> frozenset[str]:
     """Every name that the function's text mentions, sizes and indices included."""
-    found = {param.name for param in function.params}
     types = [*(param.type for param in function.params), *function.results]
-    found |= counters(function.body).union(*map(reads_of_type, types))
-    for stmt in statements(function.body):
-        found |= axes_of(stmt)
-        if isinstance(stmt, Declare):
-            found |= reads_of_type(stmt.target.type)
-        for expr in expressions(stmt):
-            found.update(variables(expr))
-    return found
+    params = frozenset(param.name for param in function.params)
+    own = map(_names_of, statements(function.body))
+    return params.union(counters(function.body), *map(reads_of_type, types), *own)
+
+
+@remembered
+def _names_of(stmt: Stmt) -> frozenset[str]:
+    declared = reads_of_type(stmt.target.type) if isinstance(stmt, Declare) else ()
+    return axes_of(stmt).union(declared, *map(variable_names, expressions(stmt)))
 
 
 def axis_names(function: Function) -> set[str]:
@@ -58,11 +59,12 @@ def axis_names(function: Function) -> set[str]:
     return {name for stmt in statements(function.body) for name in axes_of(stmt)}
 
 
-def axes_of(stmt: Stmt) -> set[str]:
+@remembered
+def axes_of(stmt: Stmt) -> frozenset[str]:
     """Names of the indices of a statement itself and of the reductions in it."""
-    found = {axis.name for axis in stmt.axes} if isinstance(stmt, IndexAssign) else set()
+    own = (axis.name for axis in stmt.axes) if isinstance(stmt, IndexAssign) else ()
     reductions = (node for e in expressions(stmt) for node in walk(e) if isinstance(node, Reduce))
-    return found | {axis.name for reduction in reductions for axis in reduction.axes}
+    return frozenset(own).union(axis.name for reduction in reductions for axis in reduction.axes)
 
 
 def without_locals(function: Function, taken: Iterable[str]) -> Function:

@@ -128,7 +128,7 @@ def differ(
 ) -> bool:
     """Whether two ints are never the same where no range is empty and no ``known`` is negative."""
     difference = Binary("-", left, right, INT)
-    parts = sizes.polynomial(difference)
+    parts = dict(sizes.polynomial(difference))
     rest = parts.pop((), 0)
     step = math.gcd(*parts.values())
     if (rest % step if step else rest) != 0:  # as 2 * i and 2 * j + 1 do

@@ -9,30 +9,36 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from loma.core.ir import (
-    INT, Axis, Binary, BinaryOp, Builtin, Expr, Function, Index, IntConst, Param, TensorType, Type,
-    Unary, Var,
+    INT, Axis, Binary, BinaryOp, Builtin, Expr, Function, Index, IntConst, Param, TensorType,
+    Type, Unary, Var, remembered,
 )  # fmt: skip
-from loma.core.walk import map_children, variables, walk
+from loma.core.walk import map_children, variable_names, walk
 
 IsSize: TypeAlias = Callable[[str], bool]  # tells the variables that are never negative
 Monomial: TypeAlias = tuple[Expr, ...]
-Polynomial: TypeAlias = dict[Monomial, int]
+Polynomial: TypeAlias = Mapping[Monomial, int]
 
 
 def _key(atom: Expr) -> tuple[int, str]:
-    return (0, atom.name) if isinstance(atom, Var) else (1, repr(atom))
+    return (0, atom.name) if isinstance(atom, Var) else (1, _text(atom))
+
+
+@remembered
+def _text(atom: Expr) -> str:
+    return repr(atom)
 
 
 def _product(left: Polynomial, right: Polynomial) -> Polynomial:
-    out: Polynomial = {}
+    out: dict[Monomial, int] = {}
     for m1, c1 in left.items():
         for m2, c2 in right.items():
-            monomial = tuple(sorted(m1 + m2, key=_key))
+            monomial = tuple(sorted(m1 + m2, key=_key)) if m1 and m2 else m1 or m2
             out[monomial] = out.get(monomial, 0) + c1 * c2
     return {m: c for m, c in out.items() if c}
 
@@ -58,6 +64,15 @@ def polynomial(expr: Expr) -> Polynomial:
     match expr:
         case IntConst(value):
             return {(): value} if value else {}
+        case Var(name, type_):
+            return {(Var(name, type_),): 1}  # wherever it stands in the text
+        case _:
+            return _polynomial(expr)
+
+
+@remembered
+def _polynomial(expr: Expr) -> Polynomial:
+    match expr:
         case Unary("-", operand):
             return added({}, polynomial(operand), -1)
         case Binary("+", left, right):
@@ -68,8 +83,6 @@ def polynomial(expr: Expr) -> Polynomial:
             return _product(polynomial(left), polynomial(right))
         case Binary("//" | "%" as op, left, right):
             return _division(op, left, right)
-        case Var(name, type_):
-            return {(Var(name, type_),): 1}  # wherever it stands in the text
         case _:
             return {(expr,): 1}
 
@@ -180,7 +193,7 @@ def quotient(top: Expr, bottom: Expr) -> Expr:
     divisor = polynomial(bottom)
     if len(divisor) == 1:
         ((factors, coefficient),) = divisor.items()
-        out: Polynomial = {}
+        out: dict[Monomial, int] = {}
         for monomial, value in polynomial(top).items():
             rest = Counter(monomial)
             if value % coefficient or not rest >= Counter(factors):
@@ -198,7 +211,7 @@ def affine(expr: Expr, axes: tuple[Axis, ...]) -> tuple[dict[str, Expr], Expr] |
     Coefficients and the rest are int expressions that no axis occurs in.
     """
     names = {axis.name for axis in axes}
-    parts: dict[str | None, Polynomial] = {None: {}}
+    parts: dict[str | None, dict[Monomial, int]] = {None: {}}
     for monomial, value in polynomial(expr).items():
         own = [a for a in monomial if isinstance(a, Var) and a.name in names]
         rest = tuple(a for a in monomial if not (isinstance(a, Var) and a.name in names))
@@ -254,7 +267,7 @@ def bindings(params: Sequence[Param], known: Iterable[int] | None = None) -> dic
 
 def scaled_size(dim: Expr) -> tuple[str, int, int] | None:
     """D, c and d, where the size is ``c * D + d``."""
-    poly = polynomial(dim)
+    poly = dict(polynomial(dim))
     offset = poly.pop((), 0)
     match list(poly.items()):
         case [((Var(name),), scale)] if scale > 0:
@@ -326,9 +339,9 @@ def count(extent: Expr, is_size: IsSize) -> Expr:
     return Builtin("max", (simplify(extent), IntConst(0)), INT)
 
 
-def mentions(expr: Expr, names: set[str]) -> bool:
+def mentions(expr: Expr, names: AbstractSet[str]) -> bool:
     """Whether a variable of one of these names occurs in the expression."""
-    return any(name in names for name in variables(expr))
+    return not variable_names(expr).isdisjoint(names)
 
 
 def keeps_value(expr: Expr, changing: Collection[str]) -> bool:

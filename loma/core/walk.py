@@ -5,71 +5,84 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, count
+from operator import attrgetter, is_
 from typing import TypeGuard, assert_never
 
 from loma.core.ir import (
-    INT, ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
-    FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member, Module, NoDiff,
-    Op, Place, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType, TensorType,
-    TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
+    INT, ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare,
+    Expr, FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member,
+    Module, NoDiff, Op, Place, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType,
+    TensorType, TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
+    remembered,
 )  # fmt: skip
 from loma.errors.spans import Span
+
+_NONE: frozenset[str] = frozenset()
+
+
+_CHILDREN: dict[type[Expr], Callable[..., tuple[Expr, ...]]] = {
+    IntConst: lambda _: (),
+    FloatConst: lambda _: (),
+    Var: lambda _: (),
+    Index: lambda expr: (expr.base, *expr.subscripts),
+    Member: lambda expr: (expr.base,),
+    Unary: lambda expr: (expr.operand,),
+    NoDiff: lambda expr: (expr.operand,),
+    Binary: attrgetter("left", "right"),
+    Select: attrgetter("cond", "then", "other"),
+    Builtin: attrgetter("args"),
+    Call: attrgetter("args"),
+    MakeStruct: attrgetter("args"),
+    Op: lambda expr: (*expr.args, *_attr_values(expr)),
+    Reduce: lambda expr: (*(axis.extent for axis in expr.axes), expr.body),
+    ZeroPad: lambda expr: (expr.read,),
+}
+
+
+def _attr_values(op: Op) -> Iterator[Expr]:
+    return chain.from_iterable(v if isinstance(v, tuple) else (v,) for _, v in op.attrs)
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct subexpressions, in order of evaluation."""
-    match expr:
-        case IntConst() | FloatConst() | Var():
-            return ()
-        case Index(base, subscripts):
-            return (base, *subscripts)
-        case Member(base):
-            return (base,)
-        case Unary(_, operand) | NoDiff(operand):
-            return (operand,)
-        case Binary(_, left, right):
-            return (left, right)
-        case Select(cond, then, other):
-            return (cond, then, other)
-        case Builtin(_, args) | Call(_, args) | MakeStruct(args):
-            return args
-        case Op(_, args, attrs):
-            lists = (value if isinstance(value, tuple) else (value,) for _, value in attrs)
-            return (*args, *chain.from_iterable(lists))
-        case Reduce(_, body, axes):
-            return (*tuple(axis.extent for axis in axes), body)
-        case ZeroPad(read):
-            return (read,)
-        case _:
-            assert_never(expr)
+    return _CHILDREN[type(expr)](expr)  # passes spend much of their time here: no ``match``
 
 
 def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
-    """The same node with ``function`` applied to each direct subexpression."""
+    """The same node with ``function`` applied to each direct subexpression: itself, with all that
+    is remembered of it, if none changes."""
+    old = children(expr)
+    new = tuple(map(function, old))
+    return expr if all(map(is_, new, old)) else _with_children(expr, new)
+
+
+def _with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
+    """The same node with these subexpressions, in the order of :func:`children`."""
     match expr:
         case IntConst() | FloatConst() | Var():
             return expr
-        case Index(base, subscripts):
-            return replace(expr, base=function(base), subscripts=tuple(map(function, subscripts)))
-        case Member(base):
-            return replace(expr, base=function(base))
-        case Unary(_, operand) | NoDiff(operand):
-            return replace(expr, operand=function(operand))
-        case Binary(_, left, right):
-            return replace(expr, left=function(left), right=function(right))
-        case Select(cond, then, other):
-            return replace(expr, cond=function(cond), then=function(then), other=function(other))
-        case Builtin(_, args) | Call(_, args) | MakeStruct(args):
-            return replace(expr, args=tuple(map(function, args)))
+        case Index():
+            return replace(expr, base=new[0], subscripts=new[1:])
+        case Member():
+            return replace(expr, base=new[0])
+        case Unary() | NoDiff():
+            return replace(expr, operand=new[0])
+        case Binary(op, _, _, type_, span):
+            return Binary(op, new[0], new[1], type_, span)
+        case Select():
+            return replace(expr, cond=new[0], then=new[1], other=new[2])
+        case Builtin() | Call() | MakeStruct():
+            return replace(expr, args=new)
         case Op(_, args, attrs):
-            new = tuple(map(function, args))
-            return replace(expr, args=new, attrs=map_attrs(attrs, function))
-        case Reduce(_, body, axes):
-            ranges = tuple(Axis(axis.name, function(axis.extent)) for axis in axes)
-            return replace(expr, body=function(body), axes=ranges)
-        case ZeroPad(read):
-            inner = function(read)
-            return replace(expr, read=inner) if isinstance(inner, Index) else inner
+            rest = iter(new[len(args) :])
+            return replace(
+                expr, args=new[: len(args)], attrs=map_attrs(attrs, lambda _: next(rest))
+            )
+        case Reduce(_, _, axes):
+            ranges = tuple(Axis(axis.name, extent) for axis, extent in zip(axes, new, strict=False))
+            return replace(expr, body=new[-1], axes=ranges)
+        case ZeroPad():
+            return replace(expr, read=new[0]) if isinstance(new[0], Index) else new[0]
         case _:
             assert_never(expr)
 
@@ -106,7 +119,8 @@ def walk(expr: Expr) -> Iterator[Expr]:
     while waiting:
         expr = waiting.pop()
         yield expr
-        waiting += reversed(children(expr))
+        if below := _CHILDREN[type(expr)](expr):
+            waiting += below[::-1]
 
 
 def certain_reads(expr: Expr) -> Iterator[Expr]:
@@ -131,27 +145,38 @@ def variables(expr: Expr) -> Iterator[str]:
     return (node.name for node in walk(expr) if isinstance(node, Var))
 
 
-def subscript_variables(place: Index) -> set[str]:
+def variable_names(expr: Expr) -> frozenset[str]:
+    """Names of the variables that occur, axes of reductions included."""
+    return frozenset((expr.name,)) if isinstance(expr, Var) else _variable_names(expr)
+
+
+@remembered
+def _variable_names(expr: Expr) -> frozenset[str]:
+    return _NONE.union(*map(variable_names, children(expr)))
+
+
+def subscript_variables(place: Index) -> frozenset[str]:
     """Names of the variables that occur in the subscripts."""
-    return {name for subscript in place.subscripts for name in variables(subscript)}
+    return _NONE.union(*map(variable_names, place.subscripts))
 
 
-def free_variables(expr: Expr, bound: frozenset[str] = frozenset()) -> set[str]:
+def free_variables(expr: Expr) -> frozenset[str]:
     """Names that occur and are not bound by a reduction inside the expression."""
-    match expr:
-        case Var(name):
-            return set() if name in bound else {name}
-        case Reduce(_, body, axes):
-            names = {v for axis in axes for v in free_variables(axis.extent, bound)}
-            return names | free_variables(body, bound | {axis.name for axis in axes})
-        case _:
-            return {v for child in children(expr) for v in free_variables(child, bound)}
+    return frozenset((expr.name,)) if isinstance(expr, Var) else _free_variables(expr)
 
 
-def reads_of_type(type_: Type) -> set[str]:
+@remembered
+def _free_variables(expr: Expr) -> frozenset[str]:
+    if isinstance(expr, Reduce):
+        inside = free_variables(expr.body).difference(axis.name for axis in expr.axes)
+        return inside.union(*(free_variables(axis.extent) for axis in expr.axes))
+    return _NONE.union(*map(free_variables, children(expr)))
+
+
+def reads_of_type(type_: Type) -> frozenset[str]:
     """Variables in a tensor type's dimensions."""
     dims = type_.dims or () if isinstance(type_, TensorType) else ()
-    return {name for dim in dims for name in variables(dim)}
+    return _NONE.union(*map(variable_names, dims))
 
 
 def used_as_value(expr: Expr) -> set[str]:
@@ -325,14 +350,20 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
             assert_never(stmt)
 
 
-def own_names(stmt: Stmt) -> set[str]:
+@remembered
+def own_names(stmt: Stmt) -> frozenset[str]:
     """Variables that occur in a statement itself, and are no reduction's axis."""
-    return {name for expr in expressions(stmt) for name in free_variables(expr)}
+    return _NONE.union(*map(free_variables, expressions(stmt)))
 
 
-def mentioned_names(body: tuple[Stmt, ...]) -> set[str]:
+def mentioned_names(body: tuple[Stmt, ...]) -> frozenset[str]:
     """Variables that occur in statements, nested ones included, and are no reduction's axis."""
-    return {name for stmt in statements(body) for name in own_names(stmt)}
+    return _NONE.union(*map(_mentioned_names, body))
+
+
+@remembered
+def _mentioned_names(stmt: Stmt) -> frozenset[str]:
+    return own_names(stmt).union(*map(mentioned_names, blocks(stmt)))
 
 
 def aggregates(function: Function) -> Iterator[tuple[Type, Span]]:

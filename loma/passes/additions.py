@@ -44,9 +44,9 @@ class _Addition:
     rest: Stmt | None = None  # what stays of the statement of the block
 
     @property
-    def inputs(self) -> set[str]:
+    def inputs(self) -> frozenset[str]:
         found = free_variables(self.stmt.value) - {axis.name for axis in self.axes}
-        return found | (free_variables(self.condition) if self.condition is not None else set())
+        return found if self.condition is None else found | free_variables(self.condition)
 
 
 def _block(body: tuple[Stmt, ...], params: set[str]) -> tuple[Stmt, ...]:

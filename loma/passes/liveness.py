@@ -14,7 +14,7 @@ from loma.core.distinct import fills, unproved
 from loma.core.effects import effects
 from loma.core.ir import (
     Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt, TensorType,
-    Unpack, Var, While,
+    Unpack, Var, While, remembered,
 )  # fmt: skip
 from loma.core.walk import free_variables, reads_of_type, root, subscripts
 
@@ -22,9 +22,11 @@ Visit = Callable[[Stmt, frozenset[str]], None]
 # How a function that is called as a statement uses an argument: an Out argument may be assigned in
 # any case before it is read ("whole"), or be read for the sake of its own new value only ("own").
 Mode: TypeAlias = Literal["In", "Out", "whole", "own"]
+Uses: TypeAlias = tuple[frozenset[str], frozenset[str], frozenset[str]]
 Modes: TypeAlias = Callable[[str], tuple[Mode, ...]]
 
 
+@remembered
 def covers(stmt: IndexAssign) -> bool:
     """Whether an index statement writes every element of its target."""
     target = stmt.target
@@ -33,10 +35,15 @@ def covers(stmt: IndexAssign) -> bool:
     return fills(target, stmt.axes)
 
 
-def uses(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
+def uses(stmt: Stmt, modes: Modes) -> Uses:
     """(read, wholly written, partly written) of a statement without nested blocks."""
     if isinstance(stmt, CallStmt):
         return _call_uses(stmt.call, modes(stmt.call.function))
+    return _uses(stmt)
+
+
+@remembered
+def _uses(stmt: Stmt) -> Uses:
     own = effects(stmt)
     read = {name for expr in own.reads for name in free_variables(expr)}
     # Taking a value off a stack changes it: as long as others are taken, all are.
@@ -50,10 +57,10 @@ def uses(stmt: Stmt, modes: Modes) -> tuple[set[str], set[str], set[str]]:
             isinstance(place, Var) or (isinstance(stmt, IndexAssign) and covers(stmt))
         )
         (whole if every else part).add(root(place))
-    return read, whole, part
+    return frozenset(read), frozenset(whole), frozenset(part)
 
 
-def _call_uses(call: Call, modes: tuple[Mode, ...]) -> tuple[set[str], set[str], set[str]]:
+def _call_uses(call: Call, modes: tuple[Mode, ...]) -> Uses:
     read: set[str] = set()
     whole: set[str] = set()
     part: set[str] = set()
@@ -64,7 +71,7 @@ def _call_uses(call: Call, modes: tuple[Mode, ...]) -> tuple[set[str], set[str],
             read |= {name for sub in subscripts(arg) for name in free_variables(sub)}
         if mode != "In":
             (whole if mode == "whole" and isinstance(arg, Var) else part).add(root(arg))
-    return read, whole, part
+    return frozenset(read), frozenset(whole), frozenset(part)
 
 
 class CallModes:

@@ -64,7 +64,7 @@ def unfused(function: Function, library: Library, order: Order, seen: Seen) -> F
 
 
 def _all_names(function: Function, steps: tuple[Step, ...]) -> set[str]:
-    found = names_of(function)
+    found = set(names_of(function))
     for step in steps:
         match step:
             case Kernel():

@@ -54,7 +54,7 @@ class _Definition:
     around: frozenset[str]
 
     @property
-    def inputs(self) -> set[str]:
+    def inputs(self) -> frozenset[str]:
         return free_variables(self.value) - {axis.name for axis in self.axes}
 
     @property
