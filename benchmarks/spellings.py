@@ -178,8 +178,8 @@ def check(layer: Layer, candidates: Mapping[str, Call], args: Sequence[Tensor]) 
     wanted = results(layer.peers[peer], layer, doubles)
     for name, call in candidates.items():
         for k, (got, right) in enumerate(zip(results(call, layer, args), wanted, strict=True)):
-            # As a whole: next to a kink of relu, rounding decides on single gradients, each of which
-            # is about 1e-3 of all of a convolution.
+            # As a whole: next to a kink of relu, rounding decides on single gradients, each of
+            # which is about 1e-3 of all of a convolution.
             off = float((got.double() - right).norm() / right.norm())
             if not off <= 5e-3:
                 raise SystemExit(f"{layer.name}: {name} is not {peer}: result {k} is off by {off}")
