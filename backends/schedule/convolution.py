@@ -72,9 +72,13 @@ def _match(
     places = [position for position, _ in spatial]
     shared = [[own[groups[0]] if groups else NONE] for own in (alone, ours, theirs)]
     return Convolve(
-        Arranged(image.tensor, (*shared[0], alone[batch[0]], alone[channels[0]], *missing, *places)),
+        Arranged(
+            image.tensor, (*shared[0], alone[batch[0]], alone[channels[0]], *missing, *places)
+        ),
         Arranged(first.tensor, (*shared[1], ours[batch[0]], ours[filters[0]], *missing, *u)),
-        Arranged(second.tensor, (*shared[2], theirs[filters[0]], theirs[channels[0]], *missing, *v)),
+        Arranged(
+            second.tensor, (*shared[2], theirs[filters[0]], theirs[channels[0]], *missing, *v)
+        ),
         tuple(meeting for _, meeting in spatial),
         spreads,
     )
