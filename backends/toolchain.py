@@ -74,6 +74,7 @@ class Toolchain:
     flags: tuple[str, ...]
     python_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
+    torch_flags: tuple[str, ...]  # how torch's libraries are linked
     digest: str
     sanitized: bool = False
     runtime: Toolchain | None = None
@@ -119,17 +120,17 @@ def _detect(
     )  # fmt: skip
     link_flags = (
         *(flag for flag in sanitizing if flag.startswith("-fsanitize")),
-        *_cxx_library(),
-        f"-L{library}", f"-Wl,-rpath,{library}", "-Wl,--as-needed",
-        "-ltorch_cpu", "-lc10", *compilers.openmp_flags(),
+        *_cxx_library(), f"-Wl,-rpath,{library}", *compilers.openmp_flags(),
     )  # fmt: skip
+    torch_flags = (f"-L{library}", "-Wl,--as-needed", "-ltorch_cpu", "-lc10")
     python_flags = compilers.python_flags()
     identity = (torch.__version__, *compilers.versions(compiler))
-    told = (*compiler, "", *flags, "", *python_flags, "", *link_flags, "", *identity)
+    told = (*compiler, "", *flags, "", *python_flags, "", *link_flags, *torch_flags, "", *identity)
     other = _detect(compiler, extra_flags, None) if sanitizer and not sanitizer.runtime else None
     return Toolchain(
-        compiler, flags, python_flags, link_flags, cache.digest(told), sanitizer is not None, other
-    )
+        compiler, flags, python_flags, link_flags, torch_flags, cache.digest(told),
+        sanitizer is not None, other,
+    )  # fmt: skip
 
 
 def _cxx_library() -> tuple[str, ...]:
@@ -178,7 +179,7 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
             f"-Wl,-soname,{name}.so",  # by which its specialisations find it
             "-Wl,-rpath,$ORIGIN",
             *toolchain.link_flags,
-            "-ltorch_python",
+            *_names_of_torch(toolchain, "torch_cpu", "c10", "torch_python"),
         )
         toolchain.link(objects, ends_and_libraries, folder / MODULE_FILE)
         objects[0].unlink()
@@ -226,7 +227,8 @@ def _part_key(module: Path, flags: tuple[str, ...]) -> str:
 def _link_to_module(toolchain: Toolchain, made: Path, module: Path, folder: Path) -> None:
     """A library whose kernels join those of a module, and use its runtime."""
     objects = (made, module / MODULE_FILE, _memory_library(toolchain))
-    flags = ("-shared", *toolchain.link_flags, f"-Wl,-rpath-link,{module}")
+    torch = _names_of_torch(toolchain, "torch_cpu", "c10")
+    flags = ("-shared", *toolchain.link_flags, *torch, f"-Wl,-rpath-link,{module}")
     toolchain.link(objects, flags, folder / KERNELS_FILE)
 
 
@@ -277,7 +279,8 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
         tasks = [functools.partial(object_of, *item) for item in enumerate(sources)]
         runtime = _runtime_objects(toolchain, "core", "library", "pool")
         objects = compilers.in_parallel(*tasks, *runtime)
-        toolchain.link(objects, toolchain.link_flags, folder / "program")
+        flags = (*toolchain.link_flags, *toolchain.torch_flags)
+        toolchain.link(objects, flags, folder / "program")
         for made in folder.glob("*.o"):
             made.unlink()
 
@@ -306,6 +309,19 @@ def _headers(toolchain: Toolchain) -> Path:
 
     key = cache.digest([toolchain.digest, _runtime_digest(), "headers"])
     return cache.obtain(key, compile_into)
+
+
+def _names_of_torch(toolchain: Toolchain, *libraries: str) -> tuple[str, ...]:
+    """What links a library to torch's by name, for the loader: a linker that is shown these takes
+    most of its time to read their symbols, and checks none of them."""
+
+    def compile_into(folder: Path) -> None:
+        for name in ("torch_cpu", "c10", "torch_python"):
+            empty = ("-shared", "-nostdlib", "-x", "c++", os.devnull, f"-Wl,-soname,lib{name}.so")
+            toolchain.link((), empty, folder / f"lib{name}.so")
+
+    folder = cache.obtain(cache.digest([toolchain.digest, "names of torch"]), compile_into)
+    return (f"-L{folder}", "-Wl,--no-as-needed", *(f"-l{name}" for name in libraries))
 
 
 def _runtime_objects(toolchain: Toolchain, *parts: str) -> list[Callable[[], Path]]:
