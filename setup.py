@@ -100,7 +100,7 @@ setup(
     extras_require={
         "test": [
             "pytest>=8",
-            "pytest-xdist>=3.6",
+            "pytest-xdist>=3.8",
             "hypothesis>=6.100",
             "ruff>=0.6",
             "mypy>=1.11",

@@ -21,6 +21,16 @@ os.environ.setdefault("LOMA_CACHE_DIR", str(ROOT / ".pytest_cache" / "loma"))
 # Kernels for sizes that are seen come when they are ready: only their own tests want them.
 os.environ.setdefault("LOMA_SPECIALISATIONS", "0")
 
+# Files that take long, though some have few tests: they come first, so that no worker ends alone.
+LONGEST = (
+    "docs/test_docs.py", "kernels/test_index_statements.py", "capsnet/test_capsnet_compare.py",
+    "core/test_ops.py", "torch/test_specialise.py", "passes/test_passes.py",
+    "capsnet/test_capsnet_profile.py", "kernels/test_sanitized_kernels.py",
+    "capsnet/test_training.py", "ad/test_guards.py", "ad/test_scalar_in_tensors.py",
+    "torch/test_memory.py", "torch/test_codegen_run.py", "kernels/test_tiles.py",
+    "kernels/test_convolution.py", "toolchain/test_wheel.py", "toolchain/test_cache_damage.py",
+)  # fmt: skip
+
 hypothesis.settings.register_profile("loma", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("loma")
 
@@ -61,6 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("full"):
                 item.add_marker(pytest.mark.skip(reason="runs with --full"))
+    order = {ROOT / "tests" / name: k for k, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(LONGEST)))
 
 
 def pytest_collection_finish() -> None:
