@@ -70,15 +70,15 @@ def _match(
     missing = [NONE] * (2 - len(spatial))
     u, v = [ours[m.u] for _, m in spatial], [theirs[m.v] for _, m in spatial]
     places = [position for position, _ in spatial]
-    shared = [[own[groups[0]] if groups else NONE] for own in (alone, ours, theirs)]
+
+    def arranged(place: Index, own: dict[str, int], roles: list[str], space: list[int]) -> Arranged:
+        group = own[groups[0]] if groups else NONE
+        return Arranged(place.tensor, (group, *(own[name] for name in roles), *missing, *space))
+
     return Convolve(
-        Arranged(
-            image.tensor, (*shared[0], alone[batch[0]], alone[channels[0]], *missing, *places)
-        ),
-        Arranged(first.tensor, (*shared[1], ours[batch[0]], ours[filters[0]], *missing, *u)),
-        Arranged(
-            second.tensor, (*shared[2], theirs[filters[0]], theirs[channels[0]], *missing, *v)
-        ),
+        arranged(image, alone, [*batch, *channels], places),
+        arranged(first, ours, [*batch, *filters], u),
+        arranged(second, theirs, [*filters, *channels], v),
         tuple(meeting for _, meeting in spatial),
         spreads,
     )

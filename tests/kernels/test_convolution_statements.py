@@ -43,7 +43,59 @@ def _transposed(x: Tensor, k: Tensor) -> Tensor:
     return F.conv_transpose2d(x, k, stride=(2, 3))
 
 
+def _groups_last(x: Tensor, k: Tensor) -> Tensor:
+    groups = zip(x.unbind(3), k.unbind(3), strict=True)
+    return torch.stack([F.conv1d(*pair).transpose(0, 1) for pair in groups], 3)
+
+
+def _interleaved(x: Tensor, k: Tensor) -> Tensor:
+    return torch.stack([F.conv1d(x[:, g::3], k[g::3]) for g in range(3)], 2).flatten(1, 2)
+
+
+# Indices that are divided, and dimensions that two indices go through.
+DIVIDED = (
+    Case(
+        "quotient", "B, 2 * C, H, W", "2 * O, C, 3, Q", "B, 2 * O, H, W - Q + 1",
+        "y[b, o, h, w] += k[o, c, p, q] * zero_pad(x[b, o // O * C + c, h + p - 1, w + q])",
+        lambda x, k: F.conv2d(x, k, padding=(1, 0), groups=2),
+        (((2, 4, 3, 5), (6, 2, 3, 2)), ((1, 2, 1, 1), (2, 1, 3, 1)), ((2, 0, 3, 5), (2, 0, 3, 2)),
+         ((2, 4, 3, 5), (0, 2, 3, 2)), ((0, 4, 3, 5), (2, 2, 3, 2))),
+    ),
+    Case(
+        "both", "B, G * C, H", "G, O, C, P", "B, G * O, (H - P) // 2 + 1",
+        "y[b, o, h] += x[b, o // O * C + c, 2*h + p] * k[o // O, o % O, c, p]",
+        lambda x, k: F.conv1d(x, k.flatten(0, 1), stride=2, groups=k.shape[0]),
+        (((2, 6, 7), (3, 2, 2, 3)), ((1, 1, 1), (1, 1, 1, 1)), ((2, 0, 7), (0, 2, 2, 3))),
+    ),
+    Case(
+        "interleaved", "B, 3 * C, H", "3 * O, C, P", "B, 3 * O, H - P + 1",
+        "for g in range(3):\n        for o in range(O):\n            "
+        "y[b, 3*o + g, h] += x[b, 3*c + g, h + p] * k[3*o + g, c, p]",
+        _interleaved, (((2, 6, 5), (12, 2, 3)), ((1, 3, 1), (3, 1, 1))),
+    ),
+    Case(
+        "spread_groups", "B, 2 * O, U", "2 * O, C, P", "B, 2 * C, 2*U + P - 2",
+        "y[b, o // O * C + c, 2*u + p] += x[b, o, u] * k[o, c, p]",
+        lambda x, k: F.conv_transpose1d(x, k, stride=2, groups=2),
+        (((2, 6, 4), (6, 2, 3)), ((1, 2, 1), (2, 1, 2)), ((1, 4, 2), (4, 3, 5))),
+    ),
+)  # fmt: skip
 CASES = (
+    *DIVIDED,
+    Case(
+        "groups", "B, G, C, H", "G, O, C, P", "B, G, O, H - P + 1",
+        "y[b, g, o, h] += x[b, g, c, h + p] * k[g, o, c, p]",
+        lambda x, k: F.conv1d(x.flatten(1, 2), k.flatten(0, 1), groups=len(k)).unflatten(
+            1, k.shape[:2]
+        ),
+        (((2, 3, 4, 7), (3, 2, 4, 3)), ((1, 1, 1, 1), (1, 1, 1, 1)), ((2, 2, 1, 5), (2, 3, 1, 5)),
+         ((2, 0, 4, 7), (0, 2, 4, 3))),
+    ),
+    Case(
+        "groups_last", "B, C, H, G", "O, C, P, G", "O, B, H - P + 1, G",
+        "y[o, b, h, g] += k[o, c, p, g] * x[b, c, h + p, g]", _groups_last,
+        (((2, 4, 7, 3), (2, 4, 3, 3)), ((2, 3, 5, 2), (3, 3, 4, 2))),
+    ),
     Case(
         "strided", "B, C, H, W", "O, C, P, Q", "B, O, (H - P) // 2 + 1, (W - Q) // 3 + 1",
         "y[b, o, h, w] += x[b, c, 2*h + p, 3*w + q] * k[o, c, p, q]",
@@ -136,7 +188,9 @@ def _text(source: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=_ids)
 def test_calls_take_the_place_of_loops(case: Case, tmp_path: Path) -> None:
-    text = _text(f"{case.text}d_{case.name} = rev_diff({case.name})\n", tmp_path)
+    # derivatives that a program asks for are made of its text, autograd's of the canonical form
+    own = "" if case in DIVIDED else f"d_{case.name} = rev_diff({case.name})\n"
+    text = _text(case.text + own, tmp_path)
     assert "loma::correlate(" in text
     assert "_loop1" not in text
 
@@ -172,6 +226,30 @@ def f(g : In[Tensor[B, O, U]], k : In[Tensor[O, C, 2]], old : In[Tensor[B, C, 2 
     g, k, old = torch.randn(2, 3, 4), torch.randn(3, 5, 2), torch.randn(2, 5, 8)
     expected = torch.einsum("bou,ocp->bcup", g, k).flatten(2)
     torch.testing.assert_close(module.f(g, k, old), expected)
+
+
+def test_groups_keep_what_a_target_holds_and_follow_what_changes() -> None:
+    module = loma.compile("""
+def f(x : In[Tensor[B, 2 * C, H]], k : In[Tensor[2 * C, C, 3]]) -> Tensor[B, 2 * C, H]:
+    y : Tensor[B, 2 * C, H]
+    y[b, c, h] = x[b, c, h]
+    for t in range(2):
+        z : Tensor[B, 2 * C, H]
+        z[b, c, h] = y[b, c, h]
+        z[b, o, h] += k[o, c, p] * zero_pad(y[b, o // C * C + c, h + p - 1])
+        y[b, o, h] = tanh(z[b, o, h])
+    return y
+""")
+    x, k = torch.randn(2, 4, 5, dtype=torch.float64), torch.randn(4, 2, 3, dtype=torch.float64)
+    x, k = x.requires_grad_(), k.requires_grad_()
+    expected = x
+    for _ in range(2):
+        expected = torch.tanh(expected + F.conv1d(expected, k, padding=1, groups=2))
+    found = module.f(x, k)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.sum(), [x, k]), torch.autograd.grad(expected.sum(), [x, k])
+    )
 
 
 def test_messages_are_those_of_loops(monkeypatch: pytest.MonkeyPatch) -> None:

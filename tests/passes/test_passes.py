@@ -39,6 +39,7 @@ PASSES: Mapping[str, Change] = {
     "loops": canonical.loops,
     "temporaries": canonical.temporaries,
     "factor": canonical.factor,
+    "groups": canonical.groups,
     "joined": passes.canonical_form,
     "first_write": passes.first_write,
     "zeroing": passes.zeroing,

@@ -11,6 +11,7 @@ from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
 from loma.passes.canonical.cumulative import cumulative as cumulative
 from loma.passes.canonical.factor import factor as factor
+from loma.passes.canonical.groups import groups as groups
 from loma.passes.canonical.inline import inline as inline
 from loma.passes.canonical.invariants import invariants as invariants
 from loma.passes.canonical.loops import loops as loops
@@ -32,7 +33,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     whose iterations do not meet, too, reductions over triangles are ranges and, but for sums, whose
     adjoints are of the same form, loops, sums are statements of their own, without factors that do
     not depend on what is summed over, what is costly is computed once, and sums of products are
-    taken in steps, unless LOMA_OPT leaves that out."""
+    taken in steps, channels in groups have an index for the groups, unless LOMA_OPT leaves that
+    out."""
     wanted = config.optimisations()
     if "inline" in wanted:
         module = scalar_calls(copies(inline(module)))
@@ -52,4 +54,6 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = reductions(module)
     if "costly" in wanted:
         module = costly(module)
-    return factor(module) if "factor" in wanted else module
+    if "factor" in wanted:
+        module = factor(module)
+    return groups(module) if "divisions" in wanted else module

@@ -1,0 +1,226 @@
+"""Convolutions of channels in groups, with one index for the groups in all tensors.
+
+    y[b, o, h] += x[b, o // O * C + c, h + p] * k[o, c, p]
+
+goes through views with a dimension for the groups ``g``; ``o`` is then a filter of one group:
+
+    _y[b, g, o, h] += _x[b, g, c, h + p] * _k[g, o, c, p]
+
+The adjoint of ``x[b, g, c, h]`` sums over the filters of a group, where that of a quotient goes
+through all filters, and the statement and its adjoints are convolutions for the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+from loma.core import bounds, sizes
+from loma.core import builder as b
+from loma.core.axes import ranged
+from loma.core.ir import (
+    FLOAT, INT, Assign, Axis, Binary, Expr, For, Index, IndexAssign, Module, Reduce, Stmt,
+    TensorType, Var, Zero, ZeroPad,
+)  # fmt: skip
+from loma.core.walk import free_variables, map_children, map_tensor_functions, walk
+from loma.passes.canonical.steps import Steps
+from loma.passes.first_write import assigned
+from loma.passes.liveness import covers
+
+
+def groups(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, lambda function: _Groups(function).run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A statement that adds the product of two reads to its target. ``places``: target and reads;
+    ``padded``: which of them may lie outside; ``summed``: the axes of its reduction."""
+
+    places: tuple[Index, ...]
+    padded: tuple[bool, ...]
+    axes: tuple[Axis, ...]
+    summed: tuple[Axis, ...]
+
+    @property
+    def extents(self) -> dict[str, Expr]:
+        return {axis.name: axis.extent for axis in (*self.axes, *self.summed)}
+
+
+def _sum(stmt: IndexAssign, around: tuple[Axis, ...]) -> _Sum | None:
+    value: Expr = stmt.value
+    summed: tuple[Axis, ...] = ()
+    if isinstance(value, Reduce) and value.kind == "sum":
+        summed, value = value.axes, value.body
+    if not (isinstance(value, Binary) and value.op == "*"):
+        return None
+    parts = (stmt.target, value.left, value.right)
+    padded = tuple(isinstance(part, ZeroPad) for part in parts)
+    places = [part.read if isinstance(part, ZeroPad) else part for part in parts]
+    tensors = tuple(place for place in places if isinstance(place, Index) and _is_float(place.base))
+    if len(tensors) < 3 or tensors[0].base in (tensors[1].base, tensors[2].base):
+        return None
+    return _Sum(tensors, padded, (*around, *stmt.axes), summed)
+
+
+def _is_float(tensor: Expr) -> bool:
+    type_ = tensor.type
+    return isinstance(type_, TensorType) and type_.dims is not None and not type_.integer
+
+
+class _Groups(Steps):
+    def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for stmt in body:
+            around, inner = _nest(stmt)
+            made = None
+            if around and isinstance(inner, IndexAssign) and inner.op == "+=":
+                made = self._grouped(inner, around)
+            out += super()._block((stmt,)) if made is None else made
+        return tuple(out)
+
+    def _steps(self, stmt: IndexAssign) -> list[Stmt]:
+        return self._grouped(stmt, ()) or [stmt]
+
+    def _grouped(self, stmt: IndexAssign, around: tuple[Axis, ...]) -> list[Stmt] | None:
+        """The statement, in loops over ``around``, on views; None where it is not of this kind."""
+        found = _sum(stmt, around)
+        if found is None:
+            return None
+        extents = found.extents
+        if len(extents) < len(found.axes) + len(found.summed):
+            return None  # a reduction's own index hides another one
+        if not all(free_variables(extent) <= self._sizes for extent in extents.values()):
+            return None
+        return self._apart(stmt, self._undivided(found))
+
+    # ------------------------------------------------------------------------------ divided indices
+
+    def _undivided(self, whole: _Sum) -> _Sum:
+        """With two indices for each that is divided by what divides its range."""
+        for axis in (*whole.axes, *whole.summed):
+            for by in _divisors(whole.places, axis.name):
+                count = sizes.quotient(axis.extent, by)
+                exact = sizes.equal(sizes.product((count, by)), axis.extent)
+                if exact and self._are_sizes((count, by)):
+                    return self._undivided(self._divided(whole, axis, by, count))
+        return whole
+
+    def _divided(self, whole: _Sum, axis: Axis, by: Expr, count: Expr) -> _Sum:
+        group = Axis(self._names.fresh("_g"), count)
+        quotient, rest = Var(group.name, INT), Var(axis.name, INT)
+        both = b.binary("+", b.binary("*", quotient, by), rest)
+
+        def replaced(expr: Expr) -> Expr:
+            match expr:
+                case Binary("//" | "%" as op, Var(axis.name), right) if sizes.equal(right, by):
+                    return quotient if op == "//" else rest
+                case Var(axis.name):
+                    return both
+                case _:
+                    return map_children(expr, replaced)
+
+        def axes(every: tuple[Axis, ...]) -> tuple[Axis, ...]:
+            parts = (group, Axis(axis.name, by))
+            return tuple(new for a in every for new in (parts if a is axis else (a,)))
+
+        places = (replace(p, subscripts=tuple(map(replaced, p.subscripts))) for p in whole.places)
+        return _Sum(tuple(places), whole.padded, axes(whole.axes), axes(whole.summed))
+
+    def _are_sizes(self, extents: Iterable[Expr]) -> bool:
+        return all(sizes.is_nonnegative(extent, self._is_size) for extent in extents)
+
+    # --------------------------------------------------------------------------- divided dimensions
+
+    def _apart(self, stmt: IndexAssign, whole: _Sum) -> list[Stmt] | None:
+        """The statement on views, if these make a convolution of groups of it."""
+        padded = zip(whole.places, whole.padded, strict=True)
+        parts = [self._parts(place, may_miss, whole.extents) for place, may_miss in padded]
+        bare = [{s.name for s, _ in own if isinstance(s, Var)} for own in parts]
+        images = sum(any(not isinstance(s, Var) for s, _ in own) for own in parts)
+        split = [len(own) > len(p.subscripts) for own, p in zip(parts, whole.places, strict=True)]
+        if not any(split) or images != 1 or not set.intersection(*bare):
+            return None
+        if split[0] and stmt.op == "=" and not covers(stmt):
+            return None
+        out: list[Stmt] = []
+        places: list[Index] = []
+        for place, own, is_split in zip(whole.places, parts, split, strict=True):
+            base, dims = place.tensor, tuple(dim for _, dim in own)
+            if is_split:
+                base = self._temporary(f"_{base.name}", TensorType(dims), stmt.span)
+                if places:
+                    out.append(Assign(base, "=", _reshaped(place.tensor, dims), stmt.span))
+            places.append(replace(place, base=base, subscripts=tuple(s for s, _ in own)))
+        reads = zip(places[1:], whole.padded[1:], strict=True)
+        left, right = (ZeroPad(p, p.span) if may_miss else p for p, may_miss in reads)
+        value: Expr = b.binary("*", left, right)
+        if whole.summed:
+            value = Reduce("sum", value, whole.summed, FLOAT, stmt.span)
+        target, whole_target = places[0], whole.places[0].tensor
+        new, loops = ranged(target, "+=" if split[0] else stmt.op, value, whole.axes)
+        if loops or len(new.axes) < len(whole.axes):
+            return None
+        new = replace(new, span=stmt.span, distinct=stmt.distinct)
+        if not split[0]:
+            return [*out, new]
+        new = assigned(new) if covers(new) else new
+        out += [new] if new.op == "=" else [Zero(target.tensor, stmt.span), new]
+        found = _reshaped(target.tensor, sizes.dims_of(whole_target))
+        return [*out, Assign(whole_target, stmt.op, found, stmt.span)]
+
+    def _parts(
+        self, place: Index, padded: bool, extents: dict[str, Expr]
+    ) -> list[tuple[Expr, Expr]]:
+        """Subscripts, and dimensions, of a view in which indices have dimensions of their own;
+        nothing where an element of it might not exist."""
+        found: list[tuple[Expr, Expr]] = []
+        for subscript, dim in zip(place.subscripts, sizes.dims_of(place.tensor), strict=True):
+            pair = self._pair(subscript, dim, extents)
+            if isinstance(subscript, Var) and subscript.name in extents:
+                inside = sizes.equal(extents[subscript.name], dim) is True
+            else:
+                inside = padded or bool(pair)
+                inside = inside or bounds.stays_inside(subscript, dim, extents, self._is_size)
+            if not inside or not free_variables(dim) <= self._sizes:
+                return []
+            found += pair or [(subscript, dim)]
+        return found
+
+    def _pair(
+        self, subscript: Expr, dim: Expr, extents: dict[str, Expr]
+    ) -> list[tuple[Expr, Expr]]:
+        """Of ``g * C + c``, where that goes through a dimension in order, the two dimensions of
+        ``g`` and ``c``."""
+        form = sizes.affine(subscript, tuple(Axis(*item) for item in extents.items()))
+        if form is None or len(form[0]) != 2 or sizes.constant(form[1]) != 0:
+            return []
+        for outer, inner in permutations(form[0]):
+            own = (extents[outer], extents[inner])
+            ordered = sizes.constant(form[0][inner]) == 1 and sizes.equal(form[0][outer], own[1])
+            moves = sizes.constant(own[1]) != 1  # else ``h + p`` with one ``p`` is such a sum
+            if ordered and moves and sizes.equal(sizes.product(own), dim) and self._are_sizes(own):
+                return [(Var(outer, INT), own[0]), (Var(inner, INT), own[1])]
+        return []
+
+
+def _nest(stmt: Stmt) -> tuple[tuple[Axis, ...], Stmt]:
+    """Loops around a single statement, and that."""
+    around: tuple[Axis, ...] = ()
+    while isinstance(stmt, For) and len(stmt.body) == 1:
+        around, stmt = (*around, Axis(stmt.counter, stmt.extent)), stmt.body[0]
+    return around, stmt
+
+
+def _divisors(places: Iterable[Index], index: str) -> Iterator[Expr]:
+    for place in places:
+        for node in (node for s in place.subscripts for node in walk(s)):
+            match node:
+                case Binary("//" | "%", Var(name), by) if name == index:
+                    yield by
+
+
+def _reshaped(tensor: Var, dims: tuple[Expr, ...]) -> Expr:
+    return b.operator("reshape", (tensor,), {"shape": dims})
