@@ -24,7 +24,7 @@ from loma.core.ir import (
 from loma.core.names import Names, axes_of, names_of
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    blocks, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
+    blocks, children, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
     mentioned_names, nodes, own_names, reads_of_type, statements, subscript_variables, substitute,
     walk,
 )  # fmt: skip
@@ -196,9 +196,7 @@ class _Loops:
         runs = (sizes.constant(loop.extent) or 0) > 0
         counters = (*self._around, Axis(loop.counter, loop.extent), *inner)
         extents = {axis.name: axis.extent for axis in counters}
-        read = [node for expr in expressions(stmt) for node in walk(expr)]
-        padded = {id(node.read) for node in read if isinstance(node, ZeroPad)}  # need not exist
-        places = [node for node in read if isinstance(node, Index) and id(node) not in padded]
+        places = [place for expr in expressions(stmt) for place in _places(expr)]
         return any(
             (ragged or not (runs or loop.counter in subscript_variables(place)))
             and not exists(place, extents, self._sizes.__contains__)
@@ -239,6 +237,15 @@ def _is_scalar(expr: Expr) -> bool:
     """Whether an expression can stand in an index statement."""
     whole = (isinstance(node, Op) or _takes_tensors(node) for node in walk(expr))
     return not any(whole)
+
+
+def _places(expr: Expr) -> Iterator[Index]:
+    """The elements that have to be there: all that are read but by ``zero_pad``."""
+    if isinstance(expr, Index):
+        yield expr
+    inside = expr.read.subscripts if isinstance(expr, ZeroPad) else children(expr)
+    for child in inside:
+        yield from _places(child)
 
 
 def _takes_tensors(expr: Expr) -> bool:
