@@ -109,6 +109,7 @@ def _detect(
     library = root / "lib"
     standard = "c++20" if "C++ Version: 2020" in torch.__config__.show() else "c++17"
     sanitizing = (*_SANITIZED, *_SANITIZERS[sanitizer.kind]) if sanitizer else ()
+    versions = compilers.versions(compiler)
     flags = (
         f"-std={standard}", "-O3", *compilers.native_flags(), "-fPIC", "-fopenmp",
         "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
@@ -116,7 +117,7 @@ def _detect(
         "-isystem", str(root / "include"),
         "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include"),
         *(f"-DLOMA_{name.upper()}={getattr(CPU, name)}" for name in _IN_HEADERS),
-        *_memory(compiler), *sanitizing, *extra_flags,
+        *_memory(versions[0]), *sanitizing, *extra_flags,
     )  # fmt: skip
     link_flags = (
         *(flag for flag in sanitizing if flag.startswith("-fsanitize")),
@@ -124,7 +125,7 @@ def _detect(
     )  # fmt: skip
     torch_flags = (f"-L{library}", "-Wl,--as-needed", "-ltorch_cpu", "-lc10")
     python_flags = compilers.python_flags()
-    identity = (torch.__version__, *compilers.versions(compiler))
+    identity = (torch.__version__, *versions)
     told = (*compiler, "", *flags, "", *python_flags, "", *link_flags, *torch_flags, "", *identity)
     other = _detect(compiler, extra_flags, None) if sanitizer and not sanitizer.runtime else None
     return Toolchain(
@@ -133,10 +134,9 @@ def _detect(
     )  # fmt: skip
 
 
-def _memory(compiler: tuple[str, ...]) -> tuple[str, ...]:
+def _memory(version: str) -> tuple[str, ...]:
     """GCC looks for garbage in what torch's headers leave, all of which it needs: a tenth of its
     time."""
-    version = compilers.compiler_version(compiler, config.CXX)
     return ("--param=ggc-min-heapsize=524288",) if "Free Software Foundation" in version else ()
 
 

@@ -87,13 +87,10 @@ class Row:
 def serve(form: Form, settings: Settings) -> None:
     """Obeys the lines of ``capsnet_loma/profiling/worker.py`` for a form that is made in this
     process."""
-    import torch
+    from calls import prepare
 
-    torch.set_num_threads(settings.threads)
-    torch.manual_seed(0)
+    prepare(settings.threads)
     assert form.make is not None
-    # All kernels for the sizes at hand are made before the first sample, none while it is taken.
-    specialise.THRESHOLDS = specialise.Thresholds(calls=1, total_ms=0.0)
     step = form.make()
     say = sys.stdout
     sys.stdout = sys.stderr  # what a library prints is no answer
@@ -358,7 +355,7 @@ def main(description: str, cases: Callable[[Settings], Sequence[Case]]) -> None:
         case = next(case for case in cases(settings) if case.key == key)
         serve(next(f for f in case.forms if (f.group, f.name) == (group, name)), settings)
         return
-    settings = Settings(1 if options.quick else options.rounds, options.threads, options.quick)
+    settings = settings_of(options)
     found = [_of_groups(case, options.group) for case in cases(settings)]
     known = [case.key for case in found]
     for key in options.case or ():

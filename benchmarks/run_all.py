@@ -22,7 +22,7 @@ from pathlib import Path
 
 import report
 from forms import Settings
-from harness import settings_parser
+from harness import settings_of, settings_parser
 
 FOLDER = Path(__file__).resolve().parent
 # Those that look for the fastest form of each peer.
@@ -84,7 +84,7 @@ def main() -> None:
             parser.error(f"there are no results in {options.json}")
         render(kept, options.root)
         return
-    settings = Settings(1 if options.quick else options.rounds, options.threads, options.quick)
+    settings = settings_of(options)
     benchmarks = dict(kept.get("benchmarks", {}))
     for name in _present(options.only or SCRIPTS):
         print(f"== {name}", flush=True)

@@ -21,7 +21,9 @@ from typing import Any
 
 # Under ``--worker`` these are the modules of the checkout that is measured.
 from forms import LOMA, Case, Form, Settings
-from harness import measure, progress, serve, settings_parser, table, write_json
+from harness import (
+    measure, progress, serve, settings_of, settings_parser, table, write_json,
+)  # fmt: skip
 
 SCRIPTS = ("capsules", "layers", "capsnet", "training", "optimisers")
 BEFORE = "loma before"
@@ -89,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     if not (options.checkout / "benchmarks" / "harness.py").exists():
         parser.error(f"{options.checkout} is no checkout of loma")
-    settings = Settings(1 if options.quick else options.rounds, options.threads, options.quick)
+    settings = settings_of(options)
     known = cases(settings)
     found = chosen(known, options.case)
     if not found:

@@ -21,7 +21,7 @@ from loma.backends.openmp.reductions import StatementNest
 from loma.backends.openmp.rows import elements, partial_sum, rows
 from loma.backends.schedule import contraction, convolution
 from loma.backends.schedule.access import (
-    ZERO, Loop, analyse, reads, rename_axes, steps, without_no_diff,
+    ZERO, Loop, analyse, ragged, reads, rename_axes, steps, without_no_diff,
 )  # fmt: skip
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.divisions import without_divisions
@@ -75,8 +75,7 @@ def _without_divisions(
     ]
     nodes: list[HostNode] = [*range_checks(context, stmt, found, line)]
     # Inside of a kernel every iteration would call, or copy.
-    ragged = any(sizes.mentions(axis.extent, {a.name for a in axes}) for axis in axes)
-    if isinstance(stmt.target, Index) and context.kernel is None and not ragged:
+    if isinstance(stmt.target, Index) and context.kernel is None and not ragged(axes):
         call = _library_call(context.machine, stmt, kind, body, axes)
         if isinstance(call, Contract):
             into = call.target.name in context.views
@@ -103,15 +102,13 @@ def _normalised(
     """
     summed = len(target_axes(stmt)) < len(stmt.axes)
     taken = {axis.name for axis in stmt.axes}
-    # A sum may have another length in each row; an extremum of nothing is an error there.
-    fixed = {axis.name for axis in value.axes} if isinstance(value, Reduce) else set()
-    if not isinstance(value, Reduce) or value.kind != "sum" or summed:
-        fixed |= taken
-    if isinstance(value, Reduce) and not any(
-        sizes.varies(axis.extent, fixed) for axis in value.axes
-    ):
+    if isinstance(value, Reduce):
+        # A sum may have another length in each row; an extremum of nothing is an error there.
+        rows = value.kind == "sum" and not summed
+        fixed = {axis.name for axis in value.axes} | (set() if rows else taken)
         inner = rename_axes(value, taken)
-        if inner.kind == "sum" or (assign and not summed and isinstance(stmt.target, Index)):
+        whole = inner.kind == "sum" or (assign and not summed and isinstance(stmt.target, Index))
+        if whole and not any(sizes.varies(axis.extent, fixed) for axis in value.axes):
             return stmt.axes + inner.axes, inner.kind, inner.body
     return stmt.axes, "sum", value
 
@@ -257,8 +254,7 @@ def _longest(nest: StatementNest, extent: Expr) -> Expr:
     if not sizes.mentions(extent, names):
         return extent
     found = interval(extent, nest.context.extents(nest.scope), nest.context.is_size)
-    ends = found is not None and not sizes.mentions(found.high, names)
-    return found.high if found is not None and ends else IntConst(1)
+    return IntConst(1) if found is None or sizes.mentions(found.high, names) else found.high
 
 
 def _is_conditional(extent: Expr) -> bool:
@@ -269,7 +265,7 @@ def _is_conditional(extent: Expr) -> bool:
 def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:
     """The library call that the statement becomes, or None for loops."""
     axes, kind, body = _normalised(stmt, without_no_diff(stmt.value), stmt.op == "=")
-    if any(sizes.mentions(axis.extent, {a.name for a in axes}) for axis in axes):
+    if ragged(axes):
         return None
     return _library_call(machine, stmt, kind, body, axes)
 

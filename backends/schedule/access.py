@@ -60,6 +60,12 @@ def strides(dims: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(sizes.product(tuple(dims[k + 1 :])) for k in range(len(dims)))
 
 
+def ragged(axes: Sequence[Axis]) -> set[str]:
+    """The axes whose extents depend on other ones."""
+    names = {axis.name for axis in axes}
+    return {axis.name for axis in axes if sizes.mentions(axis.extent, names)}
+
+
 def analyse(
     read: Index, dims: Sequence[Expr], axes: Sequence[Axis], padded: bool, is_size: sizes.IsSize
 ) -> Access:
@@ -68,14 +74,14 @@ def analyse(
     A subscript with an axis whose extent depends on another axis is evaluated per element, unless
     it provably stays inside: no check before the loops can tell.
     """
-    names = {axis.name for axis in axes}
-    ragged = {axis.name for axis in axes if sizes.mentions(axis.extent, names)}
+    varying = ragged(axes)
     extents = {axis.name: axis.extent for axis in axes}
     subscripts: list[Subscript] = []
     coefficients: dict[str, Expr] = {}
     rest: Expr = ZERO
     for dim, (expr, stride) in enumerate(zip(read.subscripts, strides(dims), strict=True)):
-        loose = sizes.mentions(expr, ragged) and not stays_inside(expr, dims[dim], extents, is_size)
+        varies = sizes.mentions(expr, varying)
+        loose = varies and not stays_inside(expr, dims[dim], extents, is_size)
         parts = None if loose else sizes.affine(expr, tuple(axes))
         subscripts.append(Subscript(expr, dim, dims[dim], stride, parts))
         if parts is None:

@@ -16,7 +16,7 @@ from loma.passes.zeroing import zeroing as zeroing
 
 def optimise(module: Module) -> Module:
     """All passes, in order."""
-    module = zeroing(first_write(canonical_form(module, every=True)))
+    module = zeroing(canonical_form(module, every=True))
     if "reuse" in config.optimisations():
         module = reuse(module)
     if "additions" in config.optimisations():

@@ -32,8 +32,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     they call, operators are index statements (:func:`operators` has what ``every`` says), loops
     whose iterations do not meet, too, reductions over triangles are ranges and, but for sums, whose
     adjoints are of the same form, loops, sums are statements of their own, without factors that do
-    not depend on what is summed over, what is costly is computed once, and sums of products are
-    taken in steps, channels in groups have an index for the groups, unless LOMA_OPT leaves that
+    not depend on what is summed over, what is costly is computed once, sums of products are taken
+    in steps, and channels in groups have an index for the groups, unless LOMA_OPT leaves that
     out."""
     wanted = config.optimisations()
     if "inline" in wanted:

@@ -131,15 +131,12 @@ class Hoisting:
         assert isinstance(reduce, Reduce)
         inner = scope | {axis.name: axis for axis in reduce.axes}
         expr = replace(reduce, body=self._hoist(reduce.body, inner))
-        if self._guard is not None and not self._takes_guarded:
+        guard = self._guard
+        if guard is not None:
             fails = may_fail(expr, scope, self._sizes.__contains__)
-            if fails or not is_triangle(self._guard, scope):
+            if not self._takes_guarded and (fails or not is_triangle(guard, scope)):
                 return self._reductions.get(self._key(expr, scope), expr)
-        guard = (
-            self._guard
-            if self._guard is not None and may_fail(expr, scope, self._sizes.__contains__)
-            else None
-        )
+            guard = guard if fails else None
         if guard is not None and free_variables(guard) & set(scope):
             expr, guard = where_holds(expr, guard, self._names), None
         key = self._key(expr, scope)

@@ -2,8 +2,8 @@
 
 What recognises sums (steps of products, matrix products, convolutions) so finds all of them, in
 inference and where a gradient is wanted alike; see :mod:`loma.passes.canonical.hoisting`. A
-reduction stays where a condition guards it, and where its temporary would have another size in each
-iteration of a loop, or rows of several lengths.
+reduction stays where a condition guards it that does not just compare indices, and where its
+temporary would have another size in each iteration of a loop, or rows of several lengths.
 """
 
 from __future__ import annotations

@@ -137,9 +137,9 @@ class _Triangles:
                 found = self._solved(nest, at, gone, summed)
                 if found is not None:
                     return found
-        return self._elementwise(nest) if nest.counters else None
+        return self._elementwise(nest, coupled) if nest.counters else None
 
-    def _elementwise(self, nest: _Nest) -> IndexAssign | None:
+    def _elementwise(self, nest: _Nest, coupled: set[str]) -> IndexAssign | None:
         """The statement for all elements, those behind the end of a row of the triangle gain
         nothing; None where an index of the triangle is not just a subscript of the target."""
         target, names = nest.stmt.element, {axis.name for axis in nest.axes}
@@ -160,7 +160,7 @@ class _Triangles:
                 axis = Axis(name, room[name])
             if sum(sizes.mentions(s, {name}) for s in target.subscripts) == 1 and name in room:
                 kept.append(axis)
-            elif name in _coupled(nest, names) or sizes.mentions(target, {name}):
+            elif name in coupled or sizes.mentions(target, {name}):
                 return None
         inner = tuple(axis for axis in nest.axes if axis.name not in {a.name for a in kept})
         value = nest.value
