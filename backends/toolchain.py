@@ -35,10 +35,13 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # The runtime's objects: each is one translation unit of these files, so that torch's headers, which
 # take longest, are read once. What computes is optimised; compiling the rest so would only take
 # time. Programs without Python have "core" instead of "python".
-_CORE = "arguments dispatch autograd autocast memory specialise each once cache_roots tuning"
+_CORE = (
+    "arguments dispatch autograd autocast memory specialise each once kernels cache_roots tuning"
+)
 _PARTS = {
     "core": _CORE,
     "library": "product convolution convolution_statements convolution_gemm convolution_fft",
+    "launch": "launch",
     "pool": "heap pool",
     "python": f"{_CORE} python tuning_python specialise_python",
 }
@@ -174,7 +177,7 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
     def compile_into(folder: Path) -> None:
         objects = compilers.in_parallel(
             lambda: _compile_generated(toolchain, source, folder, FIRST_FILE, flags),
-            *_runtime_objects(toolchain, "library", "python"),
+            *_runtime_objects(toolchain, "launch", "library", "python"),
             lambda: Path(shutil.copy(_memory_library(toolchain), folder)),
         )
         # The binding was compiled without knowing the module: these are its two loose ends.
@@ -284,7 +287,7 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
             return _compile_file(toolchain, source, folder / f"{number}.o", quoted(folders))
 
         tasks = [functools.partial(object_of, *item) for item in enumerate(sources)]
-        runtime = _runtime_objects(toolchain, "core", "library", "pool")
+        runtime = _runtime_objects(toolchain, "core", "launch", "library", "pool")
         objects = compilers.in_parallel(*tasks, *runtime)
         flags = (*toolchain.link_flags, *toolchain.torch_flags)
         toolchain.link(objects, flags, folder / "program")
@@ -332,13 +335,14 @@ def _names_of_torch(toolchain: Toolchain, *libraries: str) -> tuple[str, ...]:
 
 
 def _runtime_objects(toolchain: Toolchain, *parts: str) -> list[Callable[[], Path]]:
-    toolchain = toolchain.runtime or toolchain
     return [functools.partial(_runtime_object, toolchain, part) for part in parts]
 
 
 def _runtime_object(toolchain: Toolchain, part: str) -> Path:
     """The runtime, compiled: "core" and "library" without Python, "pool" without torch, "python"
-    "core" with the binding."""
+    "core" with the binding; "launch", which runs generated loops, with the sanitizers they have."""
+    if part != "launch":
+        toolchain = toolchain.runtime or toolchain
 
     def compile_into(folder: Path) -> None:
         unit = folder / f"{part}.cpp"

@@ -1,6 +1,9 @@
 // Workspaces and tensors of the pool from C++, without Python. Built and run by test_memory.py.
 #include "prelude.h"
+#include "memory.h"
+#include "workspace.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <c10/core/CPUAllocator.h>
 

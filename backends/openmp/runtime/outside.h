@@ -26,7 +26,7 @@ class Outside {
 
   void check(int64_t which, const char* place, const char* subscript, const char* tensor, int64_t dim,
              int64_t size) const {
-    if (which_.load() == which) fail(place, subscript, tensor, dim, size);
+    if (which_.load() == which) outside_error(place, subscript, tensor, dim, size, value_.load());
   }
 
   void check_elements(int64_t which, const char* place, const char* kind) const {
@@ -34,12 +34,6 @@ class Outside {
   }
 
  private:
-  LOMA_COLD void fail(const char* place, const char* subscript, const char* tensor, int64_t dim,
-                      int64_t size) const {
-    TORCH_CHECK_VALUE(false, place, "subscript '", subscript, "' of '", tensor, "' is ", value_.load(),
-                      ", outside dimension ", dim, " of size ", size);
-  }
-
   std::atomic<int64_t> which_{0}, value_{0};
 };
 

@@ -19,7 +19,6 @@ constexpr at::DeviceType kDevice = at::kCPU;
 #include "arithmetic.h"
 #include "kernels.h"
 #include "launch.h"
-#include "memory.h"
 #include "outside.h"
 #include "scan.h"
 #include "special.h"

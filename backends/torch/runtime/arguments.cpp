@@ -7,20 +7,58 @@
 
 namespace loma {
 
-c10::SymInt floor_div(const c10::SymInt& a, const c10::SymInt& b) {
-  if (!a.is_symbolic() && !b.is_symbolic()) return floor_div(a.expect_int(), b.expect_int());
+Symbol::Symbol(int64_t value) : value_(value) {}
+Symbol::Symbol(c10::SymInt value) : value_(std::move(value)) {}
+Symbol::Symbol(const Symbol& other) = default;
+Symbol::~Symbol() = default;
+
+#define LOMA_TRACED(Type, op)                           \
+  Type operator op(const Symbol& a, const Symbol& b) { \
+    const c10::SymInt &x = a, &y = b;                   \
+    return x op y;                                      \
+  }
+LOMA_TRACED(Symbol, +)
+LOMA_TRACED(Symbol, -)
+LOMA_TRACED(Symbol, *)
+LOMA_TRACED(bool, ==)
+LOMA_TRACED(bool, !=)
+LOMA_TRACED(bool, <)
+LOMA_TRACED(bool, <=)
+LOMA_TRACED(bool, >)
+LOMA_TRACED(bool, >=)
+#undef LOMA_TRACED
+
+int64_t floor_div(int64_t a, int64_t b) {
+  const int64_t quotient = trunc_div(a, b);
+  return quotient - ((a % b != 0) && ((a < 0) != (b < 0)));
+}
+
+int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
+
+int64_t trunc_div(int64_t a, int64_t b) {
+  TORCH_CHECK_VALUE(b != 0, "integer division by zero in a size");
   return a / b;
 }
 
-c10::SymInt floor_mod(const c10::SymInt& a, const c10::SymInt& b) {
-  if (!a.is_symbolic() && !b.is_symbolic()) return floor_mod(a.expect_int(), b.expect_int());
-  return a % b;
+Symbol floor_div(const Symbol& a, const Symbol& b) {
+  const c10::SymInt &x = a, &y = b;
+  if (!x.is_symbolic() && !y.is_symbolic()) return floor_div(x.expect_int(), y.expect_int());
+  return x / y;
 }
 
-c10::SymInt trunc_div(const c10::SymInt& a, const c10::SymInt& b) {
-  if (!a.is_symbolic() && !b.is_symbolic()) return trunc_div(a.expect_int(), b.expect_int());
-  return a / b;
+Symbol floor_mod(const Symbol& a, const Symbol& b) {
+  const c10::SymInt &x = a, &y = b;
+  if (!x.is_symbolic() && !y.is_symbolic()) return floor_mod(x.expect_int(), y.expect_int());
+  return x % y;
 }
+
+Symbol trunc_div(const Symbol& a, const Symbol& b) {
+  const c10::SymInt &x = a, &y = b;
+  if (!x.is_symbolic() && !y.is_symbolic()) return trunc_div(x.expect_int(), y.expect_int());
+  return x / y;
+}
+
+void zero_step(const char* what) { TORCH_CHECK_VALUE(false, what); }
 
 namespace {
 
@@ -182,7 +220,7 @@ I evaluate(const Dim& dim, const std::vector<I>& slots) {
   if constexpr (std::is_same_v<I, int64_t>) {
     return dim.number(slots.data());
   } else {
-    return dim.symbol(slots.data());
+    return dim.symbol(std::vector<Symbol>(slots.begin(), slots.end()).data());
   }
 }
 

@@ -110,7 +110,7 @@ c10::IValue SplitNode::source(const Source& from, const autograd::variable_list&
       return grad(from.index, grads);
     case Source::Kind::Size:
       if (from.scale == 1 && from.offset == 0) return sizes[argument][from.dim];
-      return floor_div(sizes[argument][from.dim] - from.offset, c10::SymInt(from.scale));
+      return c10::SymInt(floor_div(sizes[argument][from.dim] - from.offset, from.scale));
     case Source::Kind::Need:
       return static_cast<int64_t>(wanted(from.index));
   }

@@ -60,6 +60,45 @@ enum class Role : uint8_t {
   Adjoint,   // an Out argument of a derivative: starts at zero, no argument of the operator
 };
 
+// A size that may be traced: a c10::SymInt, whose inline functions would cost every file that has some
+// a third of a second. A comparison of traced sizes is guarded.
+class __attribute__((visibility("default"))) Symbol {
+ public:
+  Symbol(int64_t value);      // NOLINT: implicit, as is the one below
+  Symbol(c10::SymInt value);  // NOLINT
+  Symbol(const Symbol& other);
+  ~Symbol();
+  operator const c10::SymInt&() const { return value_; }
+
+ private:
+  c10::SymInt value_;
+};
+
+#pragma GCC visibility push(default)
+
+Symbol operator+(const Symbol& a, const Symbol& b);
+Symbol operator-(const Symbol& a, const Symbol& b);
+Symbol operator*(const Symbol& a, const Symbol& b);
+bool operator==(const Symbol& a, const Symbol& b);
+bool operator!=(const Symbol& a, const Symbol& b);
+bool operator<(const Symbol& a, const Symbol& b);
+bool operator<=(const Symbol& a, const Symbol& b);
+bool operator>(const Symbol& a, const Symbol& b);
+bool operator>=(const Symbol& a, const Symbol& b);
+
+// The integer operations of the language for both kinds of sizes. Symbolic sizes are traced, where
+// a division's operands are sizes, thus not negative, and both roundings agree.
+int64_t floor_div(int64_t a, int64_t b);
+int64_t floor_mod(int64_t a, int64_t b);
+int64_t trunc_div(int64_t a, int64_t b);
+Symbol floor_div(const Symbol& a, const Symbol& b);
+Symbol floor_mod(const Symbol& a, const Symbol& b);
+Symbol trunc_div(const Symbol& a, const Symbol& b);
+
+[[noreturn]] void zero_step(const char* what);
+
+#pragma GCC visibility pop
+
 // One dimension. Slots are the size variables in order, then the int arguments in order.
 struct Dim {
   enum class Rule : uint8_t {
@@ -70,7 +109,7 @@ struct Dim {
   } rule;
   int64_t value;
   int64_t (*number)(const int64_t* v);
-  c10::SymInt (*symbol)(const c10::SymInt* v);
+  Symbol (*symbol)(const Symbol* v);
   const char* text;  // as the program writes it
   int64_t scale = 1;
   int64_t offset = 0;
@@ -86,7 +125,7 @@ inline bool is_slot(const Dim& dim) {
   {                                                                               \
     ::loma::Dim::Rule::Expression, -1,                                            \
         [](const int64_t* v) -> int64_t { return static_cast<int64_t>(expression); }, \
-        [](const c10::SymInt* v) -> c10::SymInt { return c10::SymInt(expression); }, text   \
+        [](const ::loma::Symbol* v) -> ::loma::Symbol { return expression; }, text            \
   }
 
 struct Parameter {
@@ -166,25 +205,10 @@ struct Registrar {
   explicit Registrar(const Module& module) { register_module(module); }
 };
 
-// The integer operations of the language for both kinds of sizes. Symbolic sizes are traced, where
-// a division's operands are sizes, thus not negative, and both roundings agree.
-inline int64_t floor_div(int64_t a, int64_t b) {
-  TORCH_CHECK_VALUE(b != 0, "integer division by zero in a size");
-  return a / b - ((a % b != 0) && ((a < 0) != (b < 0)));
-}
-inline int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
-inline int64_t trunc_div(int64_t a, int64_t b) {
-  TORCH_CHECK_VALUE(b != 0, "integer division by zero in a size");
-  return a / b;
-}
-c10::SymInt floor_div(const c10::SymInt& a, const c10::SymInt& b);
-c10::SymInt floor_mod(const c10::SymInt& a, const c10::SymInt& b);
-c10::SymInt trunc_div(const c10::SymInt& a, const c10::SymInt& b);
-
 // How many values a range has. A symbolic step is guarded: its sign decides.
 template <class I>
 I range_size(const I& start, const I& stop, const I& step, const char* zero) {
-  TORCH_CHECK_VALUE(step != 0, zero);
+  if (step == 0) zero_step(zero);
   const I room = step > 0 ? stop - start : start - stop;
   if (room <= 0) return I(0);
   const I by = step > 0 ? step : I(0) - step;

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <vector>
 
-namespace loma {
+namespace loma::convolution {
 
 template <class real>
 struct Vector {
@@ -248,6 +248,6 @@ class ImageDft {
   real scale_;
 };
 
-}  // namespace loma
+}  // namespace loma::convolution
 
 #endif  // LOMA_DFT_H

@@ -1,0 +1,128 @@
+// What runs the loops of generated code. Compiled with the same sanitizers.
+#include "launch.h"
+
+#include "sanitize.h"
+#include "workspace.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#ifdef LOMA_SANITIZE_THREAD
+#include <exception>
+#include <mutex>
+#include <thread>
+#endif
+
+namespace loma {
+
+#ifdef LOMA_SANITIZE_THREAD
+
+// ThreadSanitizer does not see how OpenMP's threads wait for each other, but how these do.
+static thread_local bool inside_parallel_for = false;
+
+bool in_parallel_region() { return inside_parallel_for || at::in_parallel_region(); }
+
+void parallel_for(int64_t begin, int64_t end, int64_t grain, Range body) {
+  if (begin >= end) return;
+  grain = std::max<int64_t>(grain, 1);
+  const int64_t most = in_parallel_region() ? 1 : at::get_num_threads();
+  const int64_t count = std::min(most, (end - begin + grain - 1) / grain);
+  const int64_t size = (end - begin + count - 1) / count;
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto run = [&](int64_t first) {
+    const bool before = inside_parallel_for;
+    inside_parallel_for = true;
+    try {
+      body(first, std::min(end, first + size));
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (error == nullptr) error = std::current_exception();
+    }
+    inside_parallel_for = before;
+  };
+  std::vector<std::thread> threads;
+  for (int64_t first = begin + size; first < end; first += size) threads.emplace_back(run, first);
+  run(begin);
+  for (std::thread& thread : threads) thread.join();
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+#else
+
+bool in_parallel_region() { return at::in_parallel_region(); }
+
+void parallel_for(int64_t begin, int64_t end, int64_t grain, Range body) {
+  at::parallel_for(begin, end, grain, body);
+}
+
+#endif
+
+void parallel(int64_t count, int64_t work, Range body) {
+  if (count <= 0) return;
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(work, 1));
+  if (count <= grain) {
+    body(0, count);
+  } else {
+    parallel_for(0, count, grain, body);
+  }
+}
+
+void WorkspacePlan::add(int first, int last, size_t bytes) {
+  slots_.push_back({first, last, (bytes + 63) / 64 * 64 + kRedZone, 0, bytes});
+}
+
+void WorkspacePlan::place() {
+  for (size_t k = 0; k < slots_.size(); ++k) {
+    Slot& slot = slots_[k];
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t other = 0; other < k; ++other) {
+        const Slot& old = slots_[other];
+        const bool alive =
+            kRedZone > 0 || (slot.first <= old.last && old.first <= slot.last);
+        if (alive && slot.offset < old.offset + old.bytes && old.offset < slot.offset + slot.bytes) {
+          slot.offset = old.offset + old.bytes;
+          moved = true;
+        }
+      }
+    }
+    bytes_ = std::max(bytes_, slot.offset + slot.bytes);
+  }
+}
+
+void WorkspacePlan::guard(std::byte* memory) const {
+  for (const Slot& slot : slots_) {
+    forbid(memory + slot.offset + slot.exact, memory + slot.offset + slot.bytes);
+  }
+}
+
+int64_t panel(int64_t extent, int64_t bytes, int64_t operands, int64_t cache, int64_t least) {
+  const int64_t wanted = std::max(cache, 2 * operands);
+  const int64_t most = std::max(least, wanted / std::max<int64_t>(bytes, 1));
+  return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));
+}
+
+int64_t block_size(int64_t extent, int64_t bytes, int64_t least) {
+  const int64_t values = int64_t(LOMA_BLOCK_BYTES) / std::max<int64_t>(bytes, 4);
+  const int64_t most = std::clamp<int64_t>(values / least * least, least, LOMA_BLOCK_MOST);
+  return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));
+}
+
+void kernel(int64_t count, int64_t work, const WorkspacePlan& plan, Iterations body) {
+  const auto run = [&](bool nested, int64_t begin, int64_t end) {
+    const Workspace workspace(plan.bytes());
+    plan.guard(workspace.data());
+    body(workspace.data(), nested, begin, end);
+  };
+  if (count <= 0) return;
+  const int64_t threads = in_parallel_region() ? 1 : at::get_num_threads();
+  if (count < threads) {
+    run(true, 0, count);
+  } else {
+    parallel(count, work, [&](int64_t begin, int64_t end) { run(false, begin, end); });
+  }
+}
+
+}  // namespace loma

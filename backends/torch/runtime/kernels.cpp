@@ -1,0 +1,254 @@
+// Compiled for any device's prelude, which says where tensors are.
+#include "prelude.h"
+
+#include <ATen/ops/zeros_ops.h>
+#include <ATen/ops/empty_ops.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace loma {
+
+at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options,
+                 std::optional<at::MemoryFormat> format) {
+  return at::_ops::empty_memory_format::call(
+      c10::fromIntArrayRefSlow(sizes), c10::optTypeMetaToScalarType(options.dtype_opt()),
+      options.layout_opt(), options.device_opt(), options.pinned_memory_opt(), format);
+}
+
+at::Tensor zeros(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return at::_ops::zeros::call(
+      c10::fromIntArrayRefSlow(sizes), c10::optTypeMetaToScalarType(options.dtype_opt()),
+      options.layout_opt(), options.device_opt(), options.pinned_memory_opt());
+}
+
+at::TensorOptions options_of(at::ScalarType dtype, at::DeviceType device) {
+  return at::TensorOptions().dtype(dtype).device(device);
+}
+
+at::Tensor part(const at::Tensor& whole, int64_t dim, int64_t first, int64_t count) {
+  return count == whole.size(dim) ? whole : whole.narrow(dim, first, count);
+}
+
+at::Tensor on_host(const at::Tensor& tensor) {
+  return tensor.is_cpu() ? tensor : tensor.cpu();
+}
+
+at::Tensor dense(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.contiguous() : tensor;
+}
+
+at::Tensor out(const at::Tensor& tensor, bool in_place) {
+  return in_place || !tensor.defined() ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor own(at::Tensor tensor) {
+  if (!tensor.defined()) return tensor;
+  const bool alone = tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+  return alone && tensor.is_contiguous() ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
+}
+
+void shape_error(const char* place, at::IntArrayRef found, at::IntArrayRef expected) {
+  TORCH_CHECK_VALUE(false, place, " has sizes ", found, ", expected ", expected);
+}
+
+void check_shape(const at::Tensor& tensor, at::IntArrayRef sizes, const char* place) {
+  if (tensor.defined() && tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
+}
+
+void check_size(int64_t size, const char* place, const char* wanted) {
+  TORCH_CHECK_VALUE(size >= 0, place, " has a size that would make it ", size, ", expected ", wanted);
+}
+
+void refused(const char* place, c10::Error& error) {
+  if (typeid(error) == typeid(c10::Error)) TORCH_CHECK(false, place, error.what_without_backtrace());
+  throw;  // one with a type of its own is the runtime's, which knows the place, or no memory
+}
+
+at::Tensor shaped(at::Tensor tensor, at::IntArrayRef sizes, const char* place) {
+  if (tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
+  return tensor;
+}
+
+LOMA_COLD static void element_error(const char* place, const char* tensor, int64_t dim, int64_t value,
+                                    int64_t size) {
+  TORCH_CHECK_VALUE(false, place, "subscript ", value, " of '", tensor, "' is outside dimension ", dim,
+                    " of size ", size);
+}
+
+int64_t offset_of(const at::Tensor& tensor, std::initializer_list<int64_t> subscripts,
+                  const char* place, const char* name) {
+  int64_t offset = 0, dim = 0;
+  for (int64_t subscript : subscripts) {
+    if (subscript < 0 || subscript >= tensor.size(dim)) {
+      element_error(place, name, dim, subscript, tensor.size(dim));
+    }
+    offset += subscript * tensor.stride(dim++);
+  }
+  return offset;
+}
+
+at::Tensor element_at(const at::Tensor& tensor, int64_t offset) {
+  return tensor.as_strided({}, {}, tensor.storage_offset() + offset);
+}
+
+at::Tensor sum_to(at::Tensor tensor, at::IntArrayRef sizes, const char* place) {
+  const int64_t extra = tensor.dim() - static_cast<int64_t>(sizes.size());
+  bool expands = extra >= 0;
+  std::vector<int64_t> dims;
+  for (int64_t k = 0; expands && k < tensor.dim(); ++k) {
+    const bool summed = k < extra || (sizes[k - extra] == 1 && tensor.size(k) != 1);
+    if (summed) dims.push_back(k);
+    expands = summed || tensor.size(k) == sizes[k - extra];
+  }
+  TORCH_CHECK_VALUE(expands, place, "sizes ", tensor.sizes(), " do not come of broadcasting ", sizes);
+  return dims.empty() ? tensor : tensor.sum(dims, /*keepdim=*/true).reshape(sizes);
+}
+
+at::Tensor unreduce(at::Tensor tensor, at::IntArrayRef sizes, at::IntArrayRef dims, bool kept) {
+  if (!kept) {
+    std::vector<int64_t> shape(sizes.begin(), sizes.end());
+    if (dims.empty()) std::fill(shape.begin(), shape.end(), 1);
+    for (int64_t dim : dims) shape[dim < 0 ? dim + int64_t(shape.size()) : dim] = 1;
+    tensor = tensor.reshape(shape);
+  }
+  return tensor.expand(sizes);
+}
+
+at::Tensor mul_no_nan(const at::Tensor& x, const at::Tensor& y) {
+  return x.mul(y).masked_fill_(y.eq(0), 0);
+}
+
+at::Tensor prod(at::Tensor tensor, at::IntArrayRef dims, bool kept) {
+  const int64_t rank = tensor.dim();
+  if (dims.empty()) {
+    const at::Tensor whole = tensor.prod();
+    return kept ? whole.reshape(std::vector<int64_t>(rank, 1)) : whole;
+  }
+  std::vector<int64_t> order;
+  for (int64_t dim : dims) order.push_back(dim < 0 ? dim + rank : dim);
+  std::sort(order.rbegin(), order.rend());
+  for (int64_t dim : order) tensor = tensor.prod(dim, kept);
+  return tensor;
+}
+
+// The last dimensions, ``count`` of them, in order.
+static std::vector<int64_t> last_dims(size_t count) {
+  std::vector<int64_t> dims(count);
+  std::iota(dims.begin(), dims.end(), -static_cast<int64_t>(count));
+  return dims;
+}
+
+at::Tensor to_rows(const at::Tensor& x, at::IntArrayRef dims) {
+  if (dims.empty()) return x.flatten();
+  return x.movedim(dims, last_dims(dims.size())).flatten(-static_cast<int64_t>(dims.size()));
+}
+
+at::Tensor from_rows(const at::Tensor& rows, at::IntArrayRef sizes, at::IntArrayRef dims) {
+  if (dims.empty()) return rows.reshape(sizes);
+  std::vector<int64_t> joined;
+  for (int64_t dim : dims) joined.push_back(sizes[dim < 0 ? dim + int64_t(sizes.size()) : dim]);
+  return rows.unflatten(-1, joined).movedim(last_dims(dims.size()), dims);
+}
+
+at::Tensor moved(const at::Tensor& x, int64_t dim, bool ones) {
+  at::Tensor y = x.new_full(x.sizes(), ones ? 1 : 0);
+  const int64_t size = x.size(dim);
+  if (size > 1) y.narrow(dim, 1, size - 1).copy_(x.narrow(dim, 0, size - 1));
+  return y;
+}
+
+at::Tensor slice(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t end, int64_t step,
+                 const char* place) {
+  const int64_t size = tensor.size(dim);
+  TORCH_CHECK_INDEX(0 <= start && start <= end && end <= size && step > 0, place, "slice from ", start,
+                    " to ", end, " in steps of ", step, " leaves dimension ", dim, " of size ", size);
+  return tensor.slice(dim, start, end, step);
+}
+
+at::Tensor slice_into(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int64_t start,
+                      int64_t end, int64_t step, const char* place) {
+  at::Tensor whole = zeros(sizes, tensor.options());
+  slice(whole, dim, start, end, step, place).copy_(tensor);
+  return whole;
+}
+
+// What a meta tensor of positions holds is nobody's to check: it has a shape only.
+static void check_positions(const at::Tensor& index, int64_t size, const char* place) {
+  const at::Tensor positions = on_host(index).contiguous();
+  const int64_t* data = positions.const_data_ptr<int64_t>();
+  for (int64_t k = 0; k < positions.numel(); ++k) {
+    TORCH_CHECK_VALUE(data[k] >= 0 && data[k] < size, place, "index ", data[k], " is outside range(",
+                      size, ")");
+  }
+}
+
+at::Tensor one_hot(const at::Tensor& index, int64_t size, at::TensorOptions options,
+                   const char* place) {
+  if (!index.is_meta()) check_positions(index, size, place);
+  std::vector<c10::SymInt> sizes = index.sym_sizes().vec();
+  sizes.emplace_back(size);
+  at::Tensor hot =
+      at::_ops::zeros::call(sizes, c10::optTypeMetaToScalarType(options.dtype_opt()), std::nullopt,
+                            index.device(), std::nullopt);
+  return index.is_meta() ? hot : hot.scatter_(-1, index.unsqueeze(-1), 1);
+}
+
+at::Tensor gather(const at::Tensor& tensor, int64_t dim, const at::Tensor& index, const char* place) {
+  if (!index.is_meta()) check_positions(index, tensor.size(dim), place);
+  return tensor.gather(dim, index);
+}
+
+at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& index, at::IntArrayRef sizes,
+                       int64_t dim, const char* place) {
+  if (!index.is_meta()) {
+    check_positions(index, sizes[dim < 0 ? dim + static_cast<int64_t>(sizes.size()) : dim], place);
+  }
+  return zeros(sizes, tensor.options()).scatter_add_(dim, index, tensor);
+}
+
+Interval Interval::over(int64_t coefficient, int64_t extent) const {
+  Interval sum = *this;
+  if (extent <= 0) {
+    sum.empty = true;
+  } else {
+    const int64_t end = coefficient * (extent - 1);
+    sum.low += std::min<int64_t>(end, 0);
+    sum.high += std::max<int64_t>(end, 0);
+  }
+  return sum;
+}
+
+void range_error(const char* place, const char* subscript, const char* tensor, int64_t dim,
+                 int64_t size, Interval found) {
+  TORCH_CHECK_VALUE(false, place, "subscript '", subscript, "' of '", tensor, "' runs from ", found.low,
+                    " to ", found.high, ", outside dimension ", dim, " of size ", size,
+                    "; wrap the read in zero_pad(...) if zero is meant");
+}
+
+void outside_error(const char* place, const char* subscript, const char* tensor, int64_t dim,
+                   int64_t size, int64_t value) {
+  TORCH_CHECK_VALUE(false, place, "subscript '", subscript, "' of '", tensor, "' is ", value,
+                    ", outside dimension ", dim, " of size ", size);
+}
+
+void extent_error(const char* place, const char* axis, int64_t extent, const char* tensor,
+                  int64_t dim, int64_t size) {
+  TORCH_CHECK_VALUE(false, place, "index '", axis, "' runs over ", extent, " values, but dimension ",
+                    dim, " of '", tensor, "' has size ", size);
+}
+
+void empty_error(const char* place, const char* kind) {
+  TORCH_CHECK_VALUE(false, place, kind, " of no elements");
+}
+
+void while_error(const char* function, int64_t line, int64_t limit) {
+  TORCH_CHECK(false, function, ": line ", line, ": the while loop passed its max_iter of ", limit,
+              " iterations");
+}
+
+void zero_division(const char* place, const char* what) {
+  TORCH_CHECK_VALUE(false, place, what);
+}
+
+}  // namespace loma
