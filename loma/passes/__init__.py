@@ -9,6 +9,7 @@ from loma.passes.canonical import canonical_form as canonical_form
 from loma.passes.dead_code import dead_code as dead_code
 from loma.passes.first_write import first_write as first_write
 from loma.passes.old_values import old_values as old_values
+from loma.passes.overwritten import overwritten as overwritten
 from loma.passes.reuse import reuse as reuse
 from loma.passes.specialise import specialise as specialise
 from loma.passes.zeroing import zeroing as zeroing
@@ -16,7 +17,7 @@ from loma.passes.zeroing import zeroing as zeroing
 
 def optimise(module: Module) -> Module:
     """All passes, in order."""
-    module = zeroing(canonical_form(module, every=True))
+    module = overwritten(zeroing(canonical_form(module, every=True)))
     if "reuse" in config.optimisations():
         module = reuse(module)
     if "additions" in config.optimisations():

@@ -43,6 +43,7 @@ PASSES: Mapping[str, Change] = {
     "joined": passes.canonical_form,
     "first_write": passes.first_write,
     "zeroing": passes.zeroing,
+    "overwritten": passes.overwritten,
     "reuse": passes.reuse,
     "additions": passes.additions,
     "dead_code": passes.dead_code,
