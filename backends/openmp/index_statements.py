@@ -104,8 +104,8 @@ def _normalised(
     taken = {axis.name for axis in stmt.axes}
     if isinstance(value, Reduce):
         # A sum may have another length in each row; an extremum of nothing is an error there.
-        rows = value.kind == "sum" and not summed
-        fixed = {axis.name for axis in value.axes} | (set() if rows else taken)
+        by_row = value.kind == "sum" and not summed
+        fixed = {axis.name for axis in value.axes} | (set() if by_row else taken)
         inner = rename_axes(value, taken)
         whole = inner.kind == "sum" or (assign and not summed and isinstance(stmt.target, Index))
         if whole and not any(sizes.varies(axis.extent, fixed) for axis in value.axes):
