@@ -140,6 +140,15 @@ def certain_reads(expr: Expr) -> Iterator[Expr]:
                 yield from certain_reads(child)
 
 
+def needed_places(expr: Expr) -> Iterator[Index]:
+    """The elements that have to be there: all that are read but by ``zero_pad``."""
+    if isinstance(expr, Index):
+        yield expr
+    inside = expr.read.subscripts if isinstance(expr, ZeroPad) else children(expr)
+    for child in inside:
+        yield from needed_places(child)
+
+
 def variables(expr: Expr) -> Iterator[str]:
     """Names of the variables that occur, axes of reductions included, with repetition."""
     return (node.name for node in walk(expr) if isinstance(node, Var))

@@ -17,6 +17,7 @@ from loma.passes.canonical.invariants import invariants as invariants
 from loma.passes.canonical.loops import loops as loops
 from loma.passes.canonical.operators import operators as operators
 from loma.passes.canonical.reductions import reductions as reductions
+from loma.passes.canonical.rounds import rounds as rounds
 from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
 from loma.passes.canonical.scans import scans as scans
 from loma.passes.canonical.temporaries import temporaries as temporaries
@@ -32,7 +33,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     they call, operators are index statements (:func:`operators` has what ``every`` says), loops
     whose iterations do not meet, too, reductions over triangles are ranges and, but for sums, whose
     adjoints are of the same form, loops, sums are statements of their own, without factors that do
-    not depend on what is summed over, what is costly is computed once, sums of products are taken
+    not depend on what is summed over, the last round of a loop does not prepare another, what is
+    costly is computed once, sums of products are taken
     in steps, and channels in groups have an index for the groups, unless LOMA_OPT leaves that
     out."""
     wanted = config.optimisations()
@@ -52,6 +54,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = invariants(module)
     if "reductions" in wanted:
         module = reductions(module)
+    if "rounds" in wanted and not every:  # the adjoint of a round begins with zeros
+        module = rounds(module)
     if "costly" in wanted:
         module = costly(module)
     if "factor" in wanted:

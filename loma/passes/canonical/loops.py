@@ -19,14 +19,14 @@ from loma.core.distinct import told_apart
 from loma.core.effects import counters, written
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Call, Declare, Expr, FloatType, For, Function, If, Index, IndexAssign,
-    IntType, Module, Op, Reduce, Stmt, TensorType, Var, Zero, ZeroPad,
+    IntType, Module, Op, Reduce, Stmt, TensorType, Var, Zero,
 )  # fmt: skip
 from loma.core.names import Names, axes_of, names_of
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    blocks, children, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
-    mentioned_names, nodes, own_names, reads_of_type, statements, subscript_variables, substitute,
-    walk,
+    blocks, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
+    mentioned_names, needed_places, nodes, own_names, reads_of_type, statements,
+    subscript_variables, substitute, walk,
 )  # fmt: skip
 from loma.passes.liveness import covers
 from loma.passes.canonical.views import element
@@ -196,7 +196,7 @@ class _Loops:
         runs = (sizes.constant(loop.extent) or 0) > 0
         counters = (*self._around, Axis(loop.counter, loop.extent), *inner)
         extents = {axis.name: axis.extent for axis in counters}
-        places = [place for expr in expressions(stmt) for place in _places(expr)]
+        places = [place for expr in expressions(stmt) for place in needed_places(expr)]
         return any(
             (ragged or not (runs or loop.counter in subscript_variables(place)))
             and not exists(place, extents, self._sizes.__contains__)
@@ -237,15 +237,6 @@ def _is_scalar(expr: Expr) -> bool:
     """Whether an expression can stand in an index statement."""
     whole = (isinstance(node, Op) or _takes_tensors(node) for node in walk(expr))
     return not any(whole)
-
-
-def _places(expr: Expr) -> Iterator[Index]:
-    """The elements that have to be there: all that are read but by ``zero_pad``."""
-    if isinstance(expr, Index):
-        yield expr
-    inside = expr.read.subscripts if isinstance(expr, ZeroPad) else children(expr)
-    for child in inside:
-        yield from _places(child)
 
 
 def _takes_tensors(expr: Expr) -> bool:
@@ -308,8 +299,11 @@ def _set_first(name: str, body: tuple[Stmt, ...]) -> bool:
             places = {n for s in target.subscripts for n in free_variables(s)}
             own = target.tensor.name == name and name not in free_variables(value) | places
             return own and covers(stmt)
-        case For() | If() as stmt if len(mentioning) == 1 and name not in own_names(stmt):
-            return all(_set_first(name, block) for block in blocks(stmt))
+        case For() | If() as stmt if name not in own_names(stmt):
+            every = isinstance(stmt, If) and all(name in written(block) for block in blocks(stmt))
+            if every or len(mentioning) == 1:
+                return all(_set_first(name, block) for block in blocks(stmt))
+            return False
         case _:
             return False
 
