@@ -25,7 +25,8 @@ from loma.ad.tensor.sweep import Env, SweepContext, Sweeps
 from loma.ad.tensor.trips import with_counts
 from loma.ad.tensor.versions import merged_names, rename
 from loma.core.distinct import checked_elsewhere
-from loma.core.ir import Assign, Declare, Function, Module, Return, Stmt, Var
+from loma.core.ir import Assign, Declare, Function, IndexAssign, Module, Return, Stmt, Var
+from loma.core.outer import is_outer
 from loma.core.sizes import size_variables
 from loma.core.walk import mentioned_names, reads_of_type
 from loma.passes.first_write import first_writes
@@ -142,7 +143,12 @@ def _merged(
     forward, _ = analysis.block(tuple(sweeps.forward), needed | results)
     fixed = frozenset(p.name for p in normal.function.params)
     # The results count as read at the very end: whoever runs the sweeps returns them.
-    names = merged_names(forward, adjoint, outputs | results, sweeps.merges, fixed, functions)
+    # What is cheap to make again is not, once something else is in its place.
+    outer = (stmt for stmt in forward if isinstance(stmt, IndexAssign) and is_outer(stmt))
+    apart = {stmt.element.tensor.name for stmt in outer}
+    names = merged_names(
+        forward, adjoint, outputs | results, sweeps.merges, fixed, apart, functions
+    )
     used = mentioned_names((*forward, *adjoint))
     declarations = tuple(
         s for s in sweeps.declarations if isinstance(s, Declare) and s.target.name in used

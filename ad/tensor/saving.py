@@ -18,9 +18,9 @@ from dataclasses import replace
 from loma.ad.tensor.joint import Joint
 from loma.core.effects import assigned, written
 from loma.core.ir import (
-    Axis, Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType,
-    Var,
+    Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType, Var,
 )  # fmt: skip
+from loma.core.outer import is_outer, summand
 from loma.core.saving import Save
 from loma.core.walk import free_variables, subscript_variables, variables, walk
 from loma.passes.liveness import covers
@@ -102,7 +102,7 @@ def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[st
             and all(last.get(read, -1) < position for read in reads)
             and _is_cheap(stmt, large)
         ):
-            if _is_outer(stmt) or large & reads:
+            if is_outer(stmt) or large & reads:
                 large.add(name)
             available.add(name)
             out.append(position)
@@ -125,36 +125,12 @@ def _writes_all(stmt: IndexAssign) -> bool:
 
 def _is_cheap(stmt: IndexAssign, large: set[str]) -> bool:
     """Whether the statement is elementwise, with functions only of what is large, or makes such."""
-    summed, body = _sum(stmt)
+    summed, body = summand(stmt)
     if any(isinstance(node, Reduce | Call | Op) for node in walk(body)):
         return False
     if summed:
-        return _is_outer(stmt)
+        return is_outer(stmt)
     return not any(isinstance(n, Builtin) for n in walk(body)) or bool(large & set(variables(body)))
-
-
-def _is_outer(stmt: IndexAssign) -> bool:
-    """Whether the statement is a sum of which each operand lacks an index of the target and all
-    share one: its result is larger than all that it is made of."""
-    own = subscript_variables(stmt.element)
-    summed, body = _sum(stmt)
-    operands = [
-        subscript_variables(node) & own
-        for node in walk(body)
-        if isinstance(node, Index) and isinstance(node.base.type, TensorType)
-    ]
-    if len(summed) != 1 or any(isinstance(node, Builtin) for node in walk(body)):
-        return False
-    return len(operands) > 1 and own not in operands and bool(frozenset.intersection(*operands))
-
-
-def _sum(stmt: IndexAssign) -> tuple[list[Axis], Expr]:
-    """The axes that a statement sums over, and what it sums."""
-    own = subscript_variables(stmt.element)
-    summed = [axis for axis in stmt.axes if axis.name not in own]
-    if isinstance(stmt.value, Reduce) and stmt.value.kind == "sum" and not summed:
-        return list(stmt.value.axes), stmt.value.body
-    return summed, stmt.value
 
 
 def _reads_data(expr: Expr) -> bool:

@@ -36,6 +36,8 @@ def _shifts(function: Function, block: tuple[Stmt, ...], writes: Counter[str]) -
     for k, stmt in enumerate(block):
         for inner in blocks(stmt):
             yield from _shifts(function, inner, writes)
+        if isinstance(stmt, If) and len(stmt.then) == 1 and all(map(_is_blank, stmt.other)):
+            stmt = stmt.then[0]  # if there is anything of which to take a maximum
         match stmt:
             case IndexAssign(Index(Var(name)), "=", Reduce("max" | "min")) if writes[
                 name
@@ -146,12 +148,11 @@ class _Weights:
             raise NoWeight
         found = found.at(place)
         base = target.tensor if isinstance(target, Index) else target
-        held = self._known(base, ())
         if stmt.op == "+=":
-            found = added(held, found)
+            found = added(self._known(base, ()), found)
         elif not covers(stmt):
-            found = same(held, found)
-        if found.adds and held.zero and not covers(stmt):
+            found = same(self._known(base, ()), found)
+        if found.adds and not covers(stmt) and self._known(base, ()).zero:
             raise NoWeight
         self._write(base, found)
 

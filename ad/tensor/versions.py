@@ -13,7 +13,7 @@ from dataclasses import replace
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    Assign, Binary, Declare, Expr, Function, Op, Stmt, TensorType, Type, Unpack, Var,
+    Assign, Binary, Declare, Expr, Function, IndexAssign, Op, Stmt, TensorType, Type, Unpack, Var,
 )  # fmt: skip
 from loma.core.walk import map_blocks, map_children, map_expressions
 from loma.passes.liveness import Liveness
@@ -25,13 +25,15 @@ def merged_names(
     live: frozenset[str],
     merges: list[tuple[str, str, int]],
     fixed: frozenset[str],
+    apart: set[str],
     functions: tuple[Function, ...],
 ) -> dict[str, str]:
     """For each version the name that it shares; ``live`` is what is read after both sweeps,
     ``merges`` as in :class:`loma.ad.tensor.sweep.Sweeps`.
 
-    Names in ``fixed`` (the arguments) are never written to, so nothing is merged into them. Nor
-    does the adjoint sweep write to what the forward sweep made: in split mode that is an argument.
+    Names in ``fixed`` (the arguments) are never written to, so nothing is merged into them; those
+    in ``apart`` keep what they hold, too, once their statements have run. Nor does the adjoint
+    sweep write to what the forward sweep made: in split mode that is an argument.
     """
     made_forward = fixed | written(forward)
     wanted = {start for _, _, start in merges}
@@ -47,8 +49,8 @@ def merged_names(
     group: dict[str, list[str]] = {}
     name_of: dict[str, str] = {}
     for old, new, start in merges:
-        if start not in after:
-            continue  # dead code
+        if start not in after or old in apart:  # dead code, or kept
+            continue
         shared = name_of.get(old, old)
         members = group.setdefault(shared, [shared])
         if shared in fixed or (start in in_adjoint and made_forward & set(members)):
@@ -86,7 +88,7 @@ def _clean(body: tuple[Stmt, ...], declared: set[str]) -> tuple[Stmt, ...]:
             case Unpack(targets):
                 declared.update(target.name for target in targets)
                 out.append(stmt)
-            case Assign(target, "=", value) if value == target:
+            case Assign(target, "=", value) | IndexAssign(target, "=", value) if value == target:
                 pass
             case Assign(Var() as target, "=", value):
                 out.append(_assignment(target, value))

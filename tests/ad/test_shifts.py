@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from index_cases import Case, Ints
@@ -15,6 +17,14 @@ from loma.frontend import parse
 
 def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax((0.5 * q @ k.mT).tril() + torch.full((4, 4), -1e30).triu(1), 2) @ v
+
+
+def _rounds(u: Tensor) -> Tensor:
+    logits = torch.zeros_like(u)
+    for _ in range(3):
+        s = (u * torch.softmax(logits, 0)).sum(1)
+        logits = logits + u * s[:, None]
+    return s
 
 
 CANCELS = (
@@ -61,6 +71,35 @@ def attention_in_a_loop(
         y[b, i, d] += p[i, j] * v[b, j, d] / z[i]
     return y
 """, _attention, ((2, 4, 3), (2, 4, 3), (2, 4, 3))),
+    Case("of_operators", """
+def of_operators(
+    q : In[Tensor[B, T, D]], k : In[Tensor[B, S, D]], v : In[Tensor[B, S, D]],
+) -> Tensor[B, T, D]:
+    return softmax(0.5 * q @ transpose(k, 1, 2), 2) @ v
+""", lambda q, k, v: torch.softmax(0.5 * q @ k.mT, 2) @ v, ((2, 4, 3), (2, 5, 3), (2, 5, 3))),
+    Case("of_heads_in_a_loop", """
+def of_heads_in_a_loop(
+    q : In[Tensor[B, T, D]], k : In[Tensor[B, S, D]], v : In[Tensor[B, S, D]],
+) -> Tensor[B, T, D]:
+    y : Tensor[B, T, D]
+    for b in range(B):
+        w = softmax(q[b] @ transpose(k[b], 0, 1) * 0.5, 1)
+        y[b] = w @ v[b]
+    return y
+""", lambda q, k, v: torch.softmax(0.5 * q @ k.mT, 2) @ v, ((2, 4, 3), (2, 5, 3), (2, 5, 3))),
+    Case("round_by_round", """
+def round_by_round(u : In[Tensor[I, R]]) -> Tensor[I]:
+    l : Tensor[I, R]
+    m : Tensor[R]
+    e : Tensor[I, R]
+    s : Tensor[I]
+    for t in range(3):
+        m[r] = max(l[i, r] for i in I)
+        e[i, r] = exp(l[i, r] - m[r])
+        s[i] = sum(u[i, r] * e[i, r] / sum(e[j, r] for j in I) for r in R)
+        l[i, r] += u[i, r] * s[i]
+    return s
+""", _rounds, ((3, 4),)),
     Case("cross_entropy", """
 def cross_entropy(x : In[Tensor[B, C]], t : In[IntTensor[B]]) -> float:
     m : Tensor[B]
@@ -88,7 +127,7 @@ def _derivatives(text: str) -> str:
 
 @pytest.mark.parametrize("case", CANCELS, ids=lambda case: case.name)
 def test_maxima_that_cancel(case: Case) -> None:
-    assert "_at[" not in _derivatives(case.text)
+    assert re.search(r"\barg(max|min)\(", _derivatives(case.text)) is None
     check(Program([case.text]), entry(case.text), case.arguments(), case.reference, libtorch=False)
 
 
