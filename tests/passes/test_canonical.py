@@ -97,6 +97,48 @@ def test_operators_are_the_statements_that_they_stand_for() -> None:
     assert [isinstance(s.value, Reduce) for s in found] == [True, False, False]
 
 
+def test_views_are_read_through() -> None:
+    operators = canonical(
+        "def f(x : In[Tensor[B, N, D]], y : In[Tensor[B, N]]) -> Tensor[B, D]:\n"
+        "    return sum(transpose(x, 1, 2) * reshape(y, [B, 1, N]), [2])\n"
+    )
+    read = canonical(
+        "def f(x : In[Tensor[B, N, D]], y : In[Tensor[B, N]]) -> Tensor[B, D]:\n"
+        "    z : Tensor[B, D]\n    z[b, d] = sum(x[b, n, d] * y[b, n] for n in N)\n    return z\n"
+    )
+    assert shape_of(operators) == shape_of(read)
+
+
+def test_products_of_batches() -> None:
+    head = "def f(x : In[Tensor[B, N, D]], y : In[Tensor[B, D]]) -> Tensor[B, N]:\n"
+    operators = canonical(f"{head}    return reshape(x @ reshape(y, [B, D, 1]), [B, N])\n")
+    total = "z[b, n] = sum(x[b, n, d] * y[b, d] for d in D)"
+    read = canonical(f"{head}    z : Tensor[B, N]\n    {total}\n    return z\n")
+    assert shape_of(operators) == shape_of(read)
+    loop = canonical(
+        "def f(x : In[Tensor[B, N, D]], y : In[Tensor[B, D, N]]) -> Tensor[B, N, N]:\n"
+        "    z : Tensor[B, N, N]\n    for b in range(B):\n        z[b] = x[b] @ y[b]\n"
+        "    return z\n"
+    )
+    assert not any(isinstance(node, Op) for node in nodes(loop.body))
+
+
+@pytest.mark.parametrize(
+    ("call", "written_out"),
+    [
+        ("conv2d(x, reshape(w, [C, 1, 3, 3]), padding=[1, 1], groups=C)", True),
+        ("conv2d(x, reshape(w, [C, 1, 3, 3]), groups=C, padding=[2, 2], dilation=[2, 2])", True),
+        ("conv2d(relu(x), reshape(w, [C, 1, 3, 3]), c, padding=[1, 1], groups=C)", True),
+        ("conv2d(x, expand(reshape(w, [C, 1, 3, 3]), [C, C, 3, 3]), padding=[1, 1])", False),
+    ],
+)
+def test_a_filter_for_each_channel(call: str, written_out: bool) -> None:
+    params = "x : In[Tensor[B, C, H, W]], w : In[Tensor[C, 3, 3]], c : In[Tensor[C]]"
+    function = canonical(f"def f({params}) -> Tensor[B, C, H, W]:\n    return {call}\n")
+    names = {node.name for node in nodes(function.body) if isinstance(node, Op)}
+    assert ("conv2d" not in names) == written_out
+
+
 def test_in_branches_and_loops() -> None:
     text = (
         "def f(x : In[Tensor[N, D]], n : In[int]) -> Tensor[N, D]:\n    y : Tensor[N, D] = x\n"

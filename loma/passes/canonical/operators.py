@@ -2,10 +2,13 @@
 
 Elementwise operators (with broadcasting) and reductions over dims: what stands as
 ``y : Tensor[N, M] = relu(x + b)`` in a program is ``y[i, j] = relu(x[i, j] + b[j])`` in the
-canonical form. An operator of another kind (a convolution, a product, a permutation) that stands
-inside such an expression becomes a statement of its own, and so do its arguments. Where the sizes
-do not prove how operands broadcast, a statement stays as it is. So do, in front of AD, ``softmax``,
-whose derivative is shorter than that of its parts, products of matrices, and copies.
+canonical form. Transposed operands, and those with dimensions of size 1 added or dropped, are read
+where they lie; products of batches of matrices are sums. An operator of another kind (a
+convolution, a permutation) that stands inside such an expression becomes a statement of its own,
+and so do its arguments. Where the sizes do not prove how operands broadcast, a statement stays as
+it is. So do, in front of AD, ``softmax``, whose derivative is shorter than that of its parts (but
+of the scores of an attention, which are computed again rather than kept), products of matrices, and
+copies.
 """
 
 from __future__ import annotations
@@ -15,18 +18,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal, cast
 
+from loma.core import builder as b
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, FloatType,
     Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, ReduceKind,
-    Return, Select, Stmt, TensorType, Type, Unary, Var,
+    Return, Select, Stmt, TensorType, Type, Unary, Var, Zero, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import OPS
-from loma.core.walk import map_tensor_functions, reads_of_type
+from loma.core.outer import is_outer
+from loma.core.walk import map_tensor_functions, reads_of_type, walk
+from loma.passes.canonical.filters import windows_of
 from loma.passes.canonical.hoisting import InBlocks
 
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
+_UNIT = Axis("_one", IntConst(1))  # of a dimension of size 1, whose only subscript is 0
 _OTHERS = ("where", "expand", "sum_to")
 
 
@@ -60,12 +67,33 @@ def _dims_of(type_: TensorType, ints: bool = False) -> tuple[Expr, ...]:
     return type_.dims
 
 
+def _own(dims: tuple[Expr, ...], axes: list[Axis]) -> list[Axis]:
+    """The axes of a tensor that is broadcast to some."""
+    if len(dims) > len(axes):
+        raise _Stays
+    found: list[Axis] = []
+    for dim, axis in zip(dims, axes[len(axes) - len(dims) :], strict=True):
+        if sizes.equal(dim, axis.extent) is True:
+            found.append(axis)
+        elif dim == IntConst(1):
+            found.append(replace(axis, extent=dim))
+        else:
+            raise _Stays
+    return found
+
+
 def _at(axis: Axis) -> Expr:
     return IntConst(0) if axis.extent == IntConst(1) else Var(axis.name, INT)
 
 
 def _place(tensor: Var, axes: list[Axis]) -> Index:
     return Index(tensor, tuple(map(_at, axes)), FLOAT)
+
+
+def _reads_others(element: Expr, place: Index) -> bool:
+    """Whether an element is made of others of the tensor than the one in its own place."""
+    reads = (node for node in walk(element) if isinstance(node, Index))
+    return any(read.base == place.base and read != place for read in reads)
 
 
 def _moving(axes: list[Axis]) -> tuple[Axis, ...]:
@@ -76,6 +104,11 @@ def _moving(axes: list[Axis]) -> tuple[Axis, ...]:
 def _reduce(kind: ReduceKind, body: Expr, axes: list[Axis]) -> Expr:
     own = _moving(axes)
     return Reduce(kind, body, own, FLOAT, body.span) if own else body
+
+
+def _rank(value: Expr) -> int:
+    dims = value.type.dims if isinstance(value.type, TensorType) else None
+    return 0 if dims is None else len(dims)
 
 
 def _is_composed(value: Expr) -> bool:
@@ -95,8 +128,16 @@ class _Operators(InBlocks):
     def __init__(self, function: Function, functions: Mapping[str, Function], every: bool) -> None:
         super().__init__(function, functions)
         self._every = every
+        self._large = set[str]()  # variables that hold products of matrices, as scores of attention
 
     def _statement(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case Declare(target, value) | Assign(Var() as target, _, value) if (
+                value is not None and self._is_large(value)
+            ):
+                self._large.add(target.name)
+            case _:
+                pass
         match stmt:
             case Declare(target, value) if value is not None and self._is_taken(value):
                 new = self._assigned_value(stmt, target, "=", value)
@@ -111,6 +152,8 @@ class _Operators(InBlocks):
                 return super()._statement(stmt)
 
     def _index_assign(self, stmt: IndexAssign) -> IndexAssign:
+        if is_outer(stmt):
+            self._large.add(stmt.element.tensor.name)
         return stmt
 
     def _is_taken(self, value: Expr) -> bool:
@@ -129,11 +172,15 @@ class _Operators(InBlocks):
             if not sizes.same(_dims(value), dims):
                 return stmt
             axes = self._axes(dims)
-            element = self._whole(value, axes)
+            place, element = _place(target, axes), self._whole(value, axes)
+            if _reads_others(element, place):  # as ``x = A @ x`` does
+                self._forget(mark)
+                made = self._tensor("_t", target.type, partial(self._whole, value))
+                element = self._read(made, axes)
         except _Stays:
             self._forget(mark)
             return stmt
-        return IndexAssign(_place(target, axes), op, element, _moving(axes), stmt.span)
+        return IndexAssign(place, op, element, _moving(axes), stmt.span)
 
     def _result(self, value: Expr) -> Expr:
         """A returned value as a variable."""
@@ -162,12 +209,40 @@ class _Operators(InBlocks):
         del self._out[mark[0] :]
         del self._hoisted[mark[1] :]
 
+    def _is_one_of_many(self, value: Expr) -> bool:
+        """Whether a tensor is a batch of matrices, or what a round of a loop takes of one."""
+        if isinstance(value, Op) and value.name in ("transpose", "reshape", "slice"):
+            start = dict(value.attrs).get("start")
+            if isinstance(start, Var) and start.name in self._counters:
+                return True
+            if self._is_one_of_many(value.args[0]):
+                return True
+        return _rank(value) > 2 or (self._depth > 0 and self._is_large(value))
+
+    def _is_large(self, value: Expr) -> bool:
+        """Whether a tensor is larger than what it is made of; its parts are cheap to make again."""
+        if isinstance(value, Var):
+            return value.name in self._large
+        if isinstance(value, Op):
+            return self._is_written_out(value) and (
+                value.name == "matmul" or any(map(self._is_large, value.args))
+            )
+        return False
+
     def _is_written_out(self, value: Expr) -> bool:
         match value:
             case NoDiff(operand):
                 return self._is_written_out(operand)
+            case Op("matmul", args) if all(map(self._is_one_of_many, args)):
+                return True
+            case Op("softmax", (x,)) if self._is_large(x):
+                return True
+            case Op("conv2d") if windows_of(value) is not None:
+                return True
             case Op("softmax" | "matmul") | Var():
                 return self._every
+            case Op("transpose" | "reshape", (x,)) if _is_composed(x):
+                return self._is_written_out(x) and self._is_moved(value)
             case Op(name):
                 row = OPS[name]
                 known = row.infix or row.reduces is not None or row.fill is not None
@@ -185,6 +260,10 @@ class _Operators(InBlocks):
         match value:
             case Op("matmul"):
                 return self._product(value, axes)
+            case Op("conv2d"):
+                return self._depthwise(value, axes)
+            case Op(_, (x,)) if (inner := self._moved(value, axes)) is not None:
+                return self._whole(x, inner)
             case Op("sum_to", (x,)):
                 return self._sum_to(x, axes)
             case Op(name) if (kind := OPS[name].reduces) is not None and name != "amax_or_zero":
@@ -204,6 +283,8 @@ class _Operators(InBlocks):
                 return replace(value, operand=self._element(operand, axes), type=FLOAT)
             case Op() if not self._is_written_out(value):
                 dims = _dims(value)  # of floats
+                if (inner := self._moved(value, axes)) is not None:
+                    return self._element(value.args[0], inner)
                 made = self._made(value.type, "_t", self._with_plain_arguments(value))
                 return self._read(made, axes[len(axes) - len(dims) :])
             case Op("neg", (x,)):
@@ -244,6 +325,9 @@ class _Operators(InBlocks):
             case Op("matmul"):
                 product = self._tensor("_product", value.type, partial(self._product, value))
                 return self._read(product, axes)
+            case Op("conv2d"):
+                total = self._tensor("_sum", value.type, partial(self._depthwise, value))
+                return self._read(total, axes)
             case _:
                 raise _Stays
 
@@ -312,27 +396,49 @@ class _Operators(InBlocks):
 
     def _read(self, tensor: Var, axes: list[Axis], element: Type = FLOAT) -> Expr:
         """The element that broadcasting puts at the axes."""
-        dims = _dims(tensor, element == INT)
-        if len(dims) > len(axes):
-            raise _Stays
-        subscripts: list[Expr] = []
-        for dim, axis in zip(dims, axes[len(axes) - len(dims) :], strict=True):
-            if sizes.equal(dim, axis.extent) is True:
-                subscripts.append(_at(axis))
-            elif dim == IntConst(1):
-                subscripts.append(IntConst(0))
-            else:
-                raise _Stays
-        return Index(tensor, tuple(subscripts), element, tensor.span)
+        own = _own(_dims(tensor, element == INT), axes)
+        return Index(tensor, tuple(map(_at, own)), element, tensor.span)
+
+    def _is_moved(self, view: Op) -> bool:
+        try:
+            return self._moved(view, self._axes(_dims(view))) is not None
+        except _Stays:
+            return False
+
+    def _is_read(self, value: Expr) -> bool:
+        """Whether elements are read of a tensor or computed, not of what another operator makes."""
+        while isinstance(value, Op) and value.name in ("transpose", "reshape"):
+            value = value.args[0]
+        return not isinstance(value, Op) or self._is_written_out(value)
+
+    def _moved(self, view: Op, axes: list[Axis]) -> list[Axis] | None:
+        """The axes of what is transposed, or has dimensions of size 1 added or dropped, where a
+        view of it has those axes; None where it is another operator."""
+        if view.name not in ("transpose", "reshape") or not self._is_read(view.args[0]):
+            return None
+        own = _own(_dims(view), axes)
+        dims = _dims(view.args[0])
+        if view.name == "transpose":
+            given = dict(view.attrs)
+            first, second = (_constant(given[name]) % len(own) for name in ("dim0", "dim1"))
+            own[first], own[second] = own[second], own[first]
+            return own
+        left = [axis for axis in own if axis.extent != IntConst(1)]
+        wanted = tuple(dim for dim in dims if dim != IntConst(1))
+        if not sizes.same(wanted, tuple(axis.extent for axis in left)):
+            return None
+        rest = iter(left)
+        return [_UNIT if dim == IntConst(1) else next(rest) for dim in dims]
 
     def _if_any(self) -> None:
-        """Leaves the last statement's target at zero where there is nothing to reduce."""
+        """Has the last statement's target zero where there is nothing to reduce."""
         last = self._out[-1]
         if not isinstance(last, IndexAssign) or not isinstance(last.value, Reduce):
             return
         del self._out[-1]
         count = sizes.product(tuple(axis.extent for axis in last.value.axes))
-        self._out.append(If(Binary(">", count, IntConst(0), INT), (last,), ()))
+        none = Zero(last.element.tensor, last.span)
+        self._out.append(If(Binary(">", count, IntConst(0), INT), (last,), (none,)))
 
     def _reduced(self, kind: ReduceKind, value: Op, axes: list[Axis]) -> Expr:
         (x,) = value.args
@@ -368,29 +474,44 @@ class _Operators(InBlocks):
             own = [*batch, *matrix][-len(_dims(operand)) :]
             if not sizes.same(_dims(operand), tuple(axis.extent for axis in own)):
                 raise _Stays  # it is repeated
-            match operand:
-                case Op("transpose", (Var() as x,)):
-                    given = dict(operand.attrs)
-                    first, second = (_constant(given[n]) % len(own) for n in ("dim0", "dim1"))
-                    own[first], own[second] = own[second], own[first]
-                    return self._read(x, own)
-                case _:
-                    return self._element(operand, own)
+            return self._element(operand, own)
 
         factors = factor(left, [row, along]), factor(right, [along, column])
         return _reduce("sum", Binary("*", *factors, FLOAT, value.span), [along])
 
     def _operand(self, operand: Expr) -> Expr:
-        """A tensor, or one whose matrices are transposed."""
+        """A tensor, or one that is only transposed or has other dimensions of size 1."""
         match operand:
-            case Var() | Op("transpose", (Var(),)):
+            case Var():
                 return operand
+            case Op(_, (x,)) if self._is_moved(operand):
+                return replace(operand, args=(self._operand(x),))
             case _:
-                return self._tensor("_operand", operand.type, partial(self._element, operand))
+                return self._plain(operand, "_operand")
+
+    def _depthwise(self, value: Op, axes: list[Axis]) -> Expr:
+        """The sum of a window's elements times those of the channel's filter."""
+        windows = windows_of(value)
+        if windows is None or len(axes) != 2 + len(windows):
+            raise _Stays
+        x, w = map(self._operand, value.args[:2])
+        inner = [Axis(self._names.fresh("_k"), IntConst(window.size)) for window in windows]
+        places: list[Expr] = [*map(_at, axes[:2])]
+        for window, axis, own in zip(windows, axes[2:], inner, strict=True):
+            place = b.binary("+", _at(axis), b.binary("*", _at(own), IntConst(window.dilation)))
+            places.append(sizes.simplify(b.binary("-", place, IntConst(window.padding))))
+        if not isinstance(x, Var):
+            x = self._tensor("_operand", x.type, partial(self._element, x))
+        read = ZeroPad(Index(x, tuple(places), FLOAT, x.span))
+        weight = self._element(w, [axes[1], _UNIT, *inner])
+        total = _reduce("sum", Binary("*", read, weight, FLOAT, value.span), inner)
+        if len(value.args) == 2:
+            return total
+        return Binary("+", total, self._element(value.args[2], [axes[1]]), FLOAT, value.span)
 
     def _softmax(self, value: Op, axes: list[Axis]) -> Expr:
         """exp(x - max x) / sum of the same, along one dimension."""
-        (x,) = value.args
+        x = self._plain(value.args[0], "_operand") if _is_composed(value.args[0]) else value.args[0]
         dims = _dims(x)
         dim = _constant(dict(value.attrs)["dim"]) % len(dims)
         rest = dims[:dim] + dims[dim + 1 :]

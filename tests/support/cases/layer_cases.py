@@ -51,6 +51,20 @@ def _hmm(e: Tensor, moves: Tensor, start: Tensor) -> Tensor:
     return torch.log(a.sum())
 
 
+def _powers(a: Tensor, x: Tensor) -> Tensor:
+    y = (a @ a @ a.exp()).T
+    y = y + y @ a
+    return y - y.T * (a @ a @ x)
+
+
+def _agreement(u: Tensor) -> Tensor:
+    logits, v = u.new_zeros(u.shape[:3]), u.new_zeros(())
+    for _ in range(3):
+        v = torch.tanh(torch.einsum("bir,biro->bio", torch.softmax(logits, 1), u))
+        logits = logits + torch.einsum("biro,bio->bir", u, v)
+    return v
+
+
 def _volume(density: Tensor, color: Tensor) -> Tensor:
     alpha = 1 - torch.exp(-(density**2))
     left = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha[:, :-1]], 1), 1)
@@ -298,6 +312,45 @@ def retention_by_range(q : In[Tensor[T, D]], k : In[Tensor[T, D]], v : In[Tensor
                   for s in range(t + 1))
     return y
 """, _retention, ((3, 2), (3, 2), (3, 2), Values(0.9))),
+    Case("filters_apart", """
+def filters_apart(x : In[Tensor[B, C, H, W]], w : In[Tensor[C, 3, 2]], c : In[Tensor[C]]
+                  ) -> Tensor[B, C, H - 2, W + 2]:
+    k = reshape(w, [C, 1, 3, 2])
+    return tanh(conv2d(sin(x), k, c, padding=[1, 2], dilation=[2, 2], groups=C))
+""", lambda x, w, c: torch.tanh(
+        F.conv2d(x.sin(), w[:, None], c, padding=(1, 2), dilation=2, groups=len(w))
+    ), ((2, 3, 4, 3), (3, 3, 2), (3,))),
+    Case("powers", """
+def powers(a : In[Tensor[N, N]], x : In[Tensor[N]]) -> Tensor[N, N]:
+    v = x
+    y = exp(a)
+    for t in range(2):
+        v = a @ v
+        y = a @ y
+    y = transpose(y, 0, 1)
+    y += y @ a
+    y -= transpose(y, 0, 1) * v
+    return y
+""", _powers, ((3, 3), (3,))),
+    Case("agreement", """
+def agreement(u : In[Tensor[B, I, R, O]]) -> Tensor[B, I, O]:
+    l = zeros([B, I, R])
+    v = zeros([B, I, O])
+    for t in range(3):
+        s = reshape(reshape(softmax(l, 1), [B, I, 1, R]) @ u, [B, I, O])
+        v = tanh(s)
+        l += reshape(u @ reshape(v, [B, I, O, 1]), [B, I, R])
+    return v
+""", _agreement, ((2, 3, 4, 2),)),
+    Case("scores_in_place", """
+def scores_in_place(q : In[Tensor[B, T, D]], k : In[Tensor[B, S, D]]) -> Tensor[B, T, S]:
+    s : Tensor[B, T, S]
+    s[b, t, j] += q[b, t, d] * k[b, j, d]
+    s[b, t, j] = s[b, t, j] * 0.5
+    s[b, t, j] = tanh(s[b, t, j]) * s[b, t, j]
+    return softmax(s, 2)
+""", lambda q, k: torch.softmax(torch.tanh(0.5 * q @ k.mT) * (0.5 * q @ k.mT), 2),
+        ((2, 3, 2), (2, 4, 2))),
     Case("online_softmax", """
 def online_softmax(q : In[Tensor[T, D]], k : In[Tensor[S, D]], v : In[Tensor[S, E]]
                    ) -> Tensor[T, E]:
