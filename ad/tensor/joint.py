@@ -26,7 +26,7 @@ from loma.ad.tensor.trips import with_counts
 from loma.ad.tensor.versions import merged_names, rename
 from loma.core.distinct import checked_elsewhere
 from loma.core.ir import Assign, Declare, Function, IndexAssign, Module, Return, Stmt, Var
-from loma.core.outer import is_outer
+from loma.passes.outer import is_outer
 from loma.core.sizes import size_variables
 from loma.core.walk import mentioned_names, reads_of_type
 from loma.passes.first_write import first_writes

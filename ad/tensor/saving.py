@@ -20,7 +20,7 @@ from loma.core.effects import assigned, written
 from loma.core.ir import (
     Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType, Var,
 )  # fmt: skip
-from loma.core.outer import is_outer, summand
+from loma.passes.outer import is_outer, summand
 from loma.core.saving import Save
 from loma.core.walk import free_variables, subscript_variables, variables, walk
 from loma.passes.liveness import covers

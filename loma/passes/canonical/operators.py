@@ -27,7 +27,7 @@ from loma.core.ir import (
     Return, Select, Stmt, TensorType, Type, Unary, Var, Zero, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import OPS
-from loma.core.outer import is_outer
+from loma.passes.outer import is_outer
 from loma.core.walk import map_tensor_functions, reads_of_type, walk
 from loma.passes.canonical.filters import windows_of
 from loma.passes.canonical.hoisting import InBlocks
