@@ -276,7 +276,7 @@ class Statements:
             if _same_dims(target.type, value.type):
                 self.writer.line(f"{self.host.added(target, value)};")
                 return
-            text = self._shaped(self.host.tensor(value), target, value)
+            text = self._shaped(self.host.apart(target, value), target, value)
             self.writer.line(f"{name}.add_({text});")
 
     def _unpack(self, stmt: Unpack) -> None:

@@ -127,7 +127,13 @@ class Host(Expressions):
             case Op("slice_into") if target.name not in free_variables(value):
                 return ops.add_slice(name, self._lowered(value))
             case _:
-                return f"{name}.add_({self.tensor(value)})"
+                return f"{name}.add_({self.apart(target, value)})"
+
+    def apart(self, target: Var, value: Expr) -> str:
+        """A tensor that can be added to a variable in place: a copy where it is a view of that."""
+        text = self.tensor(value)
+        own = value != target and target.name in alias_roots(value)
+        return f"({text}).clone()" if own else str(text)
 
     def shaped(self, text: str, type_: object, place: str) -> str:
         """The tensor, with a check of its sizes where the type knows them."""

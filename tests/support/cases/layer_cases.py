@@ -54,7 +54,8 @@ def _hmm(e: Tensor, moves: Tensor, start: Tensor) -> Tensor:
 def _powers(a: Tensor, x: Tensor) -> Tensor:
     y = (a @ a @ a.exp()).T
     y = y + y @ a
-    return y - y.T * (a @ a @ x)
+    y = y - y.T * (a @ a @ x)
+    return y + y.T
 
 
 def _agreement(u: Tensor) -> Tensor:
@@ -330,6 +331,7 @@ def powers(a : In[Tensor[N, N]], x : In[Tensor[N]]) -> Tensor[N, N]:
     y = transpose(y, 0, 1)
     y += y @ a
     y -= transpose(y, 0, 1) * v
+    y += transpose(y, 0, 1)
     return y
 """, _powers, ((3, 3), (3,))),
     Case("agreement", """
