@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 
 from loma.core import builder as b
+from loma.core.effects import written
 from loma.core.ir import Assign, Declare, Function, If, Stmt, Unpack, Var
-from loma.core.walk import blocks, own_names
+from loma.core.walk import blocks, mentioned_names, own_names
 from loma.passes.liveness import CallModes, Modes, Uses, uses
 
 
@@ -49,24 +51,50 @@ def guard_by_need(
             case _:
                 pass
         done.append((wanted, stmt))
-    out: list[Stmt] = list(reversed(early))
-    group: list[Stmt] = []
-    current = everything
+    groups: list[_Group] = []
     for wanted, stmt in reversed(done):
-        if wanted != current:
-            out += _guarded(group, current, everything, needs)
-            group, current = [], wanted
-        group.append(stmt)
-    return tuple(out + _guarded(group, current, everything, needs))
+        _place(groups, wanted, stmt)
+    guarded = (stmt for group in groups for stmt in group.guarded(everything, needs))
+    return (*reversed(early), *guarded)
 
 
-def _guarded(
-    group: list[Stmt], wanted: frozenset[str], everything: frozenset[str], needs: dict[str, Var]
-) -> list[Stmt]:
-    if wanted == everything or not group:
-        return group
-    cond = b.some([need for name, need in needs.items() if name in wanted])
-    return [If(cond, tuple(group), ())]
+@dataclass(slots=True)
+class _Group:
+    """Statements that serve the same adjoints, with what they mention and what they write."""
+
+    wanted: frozenset[str]
+    body: list[Stmt] = field(default_factory=list)
+    mentioned: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+
+    def add(self, stmt: Stmt) -> None:
+        self.body.append(stmt)
+        self.mentioned |= mentioned_names((stmt,))
+        self.written |= written((stmt,))
+
+    def may_follow(self, stmt: Stmt) -> bool:
+        """Whether the statement may as well run before the group."""
+        mine = written((stmt,))
+        return mine.isdisjoint(self.mentioned) and self.written.isdisjoint(mentioned_names((stmt,)))
+
+    def guarded(self, everything: frozenset[str], needs: dict[str, Var]) -> tuple[Stmt, ...]:
+        if self.wanted == everything:
+            return tuple(self.body)
+        cond = b.some([need for name, need in needs.items() if name in self.wanted])
+        return (If(cond, tuple(self.body), ()),)
+
+
+def _place(groups: list[_Group], wanted: frozenset[str], stmt: Stmt) -> None:
+    """Puts a statement into the last group that serves the same, if those behind it may follow:
+    what goes over one tensor shall stand together, to run in one loop."""
+    for group in reversed(groups):
+        if group.wanted == wanted:
+            group.add(stmt)
+            return
+        if not group.may_follow(stmt):
+            break
+    groups.append(_Group(wanted))
+    groups[-1].add(stmt)
 
 
 def _uses(stmt: Stmt, modes: Modes) -> Uses:

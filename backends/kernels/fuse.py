@@ -96,6 +96,8 @@ class _Kernels:
         position = 0
         while position < len(block):
             run = self.runs.longest(block, position)
+            if run is not None and _is_one_branch(run):
+                run = None
             shared = None if run is None else _best(run, self.count)
             if run is None or shared is None:
                 out.append(self._alone(block[position], loop))
@@ -117,6 +119,11 @@ class _Kernels:
                 return stmt
         fused = any(isinstance(s, Kernel | Panels | Nested) for block in blocks for s in block)
         return Nested(stmt, blocks) if fused else stmt
+
+
+def _is_one_branch(run: Run) -> bool:
+    """Whether a run is one ``if``, which is decided once, around kernels of what is in it."""
+    return len(run.statements) == 1 and isinstance(run.statements[0], If)
 
 
 def _best(run: Run, count: Var | None) -> Shared | None:

@@ -275,15 +275,20 @@ def streams_operand(stmt: IndexAssign, name: str) -> bool:
     on it, as ``U[b, i, r, o] = sum(W[i, r, o, k] * X[b, r, k] for k in K)`` does with W for each b.
 
     Such a statement reads less when its own loop keeps the operand's elements and runs over the
-    index inside. Large is what has an axis more than the target and every axis of it but this one.
+    index inside. Large is what has an axis more than the target and every axis of it but this one,
+    and more elements than an iteration reads of an operand of its own: not ``w`` in
+    ``m[n] = sum(x[n, d] * w[d] for d in D)``.
     """
     rest = subscripts_of(stmt) - {name}
-    for node in walk(stmt.value):
-        if isinstance(node, Index) and isinstance(node.base.type, TensorType):
-            own = subscript_variables(node)
-            if name not in own and own > rest:
-                return True
-    return False
+    read = {
+        subscript_variables(node)
+        for node in walk(stmt.value)
+        if isinstance(node, Index) and isinstance(node.base.type, TensorType)
+    }
+    return any(
+        name not in own and own > rest and not any(other >= own | {name} for other in read)
+        for own in read
+    )
 
 
 def is_last(group: tuple[Stmt, ...], shared: Shared) -> bool:
