@@ -155,6 +155,7 @@ std::vector<double> measure(size_t count, const std::function<void(size_t)>& run
   constexpr double kEnough = 0.3;  // seconds
   constexpr int kLeast = 2, kTrusted = 4, kMost = 30;  // rounds
   constexpr double kHopeless = 8, kSlower = 1.5;
+  constexpr double kStart = 1.0;  // seconds that a library may take to load and set itself up
   const auto now = [] { return std::chrono::steady_clock::now(); };
   const auto seconds_since = [&](auto start) {
     return std::chrono::duration<double>(now() - start).count();
@@ -174,7 +175,7 @@ std::vector<double> measure(size_t count, const std::function<void(size_t)>& run
   for (int round = 0; round < kMost; ++round) {
     const double leader = *std::min_element(best.begin(), best.end());
     for (size_t i = 0; i < count; ++i) {
-      const bool lost = round == 0 ? first[i] > kHopeless * quickest + 0.1
+      const bool lost = round == 0 ? first[i] > kHopeless * quickest + kStart
                         : best[i] == kNever || (round >= kTrusted && best[i] > kSlower * leader);
       if (!lost) best[i] = std::min(best[i], timed(i));
     }
