@@ -56,6 +56,11 @@ def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
     return expr if all(map(is_, new, old)) else _with_children(expr, new)
 
 
+def exchanged(expr: Expr, node: Expr, new: Expr) -> Expr:
+    """The expression with another one in that node's place."""
+    return new if expr is node else map_children(expr, lambda e: exchanged(e, node, new))
+
+
 def _with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
     """The same node with these subexpressions, in the order of :func:`children`."""
     match expr:

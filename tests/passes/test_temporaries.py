@@ -46,6 +46,18 @@ z : Tensor[N + 2]
 z[i + 1] = x[i]
 y[i] = sum(z[i + p] * w[p] for p in range(3))
 """, ["y[i] = sum(zero_pad(x[i + p - 1]) * w[p] for p in range(3))"], ((4,), (3,))),
+    ("outer_product", "a : In[Tensor[N]], b : In[Tensor[M]], x : In[Tensor[M, D]]", "N, D", """
+c : Tensor[N, M]
+c[i, j] = a[i] * b[j]
+y[i, d] += c[i, j] * x[j, d]
+""", ["y[i, d] += a[i] * b[j] * x[j, d]"], ((3,), (4,), (4, 2))),
+    ("on_a_triangle", "a : In[Tensor[N]], x : In[Tensor[N, D]]", "N, D", """
+c : Tensor[N, N]
+c[i, j] = a[i] / a[j] if j <= i else 0.0
+y[i, d] = 2.0 * sum(x[j, d] * c[i, j] for j in N)
+""", [
+        "y[i, d] = 2.0 * sum(x[j, d] * (a[i] / a[j] if j <= i else 0.0) for j in N)",
+    ], ((3,), (3, 2))),
     ("in_a_loop", X, "N, M", """
 c : Tensor[M]
 for i in range(N):
@@ -67,6 +79,22 @@ c : Tensor[N, D]
 c[i, d] = a[i, d] + 1.0
 y[i, j] = sum(c[i, d] * b[j, d] for d in D)
 """, ((3, 2), (4, 2))),
+    ("product_on_a_band", "a : In[Tensor[N]], x : In[Tensor[N, D]]", "N, D", """
+c : Tensor[N, N]
+c[i, j] = a[i] * a[j] if j <= i and i <= j + 2 else 0.0
+y[i, d] = sum(c[i, j] * x[j, d] for j in N)
+""", ((3,), (3, 2))),
+    ("factor_that_costs_more", "a : In[Tensor[N, K]], b : In[Tensor[M, K]], x : In[Tensor[M, D]]",
+     "N, D", """
+c : Tensor[N, M, K]
+c[i, j, k] = a[i, k] * b[j, k]
+y[i, d] = sum(c[i, j, k] * x[j, d] for j in M for k in K)
+""", ((3, 2), (4, 2), (4, 2))),
+    ("scaled_rows", "a : In[Tensor[N, M]], b : In[Tensor[M]], x : In[Tensor[M, D]]", "N, D", """
+c : Tensor[N, M]
+c[i, j] = a[i, j] * b[j]
+y[i, d] = sum(c[i, j] * x[j, d] for j in M)
+""", ((3, 4), (4,), (4, 2))),
     ("overwritten_input", X, "N, M", """
 c : Tensor[N, M]
 y[i, j] += x[i, j]

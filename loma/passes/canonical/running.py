@@ -117,7 +117,7 @@ def _separated(
     """``own``, ``inner``, ``outer`` and ``shared`` of a reduction."""
     if along not in free_variables(body):
         return body, axes, (), ()
-    found = list(_factors(body, False)) if kind == "sum" and body.type == FLOAT else []
+    found = list(factors(body, False)) if kind == "sum" and body.type == FLOAT else []
     outer: list[Factor] = []
     own: list[Factor] = []
     for factor in found:
@@ -140,19 +140,19 @@ def _separated(
     return product, tuple(a for a in axes if a not in shared), tuple(outer), shared
 
 
-def _factors(product: Expr, divides: bool) -> Iterator[Factor]:
+def factors(product: Expr, divides: bool) -> Iterator[Factor]:
     """The factors of a product or quotient of floats."""
     match product:
         case Binary("*", left, right) if product.type == FLOAT:
-            yield from _factors(left, divides)
-            yield from _factors(right, divides)
+            yield from factors(left, divides)
+            yield from factors(right, divides)
         case Binary("/", left, right) if not divides:
-            yield from _factors(left, False)
-            yield from _factors(right, True)
+            yield from factors(left, False)
+            yield from factors(right, True)
         case Unary("-", operand) if product.type == FLOAT:
             yield Factor(FloatConst(-1.0))
-            yield from _factors(operand, divides)
+            yield from factors(operand, divides)
         case NoDiff(operand):
-            yield from _factors(operand, divides)
+            yield from factors(operand, divides)
         case _:
             yield Factor(product, divides)

@@ -26,7 +26,7 @@ from loma.core.ir import (
     IndexAssign, IntConst, Reduce, ReduceKind, Select, Stmt, TensorType, Type, Var, Zero,
 )  # fmt: skip
 from loma.core.sizes import arith
-from loma.core.walk import children, free_variables, map_children, substitute
+from loma.core.walk import children, exchanged, free_variables, substitute
 from loma.passes.canonical.running import Running, running
 from loma.passes.canonical.steps import Steps
 
@@ -58,7 +58,7 @@ class _Scans(Steps):
                 place = self._tensor("_scan", own, node.type)
                 made = self._loop(scan, replace(stmt, target=place, op="=", axes=own))
                 result = place if scan.shared else scan.outside(place)
-                rest = replace(stmt, value=_exchanged(stmt.value, node, result))
+                rest = replace(stmt, value=exchanged(stmt.value, node, result))
                 return [*made, *self._steps(rest)]
         return [stmt]
 
@@ -173,7 +173,3 @@ def _nothing(scan: Running) -> Expr:
     """The reduction of no values."""
     value = OF_NOTHING[scan.kind]
     return IntConst(value) if scan.own.type == INT else FloatConst(float(value))
-
-
-def _exchanged(expr: Expr, node: Expr, new: Expr) -> Expr:
-    return new if expr is node else map_children(expr, lambda e: _exchanged(e, node, new))

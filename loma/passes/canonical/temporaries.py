@@ -3,7 +3,8 @@
 ``c[i, j, d] = a[i, d] - b[j, d]`` goes where every read of c can have the difference in its place:
 a read goes over the indices of c and no others, the value is cheap or read once, and what it is
 made of is there. A copy may be read at any place, and one into the middle of zeros,
-``z[i + 1] = x[i]``, with ``zero_pad`` around.
+``z[i + 1] = x[i]``, with ``zero_pad`` around. So may a product like ``w[t, q] = a[t] * k[q]``, on a
+triangle or not, as a factor of ``sum(w[t, q] * v[q, d] for q in Q)``: the sum does without ``w``.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Expr, For, Function, If, Index,
-    IndexAssign, IntType, Module, Op, Reduce, Stmt, TensorType, Var, ZeroPad,
+    IndexAssign, IntType, Module, Op, Reduce, Select, Stmt, TensorType, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    children, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
-    mentioned_names, own_names, statements, substitute, walk,
+    children, exchanged, expressions, free_variables, map_blocks, map_children,
+    map_tensor_functions, mentioned_names, own_names, statements, substitute, walk,
 )  # fmt: skip
+from loma.passes.canonical.running import factors
+from loma.passes.canonical.triangles import comparisons
 from loma.passes.liveness import covers
 
 LARGEST = 24  # nodes of a value that is computed more than once
@@ -66,6 +69,20 @@ class _Definition:
         places = [s for s in self.value.subscripts if free_variables(s) & names]
         bare = [s.name for s in places if isinstance(s, Var)]
         return len(places) == len(set(bare))
+
+    @property
+    def parts(self) -> list[frozenset[str]]:
+        """Which of the axes each factor of the value has, where that is a product of factors that
+        all lack some, on a triangle or everywhere; none for another value."""
+        value, names = self.value, frozenset(axis.name for axis in self.axes)
+        if isinstance(value, Select):
+            zeros = [b.is_const(branch, 0) for branch in (value.then, value.other)]
+            triangle = comparisons(value.cond, holds=zeros[1])
+            if sum(zeros) != 1 or triangle is None or len(triangle) != 1:
+                return []
+            value = value.then if zeros[1] else value.other
+        found = [free_variables(factor.value) & names for factor in factors(value, False)]
+        return found if all(part < names for part in found) else []
 
     @property
     def cheap(self) -> bool:
@@ -186,6 +203,9 @@ class _Temporaries:
                 subscripts = target.subscripts if isinstance(target, Index) else ()
                 if any(name in free_variables(s) for s in subscripts):
                     raise _Kept
+                places = frozenset().union(*map(free_variables, subscripts))
+                summed = inner.keys() - around.keys() - places
+                value = self._product(value, frozenset(summed), found, inner)
                 return replace(stmt, value=self._expr(value, found, inner))
             case Assign(Var(), _, value):
                 return replace(stmt, value=self._expr(value, found, around))
@@ -208,11 +228,42 @@ class _Temporaries:
                 return _padded(read, found)
             case Var(name) if name == found.tensor.name:
                 raise _Kept
-            case Reduce(_, body, own):
+            case Reduce(kind, body, own):
                 below = {**extents, **{axis.name: axis.extent for axis in own}}
+                if kind == "sum":
+                    summed = frozenset(axis.name for axis in own)
+                    body = self._product(body, summed, found, below)
                 return replace(expr, body=self._expr(body, found, below))
             case _:
                 return map_children(expr, lambda child: self._expr(child, found, extents))
+
+    def _product(
+        self, body: Expr, summed: frozenset[str], found: _Definition, extents: Extents
+    ) -> Expr:
+        """What is summed with the parts of the value for the tensor, where it is a factor and each
+        of them either leaves the sum or costs no more than the other factors there do."""
+        reads: list[Expr] = []
+        others = frozenset[str]()
+        for factor in factors(body, False):
+            match factor.value:
+                case Index(Var(name), places) if name == found.tensor.name:
+                    reads += [] if factor.divides else [factor.value]
+                    names = {axis.name: s for axis, s in zip(found.axes, places, strict=True)}
+                case value:
+                    others |= free_variables(value)
+        if len(reads) != 1 or not found.parts or found.tensor.name in others:
+            return body
+        (read,) = reads
+        assert isinstance(read, Index)
+        if not all(isinstance(s, Var) for s in names.values()):
+            return body
+        parts = [frozenset().union(*(free_variables(names[n]) for n in p)) for p in found.parts]
+        if not all(part.isdisjoint(summed) or part <= others for part in parts):
+            return body
+        inner = extents.keys() - found.around
+        if inner & found.inputs or not exists(read, extents, self._is_size):
+            return body
+        return exchanged(body, read, substitute(found.value, names))
 
     def _read(self, read: Index, found: _Definition, extents: Extents) -> Expr:
         inner = extents.keys() - found.around

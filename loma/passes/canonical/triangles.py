@@ -246,7 +246,7 @@ def _conditions(kind: str, body: Expr) -> tuple[tuple[Expr, ...], Expr]:
         cond, then, other = Unary("not", cond, INT), other, then
     if not b.is_const(other, neutral):
         return (), body
-    known = _comparisons(cond)
+    known = comparisons(cond)
     return ((), body) if known is None else (known, then)
 
 
@@ -259,13 +259,13 @@ def _masked(product: Binary) -> tuple[tuple[Expr, ...], Expr]:
     return (), product
 
 
-def _comparisons(cond: Expr, holds: bool = True) -> tuple[Expr, ...] | None:
+def comparisons(cond: Expr, holds: bool = True) -> tuple[Expr, ...] | None:
     """Expressions that are not negative exactly where a condition holds (or does not)."""
     match cond:
         case Unary("not", operand):
-            return _comparisons(operand, not holds)
+            return comparisons(operand, not holds)
         case Binary("and" | "or" as op, left, right) if (op == "and") == holds:
-            first, second = _comparisons(left, holds), _comparisons(right, holds)
+            first, second = comparisons(left, holds), comparisons(right, holds)
             return None if first is None or second is None else first + second
         case Binary("<" | "<=" | ">" | ">=", left, right) if left.type == right.type == INT:
             plain = all(sizes.is_arithmetic(side) for side in (left, right))
@@ -299,7 +299,7 @@ def _nest(stmt: Stmt) -> _Nest | None:
         match stmt:
             case For(counter, extent, (inner,)) if sizes.is_arithmetic(extent):
                 loops.append(Axis(counter, extent))
-            case If(cond, (inner,), ()) if loops and (facts := _comparisons(cond)) is not None:
+            case If(cond, (inner,), ()) if loops and (facts := comparisons(cond)) is not None:
                 known += facts
             case _:
                 return None
