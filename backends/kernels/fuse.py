@@ -22,13 +22,14 @@ from loma.core.ir import For, Function, If, Stmt, Var, While
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered
 from loma.passes.canonical.scans import scans
+from loma.passes.peeling import peeled
 
 
 def fuse(function: Function, library: Library) -> tuple[Step, ...]:
     """The function's body with kernels and panels; ``library`` tells which statements a backend
     hands to a library as a whole."""
     if "scans" in config.optimisations():
-        function = scans(function, ("sum",))
+        function = peeled(scans(function, ("sum",)))
     names = Names(names_of(function))
     function = replace(function, body=numbered(function.body))
     return _Fusion(function, library, names).run()

@@ -34,7 +34,7 @@ class Run:
 class Runs:
     """Finds runs in the blocks of one function; ``panels`` and ``around`` as for :class:`Sharing`.
 
-    Statements of the same number stand for one, and alone are no run.
+    Statements of the same number stand for one, and alone are no run, unless a loop repeats it.
     """
 
     def __init__(
@@ -62,14 +62,15 @@ class Runs:
 
     def longest(self, block: tuple[Stmt, ...], start: int) -> Run | None:
         """The longest run from a position of a block whose statements all hang together by tensors
-        that they have in common; None when it has no two index statements."""
+        that they have in common; None when it has no two index statements and no loop."""
         group, ways, end = self._collect(block, start, len(block))
         connected = _connected(group)
         if connected < len(group):
             end = next(k for k in range(start, end) if block[k] is group[connected])
             group, ways, end = self._collect(block, start, end)
         found = index_assigns(tuple(group))
-        if len({stmt.number for stmt in found}) < 2:
+        steps = any(isinstance(stmt, For) for stmt in group)
+        if not found or (len({stmt.number for stmt in found}) < 2 and not steps):
             return None
         moved = tuple(s for s in block[start:end] if isinstance(s, Declare))
         return Run(moved, tuple(group), tuple(ways), end)

@@ -23,7 +23,7 @@ def copies(module: Module) -> Module:
 
 
 def _without_copies(function: Function) -> Function:
-    body = _without_constant_conditions(function.body)
+    body = without_constant_conditions(function.body)
     position = 0
     while position < len(body):
         if (new := _without_copy(body, position)) is None:
@@ -33,14 +33,15 @@ def _without_copies(function: Function) -> Function:
     return replace(function, body=body)
 
 
-def _without_constant_conditions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+def without_constant_conditions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Statements without branches on constants."""
     out: list[Stmt] = []
     for stmt in body:
         match stmt:
             case If(IntConst(value), then, other):
-                out += _without_constant_conditions(then if value else other)
+                out += without_constant_conditions(then if value else other)
             case _:
-                out.append(map_blocks(stmt, _without_constant_conditions))
+                out.append(map_blocks(stmt, without_constant_conditions))
     return tuple(out)
 
 

@@ -1,0 +1,114 @@
+"""The round of a loop that stands apart: the text, and values and derivatives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from changed_programs import Changed, Point, compare, verified, with_derivative
+from test_loops import program
+
+from loma import passes
+from loma.core.ir import Module
+from loma.core.printer import print_function
+from loma.core.walk import map_tensor_functions
+from loma.frontend import parse
+from loma.passes.peeling import peeled
+
+# name, body, what it becomes
+CASES: tuple[tuple[str, str, list[str]], ...] = (
+    ("before", """
+for t in range(M):
+    y[i, t] = x[i, t] + (y[i, t - 1] if t > 0 else 0.0)
+""", [
+        "for t in range(min(M, 1)):", "y[i, 0] = x[i, 0] + 0.0",
+        "for t in range(M - 1):", "y[i, t + 1] = x[i, t + 1] + y[i, t]",
+    ]),
+    ("behind", """
+for t in reversed(range(M)):
+    y[i, t] = x[i, t] * (y[i, t + 1] if t + 1 < M else 1.0)
+""", [
+        "for t in range(min(M, 1)):", "y[i, M - 1] = x[i, M - 1] * 1.0",
+        "for t in reversed(range(M - 1)):", "y[i, t] = x[i, t] * y[i, t + 1]",
+    ]),
+    ("first_is_last", """
+for t in reversed(range(M)):
+    y[i, t] += x[i, t] + (0.0 if t < 1 else x[i, t - 1])
+""", [
+        "for t in reversed(range(M - 1)):", "y[i, t + 1] += x[i, t + 1] + x[i, t]",
+        "for t in range(min(M, 1)):", "y[i, 0] += x[i, 0] + 0.0",
+    ]),
+    ("branch", """
+for t in range(M):
+    if t >= 1 and n > 0:
+        y[i, t] = y[i, t - 1] * x[i, t]
+    else:
+        y[i, t] = x[i, t]
+""", [
+        "for t in range(min(M, 1)):", "y[i, 0] = x[i, 0]",
+        "for t in range(M - 1):", "if 1 and n > 0:",
+        "y[i, t + 1] = y[i, t] * x[i, t + 1]", "else:", "y[i, t + 1] = x[i, t + 1]",
+    ]),
+    ("data_decide_more", """
+for t in range(M):
+    y[i, t] = x[i, t] + (y[i, t - 1] if t > 0 and x[i, t] > 0.0 else 0.0)
+""", [
+        "for t in range(min(M, 1)):", "y[i, 0] = x[i, 0] + 0.0",
+        "for t in range(M - 1):",
+        "y[i, t + 1] = x[i, t + 1] + (y[i, t] if 1 and x[i, t + 1] > 0.0 else 0.0)",
+    ]),
+)  # fmt: skip
+
+STAY: tuple[tuple[str, str], ...] = (
+    ("in_the_middle", """
+for t in range(M):
+    y[i, t] = x[i, t] + (y[i, t - 2] if t > 1 else 0.0)
+"""),
+    ("of_loops_around", """
+for s in range(2):
+    for t in range(M):
+        y[i, t] = x[i, t] + (y[i, t - 1] if t > s else 0.0)
+"""),
+    ("nothing_to_decide", """
+for t in range(M):
+    y[i, t] = y[i, t] * x[i, t]
+"""),
+    ("parity", """
+for t in range(M):
+    y[i, t] = x[i, t] if t % 2 == 0 else 0.0
+"""),
+)  # fmt: skip
+
+X = "x : In[Tensor[N, M]], n : In[int]"
+
+
+def apart(module: Module) -> Module:
+    return map_tensor_functions(module, peeled)
+
+
+def left(text: str) -> list[str]:
+    printed = print_function(apart(parse(text)).function("f")).strip().split("\n")[1:-1]
+    return [line.strip() for line in printed if " : " not in line]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_rounds_apart(case: tuple[str, str, list[str]]) -> None:
+    _, body, expected = case
+    assert left(program(X, "N, M", body)) == expected
+
+
+@pytest.mark.parametrize("case", STAY, ids=lambda case: case[0])
+def test_loops_that_stay(case: tuple[str, str]) -> None:
+    text = program(X, "N, M", case[1])
+    assert apart(parse(text)) == parse(text)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+@pytest.mark.parametrize("case", [*CASES, *STAY], ids=lambda case: case[0])
+def test_values_and_derivatives(case: tuple[object, ...], count: int) -> None:
+    name, body, *_ = case
+    text = with_derivative(program(X, "N, M", str(body)))
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(3, count, generator=generator, dtype=torch.float64)
+    for number in (1, -1):
+        point = Point(str(name), text, "f", (x, number))
+        compare(point, Changed(text, verified(lambda module: apart(passes.optimise(module)))))
