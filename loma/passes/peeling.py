@@ -94,7 +94,7 @@ class _Loop:
 
     def _decided(self, expr: Expr, extents: Mapping[str, Expr]) -> Expr:
         """With constants for the comparisons that are decided at every value of the counter."""
-        if isinstance(expr, Binary) and expr.type == INT and expr.op in ("<", "<=", ">", ">="):
+        if isinstance(expr, Binary) and expr.type == INT:
             for holds in (True, False):
                 facts = comparisons(expr, holds)
                 if facts and all(

@@ -153,3 +153,32 @@ def test_a_guarded_sum_stays() -> None:
         layer("y[b, o] = sum(x[b, i] * w[o, i] for i in I) if z[b] > 0.0 else c[o]")
     )
     assert "_r" not in shown
+
+
+HALVES = "x : In[Tensor[N, 2 * D]], n : In[int]"
+GATED = "_result[_i0, _i1] = x[_i0, _i1] * exp(x[_i0, D + _i1])"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["return x[:, :D] * exp(x[:, D:])"], GATED),
+        (["value, gate = split(x, [D, D], 1)", "return value * exp(gate)"], GATED),
+        (["g = transpose(x[:, D:], 0, 1)", "return x[:, :D] * exp(transpose(g, 0, 1))"], GATED),
+        (["y : Tensor[N, D]", "g = x[:, D:]", "y[i, j] = x[i, j + 0] * exp(g[i, j])", "return y"],
+         "y[i, j] = x[i, j + 0] * exp(x[i, D + j])"),
+        # it may lie outside, has steps, or is another value by then
+        (["return x[:, n:n + D] * 2.0"], "slice"),
+        (["return x[:, :D] + x[1:2, D:]"], "slice"),
+        (["return x[:, ::2] * 2.0"], "slice"),
+        (["z = x * 2.0", "g = z[:, D:]", "z[:, D:] = x[:, :D]", "return g * 2.0"], "slice"),
+    ],
+)  # fmt: skip
+def test_slices_are_read_where_they_lie(lines: list[str], expected: str) -> None:
+    body = "".join(f"    {line}\n" for line in lines)
+    module = passes.dead_code(
+        passes.canonical_form(parse(f"def f({HALVES}) -> Tensor[N, D]:\n{body}"))
+    )
+    shown = print_function(module.function("f"))
+    assert expected in shown
+    assert expected == "slice" or "slice" not in shown

@@ -2,8 +2,8 @@
 
 Elementwise operators (with broadcasting) and reductions over dims: what stands as
 ``y : Tensor[N, M] = relu(x + b)`` in a program is ``y[i, j] = relu(x[i, j] + b[j])`` in the
-canonical form. Transposed operands, and those with dimensions of size 1 added or dropped, are read
-where they lie; products of batches of matrices are sums. An operator of another kind (a
+canonical form. Slices, transposed operands, and those with dimensions of size 1 added or dropped,
+are read where they lie; products of batches of matrices are sums. An operator of another kind (a
 convolution, a permutation) that stands inside such an expression becomes a statement of its own,
 and so do its arguments. Where the sizes do not prove how operands broadcast, a statement stays as
 it is. So do, in front of AD, ``softmax``, whose derivative is shorter than that of its parts (but
@@ -14,7 +14,7 @@ copies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, cast
 
@@ -31,8 +31,10 @@ from loma.passes.outer import is_outer
 from loma.core.walk import map_tensor_functions, reads_of_type, walk
 from loma.passes.canonical.filters import windows_of
 from loma.passes.canonical.hoisting import InBlocks
+from loma.passes.canonical.views import read_through, slice_start
 
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
+_VIEWS = ("slice", "transpose", "reshape")
 _UNIT = Axis("_one", IntConst(1))  # of a dimension of size 1, whose only subscript is 0
 _OTHERS = ("where", "expand", "sum_to")
 
@@ -45,7 +47,7 @@ def operators(module: Module, every: bool = False) -> Module:
         # What says the shape of a result of any rank is what its operators do on meta tensors.
         if any(isinstance(t, TensorType) and t.dims is None for t in function.results):
             return function
-        return _Operators(function, functions, every).run()
+        return _Operators(read_through(function), functions, every).run()
 
     return map_tensor_functions(module, changed)
 
@@ -76,13 +78,22 @@ def _own(dims: tuple[Expr, ...], axes: list[Axis]) -> list[Axis]:
         if sizes.equal(dim, axis.extent) is True:
             found.append(axis)
         elif dim == IntConst(1):
-            found.append(replace(axis, extent=dim))
+            found.append(Axis(axis.name, dim))
         else:
             raise _Stays
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Slice(Axis):
+    """The axis of a tensor of which a slice is read: ``place`` is where its element lies."""
+
+    place: Expr
+
+
 def _at(axis: Axis) -> Expr:
+    if isinstance(axis, _Slice):
+        return axis.place
     return IntConst(0) if axis.extent == IntConst(1) else Var(axis.name, INT)
 
 
@@ -241,7 +252,7 @@ class _Operators(InBlocks):
                 return True
             case Op("softmax" | "matmul") | Var():
                 return self._every
-            case Op("transpose" | "reshape", (x,)) if _is_composed(x):
+            case Op("transpose" | "reshape" | "slice", (x,)) if _is_composed(x):
                 return self._is_written_out(x) and self._is_moved(value)
             case Op(name):
                 row = OPS[name]
@@ -407,17 +418,27 @@ class _Operators(InBlocks):
 
     def _is_read(self, value: Expr) -> bool:
         """Whether elements are read of a tensor or computed, not of what another operator makes."""
-        while isinstance(value, Op) and value.name in ("transpose", "reshape"):
+        while isinstance(value, Op) and value.name in _VIEWS:
+            if value.name == "slice" and slice_start(value, self._sizes.__contains__) is None:
+                return False
             value = value.args[0]
         return not isinstance(value, Op) or self._is_written_out(value)
 
     def _moved(self, view: Op, axes: list[Axis]) -> list[Axis] | None:
-        """The axes of what is transposed, or has dimensions of size 1 added or dropped, where a
-        view of it has those axes; None where it is another operator."""
-        if view.name not in ("transpose", "reshape") or not self._is_read(view.args[0]):
+        """The axes of what is cut, transposed, or has dimensions of size 1 added or dropped, where
+        a view of it has those axes; None where it is another operator."""
+        if view.name not in _VIEWS or not self._is_read(view.args[0]):
             return None
         own = _own(_dims(view), axes)
         dims = _dims(view.args[0])
+        if view.name == "slice":
+            found = slice_start(view, self._sizes.__contains__)
+            if found is None:
+                return None
+            dim, start = found
+            place = sizes.simplify(b.binary("+", start, _at(own[dim])))
+            own[dim] = _Slice(own[dim].name, dims[dim], place)
+            return own
         if view.name == "transpose":
             given = dict(view.attrs)
             first, second = (_constant(given[name]) % len(own) for name in ("dim0", "dim1"))
@@ -484,7 +505,7 @@ class _Operators(InBlocks):
         match operand:
             case Var():
                 return operand
-            case Op(_, (x,)) if self._is_moved(operand):
+            case Op("transpose" | "reshape", (x,)) if self._is_moved(operand):
                 return replace(operand, args=(self._operand(x),))
             case _:
                 return self._plain(operand, "_operand")

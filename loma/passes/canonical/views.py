@@ -3,10 +3,77 @@ dimensions of size 1 dropped or added."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loma.core import builder as b, sizes
-from loma.core.ir import FLOAT, INT, Expr, Index, IntConst, Op, TensorType, Var
+from loma.core.effects import written
+from loma.core.ir import (
+    FLOAT, INT, Declare, Expr, Function, Index, IntConst, Op, Stmt, TensorType, Var,
+)  # fmt: skip
+from loma.core.sizes import IsSize
+from loma.core.walk import map_children, map_expressions, mentioned_names
 
 ONE = IntConst(1)
+
+
+def read_through(function: Function) -> Function:
+    """The function with elements of a tensor for those of parts of it that have names, where
+    neither is written while the part is in use."""
+    is_size = frozenset(sizes.size_variables(function)).__contains__
+    body = list(function.body)
+    for position, stmt in enumerate(body):
+        match stmt:
+            case Declare(Var(_, TensorType()) as name, Op() as part) if _is_inside(part, is_size):
+                after = tuple(body[position + 1 :])
+                if mentioned_names((stmt,)).isdisjoint(written(after)):
+                    body[position + 1 :] = (_with_part(s, name, part) for s in after)
+            case _:
+                pass
+    return replace(function, body=tuple(body))
+
+
+def _is_inside(part: Expr, is_size: IsSize) -> bool:
+    """Whether an expression is a variable or a part of one that surely lies inside."""
+    match part:
+        case Var():
+            return True
+        case Op("slice", (whole,)):
+            return slice_start(part, is_size) is not None and _is_inside(whole, is_size)
+        case Op("transpose" | "reshape", (whole,)):
+            return _is_inside(whole, is_size)
+        case _:
+            return False
+
+
+def slice_start(part: Op, is_size: IsSize) -> tuple[int, Expr] | None:
+    """The dimension of a slice and where it starts; None where it has steps, or may leave the
+    tensor."""
+    attrs, whole = dict(part.attrs), part.args[0].type
+    dim, step = _constant(attrs["dim"]), _constant(attrs["step"])
+    start, end = attrs["start"], attrs["end"]
+    if dim is None or step != 1 or not isinstance(whole, TensorType) or whole.dims is None:
+        return None
+    assert isinstance(start, Expr)
+    assert isinstance(end, Expr)
+    ends = (start, sizes.arith("-", end, start), sizes.arith("-", whole.dims[dim], end))
+    return (dim, start) if all(sizes.is_nonnegative(e, is_size) for e in ends) else None
+
+
+def _with_part(stmt: Stmt, name: Var, part: Op) -> Stmt:
+    """The statement with the part for its name, where that is read in an expression."""
+
+    def value(expr: Expr) -> Expr:
+        match expr:
+            case Index(Var(base), places) if base == name.name:
+                places = tuple(map(value, places))
+                return element(part, places) or replace(expr, subscripts=places)
+            case Op(_, args):
+                whole = (part if arg == name else value(arg) for arg in args)
+                return replace(expr, args=tuple(whole))
+            case _:
+                return map_children(expr, value)
+
+    return map_expressions(stmt, value)
 
 
 def element(part: Expr, subscripts: tuple[Expr, ...]) -> Index | None:
