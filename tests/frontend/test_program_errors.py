@@ -98,7 +98,7 @@ def test_syntax_errors_of_python_have_a_place(text: str, line: int, column: int)
         "def f() -> int:\n    return " + "9" * 5000 + "\n",
         "def f(x : In[float]) -> float:\n    return " + "(" * 500 + "x" + ")" * 500 + "\n",
         "def f(x : In[float]) -> float:\n    return " + "-" * 5000 + "x\n",
-        "def f(x : In[float]) -> float:\n    return " + " + ".join(["x"] * 5000) + "\n",
+        "def f(x : In[float]) -> float:\n    return " + " * ".join(["x"] * 5000) + "\n",
         "def f(x : In[float]) -> float:\n    return " + "sin(" * 180 + "x" + ")" * 180 + "\n",
         "[" * 100_000,
     ],
