@@ -16,10 +16,11 @@ from loma.backends.cfamily.names import cpp_string
 from loma.backends.torch import ops
 from loma.core import sizes
 from loma.core.ir import (
-    INT, Call, Expr, Index, IntConst, NoDiff, Op, TensorType, Var, ZeroPad,
+    INT, Assign, Call, Declare, Expr, Function, If, Index, IntConst, NoDiff, Op, Stmt, TensorType,
+    Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import OPS
-from loma.core.walk import free_variables
+from loma.core.walk import blocks, free_variables, mentioned_names
 
 _BROADCASTING = {"matmul", *(op.name for op in OPS.values() if op.work == "elementwise")}
 
@@ -32,6 +33,7 @@ class Host(Expressions):
     def __init__(self, context: CppContext) -> None:
         super().__init__(context)
         self.later: set[str] = set()  # variables whose values are computed where they are read
+        self._handed_on = _handed_on(context.function, context.mutated)
         context.host = self
 
     # --------------------------------------------------------------------------------- scalars
@@ -151,14 +153,43 @@ class Host(Expressions):
 
     def stored(self, target: str, expr: Expr) -> str:
         """A tensor value as variable ``target`` may hold it: unshared where one of the names is
-        written in place, contiguous where its elements are used one by one."""
+        written in place and goes on to be used, contiguous where its elements are used one by
+        one."""
         text, context = self.tensor(expr), self.context
         roots = alias_roots(expr)
-        if roots and (target in context.mutated or roots & context.mutated):
+        shared = roots and (target in context.mutated or roots & context.mutated)
+        if shared and (target, roots) not in self._handed_on:
             if isinstance(expr, Call):  # may turn out to be nobody else's
                 return f"loma::own({text})"
             return f"{text}.clone(at::MemoryFormat::Contiguous)"
         return f"loma::dense({text})" if target in context.dense else text
+
+
+def _handed_on(function: Function, mutated: set[str]) -> list[tuple[str, set[str]]]:
+    """Variables that take the storage of another one, which nothing mentions afterwards. It is
+    written in place, so that it shares its storage with no third one."""
+    params = {param.name for param in function.params}
+    last: list[tuple[str, set[str]]] = []
+    shared: list[tuple[str, set[str]]] = []
+
+    def visit(body: tuple[Stmt, ...], after: frozenset[str]) -> None:
+        for stmt in reversed(body):
+            own = mentioned_names((stmt,))
+            match stmt:
+                case Declare(Var(target), Op() as value) | Assign(Var(target), "=", Op() as value):
+                    roots = alias_roots(value)
+                    is_free = len(roots) == 1 and roots <= mutated - params - after - {target}
+                    (last if is_free else shared).append((target, roots))
+                case If(_, then, other):
+                    visit(then, after)
+                    visit(other, after)
+                case _:
+                    for block in blocks(stmt):
+                        visit(block, after | own)
+            after |= own
+
+    visit(function.body, frozenset())
+    return [pair for pair in last if pair not in shared]
 
 
 def alias_roots(expr: Expr) -> set[str]:

@@ -127,6 +127,29 @@ def first(x : In[Tensor[N]], like : In[Tensor[K]]) -> Tensor[K]:
     y : Tensor[K]
     y[0] = sum(x[i] for i in N)
     return y
+
+def handed_on(x : In[Tensor[N, M]], n : In[int]) -> tuple[Tensor[M, N], Tensor[M, N], Tensor[M, N]]:
+    u : Tensor[N, M] = x
+    u[i, j] += 1.0
+    once = transpose(u, 0, 1)
+    once[j, i] = once[j, i] * once[j, i]
+    v : Tensor[N, M] = x
+    v[i, j] += 2.0
+    often : Tensor[M, N]
+    for r in range(n):
+        often += transpose(v, 0, 1)
+        last = transpose(v, 0, 1)
+        last[j, i] = last[j, i] * 3.0
+    w : Tensor[N, M] = x
+    w[i, j] += 3.0
+    one : Tensor[M, N]
+    if n > 1:
+        one = transpose(w, 0, 1)
+        one[j, i] += w[i, j]
+    else:
+        one = transpose(w, 0, 1)
+        one[j, i] += 1.0
+    return once, often, one
 """  # noqa: E501
 
 
@@ -159,6 +182,9 @@ CASES: list[tuple[Any, ...]] = [
     ("rows", r(5, 7, 70), r(2, 5, 70)),
     ("rows", r(5, 7, 0), r(2, 5, 0)),
     ("shared", r(3, 4)),
+    ("handed_on", r(3, 4), 0),
+    ("handed_on", r(3, 4), 1),
+    ("handed_on", r(3, 4), 3),
     ("outer", r(3, 4), r(4, 2)),
     ("new", r(3, 4), 0.5, 3),
     ("new", r(3, 4), 0.5, 0),

@@ -20,6 +20,7 @@ from loma.passes.canonical.reductions import reductions as reductions
 from loma.passes.canonical.rounds import rounds as rounds
 from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
 from loma.passes.canonical.scans import scans as scans
+from loma.passes.canonical.shapes import shapes as shapes
 from loma.passes.canonical.temporaries import temporaries as temporaries
 from loma.passes.canonical.triangles import triangles as triangles
 from loma.passes.first_write import first_write
@@ -45,6 +46,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "loops" in wanted:
         module = loops(module)
     module = first_write(module)
+    if "shapes" in wanted:
+        module = shapes(module)
     if "temporaries" in wanted:
         module = temporaries(module)
     if "scans" in wanted:

@@ -15,13 +15,13 @@ from loma.core import sizes
 from loma.core.effects import counters, declared, effects, out_places, written
 from loma.core.ir import (
     INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType,
-    Module, Return, Stmt, TensorType, Unpack, Var, While, Zero, is_tensor_function,
+    Module, Op, Return, Stmt, TensorType, Unpack, Var, While, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import Names, axes_of, axis_names, names_of, with_own_indices
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    aggregates, free_variables, map_blocks, map_expressions, own_names, reads_of_type, root,
-    statements, substitute_type, substitute_typed,
+    aggregates, free_variables, map_blocks, map_children, map_expressions, own_names,
+    reads_of_type, root, statements, substitute_type, substitute_typed,
 )  # fmt: skip
 from loma.passes.fold import folded
 
@@ -65,6 +65,33 @@ class _Inlining:
         return replace(self._caller, body=(*self._hoisted, *out))
 
     def _statement(self, stmt: Stmt) -> list[Stmt]:
+        early, stmt = self._calls_apart(stmt)
+        return [*early, *self._inlined(stmt)]
+
+    def _calls_apart(self, stmt: Stmt) -> tuple[list[Stmt], Stmt]:
+        """The calls among the operands of operators as statements of their own, and the rest."""
+        early: list[Stmt] = []
+
+        def operand(expr: Expr) -> Expr:
+            if isinstance(expr, Call) and isinstance(expr.type, TensorType):
+                result = Var(self._names.fresh(self._result_name(expr)), expr.type)
+                early.extend(self._statement(Declare(result, expr, expr.span)))
+                return result
+            return map_children(expr, operand) if isinstance(expr, Op) else expr
+
+        def value(expr: Expr) -> Expr:
+            return map_children(expr, operand) if isinstance(expr, Op) else expr
+
+        match stmt:
+            case Declare(_, Op() as whole) | Assign(Var(), _, Op() as whole):
+                stmt = replace(stmt, value=value(whole))
+            case Return(values):
+                stmt = replace(stmt, values=tuple(map(value, values)))
+            case _:
+                pass
+        return early, stmt
+
+    def _inlined(self, stmt: Stmt) -> list[Stmt]:
         match stmt:
             case Declare(target, Call() as call):
                 body = self._body(call, (target,))

@@ -39,10 +39,17 @@ def _is_inside(part: Expr, is_size: IsSize) -> bool:
             return True
         case Op("slice", (whole,)):
             return slice_start(part, is_size) is not None and _is_inside(whole, is_size)
-        case Op("transpose" | "reshape", (whole,)):
+        case Op("transpose", (whole,)):
             return _is_inside(whole, is_size)
+        case Op("reshape", (whole,)):
+            return _is_readable(part, whole) and _is_inside(whole, is_size)
         case _:
             return False
+
+
+def _is_readable(part: Op, whole: Expr) -> bool:
+    assert isinstance(part.type, TensorType)
+    return _subscripts(part, whole, [ONE] * len(part.type.dims or ())) is not None
 
 
 def slice_start(part: Op, is_size: IsSize) -> tuple[int, Expr] | None:
