@@ -3,7 +3,8 @@
 Reverse mode adds to an adjoint for every use of a variable. ``T[i] += a`` is dropped, and a later
 ``T[i] += b`` becomes ``T[i] += a + b``, when nothing in between looks at ``T`` or changes what
 ``a`` is made of. A first one under a condition becomes ``a if condition else 0``. Its operands must
-not have to be kept for it in full size: each is smaller than ``T``, or is needed later anyway.
+not have to be kept for it in full size: each is smaller than ``T``, an argument or a view of one,
+or needed later anyway.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from loma.core import sizes
 from loma.core.axes import runs_over
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Axis, Binary, Call, Expr, FloatConst, Function, If, Index, IndexAssign, IntConst,
+    INT, Axis, Binary, Call, Declare, Expr, FloatConst, Function, If, Index, IndexAssign, IntConst,
     Module, Op, Reduce, Select, Stmt, TensorType, Var,
 )  # fmt: skip
+from loma.core.ops import OPS
 from loma.core.walk import (
     free_variables, map_blocks, map_tensor_functions, mentioned_names, substitute, walk,
 )  # fmt: skip
@@ -26,8 +28,16 @@ def additions(module: Module) -> Module:
     """The pass on every tensor function of a module."""
 
     def joined(function: Function) -> Function:
-        params = {param.name for param in function.params}
-        return replace(function, body=_block(function.body, params))
+        kept = {param.name for param in function.params}
+        for stmt in function.body:
+            match stmt:
+                case Declare(Var(name), Op(operator, (Var(whole), *_))) if (
+                    whole in kept and OPS[operator].shares
+                ):
+                    kept.add(name)
+                case _:
+                    pass
+        return replace(function, body=_block(function.body, kept))
 
     return map_tensor_functions(module, joined)
 
@@ -49,17 +59,17 @@ class _Addition:
         return found if self.condition is None else found | free_variables(self.condition)
 
 
-def _block(body: tuple[Stmt, ...], params: set[str]) -> tuple[Stmt, ...]:
-    out: list[Stmt | None] = [map_blocks(stmt, lambda b: _block(b, params)) for stmt in body]
+def _block(body: tuple[Stmt, ...], kept: set[str]) -> tuple[Stmt, ...]:
+    out: list[Stmt | None] = [map_blocks(stmt, lambda b: _block(b, kept)) for stmt in body]
     for position in range(len(out)):
-        while (found := _moved(out, position, params)) is not None:
+        while (found := _moved(out, position, kept)) is not None:
             rest, later, joined = found
             out[position], out[later] = rest, joined
     return tuple(stmt for stmt in out if stmt is not None)
 
 
 def _moved(
-    block: list[Stmt | None], position: int, params: set[str]
+    block: list[Stmt | None], position: int, kept: set[str]
 ) -> tuple[Stmt | None, int, IndexAssign] | None:
     """What is left of a statement, and which later one makes its addition as well."""
     stmt = block[position]
@@ -74,8 +84,8 @@ def _moved(
                 continue
             joined = _joined(addition, other)
             after = tuple(s for s in block[later:] if s is not None)
-            kept = params | mentioned_names(after)
-            if joined is not None and not inputs & between and _fits(addition, kept):
+            there = kept | mentioned_names(after)
+            if joined is not None and not inputs & between and _fits(addition, there):
                 return addition.rest, later, joined
             break
     return None
@@ -135,10 +145,10 @@ def _joined(first: _Addition, later: Stmt) -> IndexAssign | None:
     return replace(other.stmt, op=first.stmt.op, value=both)
 
 
-def _fits(addition: _Addition, kept: set[str]) -> bool:
+def _fits(addition: _Addition, there: set[str]) -> bool:
     """Whether the operands are there anyway, or smaller than the tensor."""
     return all(
-        node.name in kept or len(node.type.dims or ()) < len(addition.axes)
+        node.name in there or len(node.type.dims or ()) < len(addition.axes)
         for node in walk(addition.stmt.value)
         if isinstance(node, Var) and isinstance(node.type, TensorType)
     )

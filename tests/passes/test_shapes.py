@@ -39,25 +39,6 @@ y[i] = v[i] * v[i]
 {MADE}t = reshape(z, [B, 2, C * P])
 y[b, g] = argmax(t[b, g, k] for k in range(C * P)) * sum(t[b, g, k] for k in range(C * P))
 """, ((2, 4, 3),)),
-    ("units", X, "B, 1, 2, C * P", f"""
-{MADE}t = reshape(z, [B, 1, 2, C * P])
-y[b, 0, g, k] = t[b, 0, g, k] + 1.0
-""", ((2, 4, 3),)),
-    ("later_change", X, "B, 2, C * P", f"""
-{MADE}t = reshape(z, [B, 2, C * P])
-z[b, c, p] = 2.0 * z[b, c, p]
-u = reshape(z, [B, 2, C * P])
-t[b, g, k] += u[b, g, k]
-y[b, g, k] = t[b, g, k] * u[b, g, k]
-""", ((2, 4, 3),)),
-    ("in_loops", X, "B, 2, C * P", f"""
-{MADE}t = reshape(z, [B, 2, C * P])
-for r in range(2):
-    if r > 0:
-        y[b, g, k] += t[b, g, k] * r
-        t[b, g, k] = y[b, g, k] + k
-    z[b, c, p] = z[b, c, p] * 1.5 + c
-""", ((2, 4, 3),)),
     ("two_sums", X, "B, 2, C * P", f"""
 {MADE}t = reshape(z, [B, 2, C * P])
 y[b, g, k] = t[b, g, k] * sum(t[b, g, j] for j in range(C * P)) + sum(t[b, i, k] for i in range(2))
@@ -79,6 +60,25 @@ y[i, j] = t[i, j] * t[i, j]
     ("names_again", X, "B, 2, C * P", f"""
 {MADE}t = reshape(z, [B, 2, C * P])
 y[b, g, k] = t[b, g, k] * sum(t[b, g, j] for j in range(C * P)) + sum(t[b, j, k] for j in range(2))
+""", ((2, 4, 3),)),
+    ("units", X, "B, 1, 2, C * P", f"""
+{MADE}t = reshape(z, [B, 1, 2, C * P])
+y[b, 0, g, k] = t[b, 0, g, k] + 1.0
+""", ((2, 4, 3),)),
+    ("later_change", X, "B, 2, C * P", f"""
+{MADE}t = reshape(z, [B, 2, C * P])
+z[b, c, p] = 2.0 * z[b, c, p]
+u = reshape(z, [B, 2, C * P])
+t[b, g, k] += u[b, g, k]
+y[b, g, k] = t[b, g, k] * u[b, g, k]
+""", ((2, 4, 3),)),
+    ("in_loops", X, "B, 2, C * P", f"""
+{MADE}t = reshape(z, [B, 2, C * P])
+for r in range(2):
+    if r > 0:
+        y[b, g, k] += t[b, g, k] * r
+        t[b, g, k] = y[b, g, k] + k
+    z[b, c, p] = z[b, c, p] * 1.5 + c
 """, ((2, 4, 3),)),
     ("shifted", X, "B, 2, C * P", f"""
 {MADE}t = reshape(z, [B, 2, C * P])

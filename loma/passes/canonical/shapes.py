@@ -18,15 +18,15 @@ from dataclasses import replace
 from functools import partial
 
 from loma.core import builder as b, sizes
-from loma.core.effects import declared
+from loma.core.effects import declared, written
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign,
+    INT, Assign, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign,
     IntConst, Module, Op, Reduce, Return, Stmt, TensorType, Var, While, Zero, ZeroPad,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
     children, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
-    own_names, statements, substitute, subscript_variables, walk,
+    mentioned_names, numbered, own_names, statements, substitute, subscript_variables, walk,
 )  # fmt: skip
 
 ONE = IntConst(1)
@@ -63,27 +63,28 @@ class _Differ(Exception):
 
 class _Shapes:
     def __init__(self, function: Function) -> None:
+        function = replace(function, body=numbered(function.body))
         self._function = function
         self._names = Names(names_of(function))
         self._sizes = frozenset(sizes.size_variables(function))
         self._locals = self._own_tensors()
-        self._numbers = {id(s): n for n, s in enumerate(statements(function.body))}
-        self._extents = {number: _extents(stmt) for stmt, number in self._index_statements()}
+        self._extents = {stmt.number: _extents(stmt) for stmt in self._index_statements()}
         self._fixed: set[Node] = set()
         self._joined: list[Link] = []
         self._parts: Parts = {}
+        self._one: dict[str, str] = {}  # under which name a tensor goes on
 
     def run(self) -> Function:
         for name, var in self._locals.items():
             for position, dim in enumerate(sizes.dims_of(var)):
                 self._parts[name, position] = () if dim == ONE else (dim,)
-        for own, number in self._index_statements():
-            self._join(own, number)
-        accepted = False
-        for stmt in self._function.body:
-            accepted |= self._accept(stmt)
-        if not accepted or all(len(parts) <= 1 for parts in self._parts.values()):
+        for own in self._index_statements():
+            self._join(own)
+        accepted = [stmt for stmt in self._function.body if self._accept(stmt)]
+        if not accepted:
             return self._function
+        for stmt in accepted:
+            self._unite(stmt)
         body = tuple(new for stmt in self._function.body for new in self._statement(stmt))
         return replace(self._function, body=body)
 
@@ -111,14 +112,12 @@ class _Shapes:
         constant = sizes.constant(dim)
         return free_variables(dim) <= self._sizes and (constant is None or constant > 0)
 
-    def _index_statements(self) -> Iterator[tuple[IndexAssign, int]]:
-        for stmt in statements(self._function.body):
-            if isinstance(stmt, IndexAssign):
-                yield stmt, self._numbers[id(stmt)]
+    def _index_statements(self) -> Iterator[IndexAssign]:
+        return (s for s in statements(self._function.body) if isinstance(s, IndexAssign))
 
-    def _join(self, stmt: IndexAssign, number: int) -> None:
+    def _join(self, stmt: IndexAssign) -> None:
         """Whichever dimensions an index of a statement goes through are divided as it is."""
-        extents = self._extents[number]
+        number, extents = stmt.number, self._extents[stmt.number]
         for name, extent in extents.items():
             self._parts[number, name] = () if extent == ONE else (extent,)
             if _is_contraction(stmt):
@@ -200,13 +199,9 @@ class _Shapes:
     # ----------------------------------------------------------------------------------- statements
 
     def _statement(self, stmt: Stmt) -> list[Stmt]:
-        link = self._link(stmt)
-        if link is not None and link in self._joined:
-            assert isinstance(stmt, Declare)
-            assert isinstance(stmt.value, Op)
-            assert isinstance(stmt.value.args[0], Var)
-            return self._copy(stmt, stmt.value.args[0])
         match stmt:
+            case Declare(Var(name)) if name in self._one:
+                return []
             case Declare(Var(name) as var, value) if name in self._locals and value is not None:
                 return [replace(stmt, target=self._new(var), value=self._as(var, value))]
             case Declare(Var(name) as var) | Zero(Var(name) as var) if name in self._locals:
@@ -225,34 +220,33 @@ class _Shapes:
     def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         return tuple(new for stmt in body for new in self._statement(stmt))
 
-    def _copy(self, stmt: Declare, old: Var) -> list[Stmt]:
-        """Element by element, what later passes read through."""
-        source, target = self._new(old), self._new(stmt.target)
-        axes = [Axis(self._names.fresh("_i"), dim) for dim in sizes.dims_of(target)]
-        moving = tuple(axis for axis in axes if axis.extent != ONE)
-        left = iter(moving)
-        places = [
-            tuple(IntConst(0) if a.extent == ONE else Var(a.name, INT) for a in axes),
-            tuple(
-                IntConst(0) if d == ONE else Var(next(left).name, INT)
-                for d in sizes.dims_of(source)
-            ),
-        ]
-        to, read = (Index(v, p, FLOAT) for v, p in zip((target, source), places, strict=True))
-        made = IndexAssign(to, "=", read, moving, stmt.span)
-        return [replace(stmt, target=target, value=None), made]
+    def _unite(self, stmt: Stmt) -> None:
+        """Gives both tensors of a link one name, if from there on they are the same, or only the
+        new one is mentioned."""
+        assert isinstance(stmt, Declare)
+        assert isinstance(stmt.value, Op)
+        new, old = stmt.target, stmt.value.args[0]
+        assert isinstance(old, Var)
+        first = self._one.get(old.name, old.name)
+        others = {name for name, one in self._one.items() if one == first} | {first}
+        after = self._function.body[self._function.body.index(stmt) + 1 :]
+        if written(after) & {new.name, *others} and mentioned_names(after) & others:
+            return
+        if sizes.same(sizes.dims_of(self._new(new)), sizes.dims_of(self._new(old))):
+            self._one[new.name] = first
 
     def _new(self, var: Var) -> Var:
-        """A tensor with its new dimensions."""
+        """A tensor with its new dimensions, under the name of the first of those that are one."""
         if var.name not in self._locals:
             return var
-        old = sizes.dims_of(self._locals[var.name])
-        parts = (self._parts[node] or (ONE,) for node in self._nodes(self._locals[var.name]))
+        nodes = self._nodes(self._locals[var.name])
+        parts = (self._parts[node] or (ONE,) for node in nodes)
         dims = tuple(dim for own in parts for dim in own)
-        if len(dims) == len(old):
-            return var
+        name = self._one.get(var.name, var.name)
         assert isinstance(var.type, TensorType)
-        return replace(var, type=replace(var.type, dims=dims))
+        same = len(dims) == len(nodes)
+        type_ = var.type if same else replace(var.type, dims=dims)
+        return var if same and name == var.name else replace(var, name=name, type=type_)
 
     def _as(self, var: Var, value: Expr) -> Expr:
         """The value of a whole tensor, for one with new dimensions."""
@@ -268,7 +262,7 @@ class _Shapes:
         return map_children(expr, self._whole)
 
     def _index_statement(self, stmt: IndexAssign) -> IndexAssign:
-        number = self._numbers[id(stmt)]
+        number = stmt.number
         indices = {
             name: tuple(Axis(self._names.fresh(name), part) for part in self._parts[number, name])
             for name in self._extents[number]
@@ -374,12 +368,14 @@ def _goes_through(subscript: Expr, dim: Expr, extents: Mapping[str, Expr]) -> bo
 def _is_contraction(stmt: IndexAssign) -> bool:
     """Whether a statement may be a product of matrices, which has no other shape."""
     summand = stmt.value.body if isinstance(stmt.value, Reduce) else stmt.value
+    if not isinstance(stmt.value, Reduce) and stmt.op == "=":
+        return False
     if not (isinstance(summand, Binary) and summand.op == "*"):
         return False
     parts = (p.read if isinstance(p, ZeroPad) else p for p in (summand.left, summand.right))
     reads = [part for part in parts if isinstance(part, Index)]
     own = {subscript_variables(read) for read in reads}
-    return isinstance(stmt.value, Reduce) and len(reads) == 2 and len(own) == 2
+    return len(reads) == 2 and len(own) == 2
 
 
 def _flat(axes: tuple[Axis, ...]) -> Expr:
@@ -399,6 +395,6 @@ def _divided(
 
 def _reshaped(tensor: Expr, dims: tuple[Expr, ...]) -> Expr:
     """In another shape; that of what is already in another one is its last."""
-    if isinstance(tensor, Op) and tensor.name == "reshape":
+    while isinstance(tensor, Op) and tensor.name == "reshape":
         tensor = tensor.args[0]
     return b.operator("reshape", (tensor,), {"shape": dims})
