@@ -31,7 +31,7 @@ from loma.passes.outer import is_outer
 from loma.core.walk import map_tensor_functions, reads_of_type, walk
 from loma.passes.canonical.filters import windows_of
 from loma.passes.canonical.hoisting import InBlocks
-from loma.passes.canonical.views import read_through, slice_start
+from loma.passes.canonical.views import cut_place, read_through, slice_start
 
 _TRIANGLES: dict[str, BinaryOp] = {"tril": "<=", "triu": ">="}  # of the column
 _VIEWS = ("slice", "transpose", "reshape")
@@ -436,8 +436,7 @@ class _Operators(InBlocks):
             if found is None:
                 return None
             dim, start = found
-            place = sizes.simplify(b.binary("+", start, _at(own[dim])))
-            own[dim] = _Slice(own[dim].name, dims[dim], place)
+            own[dim] = _Slice(own[dim].name, dims[dim], cut_place(_at(own[dim]), start))
             return own
         if view.name == "transpose":
             given = dict(view.attrs)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from loma.core import builder as b, sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Declare, Expr, Function, Index, IntConst, Op, Stmt, TensorType, Var,
+    FLOAT, INT, Binary, Declare, Expr, Function, Index, IntConst, Op, Stmt, TensorType, Var,
 )  # fmt: skip
 from loma.core.sizes import IsSize
 from loma.core.walk import map_children, map_expressions, mentioned_names
@@ -66,6 +66,14 @@ def slice_start(part: Op, is_size: IsSize) -> tuple[int, Expr] | None:
     return (dim, start) if all(sizes.is_nonnegative(e, is_size) for e in ends) else None
 
 
+def cut_place(place: Expr, start: Expr) -> Expr:
+    """Where an element of a slice lies. An index that starts where its tensor does is ``i + 0``, as
+    one that does not fill the dimension."""
+    whole = sizes.simplify(b.binary("+", place, start))
+    alone = isinstance(whole, Var) and whole == place
+    return Binary("+", whole, IntConst(0), INT, whole.span) if alone else whole
+
+
 def _with_part(stmt: Stmt, name: Var, part: Op) -> Stmt:
     """The statement with the part for its name, where that is read in an expression."""
 
@@ -106,7 +114,7 @@ def _subscripts(part: Op, whole: Expr, places: list[Expr]) -> tuple[Expr, ...] |
                 return None
             first = attrs["start"]
             assert not isinstance(first, tuple)
-            places[dim] = sizes.simplify(b.binary("+", places[dim], first))
+            places[dim] = cut_place(places[dim], first)
             return tuple(places)
         case "transpose":
             one, other = _constant(attrs["dim0"]), _constant(attrs["dim1"])

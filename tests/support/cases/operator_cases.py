@@ -293,6 +293,14 @@ CASES = [
          lambda x: (x * x)[:, :1] * (x * x)[:, 1:].sum(), ops=("slice",)),
     Case("slice", "x: N, K", "Tensor[N, 2]", "slice(x * x, dim=1, start=1, end=5, step=2)",
          lambda x: (x * x)[:, 1:5:2]),
+    Case("first_half", "x: N, 2 * M", "Tensor[N, M]", "x[:, :M] * sigmoid(x[:, M:])",
+         lambda x: F.glu(x, 1), ops=("slice",)),
+    Case("named_part", "x: N, M", "Tensor[N]", """
+         y = x[:N, :2]
+         z : Tensor[N]
+         z[i] = y[i, 0] * y[i, 1] * sum(y[i, j] for j in range(2))
+         return z""",
+         lambda x: x[:, 0] * x[:, 1] * x[:, :2].sum(1), ops=("slice",)),
     Case("slice_into", "g: N, 2", "Tensor[N, 5]",
          "slice_into(g * g, shape=[N, 5], dim=1, start=1, end=5, step=2)",
          lambda g: torch.zeros(3, 5, dtype=g.dtype).index_add(1, torch.tensor([1, 3]), g * g)),
