@@ -77,6 +77,6 @@ def _copy(context: FunctionContext, read: Index, row: str) -> Permute:
         k for k, s in enumerate(read.subscripts) if isinstance(s, Var) and s.name == row
     )
     order = (*(k for k in range(len(read.subscripts)) if k != position), position)
-    dims = context.dims(read.base)
+    dims = context.part_dims(read.tensor)  # the copy has nothing of what the panel lacks
     type_ = TensorType(tuple(dims[k] for k in order), dtype_of(read.tensor))
     return Permute(context.temporary_tensor("packed", type_), read.tensor, order)

@@ -55,7 +55,7 @@ class FunctionContext:
         self.counters: dict[str, Expr] = {}  # of the loops around, with ranges that do not change
         self.views: dict[str, View] = {}  # inside panels and blocks: by tensor, its part
         self.counts: set[str] = set()  # sizes of panels
-        self._panels: list[tuple[set[str], list[Permute]]] = []
+        self._panels: list[tuple[set[str], dict[str, View], list[Permute]]] = []
         self.current = NOWHERE  # the statement at hand
         self.assigned = {*assigned(function.body), *counters(function.body)}
         self.sizes = set(size_variables(function))
@@ -84,18 +84,20 @@ class FunctionContext:
 
     def start_panels(self, same: set[str]) -> None:
         """From now on, copies of those tensors are made before the panels."""
-        self._panels.append((same, []))
+        self._panels.append((same, self.views, []))
 
     def before_panels(self, copy: Permute) -> bool:
-        """Whether a copy is the same for every panel; it is kept then."""
-        for same, copies in self._panels:
-            if copy.operand.name in same:
+        """Whether a copy is the same for every panel, as those in it have no other part of what is
+        copied; it is kept then."""
+        name = copy.operand.name
+        for same, views, copies in self._panels:
+            if name in same and views.get(name) == self.views.get(name):
                 copies.append(copy)
                 return True
         return False
 
     def end_panels(self) -> tuple[Permute, ...]:
-        return tuple(self._panels.pop()[1])
+        return tuple(self._panels.pop()[2])
 
     def show(self, var: Var) -> str:
         """A tensor's name for messages: the one that the program has at that place."""
@@ -130,6 +132,15 @@ class FunctionContext:
             else:
                 out.append(dim)
         return tuple(out)
+
+    def part_dims(self, tensor: Var) -> tuple[Expr, ...]:
+        """As :meth:`dims`, but of the part of a tensor that a panel or block has of it, where those
+        are the strides in memory."""
+        assert isinstance(tensor.type, TensorType)
+        own = tensor.type.dims or ()
+        view = self.views.get(tensor.name)
+        cut = view.whole if view else {}
+        return tuple(own[k] if k in cut else dim for k, dim in enumerate(self.dims(tensor)))
 
     def is_size(self, name: str) -> bool:
         """Whether the int variable of that name is a size, thus never negative."""

@@ -1,0 +1,53 @@
+"""All spellings of the benchmarks' layers are one function, as are their derivatives."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tree_runs import arguments, lowered
+
+from loma import pipeline
+from loma.core.ir import Function, Param
+from loma.frontend import parse
+
+FILES = sorted((Path(__file__).resolve().parents[2] / "benchmarks/spellings").glob("*.loma"))
+KNOWN = {"rounds": 3, "t": 3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-3}
+
+
+def _arguments(function: Function, rng: random.Random) -> list[Any]:
+    """Without empty tensors, of which some spellings have no maximum or mean."""
+    while True:
+        args = arguments(function, KNOWN, rng)
+        args = [KNOWN.get(p.name, arg) for p, arg in zip(function.params, args, strict=True)]
+        if all(np.size(arg) for arg in args):
+            return [_suitable(p, arg) for p, arg in zip(function.params, args, strict=True)]
+
+
+def _suitable(param: Param, arg: Any) -> Any:
+    return abs(arg) if param.name == "v" and param.mode == "Out" else arg  # a mean of squares
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_spellings_agree(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    functions = [f for f in parse(text).functions if not f.name.startswith("_")]
+    names = [f.name for f in functions]
+    prefixes = [""]
+    if not any(p.mode == "Out" for p in functions[0].params):
+        text += "".join(f"\nd_{name} = rev_diff({name})" for name in names)
+        prefixes.append("d_")
+    trees = lowered(pipeline.program(text, file.stem).module)
+    rng = random.Random(file.stem)
+    for prefix in prefixes:
+        first = trees.module.function(prefix + names[0])
+        for _ in range(2):
+            args = _arguments(first, rng)
+            expected = trees.call(first.name, *args)
+            for name in names[1:]:
+                found = trees.call(prefix + name, *args)
+                for value, right in zip(found, expected, strict=True):
+                    np.testing.assert_allclose(value, right, 1e-6, 1e-8, err_msg=prefix + name)
