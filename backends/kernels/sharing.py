@@ -235,9 +235,7 @@ def _forms(stmt: IndexAssign, index: Axis) -> dict[str, set[int | None]] | None:
     name, extent = index.name, index.extent
     for side in (stmt.target, stmt.value):
         for node in walk(side):
-            if isinstance(node, Reduce) and any(
-                axis.name == name or sizes.mentions(axis.extent, {name}) for axis in node.axes
-            ):
+            if isinstance(node, Reduce) and any(axis.name == name for axis in node.axes):
                 return None
             if not isinstance(node, Index) or not isinstance(node.base.type, TensorType):
                 continue

@@ -69,7 +69,7 @@ def _without_divisions(
     axes, kind, body = _normalised(stmt, value, assign)
     line = context.line(stmt.span)
     found = [
-        (analyse(read, context.dims(read.base), scope, padded, context.is_size), scope)
+        (analyse(context, read, scope, padded), scope)
         for root, own in ((stmt.target, stmt.axes), (body, axes))
         for read, scope, padded in reads(root, own)
     ]
@@ -207,7 +207,7 @@ def _needs(context: FunctionContext, stmt: IndexAssign) -> tuple[Expr, ...]:
     target = stmt.target
     own = target_axes(stmt)
     summed = [axis for axis in stmt.axes if axis.name not in own]
-    access = analyse(target, context.dims(target.base), stmt.axes, False, context.is_size)
+    access = analyse(context, target, stmt.axes)
     if all(
         (isinstance(s.expr, Var) and s.expr.name in own)
         or (provably_inside(s, stmt.axes, context) and not may_throw(s.expr, context.module))

@@ -33,11 +33,8 @@ def written_out(
     count = sizes.constant(short.extent)
     if count is None or not 1 < count <= context.machine.lanes:
         return axes, body
-    place = analyse(target, context.dims(target.base), axes, False, context.is_size)
-    found = [
-        analyse(read, context.dims(read.base), scope, padded, context.is_size)
-        for read, scope, padded in reads(body, axes)
-    ]
+    place = analyse(context, target, axes)
+    found = [analyse(context, read, scope, padded) for read, scope, padded in reads(body, axes)]
     rows = [axis.name for axis in axes if sizes.constant(place.coefficient(axis.name)) == 1]
     if not any(_lies_so(place, found, row, short.name, count) for row in rows):
         return axes, body

@@ -25,8 +25,8 @@ from loma.backends.schedule.host import (
 from loma.core import sizes
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
-    INT, Assign, AtomicAdd, Declare, Expr, For, If, Index, IndexAssign, IntConst, Pop, Push, Reduce,
-    Return, Stmt, TensorType, Var, While, Zero,
+    INT, Assign, AtomicAdd, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Pop,
+    Push, Reduce, Return, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
 from loma.core.walk import (
     blocks, map_children, map_expressions, mentioned_names, own_names, root, substitute, walk,
@@ -291,7 +291,7 @@ class Lowering:
         buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
         cleared: list[HostNode] = [Clear(private[name]) for name in sorted(kernel.zeroed)]
         lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated
-        with context.cut(pieces, extent):
+        with context.cut(pieces, extent), context.within(_moving(kernel)):
             body = (*cleared, *self.block(kernel.body, outermost=False))
         self._lazy = lazy
         context.kernel = None
@@ -319,7 +319,7 @@ class Lowering:
             assert isinstance(var.type, TensorType)
             self._lazy[var.name] = var.type
             reserved.append(Reserve(var))
-        with context.cut(pieces, panels.axis.extent):
+        with context.cut(pieces, panels.axis.extent), context.within(_moving(panels)):
             body = (*reserved, *self.block(panels.body))
         self._lazy = lazy
         stream = Stream(
@@ -331,6 +331,14 @@ class Lowering:
             pieces, context.end_panels(), body,
         )  # fmt: skip
         return [*nodes, stream]
+
+
+def _moving(step: Kernel | Panels) -> Axis:
+    """What differs between the iterations of a kernel or panels: the index, or the first value."""
+    if step.first is None or step.count is None:
+        return step.axis
+    last = Binary("-", step.axis.extent, step.count, INT)
+    return Axis(step.first.name, Binary("+", last, IntConst(1), INT))
 
 
 def reduction_statement(context: FunctionContext, reduce: Reduce) -> IndexAssign:

@@ -86,8 +86,7 @@ class Nest(ABC):
     def access(self, read: Index, padded: bool) -> Access:
         key = (read, padded)
         if key not in self.accesses:
-            dims = self.context.dims(read.base)
-            self.accesses[key] = analyse(read, dims, self.scope, padded, self.context.is_size)
+            self.accesses[key] = analyse(self.context, read, self.scope, padded)
         return self.accesses[key]
 
     def terms(self, coefficients: dict[str, Expr], rest: Expr, skip: str | None) -> Expr:

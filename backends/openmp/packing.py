@@ -36,7 +36,7 @@ def packed(
     for read, scope, padded in reads(body, axes):
         if scope != axes or not isinstance(read.base, Var):
             return [], body
-        access = analyse(read, context.dims(read.base), scope, padded, context.is_size)
+        access = analyse(context, read, scope, padded)
         if access.is_loose_in(row):
             return [], body
         if sizes.constant(access.coefficient(row)) in (0, 1):

@@ -77,10 +77,7 @@ def make_plan(
 ) -> Plan:
     for root in (stmt.target, body):
         for read, scope, padded in reads(root, axes):
-            nest.accesses.setdefault(
-                (read, padded),
-                analyse(read, nest.context.dims(read.base), scope, padded, nest.context.is_size),
-            )
+            nest.accesses.setdefault((read, padded), analyse(nest.context, read, scope, padded))
     own = target_axes(stmt)
     alone: set[str] = set()
     target: Access | None = None

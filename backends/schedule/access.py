@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from loma.core import sizes
 from loma.core.bounds import stays_inside
@@ -16,6 +17,9 @@ from loma.core.ir import (
     INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import children, map_children, substitute, walk
+
+if TYPE_CHECKING:
+    from loma.backends.schedule.context import FunctionContext
 
 ZERO = IntConst(0)
 ONE = IntConst(1)
@@ -67,21 +71,21 @@ def ragged(axes: Sequence[Axis]) -> set[str]:
 
 
 def analyse(
-    read: Index, dims: Sequence[Expr], axes: Sequence[Axis], padded: bool, is_size: sizes.IsSize
+    context: FunctionContext, read: Index, axes: Sequence[Axis], padded: bool = False
 ) -> Access:
-    """The address of an element of a tensor with these dims, in a loop over these axes.
+    """The address of an element in a loop over these axes.
 
     A subscript with an axis whose extent depends on another axis is evaluated per element, unless
     it provably stays inside: no check before the loops can tell.
     """
     varying = ragged(axes)
-    extents = {axis.name: axis.extent for axis in axes}
+    dims, extents = context.dims(read.base), context.extents(axes)
     subscripts: list[Subscript] = []
     coefficients: dict[str, Expr] = {}
     rest: Expr = ZERO
     for dim, (expr, stride) in enumerate(zip(read.subscripts, strides(dims), strict=True)):
         varies = sizes.mentions(expr, varying)
-        loose = varies and not stays_inside(expr, dims[dim], extents, is_size)
+        loose = varies and not stays_inside(expr, dims[dim], extents, context.is_size)
         parts = None if loose else sizes.affine(expr, tuple(axes))
         subscripts.append(Subscript(expr, dim, dims[dim], stride, parts))
         if parts is None:

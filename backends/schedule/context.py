@@ -52,7 +52,8 @@ class FunctionContext:
         self.machine = machine
         self.kernel: KernelScope | None = None
         self.serial = False
-        self.counters: dict[str, Expr] = {}  # of the loops around, with ranges that do not change
+        # Of the loops, kernels and panels around, with ranges that do not change.
+        self.counters: dict[str, Expr] = {}
         self.views: dict[str, View] = {}  # inside panels and blocks: by tensor, its part
         self.counts: set[str] = set()  # sizes of panels
         self._panels: list[tuple[set[str], dict[str, View], list[Permute]]] = []
@@ -81,6 +82,14 @@ class FunctionContext:
             self.views[piece.tensor.name] = View(piece.var, cut)
         yield
         self.views = before
+
+    @contextmanager
+    def within(self, axis: Axis) -> Iterator[None]:
+        """While the body of a kernel or of panels is lowered, in which an int is in a range."""
+        old = self.counters
+        self.counters = {**old, axis.name: axis.extent}
+        yield
+        self.counters = old
 
     def start_panels(self, same: set[str]) -> None:
         """From now on, copies of those tensors are made before the panels."""

@@ -54,6 +54,19 @@ def heads(
 """
 
 
+# Each row has as many weights as its number says.
+ROWS = """
+def rows(q : In[Tensor[B, T, D]], k : In[Tensor[B, T, D]], v : In[Tensor[B, T, E]]) -> Tensor[B, T, E]:
+    s : Tensor[B, T, T]
+    m : Tensor[B, T]
+    y : Tensor[B, T, E]
+    s[b, t, j] += q[b, t, d] * k[b, j, d]
+    m[b, t] = max(s[b, t, j] for j in range(t + 1))
+    y[b, t, d] = sum(exp(s[b, t, j] - m[b, t]) * v[b, j, d] for j in range(t + 1)) / sum(exp(s[b, t, j] - m[b, t]) for j in range(t + 1))
+    return y
+"""  # noqa: E501
+
+
 # One panel; several of the batch; several of one batch element's rows; nothing.
 SIZES = [
     (3, 7, 5, 4, 2),
@@ -117,3 +130,16 @@ def test_no_matrix_is_kept() -> None:
 )  # fmt: skip
 def test_other_chains(text: str, function: str, name: str) -> None:
     assert name in temporaries(text, function)
+
+
+def test_rows_of_different_lengths() -> None:
+    assert {"_r", "_exp"} <= {*temporaries(ROWS, "rows")}
+    tree = pipeline.stage_text(ROWS, "schedule", "rows")
+    assert "Tensor[T, T]" not in tree
+    assert "Tensor[b_count, T, T]" not in tree
+    assert "$clamped" not in tree  # sizes prove that a row is inside
+    module = loma.compile(ROWS)
+    for B, T, D, E in [(3, 7, 4, 2), (2, 1500, 3, 5), (0, 3, 1, 1), (2, 0, 3, 1)]:
+        draw = torch.Generator().manual_seed(0)
+        q, k, v = (torch.randn((B, T, n), generator=draw, dtype=torch.float64) for n in (D, D, E))
+        torch.testing.assert_close(module.rows(q, k, v), causal(q, k, v, torch.tensor(1.0)))
