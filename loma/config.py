@@ -47,6 +47,7 @@ OPTIMISATIONS = {
     "inline": "calls of functions in tensor functions are replaced by their bodies",
     "operators": "tensor operators are index statements where sizes say how they broadcast",
     "loops": "loops whose iterations do not meet are index statements",
+    "conditions": "conditions on indices do without what holds anyway",
     "shapes": "tensors that are each other in another shape have one shape",
     "temporaries": "what is as cheap to compute where it is read has no tensor",
     "invariants": "factors that do not depend on an index summed over leave the sum",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from loma.core import builder as b, sizes
@@ -13,18 +13,25 @@ from loma.core.ir import (
     ZeroPad,
 )  # fmt: skip
 from loma.core.names import Names
+from loma.core.sizes import IsSize
 from loma.core.walk import free_variables, map_children, substitute, walk
 
 
 def gather(
-    place: Index, value: Expr, axes: tuple[Axis, ...], names: Names, fixed: bool = False
+    place: Index,
+    value: Expr,
+    axes: tuple[Axis, ...],
+    names: Names,
+    is_size: IsSize = lambda name: False,
+    fixed: bool = False,
 ) -> tuple[Index, Expr, tuple[Axis, ...]] | None:
     """``dX[h + p] += value`` as a statement over X's own index x, with ``h = x - p``: its target,
     value and axes.
 
     For each subscript one axis with coefficient 1 or -1 is solved for; what is read at it turns
     into a read inside ``zero_pad``, and the value counts only where the axis is inside its range.
-    None when a subscript has no such axis; ``fixed``: subscripts without any axis are inside.
+    None when a subscript has no such axis. Those that surely stay inside with an axis of their own
+    remain as they are; ``fixed``: subscripts without any axis are inside.
     """
     assert isinstance(place.base.type, TensorType)
     assert place.base.type.dims is not None
@@ -41,15 +48,16 @@ def gather(
     solved: dict[str, Expr] = {}
     subscripts: list[Expr] = []
     new_axes: list[Axis] = []
-    bare = {
-        s.name
-        for s, dim in zip(place.subscripts, dims, strict=True)
-        if isinstance(s, Var) and (s.name not in extents or sizes.equal(extents[s.name], dim))
-    }
     counts = [free_variables(s) for s in place.subscripts]
+    stays = [
+        (isinstance(s, Var) and (s.name not in extents or sizes.equal(extents[s.name], dim)))
+        or (_is_alone(counts, k, extents) and stays_inside(s, dim, extents, is_size))
+        for k, (s, dim) in enumerate(zip(place.subscripts, dims, strict=True))
+    ]
+    bare = {name for names, stay in zip(counts, stays, strict=True) if stay for name in names}
     for position, subscript in enumerate(place.subscripts):
         own = counts[position] & set(extents)
-        if not own or (isinstance(subscript, Var) and subscript.name in bare):
+        if not own or stays[position]:
             subscripts.append(subscript)
             known = own or fixed
             if not known and not stays_inside(subscript, dims[position], {}, lambda name: False):
@@ -82,6 +90,12 @@ def gather(
     kept = tuple(axis for axis in axes if axis.name not in solved)
     target = replace(place, subscripts=tuple(subscripts))
     return target, moved, (*new_axes, *kept)
+
+
+def _is_alone(counts: list[frozenset[str]], position: int, axes: Collection[str]) -> bool:
+    """Whether a subscript has one axis, which no other has."""
+    own = counts[position] & set(axes)
+    return len(own) == 1 and sum(not own.isdisjoint(count) for count in counts) == 1
 
 
 def _solvable(coefficients: dict[str, Expr], excluded: set[str]) -> str | None:

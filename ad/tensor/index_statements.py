@@ -231,7 +231,10 @@ class _Point:
             known = tuple(fact for test in around for fact in facts(test))
             found = None
             if self._is_safe(one, known):
-                found = gather(place, one.selected, self.axes, self.context.names, one.padded)
+                found = gather(
+                    place, one.selected, self.axes, self.context.names, self.context.is_size,
+                    one.padded,
+                )  # fmt: skip
             stmt = self._where(place, one, known) if found is None else self._statement(*found)
         if around:
             stmt = If(b.every(around), (stmt,), ())

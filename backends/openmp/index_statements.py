@@ -30,7 +30,7 @@ from loma.backends.schedule.host import CheckSome, Contract, Convolve, HostNode
 from loma.backends.schedule.ir import (
     QUOTIENT, REMAINDER, If, InPlace, Kind, Let, Node, Parallel, builtin,
 )  # fmt: skip
-from loma.backends.schedule.marks import mark_of
+from loma.backends.schedule.marks import mark_of, unmarked
 from loma.backends.schedule.ranges import provably_inside, range_checks
 from loma.backends.schedule.rewrites import pieces
 from loma.backends.schedule.target import Target
@@ -38,7 +38,8 @@ from loma.core import builder as b
 from loma.core import sizes
 from loma.core.bounds import interval
 from loma.core.ir import (
-    INT, OF_NOTHING, Axis, Binary, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, Var,
+    INT, OF_NOTHING, Axis, Binary, Expr, FloatConst, Index, IndexAssign, IntConst, Reduce, Select,
+    Stmt, Var,
 )  # fmt: skip
 from loma.core.walk import walk
 
@@ -81,8 +82,7 @@ def _without_divisions(
             into = call.target.name in context.views
             return [*nodes, replace(call, assign=assign, into=into)]
         if call is not None:
-            result = call.image if call.spreads else call.first
-            return [*nodes, replace(call, dims=context.dims(result.tensor), assign=assign)]
+            return [*nodes, replace(call, dims=context.dims(call.result.tensor), assign=assign)]
         copies, body = packed(context, stmt.target, kind, body, axes)
         nodes += [copy for copy in copies if not context.before_panels(copy)]
     if kind not in OF_NOTHING:
@@ -276,9 +276,14 @@ def _library_call(
     target, used = stmt.target, machine.library and "contraction" in config.optimisations()
     if not isinstance(target, Index) or not used:
         return None
+    guard: Expr | None = None
+    match body:
+        case Select(guard, guarded, FloatConst(0.0)):
+            body = unmarked(guarded)
+        case _:
+            pass
     found = contraction.factors(target, kind, body)
     if found is None:
         return None
-    return contraction.match(target, found, axes) or convolution.match(
-        target, found, axes, stmt.op == "+="
-    )
+    product = contraction.match(target, found, axes) if guard is None else None
+    return product or convolution.match(target, found, axes, stmt.op == "+=", guard)

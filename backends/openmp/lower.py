@@ -19,8 +19,8 @@ from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.access import without_no_diff
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
-    Allocate, Branch, Buffer, Bytes, Clear, Contract, Count, HostNode, Later, Launch, Piece, Repeat,
-    Reserve, Run, Serial, Stream, Unit,
+    Allocate, Branch, Buffer, Bytes, Clear, Contract, Convolve, Count, HostNode, Later, Launch,
+    Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.effects import assigned, written_places
@@ -131,7 +131,7 @@ class Lowering:
             made = (
                 isinstance(stmt, IndexAssign)
                 and name == root(stmt.target)
-                and library_call(stmt, self._context.machine) is not None
+                and _is_new(library_call(stmt, self._context.machine))
             )
             whole = made or storage.overwrites(stmt, name)
             adds = isinstance(stmt, IndexAssign) and stmt.op == "+="
@@ -353,6 +353,11 @@ def reduction_statement(context: FunctionContext, reduce: Reduce) -> IndexAssign
     element = TensorType((), "int" if reduce.type == INT else "float")
     target = Index(context.temporary_tensor("element", element), (), reduce.type)
     return IndexAssign(target, "=", reduce, (), reduce.span)
+
+
+def _is_new(call: Contract | Convolve | None) -> bool:
+    """Whether a library gives a statement's target as a new tensor."""
+    return isinstance(call, Contract) or (call is not None and not call.result.cuts)
 
 
 def _has_reads(value: Expr) -> bool:

@@ -4,28 +4,35 @@ Such a statement sums the product of two element reads. Of its three tensors one
 subscripts like ``2*h + p - 1`` in which an axis of the second tensor and one of the third meet;
 all other subscripts are axes by themselves, and every two tensors share exactly one of them (batch,
 channels, filters); all three may share one (groups). The image may be read, or be the target: that
-is the adjoint of the first.
+is the adjoint of the first. Where an axis does not fill a dimension, as in ``x[n, C + c, h + p]``,
+the statement is about a part of that tensor. Where a condition keeps the reads of the image inside,
+what is outside does not count, not even beside a factor that is not finite.
 Without channels to sum over, a generated loop nest is faster.
 """
 
 from __future__ import annotations
 
-from loma.backends.schedule.contraction import Factors, bare
-from loma.backends.schedule.host import Arranged, Convolve, Meeting
+from dataclasses import replace
+
+from loma.backends.schedule.contraction import Factors
+from loma.backends.schedule.host import Arranged, Convolve, Cut, Meeting
 from loma.core import sizes
-from loma.core.axes import runs_over
-from loma.core.ir import Axis, Expr, Index, Var, ZeroPad
+from loma.core.bounds import is_never_negative, unsaid_of
+from loma.core.ir import Axis, Expr, Index, ZeroPad
 
 NONE = -1  # for a dimension that a tensor does not have
 
 
-def match(target: Index, found: Factors, axes: tuple[Axis, ...], adds: bool) -> Convolve | None:
+def match(
+    target: Index, found: Factors, axes: tuple[Axis, ...], adds: bool, guard: Expr | None = None
+) -> Convolve | None:
     """The statement as a convolution, or None where it is not one. ``adds``: whether an element
-    that several steps write gets all that they say, not just what the last one does."""
+    that several steps write gets all that they say, not just what the last one does. Products
+    count only where the ``guard`` holds."""
     accesses = [target, *found]
     reads = [access.read if isinstance(access, ZeroPad) else access for access in accesses]
     names = {axis.name: axis for axis in axes}
-    roles = [_is_image(read, names) for read in reads]
+    roles = [_is_image(read, axes) for read in reads]
     if roles.count(True) != 1:
         return None
     image = roles.index(True)
@@ -35,23 +42,26 @@ def match(target: Index, found: Factors, axes: tuple[Axis, ...], adds: bool) -> 
     first, second = [k for k in range(3) if k != image]
     if isinstance(accesses[first], ZeroPad) or isinstance(accesses[second], ZeroPad):
         return None
-    return _match(reads[image], reads[first], reads[second], names, image == 0)
+    if guard is not None and (image == 0 or not _keeps_inside(guard, reads[image], axes)):
+        return None
+    call = _match(reads[image], reads[first], reads[second], names, image == 0)
+    return call if call is None or guard is None else replace(call, inside=True)
 
 
 def _match(
     image: Index, first: Index, second: Index, names: dict[str, Axis], spreads: bool
 ) -> Convolve | None:
-    ours, theirs = bare(first, names), bare(second, names)
+    ours, theirs = _alone(first, names), _alone(second, names)
     if ours is None or theirs is None:
         return None
-    dims = sizes.dims_of(image.tensor)
     alone: dict[str, int] = {}
     spatial: list[tuple[int, Meeting]] = []
     for position, subscript in enumerate(image.subscripts):
-        if isinstance(subscript, Var):
-            if subscript.name in alone or not runs_over(subscript, dims[position], names):
+        name = _moved(subscript, names)
+        if name is not None:
+            if name in alone:
                 return None
-            alone[subscript.name] = position
+            alone[name] = position
             continue
         meeting = _meeting(subscript, tuple(names.values()), ours, theirs)
         if meeting is None:
@@ -73,7 +83,8 @@ def _match(
 
     def arranged(place: Index, own: dict[str, int], roles: list[str], space: list[int]) -> Arranged:
         group = own[groups[0]] if groups else NONE
-        return Arranged(place.tensor, (group, *(own[name] for name in roles), *missing, *space))
+        order = (group, *(own[name] for name in roles), *missing, *space)
+        return Arranged(place.tensor, order, _cuts(place, own, names))
 
     return Convolve(
         arranged(image, alone, [*batch, *channels], places),
@@ -84,8 +95,49 @@ def _match(
     )
 
 
-def _is_image(access: Index, names: dict[str, Axis]) -> bool:
-    return any(not isinstance(s, Var) or s.name not in names for s in access.subscripts)
+def _keeps_inside(guard: Expr, image: Index, axes: tuple[Axis, ...]) -> bool:
+    """Whether a condition holds where the image has an element, and only there."""
+    left = unsaid_of(image, guard)
+    extents = {axis.name: axis.extent for axis in axes}
+    known = lambda end: is_never_negative(end, extents, lambda name: False)  # noqa: E731
+    return left is not None and all(map(known, left))
+
+
+def _is_image(access: Index, axes: tuple[Axis, ...]) -> bool:
+    forms = [sizes.affine(subscript, axes) for subscript in access.subscripts]
+    return any(form is None or len(form[0]) != 1 for form in forms)
+
+
+def _alone(access: Index, names: dict[str, Axis]) -> dict[str, int] | None:
+    """The position of each axis, where every subscript moves with one of its own."""
+    found: dict[str, int] = {}
+    for position, subscript in enumerate(access.subscripts):
+        name = _moved(subscript, names)
+        if name is None or name in found:
+            return None
+        found[name] = position
+    return found
+
+
+def _moved(subscript: Expr, names: dict[str, Axis]) -> str | None:
+    """The only axis of a subscript, which goes through neighbours in order."""
+    form = sizes.affine(subscript, tuple(names.values()))
+    if form is None or len(form[0]) != 1:
+        return None
+    ((name, step),) = form[0].items()
+    return name if sizes.constant(step) == 1 else None
+
+
+def _cuts(place: Index, own: dict[str, int], names: dict[str, Axis]) -> tuple[Cut, ...]:
+    """What the axes that move alone leave of a tensor."""
+    dims, found = sizes.dims_of(place.tensor), []
+    for name, dim in own.items():
+        form = sizes.affine(place.subscripts[dim], (names[name],))
+        assert form is not None
+        whole = sizes.constant(form[1]) == 0 and sizes.equal(names[name].extent, dims[dim])
+        if not whole:
+            found.append(Cut(dim, form[1], names[name].extent))
+    return tuple(found)
 
 
 def _meeting(

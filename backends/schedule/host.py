@@ -141,27 +141,52 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Of dimension ``dim`` the ``count`` elements from ``start`` on; none for a negative count."""
+
+    dim: int
+    start: Expr
+    count: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Arranged:
     """A tensor, and its dimensions in the order groups, batch, channels, and two of space; -1 for
-    one that it does not have."""
+    one that it does not have. Only what ``cuts`` leave of it is meant, whose checks say that it is
+    inside if it has elements."""
 
     tensor: Var
     order: tuple[int, ...]
+    cuts: tuple[Cut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Convolve:
     """``first[n, o, u] = sum of image[n, c, step * u + tap * v + shift] * second[o, c, v]`` or
     ``+=``, or, where ``spreads``, the same with image and first exchanged; for each group by
-    itself, if there are any. ``dims``: those of the result."""
+    itself, if there are any. ``inside``: products with elements outside of the image, which count
+    as zero, do not count at all, not even if the other factor is not finite. ``dims``: those of the
+    result's tensor, of which an assignment makes a
+    new one unless it is cut."""
 
     image: Arranged
     first: Arranged
     second: Arranged
     spatial: tuple[Meeting, ...]
     spreads: bool
+    inside: bool = False
     dims: tuple[Expr, ...] = ()
     assign: bool = False
+
+    @property
+    def result(self) -> Arranged:
+        return self.image if self.spreads else self.first
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        """That of what is computed."""
+        counts = {cut.dim: cut.count for cut in self.result.cuts}
+        return tuple(counts.get(k, dim) for k, dim in enumerate(self.dims))
 
 
 # ------------------------------------------------------------------------ statements and loops

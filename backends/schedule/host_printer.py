@@ -141,7 +141,12 @@ def _where(remark: str, line: int, needs: Sequence[Expr]) -> str:
 
 def _convolve(node: Convolve) -> str:
     def part(arranged: Arranged) -> str:
-        return f"{name(arranged.tensor)}{list(arranged.order)}"
+        cuts = {
+            cut.dim: f"{text(cut.start)} : {text(sizes.total((cut.start, cut.count)))} of "
+            for cut in arranged.cuts
+        }
+        own = [f"{cuts.get(k, '')}{k}" for k in arranged.order]
+        return f"{name(arranged.tensor)}[{', '.join(own)}]"
 
     def place(meeting: Meeting) -> str:
         u, v = Var(meeting.u, INT), Var(meeting.v, INT)
@@ -153,9 +158,10 @@ def _convolve(node: Convolve) -> str:
 
     image, first, second = map(part, (node.image, node.first, node.second))
     call = f"spread({first}, {second}" if node.spreads else f"correlate({image}, {second}"
-    own = image if node.spreads else first
+    own = part(node.result)
     update = "=" if node.assign else "+="
-    return f"{own} {update} {call}, at {' and '.join(map(place, node.spatial))})"
+    inside = ", inside" if node.inside else ""
+    return f"{own} {update} {call}, at {' and '.join(map(place, node.spatial))}{inside})"
 
 
 # ------------------------------------------------------------------------- kernels and panels

@@ -217,6 +217,8 @@ class _Verifier:
             count = 2 + grouped + len(node.spatial)
             complete = own == list(range(_rank(part.tensor))) and len(own) == count
             self.require(complete, f"not all dimensions of '{part.tensor.name}'")
+            self.ints(*(value for cut in part.cuts for value in (cut.start, cut.count)))
+            self.require({cut.dim for cut in part.cuts} <= {*own}, "there is no such dimension")
 
     # ------------------------------------------------------------------ kernels and panels
 

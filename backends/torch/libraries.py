@@ -35,22 +35,32 @@ def _write_convolution(writer: Writer, context: CppContext, call: Convolve) -> N
         first = [c.number(missing)] * (2 - len(values))
         return c.text(c.Braces("", (*first, *map(context.ints, values))))
 
+    def cut(part: Arranged) -> str:
+        tensor = context.variable(part.tensor)
+        for one in part.cuts:
+            start, count = (c.text(context.ints(value)) for value in (one.start, one.count))
+            tensor = f"loma::cut({tensor}, {one.dim}, {start}, {count})"
+        return tensor
+
     def arranged(part: Arranged) -> str:
-        return f"{{{context.variable(part.tensor)}, {{{', '.join(map(str, part.order))}}}}}"
+        return f"{{{cut(part)}, {{{', '.join(map(str, part.order))}}}}}"
 
     steps = ints([IntConst(m.step) for m in call.spatial], 1)
     taps = ints([IntConst(m.tap) for m in call.spatial], 1)
     shifts = ints([m.shift for m in call.spatial], 0)
     geometry = f"{{{steps}, {taps}, {shifts}}}"
     image, first, second = map(arranged, (call.image, call.first, call.second))
-    result = call.image if call.spreads else call.first
+    result = call.result
     if call.spreads and not call.assign:
         writer.line(f"loma::spread({image}, {first}, {second}, {geometry});")
         return
     operands = f"{first}, {second}" if call.spreads else f"{image}, {second}"
-    dims = c.list_text(map(context.ints, call.dims))
+    dims = c.list_text(map(context.ints, call.shape))
     order = ", ".join(map(str, result.order))
     function = "spread_out" if call.spreads else "correlate"
-    text = f"loma::{function}({operands}, {{{dims}}}, {{{order}}}, {geometry})"
-    target = context.variable(result.tensor)
-    writer.line(f"{target} = {text};" if call.assign else f"{target}.add_({text});")
+    inside = ", true" if call.inside else ""
+    text = f"loma::{function}({operands}, {{{dims}}}, {{{order}}}, {geometry}{inside})"
+    if call.assign and not result.cuts:
+        writer.line(f"{context.variable(result.tensor)} = {text};")
+    else:
+        writer.line(f"{cut(result)}.{'copy_' if call.assign else 'add_'}({text});")

@@ -3,7 +3,7 @@ inside its dimension where a condition holds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from loma.core import sizes
@@ -212,3 +212,33 @@ def _below(expr: Expr) -> Expr:
             case _:
                 out = sizes.added(out, {monomial: coefficient})
     return sizes.from_polynomial(out)
+
+
+def conjuncts(condition: Expr) -> Iterator[Expr]:
+    """The conditions that all hold where a condition does."""
+    match condition:
+        case Binary("and", left, right):
+            yield from conjuncts(left)
+            yield from conjuncts(right)
+        case _:
+            yield condition
+
+
+def room_of(read: Index) -> list[Expr]:
+    """What is not negative where a read's subscripts are inside of its tensor, but for indices that
+    stand alone: these run over the dimension."""
+    found: list[Expr] = []
+    for subscript, dim in zip(read.subscripts, sizes.dims_of(read.tensor), strict=True):
+        if isinstance(subscript, Var):
+            continue
+        found += [sizes.simplify(subscript), arith("-", arith("-", dim, ONE), subscript)]
+    return found
+
+
+def unsaid_of(read: Index, condition: Expr) -> list[Expr] | None:
+    """Where a condition says only that some of :func:`room_of` a read are not negative: the
+    others."""
+    room, parts = room_of(read), list(conjuncts(condition))
+    said = [end for part in parts for end in facts(part)]
+    alone = all(map(facts, parts)) and all(end in room for end in said)
+    return [end for end in room if end not in said] if alone else None

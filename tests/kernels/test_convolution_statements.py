@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +81,52 @@ DIVIDED = (
         (((2, 6, 4), (6, 2, 3)), ((1, 2, 1), (2, 1, 2)), ((1, 4, 2), (4, 3, 5))),
     ),
 )  # fmt: skip
+# Statements in which a condition keeps reads inside.
+GUARDED = (
+    Case(
+        "guarded", "B, C, H, W", "O, C, 3, Q", "B, O, H, W - Q + 1",
+        "y[b, o, h, w] += x[b, c, h + p - 1, w + q] * k[o, c, p, q]"
+        " if 0 <= h + p - 1 < H else 0.0",
+        lambda x, k: F.conv2d(x, k, padding=(1, 0)),
+        (((2, 3, 5, 4), (4, 3, 3, 2)), ((1, 1, 1, 1), (1, 1, 3, 1)), ((0, 3, 5, 4), (4, 3, 3, 2)),
+         ((2, 0, 5, 4), (4, 0, 3, 2)), ((2, 3, 5, 4), (0, 3, 3, 2))),
+    ),
+    Case(
+        "guarded_twice", "B, C, H", "O, C, P", "B, O, H",
+        "y[b, o, h] += (k[o, c, p] * x[b, c, h + p - 1] if h + p < H + 1 else 0.0)"
+        " if h + p >= 1 else 0.0",
+        lambda x, k: F.conv1d(F.pad(x, (1, k.shape[2])), k)[:, :, : x.shape[2]],
+        (((2, 3, 7), (4, 3, 2)), ((1, 2, 2), (2, 2, 3))),
+    ),
+)  # fmt: skip
+# Statements about parts of their tensors.
+PARTS = (
+    Case(
+        "part_of_channels", "B, 3 * C, H, W", "2 * O, C, 3, Q", "B, O, H, W - Q + 1",
+        "y[b, o, h, w] += zero_pad(x[b, C + c, h + p - 1, w + q]) * k[O + o, c, p, q]",
+        lambda x, k: F.conv2d(x.chunk(3, 1)[1], k[len(k) // 2:], padding=(1, 0)),
+        (((2, 6, 3, 5), (6, 2, 3, 2)), ((1, 3, 1, 1), (2, 1, 3, 1)), ((0, 6, 3, 5), (6, 2, 3, 2)),
+         ((2, 6, 3, 5), (0, 2, 3, 2)), ((2, 0, 3, 5), (2, 0, 3, 2))),
+    ),
+    Case(
+        "part_of_result", "B, C, H", "O, C, P", "B, 2 * O, H - P + 1",
+        "y[b, O + o, h] += x[b, c, h + p] * k[o, c, p]",
+        lambda x, k: F.pad(F.conv1d(x, k), (0, 0, len(k), 0)),
+        (((2, 3, 5), (2, 3, 2)), ((1, 1, 1), (1, 1, 1)), ((0, 3, 5), (2, 3, 2))),
+    ),
+    Case(
+        "spread_part", "B, 2 * O, U", "O, C, P", "B, 2 * C, 2*U + P - 2",
+        "y[b, c + 0, 2*u + p] += x[b, o + O, u] * k[o, c, p]",
+        lambda x, k: torch.cat(
+            2 * [F.conv_transpose1d(x[:, len(k):], k, stride=2)], 1
+        ) * torch.tensor([1.0, 0.0]).to(x).repeat_interleave(k.shape[1])[:, None],
+        (((2, 4, 4), (2, 3, 3)), ((1, 2, 1), (1, 2, 2))),
+    ),
+)  # fmt: skip
 CASES = (
     *DIVIDED,
+    *GUARDED,
+    *PARTS,
     Case(
         "groups", "B, G, C, H", "G, O, C, P", "B, G, O, H - P + 1",
         "y[b, g, o, h] += x[b, g, c, h + p] * k[g, o, c, p]",
@@ -193,6 +238,69 @@ def test_calls_take_the_place_of_loops(case: Case, tmp_path: Path) -> None:
     text = _text(case.text + own, tmp_path)
     assert "loma::correlate(" in text
     assert "_loop1" not in text
+
+
+@pytest.mark.parametrize("step", [1, 2, -1])
+@pytest.mark.parametrize("taps", [1, 3, 8])
+def test_what_a_condition_leaves_out_is_not_there_beside_infinity(step: int, taps: int) -> None:
+    """Where there are more taps than steps, too, and in the derivatives."""
+    shift = 4 if step < 0 else -1
+    inside = f"0 <= {step} * h + 2 * p + {shift} < H and 0 <= w + q - 1 and w + q < W + 1"
+    text = f"""
+def f(x : In[Tensor[B, C, H, W]], k : In[Tensor[O, C, P, 2]]) -> Tensor[B, O, 5, W]:
+    y : Tensor[B, O, 5, W]
+    y[b, o, h, w] += x[b, c, {step} * h + 2 * p + {shift}, w + q - 1] * k[o, c, p, q] if {inside} else 0.0
+    return y
+"""  # noqa: E501
+
+    def reference(x: Tensor, k: Tensor) -> Tensor:
+        y = x.new_zeros(x.shape[0], k.shape[0], 5, x.shape[3])
+        for h, p, w, q in itertools.product(range(5), range(taps), range(x.shape[3]), range(2)):
+            place = step * h + 2 * p + shift
+            if 0 <= place < x.shape[2] and w + q > 0:
+                terms = x[:, None, :, place, w + q - 1] * k[None, :, :, p, q]
+                here = torch.zeros(5, x.shape[3], dtype=torch.bool)
+                here[h, w] = True
+                y = torch.where(here, y + terms.sum(2)[..., None, None], y)
+        return y
+
+    x = torch.randn(2, 3, 6, 4, dtype=torch.float64).requires_grad_()
+    k = torch.randn(2, 3, taps, 2, dtype=torch.float64)
+    k[0, :, 0] = torch.inf
+    k[1, 0, -1, 0] = torch.nan
+    k.requires_grad_()
+    g = torch.randn(2, 2, 5, 4, dtype=torch.float64)
+    g[0, 0, 0] = -torch.inf
+    found, expected = loma.compile(text).f(x, k), reference(x, k)
+    assert torch.isfinite(expected[0]).any()
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, [x, k], g), torch.autograd.grad(expected, [x, k], g),
+        equal_nan=True,
+    )  # fmt: skip
+
+
+def test_groups_by_hand_and_their_adjoints_are_calls_for_parts(tmp_path: Path) -> None:
+    text = """
+def _convolved(x : In[Tensor[B, C, H]], k : In[Tensor[O, C, 3]]) -> Tensor[B, O, H]:
+    y : Tensor[B, O, H]
+    y[b, o, h] += zero_pad(x[b, c, h + p - 1]) * k[o, c, p]
+    return y
+
+
+def f(x : In[Tensor[B, 2 * C, H]], k : In[Tensor[2 * O, C, 3]]) -> Tensor[B, 2 * O, H]:
+    return cat([_convolved(x[:, :C], k[:O]), _convolved(x[:, C:], k[O:])], 1)
+"""
+    made = _text(text, tmp_path)
+    assert made.count("loma::cut(") > 2 * 2 + 2 * 3 + 2 * 3
+    assert "_loop1" not in made
+
+    def reference(x: Tensor, k: Tensor) -> Tensor:
+        return F.conv1d(x, k, padding=1, groups=2)
+
+    for shapes in (((2, 6, 5), (4, 3, 3)), ((1, 2, 1), (2, 1, 3))):
+        x, k = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+        check(Program([text]), "f", [x, k], reference, second=False)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ PASSES: Mapping[str, Change] = {
     "reductions": canonical.reductions,
     "costly": canonical.costly,
     "loops": canonical.loops,
+    "conditions": canonical.conditions,
     "temporaries": canonical.temporaries,
     "factor": canonical.factor,
     "groups": canonical.groups,

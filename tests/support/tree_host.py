@@ -25,8 +25,8 @@ from tree_reductions import is_int, poison
 from tree_routines import convolve
 from tree_loops import run_tree
 from loma.backends.schedule.host import (
-    Allocate, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve, Count,
-    HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
+    Allocate, Arranged, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
+    Count, HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core.effects import written
@@ -216,13 +216,27 @@ class _Host:
             self.env[target.name] += value
 
     def convolve(self, node: Convolve) -> None:
-        result = node.image if node.spreads else node.first
         operands = [
-            self.env.get(part.tensor.name) for part in (node.image, node.first, node.second)
+            self.part(part) if part.tensor.name in self.env else None
+            for part in (node.image, node.first, node.second)
         ]
-        operands[0 if node.spreads else 1] = np.zeros([self.whole(dim) for dim in node.dims])
+        operands[0 if node.spreads else 1] = np.zeros([self.whole(dim) for dim in node.shape])
         shifts = [self.whole(meeting.shift) for meeting in node.spatial]
-        self.take(result.tensor, convolve(node, operands, shifts), node.assign)
+        found = convolve(node, operands, shifts)
+        if not node.result.cuts:
+            self.take(node.result.tensor, found, node.assign)
+        elif node.assign:
+            self.part(node.result)[...] = found
+        else:
+            part = self.part(node.result)
+            part += found
+
+    def part(self, part: Arranged) -> Array:
+        array: Array = self.env[part.tensor.name]
+        for one in part.cuts:
+            start, count = self.whole(one.start), max(0, self.whole(one.count))
+            array = array[(*[slice(None)] * one.dim, slice(start, start + count))]
+        return array
 
     # -------------------------------------------------------------------------------- checks
 

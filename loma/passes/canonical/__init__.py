@@ -7,6 +7,7 @@ from typing import get_args
 from loma import config
 from loma.core.ir import Module, ReduceKind
 from loma.core.walk import map_tensor_functions
+from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
 from loma.passes.canonical.cumulative import cumulative as cumulative
@@ -32,11 +33,11 @@ _LOOPS = tuple(k for k in get_args(ReduceKind) if k != "sum" and not k.startswit
 def canonical_form(module: Module, every: bool = False) -> Module:
     """The canonical form, which derivatives gain from, too: functions have the bodies of those that
     they call, operators are index statements (:func:`operators` has what ``every`` says), loops
-    whose iterations do not meet, too, reductions over triangles are ranges and, but for sums, whose
-    adjoints are of the same form, loops, sums are statements of their own, without factors that do
-    not depend on what is summed over, the last round of a loop does not prepare another, what is
-    costly is computed once, sums of products are taken
-    in steps, and channels in groups have an index for the groups, unless LOMA_OPT leaves that
+    whose iterations do not meet, too, conditions do without what holds anyway, reductions over
+    triangles are ranges and, but for sums, whose adjoints are of the same form, loops, sums are
+    statements of their own, without factors that do not depend on what is summed over, the last
+    round of a loop does not prepare another, what is costly is computed once, sums of products are
+    taken in steps, and channels in groups have an index for the groups, unless LOMA_OPT leaves that
     out."""
     wanted = config.optimisations()
     if "inline" in wanted:
@@ -46,6 +47,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "loops" in wanted:
         module = loops(module)
     module = first_write(module)
+    if "conditions" in wanted:
+        module = conditions(module)
     if "shapes" in wanted:
         module = shapes(module)
     if "temporaries" in wanted:

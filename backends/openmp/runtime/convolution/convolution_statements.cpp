@@ -1,11 +1,15 @@
 // Index statements that are convolutions, as the convolutions of convolution_choice.h.
 #include "convolution_statements.h"
 
+#include "allocate.h"
 #include "convolution_choice.h"
+#include "product.h"
 
 #include <ATen/ops/constant_pad_nd_ops.h>
+#include <ATen/ops/sum_ops.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace loma {
@@ -74,10 +78,56 @@ at::Tensor of_weights(const at::Tensor& w, int64_t groups) {
   return w.unflatten(0, {groups, w.size(0) / groups});
 }
 
+// All of its values are finite; a sum that overflows says no, too.
+bool is_finite(const at::Tensor& x) {
+  return std::isfinite(at::_ops::sum::call(x, std::nullopt).item<double>());
+}
+
+// What correlate computes, without a product outside of the image; steps and taps are positive.
+at::Tensor inside_of(const at::Tensor& x, const at::Tensor& w, std::array<int64_t, 2> out,
+                     const Geometry& geometry) {
+  const auto& [step, tap, shift] = geometry;
+  const std::array<int64_t, 2> taps{w.size(3), w.size(4)};
+  const bool by_taps = taps[0] * taps[1] <= out[0] * out[1];  // one after the other, else by steps
+  const auto& fixed = by_taps ? tap : step;
+  const auto& moving = by_taps ? step : tap;
+  const auto& count = by_taps ? out : taps;
+  at::Tensor y = zeros({x.size(0), x.size(1), w.size(1), out[0], out[1]}, x.options());
+  const auto add = [&](std::array<int64_t, 2> at) {
+    at::Tensor image = x, part = by_taps ? y : w;
+    for (size_t d = 0; d < 2; ++d) {
+      const int64_t dim = static_cast<int64_t>(3 + d), from = fixed[d] * at[d] + shift[d];
+      const int64_t room = x.size(dim) - 1 - from;
+      const int64_t first = from >= 0 ? 0 : (moving[d] - 1 - from) / moving[d];
+      const int64_t end = room < 0 ? 0 : std::min(count[d], room / moving[d] + 1);
+      if (end <= first) return;
+      const int64_t begin = from + first * moving[d];
+      image = image.slice(dim, begin, from + (end - 1) * moving[d] + 1, moving[d]);
+      part = part.slice(dim, first, end);
+    }
+    const auto element = [&](const at::Tensor& t) { return t.select(4, at[1]).select(3, at[0]); };
+    if (by_taps) {
+      product_into(part, "gncuv,goc->gnouv", image, element(w), true);
+    } else {
+      product_into(element(y), "gncuv,gocuv->gno", image, part, true);
+    }
+  };
+  const auto& all = by_taps ? taps : out;
+  for (int64_t a = 0; a < all[0]; ++a) {
+    for (int64_t b = 0; b < all[1]; ++b) add({a, b});
+  }
+  return y;
+}
+
 }  // namespace
 
+at::Tensor cut(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t count) {
+  const int64_t first = std::clamp<int64_t>(start, 0, tensor.size(dim));
+  return tensor.narrow(dim, first, std::clamp<int64_t>(count, 0, tensor.size(dim) - first));
+}
+
 at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayRef sizes,
-                     const Order& order, Geometry geometry) {
+                     const Order& order, Geometry geometry, bool inside) {
   at::Tensor x = view(image), w = view(other);
   auto& [step, tap, shift] = geometry;
   std::array<int64_t, 2> out;
@@ -105,19 +155,24 @@ at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayR
     padding[d] = before;
     margin.insert(margin.begin(), {before, after});
   }
+  const at::Tensor whole = x;
   if (!fits) {
     x = at::_ops::constant_pad_nd::call(x, c10::fromIntArrayRefSlow(margin), 0);
     padding = kNone;
   }
+  const auto finished = [&](const at::Tensor& found) {
+    const bool counts = !inside || is_finite(found);
+    return restored(flipped(counts ? found : inside_of(whole, w, out, geometry), turned), order);
+  };
   if (!exchanged) {
     const at::Tensor found =
         conv2d(images_of(x), weights_of(w), std::nullopt, step, padding, tap, groups);
-    return restored(flipped(of_images(found, groups), turned), order);
+    return finished(of_images(found, groups));
   }
   const at::Tensor images = images_of(x.transpose(1, 2)), g = images_of(w.transpose(1, 2));
   const std::array<int64_t, 4> shape{g.size(1), x.size(1), out[0], out[1]};
   const at::Tensor found = conv2d_weight(g, images, shape, tap, padding, step, groups);
-  return restored(flipped(of_weights(found, groups).transpose(1, 2), turned), order);
+  return finished(of_weights(found, groups).transpose(1, 2));
 }
 
 namespace {

@@ -4,7 +4,8 @@
 // group, which is the first dimension of all three tensors, by itself:
 //   correlate   y[n, o, u] = sum over c, v of image[n, c, step u + tap v + shift] other[o, c, v]
 //   spread      image[n, c, step u + tap v + shift] += sum over o of g[n, o, u] other[o, c, v]
-// What correlate reads outside of the image is zero; spread writes nothing there, for what calls it
+// What correlate reads outside of the image is zero; `inside`: it does not count, not even times what
+// is not finite. spread writes nothing there, for what calls it
 // has checked that. A convolution, its adjoints and convolutions with mirrored weights are all of
 // these forms.
 #ifndef LOMA_CONVOLUTION_STATEMENTS_H
@@ -32,9 +33,13 @@ struct Geometry {
   std::array<int64_t, 2> step, tap, shift;  // step and tap are not 0
 };
 
+// A view of `count` elements of a dimension from `start` on, of those that exist. What does not is
+// only asked for where something else is empty: else it has been checked.
+at::Tensor cut(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t count);
+
 // New, dense memory of these sizes, whose dimensions lie as `order` says.
 at::Tensor correlate(const Arranged& image, const Arranged& other, at::IntArrayRef sizes,
-                     const Order& order, Geometry geometry);
+                     const Order& order, Geometry geometry, bool inside = false);
 
 void spread(const Arranged& image, const Arranged& g, const Arranged& other, Geometry geometry);
 // The same into zeros: new, dense memory.

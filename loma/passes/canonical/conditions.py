@@ -1,0 +1,126 @@
+"""Conditions on indices, without what holds anyway.
+
+In ``a if 0 <= i and i + p < N else 0.0`` the first part says nothing. A condition that only keeps
+one read inside its tensor is ``zero_pad``: ``x[i + p] if i + p < N else 0.0`` is
+``zero_pad(x[i + p])``, which lowering and derivatives know well. Of a product, ``x[i + p] * w[p] if
+i + p < N else 0.0``, it stays one: where w is not finite, zero times w is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from loma.core import builder as b, sizes
+from loma.core.bounds import conjuncts, facts, is_never_negative, room_of, unsaid_of
+from loma.core.ir import (
+    INT, Call, Expr, FloatConst, For, Function, Index, IndexAssign, Module, Reduce, Select, Stmt,
+    Unary, Var, ZeroPad,
+)  # fmt: skip
+from loma.core.ops import divisor
+from loma.core.sizes import IsSize
+from loma.core.walk import (
+    free_variables, map_blocks, map_guarded, map_tensor_functions, walk,
+)  # fmt: skip
+
+
+def conditions(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, lambda function: _Conditions(function).run())
+
+
+Ranges = Mapping[str, Expr]
+
+
+class _Conditions:
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._sizes = frozenset(sizes.size_variables(function))
+
+    def run(self) -> Function:
+        return replace(self._function, body=self._block(self._function.body, {}))
+
+    def _block(self, body: tuple[Stmt, ...], ranges: Ranges) -> tuple[Stmt, ...]:
+        return tuple(self._statement(stmt, ranges) for stmt in body)
+
+    def _statement(self, stmt: Stmt, ranges: Ranges) -> Stmt:
+        match stmt:
+            case IndexAssign(value=value, axes=axes):
+                own = {**ranges, **{axis.name: axis.extent for axis in axes}}
+                return replace(stmt, value=_Point(own, self._sizes.__contains__).value(value))
+            case For(counter, extent) if free_variables(extent) <= self._sizes:
+                ranges = {**ranges, counter: extent}
+            case For(counter):
+                ranges = {name: extent for name, extent in ranges.items() if name != counter}
+            case _:
+                pass
+        return map_blocks(stmt, lambda block: self._block(block, ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """Any point of axes with these ranges, where the expressions ``known`` are not negative."""
+
+    ranges: Ranges
+    is_size: IsSize
+    known: tuple[Expr, ...] = ()
+
+    def value(self, expr: Expr) -> Expr:
+        """The expression with the shortest conditions."""
+        match expr:
+            case Reduce(_, body, axes):
+                own = {axis.name: axis.extent for axis in axes}
+                known = tuple(e for e in self.known if not sizes.mentions(e, own.keys()))
+                inside = replace(self, ranges={**self.ranges, **own}, known=known)
+                return replace(expr, body=inside.value(body))
+            case ZeroPad(read):
+                read = replace(read, subscripts=tuple(map(self.value, read.subscripts)))
+                return read if self._exists(read) else replace(expr, read=read)
+            case Select(cond):
+                return self._select(replace(expr, cond=self.value(cond)))
+            case _:
+                return map_guarded(expr, lambda child, guard: self._where(guard).value(child))
+
+    def _where(self, guard: Expr | None) -> _Point:
+        more = () if guard is None else facts(guard)
+        return replace(self, known=(*self.known, *more)) if more else self
+
+    def _select(self, expr: Select) -> Expr:
+        left = [part for part in conjuncts(expr.cond) if not self._holds(part)]
+        then = self._where(expr.cond).value(expr.then)
+        if not left:
+            return then
+        other = self._where(Unary("not", expr.cond, INT)).value(expr.other)
+        match then:
+            case Select(cond, inner, FloatConst(0.0)) if other == FloatConst(0.0):
+                left, then = [*left, *conjuncts(cond)], inner
+            case _:
+                pass
+        cond = b.every(left)
+        if isinstance(then, Index) and other == FloatConst(0.0) and self._is_room(then, cond):
+            return ZeroPad(then, expr.span)
+        return replace(expr, cond=cond, then=then, other=other)
+
+    def _holds(self, condition: Expr) -> bool:
+        """Whether it surely does, and may be left out."""
+        ends = facts(condition)
+        fixed = not _may_fail(condition) and not any(isinstance(n, Index) for n in walk(condition))
+        return bool(ends) and fixed and all(map(self._never_negative, ends))
+
+    def _never_negative(self, expr: Expr) -> bool:
+        return is_never_negative(expr, self.ranges, self.is_size, self.known)
+
+    def _exists(self, read: Index) -> bool:
+        pairs = zip(read.subscripts, sizes.dims_of(read.tensor), strict=True)
+        alone = ((self.ranges.get(s.name), dim) for s, dim in pairs if isinstance(s, Var))
+        fits = all(own is not None and sizes.equal(own, dim) is True for own, dim in alone)
+        return fits and all(map(self._never_negative, room_of(read)))
+
+    def _is_room(self, read: Index, condition: Expr) -> bool:
+        """Whether the condition holds where the read's subscripts are inside, and only there."""
+        left = None if _may_fail(condition) else unsaid_of(read, condition)
+        return left is not None and all(map(self._never_negative, left))
+
+
+def _may_fail(condition: Expr) -> bool:
+    return any(isinstance(n, Call) or divisor(n) is not None for n in walk(condition))

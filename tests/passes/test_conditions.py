@@ -1,0 +1,87 @@
+"""Conditions on indices: what is left of them, and that no value changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from changed_programs import Changed, Point, compare, verified, with_derivative
+from test_loops import program
+
+from loma import passes
+from loma.core.printer import print_function
+from loma.frontend import parse
+from loma.passes import canonical
+
+X = "x : In[Tensor[N, M]], w : In[Tensor[3]]"
+
+# statement, and its value behind the pass
+SHORTER = [
+    ("y[i, j] = x[i, j] * 2.0 if 0 <= i and j < M else 1.0", "x[i, j] * 2.0"),
+    ("y[i, j] = x[i, j] if j > 0 and i < N else 1.0", "x[i, j] if j > 0 else 1.0"),
+    ("y[i, j] = x[i, j - 1] if 0 <= j - 1 < M else 0.0", "zero_pad(x[i, j - 1])"),
+    ("y[i, j] = x[i, j - 1] if j > 0 else 0.0", "zero_pad(x[i, j - 1])"),
+    ("y[i, j] = x[i, j + i] if i + j <= M - 1 else 0.0", "zero_pad(x[i, j + i])"),
+    ("y[i, j] = 3.0 * (x[N - 1 - i, j + 1] if j + 1 < M else 0.0)",
+     "3.0 * zero_pad(x[N - 1 - i, j + 1])"),
+    ("y[i, j] = zero_pad(x[i, j]) + zero_pad(x[N - 1 - i, j])", "x[i, j] + x[N - 1 - i, j]"),
+    ("y[i, j] = (x[i, j - 1] * i if j >= 1 else 0.0) if i > 0 else 0.0",
+     "x[i, j - 1] * i if i > 0 and j >= 1 else 0.0"),
+    ("y[i, j] = zero_pad(x[i, j - 1]) + 1.0 if j > 0 else 2.0",
+     "x[i, j - 1] + 1.0 if j > 0 else 2.0"),
+    ("y[i, j] = sum(x[i, j - p] if p <= j and p < 3 else 0.0 for p in range(3))",
+     "sum(zero_pad(x[i, j - p]) for p in range(3))"),
+]  # fmt: skip
+
+AS_THEY_ARE = [
+    "y[i, j] = x[i, j - 1] if j > 0 else 1.0",
+    "y[i, j] = x[i, j - 1] if j > 1 else 0.0",  # not x[i, 0]
+    "y[i, j] = x[i, j - 1] if j > 0 and x[i, j] > 0.0 else 0.0",
+    "y[i, j] = x[i, j - 1] if j > 0 or i > 0 and j > 0 else 0.0",
+    "y[i, j] = x[i, j - 1] * w[0] if j > 0 else 0.0",  # w may be infinite
+    "y[i, j] = x[i, j - 1] if j > 0 and i > 0 else 0.0",
+    "y[i, j] = x[i, j] if j // i >= 0 else 0.0",  # fails where i is 0
+    "y[i, j] = sum(w[p] if p < 3 else 0.0 for p in M)",  # else M has to be 3
+]
+
+
+def value(statement: str) -> str:
+    module = canonical.conditions(parse(program(X, "N, M", statement)))
+    assert canonical.conditions(module) == module
+    printed = print_function(module.function("f"))
+    assert parse(printed).functions == module.functions
+    (line,) = (line for line in printed.split("\n") if "=" in line and "->" not in line)
+    return line.split(" = ", 1)[1]
+
+
+@pytest.mark.parametrize(("statement", "expected"), SHORTER)
+def test_what_becomes_shorter(statement: str, expected: str) -> None:
+    assert value(statement) == expected
+
+
+@pytest.mark.parametrize("statement", AS_THEY_ARE)
+def test_what_stays(statement: str) -> None:
+    assert value(statement) == statement.split(" = ", 1)[1]
+
+
+def test_ranges_of_loops_and_what_hides_them() -> None:
+    text = """
+for i in range(N):
+    y[i, j] = x[i, j] if i < N else 0.0
+for i in range(N):
+    for t in range(i):
+        y[i, j] += x[t, j] if t < i else 0.0
+"""
+    printed = print_function(canonical.conditions(parse(program(X, "N, M", text))).function("f"))
+    assert "i < N" not in printed
+    assert "if t < i" in printed
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (1, 1), (0, 3), (2, 0)])
+@pytest.mark.parametrize("statement", [*(s for s, _ in SHORTER), *AS_THEY_ARE[:-2]])
+def test_values_and_derivatives(statement: str, shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(4)
+    args = tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in (shape, (3,)))
+    text = with_derivative(program(X, "N, M", statement))
+    point = Point("conditions", text, "f", args)
+    compare(point, Changed(text, verified(canonical.conditions)))
+    compare(point, Changed(text, verified(passes.optimise)))
