@@ -3,7 +3,9 @@
 ``sum(a[i, j] * b[j, k] / z[i] for j in J)`` is ``sum(a[i, j] * b[j, k] for j in J) / z[i]`` in the
 canonical form, a matrix product and one division for each element. What a product is divided by,
 and its sign, go to where a factor of theirs would go. The sum is rounded otherwise then, and where
-such a factor is not finite it may differ.
+such a factor is not finite it may differ. In derivatives ``mul_no_nan`` guards slopes: of
+``sum(mul_no_nan(-(a[i] / z / z), g[i]) for i in I)`` the sum ``s`` of ``mul_no_nan(a[i], g[i])``
+stays, and what leaves guards it, ``-mul_no_nan(1 / z, mul_no_nan(1 / z, s))``.
 """
 
 from __future__ import annotations
@@ -84,11 +86,13 @@ def _fill_their_dimensions(axes: tuple[Axis, ...], value: Expr) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """The product of factors over that of divisors."""
+    """The product of factors over that of divisors; with a ``slope``, ``mul_no_nan`` of it and
+    that, as derivatives have it: 0 where that is 0."""
 
     factors: tuple[Expr, ...]
     divisors: tuple[Expr, ...] = ()
     negative: bool = False
+    slope: _Product | None = None
 
     @staticmethod
     def of(expr: Expr) -> _Product:
@@ -99,42 +103,74 @@ class _Product:
                     own = _Product.of(operand)
                     return replace(own, negative=not own.negative)
                 case Binary("*", left, right):
-                    one, other = _Product.of(left), _Product.of(right)
-                    return _Product(
-                        one.factors + other.factors,
-                        one.divisors + other.divisors,
-                        one.negative != other.negative,
-                    )
+                    return _Product.of(left)._times(_Product.of(right))
                 case Binary("/", left, right):
                     own = _Product.of(left)
                     return replace(own, divisors=(*own.divisors, right))
+                case Binary("+", left, right) if left == right:
+                    return _Product((b.flt(2.0),))._times(_Product.of(left))
+                case Builtin("mul_no_nan", (slope, value)):
+                    own = _Product.of(slope)
+                    if own.slope is None:
+                        guard = replace(own, negative=False)
+                        return _Product((), (), own.negative, guard)._times(_Product.of(value))
+                case _ if b.is_const(expr, 1):
+                    return _Product(())
                 case _:
                     pass
         return _Product((expr,))
 
+    def _times(self, other: _Product) -> _Product:
+        slope = self.slope or other.slope
+        if self.slope is not None and other.slope is not None:
+            slope = self.slope._times(other.slope)
+        return _Product(
+            self.factors + other.factors,
+            self.divisors + other.divisors,
+            self.negative != other.negative,
+            slope,
+        )
+
     def split(self, axes: tuple[Axis, ...], fails: Fails) -> tuple[_Product, Expr] | None:
         """What does not depend on the axes, and the rest, which is a product or was divided; None
-        where nothing is gained, or what does not might fail where there is nothing to sum."""
+        where there is nothing of one of them, or what does not depend on the axes might fail where
+        there is nothing to sum."""
         names = {axis.name for axis in axes}
         outer, inner = _parted(self.factors, names)
         over, under = _parted(self.divisors, names)
-        if not inner or not (outer or over or self.negative):
-            return None
-        if len(inner) < 2 and not over:
-            return None
+        slope = self.slope or _Product(())
+        steep, steeper = _parted(slope.factors, names)
+        flat, flatter = _parted(slope.divisors, names)
+        leaving = (*outer, *over, *steep, *flat)
+        if not (leaving or self.negative) or all(factor.type != FLOAT for factor in inner):
+            return None  # nothing leaves, or what stays is no sum of floats
         some = all((sizes.constant(axis.extent) or 0) > 0 for axis in axes)
-        if not some and any(map(fails, (*outer, *over))):
+        if not some and any(map(fails, leaving)):
             return None
         rest = _divided(list(inner), under)
+        if steeper or flatter:
+            inside = _divided(list(steeper or (b.flt(1.0),)), flatter)
+            rest = Builtin("mul_no_nan", (inside, rest), FLOAT)
         over = tuple(_of_some(divisor, axes) for divisor in over)
-        return _Product(outer, over, self.negative), rest
+        return _Product(outer, over, self.negative, _Product(steep, flat)), rest
 
     def times(self, value: Expr) -> Expr:
         for factor in reversed(self.factors):
             value = b.binary("*", factor, value)
         for divisor in self.divisors:
             value = b.binary("/", value, divisor)
+        for slope in [] if self.slope is None else self.slope._steps():
+            value = Builtin("mul_no_nan", (slope, value), FLOAT)
         return b.neg(value) if self.negative else value
+
+    def _steps(self) -> list[Expr]:
+        """Numbers of this product, with one divisor each: what they are multiplied with one after
+        the other stays between what it is and what it becomes, where 1 / z / z might overflow."""
+        factors, divisors = self.factors, self.divisors
+        if not divisors:
+            return [_divided(list(factors), ())] if factors else []
+        first = _divided(list(factors or (b.flt(1.0),)), divisors[:1])
+        return [first, *(b.binary("/", b.flt(1.0), divisor) for divisor in divisors[1:])]
 
 
 def _parted(parts: tuple[Expr, ...], names: set[str]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:

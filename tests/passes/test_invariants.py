@@ -1,0 +1,68 @@
+"""Factors that do not depend on what is summed over leave the sum, those of derivatives, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loma import passes
+from loma.backends.interpreter import Interpreter
+from loma.core.printer import print_function
+from loma.frontend import parse
+
+HEAD = "x : In[Tensor[N, D]], g : In[Tensor[N, D]], z : In[Tensor[N]], w : In[Tensor[D]]"
+SUM = "sum(x[n, d] * g[n, d] for d in D)"
+GUARDED = "sum(mul_no_nan(x[n, d], g[n, d]) for d in D)"
+
+
+def text(value: str) -> str:
+    body = f"    y : Tensor[N]\n    y[n] = sum({value} for d in D)\n    return y\n"
+    return f"def f({HEAD}) -> Tensor[N]:\n{body}"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("-(x[n, d] * g[n, d] / z[n])", f"-({SUM} / z[n])"),
+        ("x[n, d] * z[n]", "z[n] * sum(x[n, d] for d in D)"),
+        ("1.0 * x[n, d] * g[n, d]", "sum(1.0 * x[n, d] * g[n, d] for d in D)"),  # nothing leaves
+        ("x[n, d] * g[n, d] + x[n, d] * g[n, d]", f"2.0 * {SUM}"),
+        ("x[n, d] * g[n, d] + g[n, d] * x[n, d]", None),
+        ("mul_no_nan(1.0 / z[n], -x[n, d])", "-mul_no_nan(1.0 / z[n], sum(x[n, d] for d in D))"),
+        ("mul_no_nan(-(x[n, d] / z[n] / z[n]), g[n, d])",
+         f"-mul_no_nan(1.0 / z[n], mul_no_nan(1.0 / z[n], {GUARDED}))"),
+        ("mul_no_nan(x[n, d] * z[n], g[n, d] / z[n])", f"mul_no_nan(z[n], {GUARDED} / z[n])"),
+        # the guard stays with what may be infinite
+        ("mul_no_nan(x[n, d], g[n, d])", None),
+        ("mul_no_nan(1.0 / w[d], g[n, d])", None),
+        ("w[d] + z[n]", None),
+    ],
+)  # fmt: skip
+def test_what_leaves_a_sum(value: str, expected: str | None) -> None:
+    before = parse(text(value))
+    after = passes.canonical.invariants(before)
+    line = f"y[n] = {expected or f'sum({value} for d in D)'}"
+    assert line in print_function(after.function("f"))
+    rng = np.random.default_rng(0)
+    args = rng.normal(size=(3, 4)), rng.normal(size=(3, 4)), rng.normal(size=3), rng.normal(size=4)
+    found, right = (Interpreter(module).call("f", *args) for module in (after, before))
+    np.testing.assert_allclose(found, right, 1e-12)
+
+
+def test_a_zero_adjoint_passes_nothing_through_an_infinite_slope() -> None:
+    module = passes.canonical.invariants(parse(text("mul_no_nan(x[n, d] / z[n] / z[n], g[n, d])")))
+    x, g, z = np.ones((2, 3)), np.zeros((2, 3)), np.array([0.0, 2.0])
+    (found,) = Interpreter(module).call("f", x, g, z, np.ones(3))
+    assert found.tolist() == [0.0, 0.0]
+    g[0], z[0] = 1e-20, 1e-20  # 1 / z / z is no float32
+    (found,) = Interpreter(module).call("f", 1e-20 * x, g, z, np.ones(3))
+    np.testing.assert_allclose(found, [3.0, 0.0])
+
+
+def test_sums_of_no_terms_are_zero() -> None:
+    values = ("x[n, d] / D", "mul_no_nan(1.0 / D, x[n, d])", "mul_no_nan(x[n, d], g[n, d] / D)")
+    for value in values:
+        module = passes.canonical.invariants(parse(text(value)))
+        args = np.ones((2, 0)), np.ones((2, 0)), np.ones(2), np.ones(0)
+        (found,) = Interpreter(module).call("f", *args)
+        assert found.tolist() == [0.0, 0.0]
