@@ -12,7 +12,7 @@ from loma.backends.schedule.host import Contract, Convolve
 from loma.backends.schedule.target import CPU
 from loma.core.ir import Declare, Function, IndexAssign, Op, Reduce
 from loma.core.printer import print_function
-from loma.core.walk import nodes, statements
+from loma.core.walk import calls, nodes, statements
 from loma.frontend import parse
 
 HEAD = "x : In[Tensor[B, I]], w : In[Tensor[O, I]], c : In[Tensor[O]], z : In[Tensor[B]]"
@@ -182,3 +182,22 @@ def test_slices_are_read_where_they_lie(lines: list[str], expected: str) -> None
     shown = print_function(module.function("f"))
     assert expected in shown
     assert expected == "slice" or "slice" not in shown
+
+
+def test_what_a_callee_returns_may_be_more_than_a_variable() -> None:
+    callee = "def _largest(x : In[Tensor[N, D]]) -> Tensor[N]:\n    return amax(x, [1])\n"
+    head = "def f(x : In[Tensor[N, D]]) -> Tensor[N]:\n"
+    called = canonical(
+        f"{callee}{head}    y : Tensor[N]\n    m = _largest(x)\n"
+        "    y[n] = sum(exp(x[n, d] - m[n]) for d in D)\n    return y\n"
+    )
+    written = canonical(
+        f"{head}    y : Tensor[N]\n    m = amax(x, [1])\n"
+        "    y[n] = sum(exp(x[n, d] - m[n]) for d in D)\n    return y\n"
+    )
+    assert shape_of(called) == shape_of(written)
+    looped = canonical(
+        f"{callee}{head}    y : Tensor[N]\n    for t in range(3):\n        y = _largest(x)\n"
+        "    return y\n"
+    )
+    assert not list(calls(looped.body))

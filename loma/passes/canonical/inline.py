@@ -186,7 +186,7 @@ class _Inlining:
         for value, target, type_ in zip(returned.values, targets, callee.results, strict=True):
             own, given = substitute_type(type_, values), substitute_type(value.type, values)
             same = sizes.same_type(own, given) and sizes.same_type(target.type, own)
-            if not isinstance(value, Var) or not same:
+            if not same:
                 return None
         renaming = self._locals(callee, returned, targets, values)
         self._size += count
