@@ -97,6 +97,8 @@ def make_plan(
     if kind in POSITIONS:
         keep |= {axis.name for axis in axes[len(stmt.axes) :]}
     loops = [Loop(axis, axis.name in own, axis.name in alone, (axis.name,)) for axis in axes]
+    if kind == "sum":
+        loops = _as_in_memory(loops, found)
     loops.sort(key=lambda loop: (not loop.target, not loop.alone))
     loops = merge(loops, found, keep)
     nest.parts = {loop.name: loop.parts for loop in loops}
@@ -129,6 +131,20 @@ def make_plan(
         stmt, body, kind, assign, parallel[:2], parallel[2:],
         others, inner, by_rows, group, square,
     )  # fmt: skip
+
+
+def _as_in_memory(loops: list[Loop], found: list[Access]) -> list[Loop]:
+    """With summed axes in the order of the dimensions of the first tensor that has all of them, in
+    whatever order they are written."""
+    summed = {loop.name for loop in loops if not loop.target}
+    if any(sizes.mentions(loop.axis.extent, summed) for loop in loops):
+        return loops
+    for access in found:
+        if summed <= access.coefficients.keys():
+            parts = [s.parts[0] if s.parts is not None else {} for s in access.subscripts]
+            place = {name: k for k, own in enumerate(parts) for name in own}
+            return sorted(loops, key=lambda loop: place[loop.name] if not loop.target else -1)
+    return loops
 
 
 def _in_groups(nest: Nest, loops: list[Loop], group: Group) -> list[Loop]:

@@ -58,6 +58,11 @@ y[i, d] = 2.0 * sum(x[j, d] * c[i, j] for j in N)
 """, [
         "y[i, d] = 2.0 * sum(x[j, d] * (a[i] / a[j] if j <= i else 0.0) for j in N)",
     ], ((3,), (3, 2))),
+    ("copied_sum", TWO, "N, M", """
+c : Tensor[N, M]
+c[i, j] = sum(a[i, d] * b[j, d] for d in D)
+y[r, k] = c[r, k]
+""", ["y[r, k] = sum(a[r, d] * b[k, d] for d in D)"], ((3, 2), (4, 2))),
     ("in_a_loop", X, "N, M", """
 c : Tensor[M]
 for i in range(N):
@@ -73,6 +78,37 @@ KEPT: tuple[tuple[str, str, str, str, tuple[tuple[int, ...], ...]], ...] = (
 c : Tensor[N, M]
 c[i, j] = exp(x[i, j])
 y[i, j] = c[i, j] / (1.0 + c[i, j])
+""", ((3, 2),)),
+    ("sum_in_an_expression", TWO, "N, M", """
+c : Tensor[N, M]
+c[i, j] = sum(a[i, d] * b[j, d] for d in D)
+y[i, j] = 2.0 * c[i, j]
+""", ((3, 2), (4, 2))),
+    ("sum_added", TWO, "N, M", """
+c : Tensor[N, M]
+c[i, j] = sum(a[i, d] * b[j, d] for d in D)
+y[i, j] += c[i, j]
+""", ((3, 2), (4, 2))),
+    ("sum_turned_around", TWO, "M, N", """
+c : Tensor[N, M]
+c[i, j] = sum(a[i, d] * b[j, d] for d in D)
+y[j, i] = c[i, j]
+""", ((3, 2), (4, 2))),
+    ("sum_read_twice", TWO, "N, M", """
+c : Tensor[N, M]
+c[i, j] = sum(a[i, d] * b[j, d] for d in D)
+y[i, j] = c[i, j]
+y[i, j] += c[i, j] * c[i, j]
+""", ((3, 2), (4, 2))),
+    ("index_of_the_sum", TWO, "N, M", """
+c : Tensor[N, M]
+c[i, j] = sum(a[i, d] * b[j, d] for d in D)
+y[d, j] = c[d, j]
+""", ((3, 2), (4, 2))),
+    ("largest", X, "N, 1", """
+c : Tensor[N, 1]
+c[i, j] = max(x[i, k] for k in M)
+y[i, j] = c[i, j]
 """, ((3, 2),)),
     ("in_a_product", TWO, "N, M", """
 c : Tensor[N, D]

@@ -2,14 +2,15 @@
 
 ``c[i, j, d] = a[i, d] - b[j, d]`` goes where every read of c can have the difference in its place:
 a read goes over the indices of c and no others, the value is cheap or read once, and what it is
-made of is there. A copy may be read at any place, and one into the middle of zeros,
-``z[i + 1] = x[i]``, with ``zero_pad`` around. So may a product like ``w[t, q] = a[t] * k[q]``, on a
-triangle or not, as a factor of ``sum(w[t, q] * v[q, d] for q in Q)``: the sum does without ``w``.
+made of is there. A sum goes into a statement that only copies it. A copy may be read at any place,
+and one into the middle of zeros, ``z[i + 1] = x[i]``, with ``zero_pad`` around. So may a product
+like ``w[t, q] = a[t] * k[q]``, on a triangle or not, as a factor of ``sum(w[t, q] * v[q, d] for q
+in Q)``: the sum does without ``w``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from loma.core import builder as b, sizes
@@ -59,6 +60,10 @@ class _Definition:
     @property
     def inputs(self) -> frozenset[str]:
         return free_variables(self.value) - {axis.name for axis in self.axes}
+
+    @property
+    def sums(self) -> bool:
+        return isinstance(self.value, Reduce)
 
     @property
     def copies(self) -> bool:
@@ -137,7 +142,7 @@ class _Temporaries:
         if last and around is not None and not self._only_here(name, body, position):
             return None
         reads = sum(_count(name, stmt) for stmt in statements(alive))
-        plain = found.copies or reads == 1 or found.cheap
+        plain = found.copies or reads == 1 or (found.cheap and not found.sums)
         if not reads or not plain or found.inputs & written(alive):
             return None
         try:
@@ -169,7 +174,10 @@ class _Temporaries:
         if not whole and (around is not None or name in mentioned_names(_undeclared(before))):
             return None
         found = _Definition(tensor, own, offsets, value, not whole, frozenset(around or ()))
-        fits = _fits(tensor, value) and self._never_fails(value, extents)
+        body = value
+        if isinstance(value, Reduce) and value.kind == "sum":
+            body, extents = value.body, {**extents, **{a.name: a.extent for a in value.axes}}
+        fits = _fits(tensor, value) and self._never_fails(body, extents)
         apart = name not in free_variables(value)
         return found if fits and apart and (whole or found.copies) else None
 
@@ -205,9 +213,11 @@ class _Temporaries:
                     raise _Kept
                 places = frozenset().union(*map(free_variables, subscripts))
                 summed = inner.keys() - around.keys() - places
+                if found.sums and not self._is_copy(stmt, found, summed):
+                    raise _Kept
                 value = self._product(value, frozenset(summed), found, inner)
                 return replace(stmt, value=self._expr(value, found, inner))
-            case Assign(Var(), _, value):
+            case Assign(Var(), _, value) if not found.sums:
                 return replace(stmt, value=self._expr(value, found, around))
             case For(_, size) | If(size) if name not in free_variables(size):
                 inner = {**around, stmt.counter: stmt.extent} if isinstance(stmt, For) else around
@@ -216,6 +226,17 @@ class _Temporaries:
                 )
             case _:
                 raise _Kept
+
+    def _is_copy(self, stmt: IndexAssign, found: _Definition, summed: AbstractSet[str]) -> bool:
+        """Whether the statement is a copy of the tensor as it is, at indices that the sum does not
+        have: a library may fill no other part, and no other order of dimensions."""
+        target, value = stmt.target, stmt.value
+        if stmt.op != "=" or not (isinstance(target, Index) and isinstance(value, Index)):
+            return False
+        assert isinstance(found.value, Reduce)
+        own = {axis.name for axis in found.value.axes}
+        same = value.base == found.tensor and value.subscripts == target.subscripts
+        return same and not summed and own.isdisjoint(axis.name for axis in stmt.axes)
 
     def _expr(self, expr: Expr, found: _Definition, extents: Extents) -> Expr:
         """With the value for reads of the tensor, in loops over ``extents``."""
