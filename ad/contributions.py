@@ -101,6 +101,8 @@ def contributions(
                 visit(operand, b.neg(g), guards)
             case Unary():
                 pass
+            case Binary("*", left, right) if left == right:  # one contribution, not two equal ones
+                apply("**", (left, IntConst(2)), g, guards)
             case Binary(op, left, right):
                 apply(op, (left, right), g, guards)
             case Builtin(name, args):

@@ -345,6 +345,18 @@ def f(x : In[Tensor[N, M]]) -> Tensor[N]:
     assert forward.count(" max(") == forward.count(" argmax(") == forward.count("sum(") == 1
 
 
+def test_a_square_has_one_contribution_however_it_is_written() -> None:
+    head = "def f(a : In[Tensor[N, D]], b : In[Tensor[M, D]]) -> Tensor[N, M]:\n"
+    c = "(a[i, d] - b[j, d])"
+
+    def adjoints(square: str) -> str:
+        body = f"    y : Tensor[N, M]\n    y[i, j] = sqrt(sum({square} for d in D))\n    return y\n"
+        module, _ = split_pairs(parse(head + body))
+        return print_function(module.function("f__backward"))
+
+    assert adjoints(f"{c} * {c}") == adjoints(f"{c} ** 2")
+
+
 def test_zeros_of_both_signs_are_two_numbers() -> None:
     """In reductions that are alike but for that, too."""
     text = """
