@@ -10,7 +10,7 @@ from loma import passes
 from loma.backends.openmp.index_statements import library_call
 from loma.backends.schedule.host import Contract, Convolve
 from loma.backends.schedule.target import CPU
-from loma.core.ir import Declare, Function, IndexAssign, Op, Reduce
+from loma.core.ir import Declare, For, Function, IndexAssign, Op, Reduce
 from loma.core.printer import print_function
 from loma.core.walk import calls, nodes, statements
 from loma.frontend import parse
@@ -146,6 +146,16 @@ def test_in_branches_and_loops() -> None:
     )
     loop = canonical(text).body[1]
     assert not any(isinstance(node, Op) for node in nodes((loop,)))
+
+
+def test_softmax_of_rows_in_a_loop() -> None:
+    text = (
+        "def f(x : In[Tensor[N, D]]) -> Tensor[N, D]:\n    y : Tensor[N, D]\n"
+        "    for n in range(N):\n        y[n] = softmax(x[n], 0)\n    return y\n"
+    )
+    body = canonical(text).body  # in front of AD, where softmax of all rows stays one operator
+    assert not any(isinstance(node, Op) for node in nodes(body))
+    assert not any(isinstance(stmt, For) for stmt in statements(body))
 
 
 def test_a_guarded_sum_stays() -> None:

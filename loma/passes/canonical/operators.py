@@ -7,7 +7,8 @@ are read where they lie; products of batches of matrices are sums. An operator o
 convolution, a permutation) that stands inside such an expression becomes a statement of its own,
 and so do its arguments. Where the sizes do not prove how operands broadcast, a statement stays as
 it is. So do, in front of AD, ``softmax``, whose derivative is shorter than that of its parts (but
-of the scores of an attention, which are computed again rather than kept), products of matrices, and
+of the scores of an attention, which are computed again rather than kept, and of what a round of a
+loop takes of a tensor, as its statements run for all rounds at once), products of matrices, and
 copies.
 """
 
@@ -222,13 +223,21 @@ class _Operators(InBlocks):
 
     def _is_one_of_many(self, value: Expr) -> bool:
         """Whether a tensor is a batch of matrices, or what a round of a loop takes of one."""
-        if isinstance(value, Op) and value.name in ("transpose", "reshape", "slice"):
-            start = dict(value.attrs).get("start")
-            if isinstance(start, Var) and start.name in self._counters:
-                return True
-            if self._is_one_of_many(value.args[0]):
-                return True
-        return _rank(value) > 2 or (self._depth > 0 and self._is_large(value))
+        if _rank(value) > 2 or self._is_of_a_round(value):
+            return True
+        if self._depth > 0 and self._is_large(value):
+            return True
+        if isinstance(value, Op) and value.name in _VIEWS:
+            return self._is_one_of_many(value.args[0])
+        return False
+
+    def _is_of_a_round(self, value: Expr) -> bool:
+        """Whether a tensor is what a round of a loop takes of one."""
+        if not isinstance(value, Op) or value.name not in _VIEWS:
+            return False
+        start = dict(value.attrs).get("start")
+        own = isinstance(start, Var) and start.name in self._counters
+        return own or self._is_of_a_round(value.args[0])
 
     def _is_large(self, value: Expr) -> bool:
         """Whether a tensor is larger than what it is made of; its parts are cheap to make again."""
@@ -246,7 +255,7 @@ class _Operators(InBlocks):
                 return self._is_written_out(operand)
             case Op("matmul", args) if all(map(self._is_one_of_many, args)):
                 return True
-            case Op("softmax", (x,)) if self._is_large(x):
+            case Op("softmax", (x,)) if self._is_large(x) or self._is_of_a_round(x):
                 return True
             case Op("conv2d") if windows_of(value) is not None:
                 return True
