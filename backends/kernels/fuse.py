@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from loma import config
+from loma.backends.kernels.beside import beside
 from loma.backends.kernels.ir import Kernel, Nested, Step, Panels
 from loma.backends.kernels.private import make_kernel
 from loma.backends.kernels.runs import Run, Runs
@@ -31,7 +32,7 @@ def fuse(function: Function, library: Library) -> tuple[Step, ...]:
     if "scans" in config.optimisations():
         function = peeled(scans(function, ("sum",)))
     names = Names(names_of(function))
-    function = replace(function, body=numbered(function.body))
+    function = replace(function, body=numbered(beside(function).body))
     return _Fusion(function, library, names).run()
 
 

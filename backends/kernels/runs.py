@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, pairwise
 
+from loma.backends.kernels.beside import alike
 from loma.backends.kernels.sharing import (
     NOTHING, OUTERMOST, Around, Library, Shared, Sharing, index_assigns, mentions, reads_tensors,
 )  # fmt: skip
@@ -72,6 +74,8 @@ class Runs:
         steps = any(isinstance(stmt, For) for stmt in group)
         if not found or (len({stmt.number for stmt in found}) < 2 and not steps):
             return None
+        if len(group) > 1 and max(Counter(chain.from_iterable(_uses(group))).values()) < 2:
+            return None  # no more than sums beside each other
         moved = tuple(s for s in block[start:end] if isinstance(s, Declare))
         return Run(moved, tuple(group), tuple(ways), end)
 
@@ -176,11 +180,21 @@ def _ends_at_zero(group: tuple[Stmt, ...], name: str) -> bool:
     return isinstance(last, Zero) and isinstance(last.target, Var)
 
 
+def _uses(group: list[Stmt]) -> list[set[str]]:
+    """The tensors that each statement uses and some statement writes."""
+    written = set(assigned(tuple(group)))
+    return [written & mentioned_names((stmt,)) for stmt in group]
+
+
 def _connected(group: list[Stmt]) -> int:
     """How many statements from the first one on hang together: by tensors that one of them writes
-    and another one uses, too. Operands that are only read gain nothing in a common loop."""
-    written = set(assigned(tuple(group)))
-    tensors = [written & mentioned_names((stmt,)) for stmt in group]
+    and another one uses, too, or as sums that run in one loop. Other operands that are only read
+    gain nothing in a common loop."""
+    tensors = _uses(group)
+    for k, (stmt, following) in enumerate(pairwise(group)):
+        if alike(stmt, following):
+            tensors[k].add(f"{k}")
+            tensors[k + 1].add(f"{k}")
     reached, seen = {0}, set(tensors[0]) if tensors else set()
     grows = True
     while grows:

@@ -10,7 +10,7 @@ from loma.backends.kernels.ir import (
     Kernel, Nested, Step, Panels, as_statement, panels_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
-from loma.backends.openmp import joined
+from loma.backends.openmp import joined, together
 from loma.backends.openmp.index_statements import index_statement, library_call
 from loma.backends.openmp.once import once_checks
 from loma.backends.openmp.serial import is_serial, tensors_in
@@ -75,7 +75,9 @@ class Lowering:
                 out.append(joined.loop(self._context, run, kernel.registers[run], blank))
                 position += len(run)
             else:
-                out += self._step(steps[position], block, position, fresh)
+                made = self._step(steps[position], block, position, fresh)
+                both = together.unit(out[-1], made, self._context.machine) if out else None
+                out[len(out) - (both is not None) :] = made if both is None else [both]
                 position += 1
         self._outermost = before
         return tuple(out)

@@ -310,7 +310,8 @@ def own_pads(expr: Expr) -> list[ZeroPad]:
 
 def some(frame: Frame, low: Expr, high: Expr, nodes: Sequence[Node]) -> list[Node]:
     """The nodes of a loop, only if it has an iteration where its head reads elements."""
-    if not frame.loads:
+    first, end = sizes.constant(low), sizes.constant(high)
+    if not frame.loads or (first is not None and end is not None and first < end):
         return list(nodes)
     return [If(Binary("<", low, high, INT), tuple(nodes))]
 

@@ -201,11 +201,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What becomes of one statement. ``fresh``: its target was all zero."""
+    """What becomes of one statement, and of ``more`` that run in the same loop. ``fresh``: its
+    target was all zero."""
 
     source: Stmt
     body: tuple[HostNode, ...]
     fresh: bool = False
+    more: tuple[Stmt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,11 +55,13 @@ def _node(node: HostNode) -> list[str]:
             return [_convolve(node)]
         case Run(stmt):
             return _statement(stmt)
-        case Unit(source, body):
+        case Unit(source, body, more=more):
             if body == (Run(source),):
                 return _statement(source)
             lines = [line for inner in body for line in _node(inner)]
-            return lines if not body or isinstance(source, Declare) else [_comment(source), *lines]
+            if not body or isinstance(source, Declare):
+                return lines
+            return [*map(_comment, (source, *more)), *lines]
         case Branch(_, condition, then, other):
             lines = [f"if {text(condition)}:", *_block(then)]
             return [*lines, "else:", *_block(other)] if other else lines

@@ -18,8 +18,11 @@ def remarks(tree: Sequence[HostNode]) -> Callable[[Stmt], str]:
     def visit(nodes: Sequence[HostNode]) -> None:
         for node in nodes:
             match node:
-                case Unit(source, body):
-                    found[source] = "; ".join(dict.fromkeys(_words(body)))
+                case Unit(source, body, more=more):
+                    words = list(dict.fromkeys(_words(body)))
+                    found[source] = "; ".join(words)
+                    for other in more:
+                        found[other] = "; ".join([*words, "in the same loop"])
                 case Serial(source):
                     found[source] = "on one thread, element by element"
                 case Branch(_, _, then, other):

@@ -61,8 +61,8 @@ class Statements:
     def _node(self, node: HostNode) -> None:
         writer, context = self.writer, self.context
         match node:
-            case Unit(source, body, fresh):
-                self._unit(source, body, fresh)
+            case Unit(source, body, fresh, more):
+                self._unit((source, *more), body, fresh)
             case Run(stmt):
                 self._run(stmt)
             case Reserve(var):
@@ -113,12 +113,13 @@ class Statements:
             case _:
                 assert_never(node)
 
-    def _unit(self, source: Stmt, body: tuple[HostNode, ...], fresh: bool) -> None:
-        self._stand_at(source)
-        self.comment(source)
+    def _unit(self, source: Sequence[Stmt], body: tuple[HostNode, ...], fresh: bool) -> None:
+        self._stand_at(source[0])
+        for stmt in source:
+            self.comment(stmt)
         if not body:
             return
-        with self._timed([source], fresh):
+        with self._timed(source, fresh, title="one loop" if len(source) > 1 else ""):
             inner = Writer()
             before, self.writer = self.writer, inner
             self.nodes(body)

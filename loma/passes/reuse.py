@@ -2,9 +2,9 @@
 
 Reverse mode runs the bodies of loops and branches again, and so repeats statements whose values are
 still there. A statement ``T2[i] = e`` is dropped when a statement before has given another tensor
-the same value and nothing in it has changed since; ``exp`` and its like inside an expression become
-a read of a tensor that holds them. What is dropped is a tensor that every block which uses it
-gives a whole value first.
+the same value and nothing in it has changed since; ``exp`` and its like inside an expression, and
+reductions, become a read of a tensor that holds them. What is dropped is a tensor that every block
+which uses it gives a whole value first.
 """
 
 from __future__ import annotations
@@ -169,6 +169,8 @@ def _is_costly(expr: Expr) -> bool:
     match expr:
         case Builtin(name):
             return BUILTINS[name].costly
+        case Reduce():
+            return True
         case Binary("/", left, right):
             return expr.type == FLOAT and isinstance(left, Index) and isinstance(right, Index)
         case _:

@@ -66,3 +66,13 @@ def test_sums_of_no_terms_are_zero() -> None:
         args = np.ones((2, 0)), np.ones((2, 0)), np.ones(2), np.ones(0)
         (found,) = Interpreter(module).call("f", *args)
         assert found.tolist() == [0.0, 0.0]
+
+
+def test_a_sum_that_a_tensor_holds_is_read() -> None:
+    body = text("x[n, d]").split("\n")[1:3]
+    lines = [*body, "    z2 : Tensor[N]", "    z2[k] = 2.0 * sum(x[k, e] for e in D) + z[k]"]
+    program = "\n".join(
+        [f"def f({HEAD}) -> tuple[Tensor[N], Tensor[N]]:", *lines, "    return y, z2"]
+    )
+    shown = print_function(passes.optimise(parse(f"{program}\n")).function("f"))
+    assert shown.count("sum(") == 1

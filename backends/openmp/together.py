@@ -1,0 +1,168 @@
+"""Sums over the same elements in one loop, which reads what they share once.
+
+``m[c] = sum(x[n, c] for n in N)`` and ``s[c] = sum(x[n, c] * y[n, c] for n in N)`` have the same
+loops. A tree of both has each loop once, with the running sums of both inside; what each of them
+computes, and in which order, stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from loma.backends.schedule.host import Allocate, HostNode, Unit
+from loma.backends.schedule.ir import (
+    Blocks, Groups, If, Lanes, Let, Loop, Node, Parallel, StoreLanes, Tiles, UpdateLanes,
+)  # fmt: skip
+from loma.backends.schedule.target import Target
+from loma.backends.schedule.walk import (
+    Block, declared, map_blocks, map_expressions, mentioned, nodes,
+)  # fmt: skip
+from loma.core import sizes
+from loma.core.ir import Expr, Var
+from loma.core.walk import substitute
+
+_LOOPS = Loop | Tiles | Blocks | If
+_IN_LANES = UpdateLanes | StoreLanes
+
+
+class _Apart(Exception):
+    """The loops differ."""
+
+
+def unit(first: HostNode, second: Sequence[HostNode], machine: Target) -> Unit | None:
+    """Two statements as one, if both are loops that may be the same; None if they are not."""
+    if not (isinstance(first, Unit) and len(second) == 1 and isinstance(second[0], Unit)):
+        return None
+    other = second[0]
+    one, two = _loop(first), _loop(other)
+    made = None if one is None or two is None else _tree(one, two, machine)
+    if made is None:
+        return None
+    body = (*first.body[:-1], *other.body[:-1], made)
+    return replace(first, body=body, more=(*first.more, other.source))
+
+
+def _loop(unit: Unit) -> Parallel | None:
+    """The loop of a statement, which takes no more than memory before it."""
+    *before, last = unit.body or (None,)
+    plain = isinstance(last, Parallel) and all(isinstance(node, Allocate) for node in before)
+    return last if plain and isinstance(last, Parallel) else None
+
+
+def _tree(first: Parallel, second: Parallel, machine: Target) -> Parallel | None:
+    """The loops of both, if they are the same and hold running sums in lanes, not more of them than
+    there are registers for, and neither looks at what the other one writes."""
+    if first.total or second.total or first.checks or second.checks:
+        return None
+    sums = [_sums(tree.body) for tree in (first, second)]
+    if not all(sums) or sum(sums) * machine.tile > machine.accumulators:
+        return None
+    writes = {var.name for var in first.writes}, {var.name for var in second.writes}
+    if writes[0] & _used(second) or writes[1] & _used(first):
+        return None
+    names: dict[str, Expr] = {second.counter.name: first.counter}
+    if (first.count, first.needs) != (second.count, second.needs):
+        return None
+    try:
+        body = _Merging(first).block(first.body, second.body, names)
+    except _Apart:
+        return None
+    return replace(
+        first,
+        work=sizes.total((first.work, second.work)),
+        body=body,
+        writes=first.writes + second.writes,
+        source=first.source + second.source,
+    )
+
+
+def _sums(block: Block) -> int:
+    """How many running sums are kept in lanes; 0 where other reductions are, or groups of rows."""
+    lanes = [node for node in nodes(block) if isinstance(node, Lanes)]
+    groups = any(isinstance(node, Groups) for node in nodes(block))
+    plain = all(each.kind == "sum" and not each.grouped for each in lanes) and not groups
+    return len(lanes) if plain else 0
+
+
+def _used(tree: Parallel) -> set[str]:
+    return {name for node in tree.body for name in mentioned(node)}
+
+
+class _Merging:
+    def __init__(self, first: Parallel) -> None:
+        every = (node for node in nodes(first.body) if not isinstance(node, _IN_LANES))
+        self._taken = {var.name for node in every for var in declared(node)}
+        self._taken.add(first.counter.name)
+
+    def block(self, first: Block, second: Block, names: Mapping[str, Expr]) -> Block:
+        """Both blocks, loop by loop; ``names`` are those that the second one's variables get."""
+        ours, theirs = _parts(first), _parts(second)
+        if len(ours) != len(theirs):
+            raise _Apart
+        names = dict(names)
+        out: list[Node] = []
+        known: dict[Expr, Var] = {}
+        for (before, loop), (before_2, loop_2) in zip(ours, theirs, strict=True):
+            out += before
+            known |= {node.value: node.var for node in before if isinstance(node, Let)}
+            for node in before_2:
+                same = known.get(substitute(node.value, names)) if isinstance(node, Let) else None
+                if isinstance(node, Let) and same is not None:
+                    names[node.var.name] = same
+                else:
+                    names |= self._new(node)
+                    out.append(_renamed(node, names))
+            if loop is not None and loop_2 is not None:
+                out.append(self._loop(loop, loop_2, names))
+        return tuple(out)
+
+    def _loop(self, first: Node, second: Node, names: Mapping[str, Expr]) -> Node:
+        """One loop of two that are the same but for what they do."""
+        inner = dict(names)
+        for ours, theirs in zip(declared(first), declared(second), strict=False):
+            inner[theirs.name] = ours
+        if _head(first) != _renamed(_head(second), inner):
+            raise _Apart
+        if isinstance(first, If) and isinstance(second, If) and not (first.other or second.other):
+            return replace(first, then=self.block(first.then, second.then, inner))
+        if isinstance(first, Loop | Tiles | Blocks) and isinstance(second, Loop | Tiles | Blocks):
+            return replace(first, body=self.block(first.body, second.body, inner))
+        raise _Apart
+
+    def _new(self, node: Node) -> dict[str, Expr]:
+        """Names for what a node of the second tree declares. Lanes have a counter of their own,
+        which only must not hide another variable."""
+        if isinstance(node, _IN_LANES) and node.counter.name not in self._taken:
+            return {}
+        return {var.name: self._fresh(var) for var in declared(node)}
+
+    def _fresh(self, var: Var) -> Var:
+        name, number = var.name, 1
+        while name in self._taken:
+            number += 1
+            name = f"{var.name}{number}_"
+        self._taken.add(name)
+        return replace(var, name=name)
+
+
+def _renamed(node: Node, names: Mapping[str, Expr]) -> Node:
+    return map_expressions(node, lambda expr: substitute(expr, dict(names)))
+
+
+def _head(node: Node) -> Node:
+    """A loop without what is inside."""
+    return map_blocks(node, lambda _: ())
+
+
+def _parts(block: Block) -> list[tuple[list[Node], Node | None]]:
+    """The loops of a block, each with what stands before it; what is behind the last one."""
+    found: list[tuple[list[Node], Node | None]] = []
+    before: list[Node] = []
+    for node in block:
+        if isinstance(node, _LOOPS):
+            found.append((before, node))
+            before = []
+        else:
+            before.append(node)
+    return [*found, (before, None)]

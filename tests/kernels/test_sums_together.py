@@ -1,0 +1,98 @@
+"""Sums over the same elements run in one loop, where they do not depend on each other."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from tree_runs import arguments, lowered
+
+from loma import pipeline
+from loma.backends.interpreter import Interpreter
+from loma.backends.kernels.beside import alike, beside
+from loma.core.ir import Function, IndexAssign
+from loma.frontend import parse
+
+HEAD = "x : In[Tensor[N, D]], g : In[Tensor[N, D]], w : In[Tensor[D]]"
+SUM, MATE = "a[d] = sum(x[n, d] for n in N)", "b[d] = sum(g[n, d] * x[n, d] for n in N)"
+ROWS = "r[n] = sum(x[n, d] * w[d] for d in D)", "s[n] = sum(x[n, k] * g[n, k] for k in D)"
+
+
+def text(*lines: str) -> str:
+    made = ["a : Tensor[D]", "b : Tensor[D]", "r : Tensor[N]", "s : Tensor[N]", "y : Tensor[N, D]"]
+    body = "".join(f"    {line}\n" for line in [*made, *lines, "return a, b, r, s, y"])
+    results = "tuple[Tensor[D], Tensor[D], Tensor[N], Tensor[N], Tensor[N, D]]"
+    return f"def f({HEAD}) -> {results}:\n{body}"
+
+
+def statements(function: Function) -> list[IndexAssign]:
+    return [stmt for stmt in function.body if isinstance(stmt, IndexAssign)]
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (MATE, True),
+        ("b[e] += x[m, e]", True),
+        (ROWS[0], False),  # along the other axis
+        ("b[d] = sum(g[n, d] for n in N)", False),  # it reads nothing of the same
+        ("b[d] = sum(x[n, d] for n in range(2))", False),
+        ("b[d] = max(x[n, d] for n in N)", False),
+        ("y[n, d] = x[n, d]", False),
+    ],
+)
+def test_which_sums_are_alike(other: str, same: bool) -> None:
+    first, second = statements(parse(text(SUM, other)).function("f"))
+    assert alike(first, second) is same
+
+
+@pytest.mark.parametrize(
+    ("between", "moves"),
+    [
+        ("y[n, d] = x[n, d] * a[d]", True),
+        ("b[d] = w[d]", False),
+        ("y[n, d] = b[d]", False),
+    ],
+)
+def test_a_later_sum_moves_beside_the_first(between: str, moves: bool) -> None:
+    before = parse(text(SUM, between, MATE)).function("f")
+    first, middle, last = statements(before)
+    expected = [first, last, middle] if moves else [first, middle, last]
+    assert statements(beside(before)) == expected
+
+
+def test_what_reads_what_is_written_between_stays() -> None:
+    later = "b[d] = sum(x[n, d] * y[n, d] for n in N)"
+    function = parse(text(SUM, "y[n, d] = x[n, d] * a[d]", later)).function("f")
+    assert statements(beside(function)) == statements(function)
+
+
+CASES = {
+    "columns": ([SUM, MATE], 1),
+    "rows": ([*ROWS], 1),
+    "in a kernel": ([*ROWS, "y[n, d] = x[n, d] * r[n] + s[n]"], 1),
+    "after another": ([SUM, "y[n, d] = x[n, d] * a[d]", MATE], 1),
+    "one reads the other": ([SUM, "b[d] = sum(x[n, d] * a[d] for n in N)"], 0),
+    "into one tensor": ([SUM, "a[d] += x[n, d] * g[n, d]"], 0),
+    "as many as there are registers for": (
+        [SUM, *(f"a{k}[d] = sum(x[n, d] * {k}.0 * g[n, d] for n in N)" for k in range(5)),
+         "b[d] = a0[d] + a1[d] + a2[d] + a3[d] + a4[d]"], 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values(case: str) -> None:
+    lines, together = CASES[case]
+    made = [f"a{k} : Tensor[D]" for k in range(5) if f"a{k}[d]" in " ".join(lines)]
+    module = pipeline.program(text(*made, *lines), "together").module
+    shown = pipeline.stage_text(text(*made, *lines), "schedule", "f")
+    assert shown.count("_in_2 : sum") + shown.count("sums_2 : sum") == (together > 0), shown
+    assert shown.count("$sums_5") == shown.count("$acc1_in_5") == 0
+    trees, interpreter = lowered(module), Interpreter(module)
+    rng = random.Random(case)
+    for _ in range(6):
+        args = arguments(module.function("f"), {}, rng)
+        expected = interpreter.call("f", *args)
+        for value, right in zip(trees.call("f", *args), expected, strict=True):
+            np.testing.assert_allclose(value, right, 1e-9, 1e-12)
