@@ -12,24 +12,18 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
+#include "geometry.h"
 
 namespace loma {
 
 // Seen from outside a module's library, by kernels that are loaded later.
 #pragma GCC visibility push(default)
 
-using Order = std::array<int64_t, 5>;
-
 // A tensor, and which of its dimensions is the group, the first of the formula above, and so on; -1
 // for one that it lacks, which then has the size 1.
 struct Arranged {
   const at::Tensor& tensor;
   Order order;
-};
-
-struct Geometry {
-  std::array<int64_t, 2> step, tap, shift;  // step and tap are not 0
 };
 
 // New, dense memory of these sizes, whose dimensions lie as `order` says.
