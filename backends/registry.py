@@ -8,4 +8,4 @@ from loma.backends.openmp.launches import write
 from loma.backends.openmp.lower import lower
 from loma.backends.schedule import target
 
-CPU = Device(target.CPU, "prelude.h", library_call, lower, write)
+CPU = Device(target.CPU, "prelude.h", "light_prelude.h", library_call, lower, write)

@@ -36,7 +36,8 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # take longest, are read once. What computes is optimised; compiling the rest so would only take
 # time. Programs without Python have "core" instead of "python".
 _CORE = (
-    "arguments dispatch autograd autocast memory specialise each once kernels cache_roots tuning"
+    "arguments dispatch autograd autocast memory specialise each once kernels light_tensors checks"
+    " cache_roots tuning"
 )
 _PARTS = {
     "core": _CORE,
@@ -176,7 +177,7 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
 
     def compile_into(folder: Path) -> None:
         objects = compilers.in_parallel(
-            lambda: _compile_generated(toolchain, source, folder, FIRST_FILE, flags),
+            lambda: _compile_generated(toolchain, source, folder, FIRST_FILE, parts.prelude, flags),
             *_runtime_objects(toolchain, "launch", "library", "python"),
             lambda: Path(shutil.copy(_memory_library(toolchain), folder)),
         )
@@ -219,7 +220,7 @@ def build_part(module: Path, parts: Parts, numbers: Sequence[int], real: Real) -
         cache.check(module)
         made = folder / OBJECT_FILE
         source = next(module.glob("*.cpp"))
-        _compile_file(toolchain, source, made, flags)
+        _compile_file(toolchain, source, made, parts.prelude, flags)
         _link_to_module(toolchain, made, module, folder)
         made.unlink()
 
@@ -251,7 +252,8 @@ def build_specialisation(source: GeneratedSource, module: Path, toolchain: Toolc
 
     def compile_into(folder: Path) -> None:
         cache.check(module)
-        made = _compile_generated(toolchain, source, folder, OBJECT_FILE)
+        prelude = source.metadata["prelude"]
+        made = _compile_generated(toolchain, source, folder, OBJECT_FILE, prelude)
         _link_to_module(toolchain, made, module, folder)
 
     return cache.obtain(module_key(source, toolchain), compile_into)
@@ -284,7 +286,8 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
             known = source.parent / OBJECT_FILE
             if cache.is_object(source.parent) and known.is_file():  # compiled with the module
                 return known
-            return _compile_file(toolchain, source, folder / f"{number}.o", quoted(folders))
+            made = folder / f"{number}.o"
+            return _compile_file(toolchain, source, made, "prelude.h", quoted(folders))
 
         tasks = [functools.partial(object_of, *item) for item in enumerate(sources)]
         runtime = _runtime_objects(toolchain, "core", "launch", "library", "pool")
@@ -306,18 +309,18 @@ def _runtime_digest() -> str:
     return cache.digest([part for path in files for part in (path.name, path.read_bytes())])
 
 
-def _headers(toolchain: Toolchain) -> Path:
-    """A folder with the runtime's headers and the precompiled prelude. With sanitizers few files
-    are compiled, so that nothing is gained by the latter."""
+def _headers(toolchain: Toolchain, prelude: str) -> Path:
+    """A folder with the runtime's headers, of which the prelude is precompiled. With sanitizers few
+    files are compiled, so that nothing is gained by the latter."""
 
     def compile_into(folder: Path) -> None:
         for path in runtime_files("*.h"):
             shutil.copy(path, folder)
         if not toolchain.sanitized:
-            header = ("-x", "c++-header", str(folder / "prelude.h"))
-            toolchain.compile(header, folder / "prelude.h.gch")
+            header = ("-x", "c++-header", str(folder / prelude))
+            toolchain.compile(header, folder / f"{prelude}.gch")
 
-    key = cache.digest([toolchain.digest, _runtime_digest(), "headers"])
+    key = cache.digest([toolchain.digest, _runtime_digest(), f"headers {prelude}"])
     return cache.obtain(key, compile_into)
 
 
@@ -380,21 +383,23 @@ def _compile_generated(
     source: GeneratedSource,
     folder: Path,
     made: str,
+    prelude: str,
     flags: Iterable[str] = (),
 ) -> Path:
     """Writes the files into the folder and compiles the first to one of that name."""
     for name, text in source.files:
         (folder / name).write_text(text, encoding="utf-8")
     told = (*source.flags, *flags)
-    return _compile_file(toolchain, folder / source.files[0][0], folder / made, told)
+    return _compile_file(toolchain, folder / source.files[0][0], folder / made, prelude, told)
 
 
 def _compile_file(
-    toolchain: Toolchain, source: Path, made: Path, flags: Iterable[str] = ()
+    toolchain: Toolchain, source: Path, made: Path, prelude: str, flags: Iterable[str] = ()
 ) -> Path:
+    """``prelude``: the header that the file begins with."""
     # Programs' headers come first: one may be named as one of the runtime's, which find each other
     # by lying side by side. Nor may they hide the system's own, in angle brackets.
-    headers = quoted([_headers(toolchain)])
+    headers = quoted([_headers(toolchain, prelude)])
     return toolchain.compile((*flags, *headers, "-c", str(source)), made)
 
 

@@ -79,7 +79,7 @@ class CppContext(FunctionContext):
         return [c.Binary(">", self.ints(extent), c.number(0)) for extent in extents]
 
     def ctype(self, type_: Type, span: Span) -> str:
-        return "at::Tensor" if isinstance(type_, TensorType) else scalar_type(type_, span)
+        return "loma::Tensor" if isinstance(type_, TensorType) else scalar_type(type_, span)
 
 
 def data(context: CppContext, tensor: Var, written: bool) -> tuple[str, str]:

@@ -26,7 +26,8 @@ class Device:
     """What runs the loops of tensor functions: how they are lowered to trees, and spelled.
 
     ``machine``: what lowering knows of it. ``prelude``: the header of the runtime with what
-    generated code needs, which says where tensors are. ``library_call``: what a statement becomes
+    generated code needs, which says where tensors are; ``light_prelude`` that of code which calls
+    no operator of ATen. ``library_call``: what a statement becomes
     that a library computes as a whole. ``lower``: a function's steps to its tree. ``write`` writes
     a node that the device runs; what the host does besides is the same for all devices. Tensors are
     cleared by the device inside kernels and serial loops.
@@ -34,6 +35,7 @@ class Device:
 
     machine: Target
     prelude: str
+    light_prelude: str
     library_call: Callable[[IndexAssign, Target], Library | None]
     lower: Callable[[FunctionContext, tuple[Step, ...]], tuple[HostNode, ...]]
     write: Callable[[HostWriter, DeviceNode], None]

@@ -159,7 +159,7 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
             for piece in stream.pieces:
                 view, whole = local_name(piece.var.name), context.variable(piece.tensor)
                 part = f"loma::part({whole}, {piece.dim}, {first}, {count})"
-                writer.line(f"at::Tensor {view} = {part};")
+                writer.line(f"loma::Tensor {view} = {part};")
             with context.cut(stream.pieces, panels.axis.extent):
                 owner.nodes(stream.body)
 

@@ -69,7 +69,9 @@ def generate(
         files=((f"{stem}.cpp", source), (f"{stem}.h", header)),
         metadata={
             "operators": {row.name: row.function.name for row in rows},
-            "parts": asdict(parts.parts(numbered, pairs, None if timed else first, flags)),
+            "parts": asdict(
+                parts.parts(numbered, pairs, None if timed else first, flags, _prelude(context))
+            ),
         },
         flags=flags,
     )
@@ -100,7 +102,7 @@ def generate_specialised(
     return GeneratedSource(
         name=f"{stem}_{cache.digest([text])[:16]}",
         files=((f"{stem}.cpp", text),),
-        metadata={},
+        metadata={"prelude": _prelude(code)},
         flags=() if contract else _NOT_CONTRACTED,
     )
 
@@ -136,11 +138,18 @@ def _code(module: Module, device: Device, probes: list[Probe] | None = None) -> 
     ]
     return {
         "path": Path(module.path).name,
+        "aten": codegen.calls_aten(module),
         "prelude": device.prelude,
+        "light_prelude": device.light_prelude,
         "includes": codegen.includes(module, device),
         "helpers": codegen.lower_scalars(module, device.machine),
         "kernels": kernels,
     }
+
+
+def _prelude(code: Mapping[str, object]) -> str:
+    """The header that begins the file as the toolchain compiles it."""
+    return str(code["prelude" if code["aten"] else "light_prelude"])
 
 
 def _render(context: Mapping[str, object], namespace: str) -> tuple[str, ...]:

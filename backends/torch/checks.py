@@ -56,7 +56,7 @@ def _write_once(owner: HostWriter, check: CheckOnce, place: str) -> None:
     context, writer = owner.context, owner.writer
     name = context.variable(check.cells)
     shape = ", ".join(_ints(context, extent) for _, extent in check.axes)
-    writer.declare(f"const at::Tensor {name} = loma::cells({{{shape}}});")
+    writer.declare(f"const loma::Tensor {name} = loma::cells({{{shape}}});")
     owner.nodes(check.noted)
     axes = [f"{{{cpp_string(axis)}, {_ints(context, extent)}}}" for axis, extent in check.axes]
     places = [

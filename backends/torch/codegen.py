@@ -53,6 +53,19 @@ def includes(module: Module, device: Device) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def calls_aten(module: Module) -> bool:
+    """Whether operators on whole tensors are left, which ATen's own types are needed for."""
+    return any(
+        isinstance(node, Op)
+        for function in module.functions
+        if is_tensor_function(function)
+        for stmt in statements(function.body)
+        if not isinstance(stmt, IndexAssign)
+        for expr in expressions(stmt)
+        for node in walk(expr)
+    )
+
+
 def steps_of(function: Function, device: Device) -> tuple[Step, ...]:
     """The function's body, fused unless LOMA_OPT leaves that out."""
     if "fusion" not in config.optimisations():
@@ -96,12 +109,12 @@ def lower_function(
             reference = "&" if param.mode == "Out" else ""
             params.append(f"{scalar_type(param.type, param.span)}{reference} {name}")
         elif param.mode == "Out":
-            params.append(f"at::Tensor& {name}")
+            params.append(f"loma::Tensor& {name}")
         elif param.name in context.dense:
-            params.append(f"const at::Tensor& {name}_in_")
-            writer.line(f"const at::Tensor {name} = loma::dense({name}_in_);")
+            params.append(f"const loma::Tensor& {name}_in_")
+            writer.line(f"const loma::Tensor {name} = loma::dense({name}_in_);")
         else:
-            params.append(f"const at::Tensor& {name}")
+            params.append(f"const loma::Tensor& {name}")
     for size, at in bindings(function.params).items():
         value = f"{cpp_name(function.params[at.param].name)}.size({at.dim})"
         if (at.scale, at.offset) != (1, 0):
@@ -163,7 +176,7 @@ def _entry(function: Function) -> dict[str, object]:
             source = f"tensors[{tensors}]"
             tensors += 1
         if isinstance(param.type, TensorType):
-            copied, text = f"at::Tensor {name} = loma::out({source}, in_place);", source
+            copied, text = f"loma::Tensor {name} = loma::out({source}, in_place);", source
         else:
             ctype = scalar_type(param.type, param.span)
             text = source if ctype == "int64_t" else f"loma::item<real>({source})"

@@ -28,12 +28,13 @@ class Parts:
 
     ``first`` are compiled with the module, ``None`` for the whole file in all types. ``together``
     leads from an operator to what is compiled when it is called. ``flags``: what the compiler is
-    told besides.
+    told besides. ``prelude``: the header that the file begins with when it is compiled in parts.
     """
 
     first: tuple[int, ...] | None
     together: dict[str, tuple[int, ...]]
     flags: tuple[str, ...] = ()
+    prelude: str = "prelude.h"
 
     def has_first(self, operator: str) -> bool:
         """Whether what a call of the operator needs is compiled with the module."""
@@ -70,6 +71,7 @@ class Parts:
             None if first is None else tuple(first),
             {operator: tuple(numbers) for operator, numbers in together.items()},
             tuple(record["flags"]),
+            record["prelude"],
         )
 
 
@@ -78,6 +80,7 @@ def parts(
     pairs: Sequence[SplitPair],
     first: Collection[str] | None,
     flags: tuple[str, ...],
+    prelude: str = "prelude.h",
 ) -> Parts:
     """``functions`` are the module's tensor functions in order, ``first`` those that a program is
     expected to call."""
@@ -99,6 +102,6 @@ def parts(
 
     together = {cpp_name(name): with_callees(names) for name, names in group.items()}
     if first is None:
-        return Parts(None, together, flags)
+        return Parts(None, together, flags, prelude)
     start = {name for wanted in first if wanted in group for name in group[wanted]}
-    return Parts(with_callees(start), together, flags)
+    return Parts(with_callees(start), together, flags, prelude)

@@ -67,15 +67,15 @@ class Statements:
                 self._run(stmt)
             case Reserve(var):
                 self.declared.add(var.name)
-                writer.line(f"at::Tensor {context.variable(var)};")
+                writer.line(f"loma::Tensor {context.variable(var)};")
             case Allocate():
                 self._allocate(node)
             case Clear():
                 self._clear(node)
             case Permute(var, operand, order):
                 numbers = ", ".join(map(str, order))
-                copy = f"{context.variable(operand)}.permute({{{numbers}}}).contiguous()"
-                writer.declare(f"const at::Tensor {context.variable(var)} = {copy};")
+                copy = f"loma::permuted({context.variable(operand)}, {{{numbers}}})"
+                writer.declare(f"const loma::Tensor {context.variable(var)} = {copy};")
             case Later(var, body, value):
                 name, type_ = context.variable(var), scalar_type(var.type, value.span)
                 with writer.block(f"const auto {name} = [&]() -> {type_}", ";"):
@@ -160,7 +160,7 @@ class Statements:
         made = self.host.allocate(var.type, "zeros" if node.zeros else "empty")
         if node.declares:
             self.declared.add(var.name)
-            writer.line(f"at::Tensor {name} = {made};")
+            writer.line(f"loma::Tensor {name} = {made};")
             return
         tests = [f"!{name}.defined()"] if node.unless else []
         if node.wanted is not None:
@@ -242,7 +242,7 @@ class Statements:
         self.declared.add(target.name)
         if isinstance(target.type, TensorType):
             assert value is not None
-            self.writer.line(f"at::Tensor {name} = {self._checked(target, value)};")
+            self.writer.line(f"loma::Tensor {name} = {self._checked(target, value)};")
             return
         ctype = scalar_type(target.type, target.span)
         text = "0" if value is None else c.item_text(self.host.value(value, target.type))

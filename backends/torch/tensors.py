@@ -135,7 +135,7 @@ class Host(Expressions):
         """A tensor that can be added to a variable in place: a copy where it is a view of that."""
         text = self.tensor(value)
         own = value != target and target.name in alias_roots(value)
-        return f"({text}).clone()" if own else str(text)
+        return f"loma::copy({text})" if own else str(text)
 
     def shaped(self, text: str, type_: object, place: str) -> str:
         """The tensor, with a check of its sizes where the type knows them."""
@@ -161,7 +161,7 @@ class Host(Expressions):
         if shared and (target, roots) not in self._handed_on:
             if isinstance(expr, Call):  # may turn out to be nobody else's
                 return f"loma::own({text})"
-            return f"{text}.clone(at::MemoryFormat::Contiguous)"
+            return f"loma::copy({text})"
         return f"loma::dense({text})" if target in context.dense else text
 
 

@@ -51,9 +51,9 @@ static __attribute__((noinline)) void predictions__loop1(
 
 // def predictions(W : In[Tensor[I, R, O, K]], X : In[Tensor[B, R, K]]) -> Tensor[B, I, R, O]:
 template <typename real>
-static at::Tensor predictions__body(const at::Tensor& W_in_, const at::Tensor& X_in_) {
-  const at::Tensor W = loma::dense(W_in_);
-  const at::Tensor X = loma::dense(X_in_);
+static loma::Tensor predictions__body(const loma::Tensor& W_in_, const loma::Tensor& X_in_) {
+  const loma::Tensor W = loma::dense(W_in_);
+  const loma::Tensor X = loma::dense(X_in_);
   [[maybe_unused]] const int64_t I = W.size(0);
   [[maybe_unused]] const int64_t R = W.size(1);
   [[maybe_unused]] const int64_t O = W.size(2);
@@ -61,11 +61,11 @@ static at::Tensor predictions__body(const at::Tensor& W_in_, const at::Tensor& X
   [[maybe_unused]] const int64_t B = X.size(0);
   loma::check_shape(W, {I, R, O, K}, "predictions: argument 'W'");
   loma::check_shape(X, {B, R, K}, "predictions: argument 'X'");
-  at::Tensor U;
+  loma::Tensor U;
   // line 10: U[b, i, r, o] += W[i, r, o, k] * X[b, r, k]
   {
     U = loma::empty({B, I, R, O}, loma::options<real>());
-    const at::Tensor packed1_ = W.permute({0, 1, 3, 2}).contiguous();
+    const loma::Tensor packed1_ = loma::permuted(W, {0, 1, 3, 2});
     loma::parallel(B * loma::floordiv(R + loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O))) - 1, loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, O)))), I * K * O * R, [&](int64_t begin_, int64_t end_) {
       predictions__loop1<real>(U.template mutable_data_ptr<real>(), X.template const_data_ptr<real>(), packed1_.template const_data_ptr<real>(), B, I, R, O, K, begin_, end_);
     });
@@ -74,8 +74,10 @@ static at::Tensor predictions__body(const at::Tensor& W_in_, const at::Tensor& X
 }
 
 template <typename real>
-static loma::Tensors predictions__run([[maybe_unused]] const loma::Tensors& tensors,
-    [[maybe_unused]] const std::vector<int64_t>& ints, [[maybe_unused]] bool in_place) {
+static void predictions__run(const void* given_, [[maybe_unused]] const int64_t* ints,
+    [[maybe_unused]] bool in_place, void* made_) {
+  [[maybe_unused]] const auto* const tensors = static_cast<const loma::Tensor*>(given_);
+  [[maybe_unused]] auto* const results = static_cast<loma::Tensor*>(made_);
   auto result_ = predictions__body<real>(tensors[0], tensors[1]);
-  return {result_};
+  results[0] = result_;
 }

@@ -47,12 +47,12 @@ static __attribute__((noinline)) void squash__loop2(
 
 // def squash(S : In[Tensor[B, N, D]]) -> Tensor[B, N, D]:
 template <typename real>
-static at::Tensor squash__body(const at::Tensor& S_in_) {
-  const at::Tensor S = loma::dense(S_in_);
+static loma::Tensor squash__body(const loma::Tensor& S_in_) {
+  const loma::Tensor S = loma::dense(S_in_);
   [[maybe_unused]] const int64_t B = S.size(0);
   [[maybe_unused]] const int64_t N = S.size(1);
   [[maybe_unused]] const int64_t D = S.size(2);
-  at::Tensor V;
+  loma::Tensor V;
   V = loma::empty({B, N, D}, loma::options<real>());
   // kernel over b, lines 7 to 8
   {
@@ -78,8 +78,10 @@ static at::Tensor squash__body(const at::Tensor& S_in_) {
 }
 
 template <typename real>
-static loma::Tensors squash__run([[maybe_unused]] const loma::Tensors& tensors,
-    [[maybe_unused]] const std::vector<int64_t>& ints, [[maybe_unused]] bool in_place) {
+static void squash__run(const void* given_, [[maybe_unused]] const int64_t* ints,
+    [[maybe_unused]] bool in_place, void* made_) {
+  [[maybe_unused]] const auto* const tensors = static_cast<const loma::Tensor*>(given_);
+  [[maybe_unused]] auto* const results = static_cast<loma::Tensor*>(made_);
   auto result_ = squash__body<real>(tensors[0]);
-  return {result_};
+  results[0] = result_;
 }

@@ -60,13 +60,13 @@ static __attribute__((noinline)) void blur__loop1(
 
 // def blur(X : In[Tensor[B, H, W]], K : In[Tensor[3, 3, H, W]]) -> Tensor[B, H, W]:
 template <typename real>
-static at::Tensor blur__body(const at::Tensor& X_in_, const at::Tensor& K_in_) {
-  const at::Tensor X = loma::dense(X_in_);
-  const at::Tensor K = loma::dense(K_in_);
+static loma::Tensor blur__body(const loma::Tensor& X_in_, const loma::Tensor& K_in_) {
+  const loma::Tensor X = loma::dense(X_in_);
+  const loma::Tensor K = loma::dense(K_in_);
   [[maybe_unused]] const int64_t B = X.size(0);
   [[maybe_unused]] const int64_t H = X.size(1);
   [[maybe_unused]] const int64_t W = X.size(2);
-  at::Tensor Z;
+  loma::Tensor Z;
   // line 4: Z[b, h, w] += zero_pad(X[b, h + p - 1, w + q - 1]) * K[p, q, h, w]
   Z = loma::empty({B, H, W}, loma::options<real>());
   loma::parallel(B * loma::floordiv(H + loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W))) - 1, loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W)))), 9 * H * W, [&](int64_t begin_, int64_t end_) {
@@ -76,8 +76,10 @@ static at::Tensor blur__body(const at::Tensor& X_in_, const at::Tensor& K_in_) {
 }
 
 template <typename real>
-static loma::Tensors blur__run([[maybe_unused]] const loma::Tensors& tensors,
-    [[maybe_unused]] const std::vector<int64_t>& ints, [[maybe_unused]] bool in_place) {
+static void blur__run(const void* given_, [[maybe_unused]] const int64_t* ints,
+    [[maybe_unused]] bool in_place, void* made_) {
+  [[maybe_unused]] const auto* const tensors = static_cast<const loma::Tensor*>(given_);
+  [[maybe_unused]] auto* const results = static_cast<loma::Tensor*>(made_);
   auto result_ = blur__body<real>(tensors[0], tensors[1]);
-  return {result_};
+  results[0] = result_;
 }

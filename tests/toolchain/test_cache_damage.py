@@ -98,7 +98,7 @@ for input; do
     case $input in
         "$made") continue;;
         /*/objects/*.o | /*/objects/*.so) ;;
-        /*/objects/*) input=$input/prelude.h.gch;;
+        /*/objects/*) input=$input/light_prelude.h.gch;;
         *) continue;;
     esac
     cmp -s "$input" "PREPARED/$(basename "$input")" || { echo "error: damaged $input" >&2; exit 9; }
@@ -124,7 +124,7 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Use]:
     for name in ("libtorch_cpu.so", "libc10.so", "libtorch_python.so"):  # which linkers look at
         shutil.copy(files[1], prepared / name)
     objects = ("first.o", "kernels.o", "launch.o", "library.o", "python.o", "pool.o")
-    for name in (*objects, "prelude.h.gch"):
+    for name in (*objects, "light_prelude.h.gch"):
         (prepared / name).write_text(f"{name}, which nobody reads\n")
     compiler = prepared / "compiler"
     compiler.write_text(COMPILER.replace("PREPARED", str(prepared)))
@@ -250,7 +250,7 @@ def test_a_whole_cache_is_used_as_it_is(use: Use, whole: Path) -> None:
     "name",
     [
         "module.so", "library.so", "kernels.so", "libloma_memory.so", "python.o", "kernels.o",
-        "prelude.h.gch", "prelude.h", "manifest.json", "index", "notes",
+        "light_prelude.h.gch", "light_prelude.h", "manifest.json", "index", "notes",
     ],
 )  # fmt: skip
 def test_what_was_cut_short_is_made_again(use: Use, whole: Path, tmp_path: Path, name: str) -> None:
@@ -263,7 +263,11 @@ def test_what_was_cut_short_is_made_again(use: Use, whole: Path, tmp_path: Path,
     for path in found:
         os.truncate(path, path.stat().st_size // 2)
     use(place)
-    if name in ("python.o", "prelude.h.gch", "prelude.h"):  # which only a compiler reads
+    if name in (
+        "python.o",
+        "light_prelude.h.gch",
+        "light_prelude.h",
+    ):  # which only a compiler reads
         (place / "index").rename(tmp_path / "index")
         for path in place.glob("objects/*/module.cpp"):
             path.unlink()

@@ -16,6 +16,7 @@ from conftest import ROOT
 from loma import cache, config
 from loma.backends import toolchain
 from loma.backends.cfamily.source import GeneratedSource
+from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file
 from loma.backends.torch.parts import Parts
 from loma.errors import CompilationFailed, CompilerNotFound
 
@@ -240,3 +241,12 @@ def test_a_program_without_python(tmp_path: Path) -> None:
     assert "libtorch_cpu" in linked
     assert "libpython" not in linked
     assert "libtorch_python" not in linked
+
+
+def test_the_light_prelude_has_no_header_of_torch(tmp_path: Path) -> None:
+    made = tmp_path / "headers.d"
+    prelude = runtime_file("light_prelude.h")
+    arguments = ("-M", "-x", "c++", *quoted(RUNTIME_FOLDERS), str(prelude))
+    headers = toolchain.detect().compile(arguments, made).read_text().split()
+    assert any(header.endswith("light_tensors.h") for header in headers)
+    assert [header for header in headers if "/torch/include/" in header] == []

@@ -89,6 +89,21 @@ def test_the_device_says_which_header_generated_code_needs() -> None:
     assert all('#include "other.h"' in source.text for source in (whole, special))
 
 
+def test_what_calls_no_operator_of_aten_needs_nothing_of_torch() -> None:
+    loops, operator = ("    y[i] = x[i] + 1.0\n", "    y = cumsum(x, 0)\n")
+    head, declared = "def f(x : In[Tensor[N]]) -> Tensor[N]:\n", "    y : Tensor[N]\n"
+    light = parse(f"{head}{declared}{loops}    return y\n")
+    whole = parse(f"{head}{operator}    return y\n")
+    assert not codegen.calls_aten(light)
+    assert codegen.calls_aten(whole)
+    generated = libtorch.generate(light, CPU)
+    assert generated.metadata["parts"]["prelude"] == "light_prelude.h"
+    assert '#ifdef LOMA_ONLY\n#include "light_prelude.h"\n#else\n' in generated.text
+    generated = libtorch.generate(whole, CPU)
+    assert generated.metadata["parts"]["prelude"] == "prelude.h"
+    assert "light_prelude.h" not in generated.text
+
+
 def test_an_operator_without_a_row_is_refused_with_its_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -192,8 +207,8 @@ def test_zeroing_before_an_overwrite_is_left_out() -> None:
 
 def test_a_view_of_a_tensor_that_is_written_is_copied() -> None:
     head = "def f(x : In[Tensor[N, M]]) -> Tensor[M, N]:\n    y = transpose(x, 0, 1)\n"
-    assert "clone" not in code(head + "    return y\n")
-    assert "clone" in code(head + "    y[j, i] += 1.0\n    return y\n")
+    assert "loma::copy" not in code(head + "    return y\n")
+    assert "loma::copy" in code(head + "    y[j, i] += 1.0\n    return y\n")
 
 
 # ----------------------------------------------------------------------------------------- checks
@@ -282,7 +297,7 @@ def f(W : In[Tensor[R, O, K]], X : In[Tensor[B, R, K]]) -> Tensor[B, R, O]:
     U[b, r, o] += W[r, o, k] * X[b, r, k]
     return U
 """
-    assert "= W.permute({0, 2, 1}).contiguous();" in code(text)
+    assert "= loma::permuted(W, {0, 2, 1});" in code(text)
 
 
 def test_a_loop_that_can_fail_is_not_a_simd_loop() -> None:

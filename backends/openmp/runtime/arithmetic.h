@@ -7,7 +7,7 @@
 #include <functional>
 #include <limits>
 
-#include "kernels.h"
+#include "checks.h"
 
 namespace loma {
 

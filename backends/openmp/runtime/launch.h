@@ -1,8 +1,6 @@
 // The parallel loops of statements and kernels, and the memory of a kernel's private tensors.
 #pragma once
 
-#include <c10/util/FunctionRef.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -57,7 +55,7 @@ int64_t panel(int64_t extent, int64_t bytes, int64_t operands, int64_t cache, in
 // stay in the first-level cache; ``least`` or a multiple of that, as whole vectors are.
 int64_t block_size(int64_t extent, int64_t bytes, int64_t least);
 
-using Iterations = c10::function_ref<void(std::byte*, bool, int64_t, int64_t)>;
+using Iterations = Callback<std::byte*, bool, int64_t, int64_t>;
 
 // Runs ``body(workspace, nested, begin, end)`` over range(count), each thread with a workspace of
 // its own. ``work`` is about the number of steps in one iteration.

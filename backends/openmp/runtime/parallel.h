@@ -1,16 +1,37 @@
 // The parallel loop.
 #pragma once
 
-#include <c10/util/FunctionRef.h>
-
 #include <cstdint>
+#include <memory>
+#include <type_traits>
 
 // Parts of a module that are loaded later call these, too.
 #pragma GCC visibility push(default)
 
 namespace loma {
 
-using Range = c10::function_ref<void(int64_t, int64_t)>;
+// A function that somebody else keeps: no longer than a call lasts.
+template <typename... Given>
+class Callback {
+ public:
+  template <typename Body>
+  Callback(const Body& body)  // NOLINT: implicit on purpose
+      : body_(std::addressof(body)), call_(call<Body>) {}
+
+  void operator()(Given... given) const { call_(body_, given...); }
+
+ private:
+  // Its name has the body's, which stack traces show.
+  template <typename Body>
+  static void call(const void* body, Given... given) {
+    (*static_cast<const Body*>(body))(given...);
+  }
+
+  const void* body_;
+  void (*call_)(const void*, Given...);
+};
+
+using Range = Callback<int64_t, int64_t>;
 
 bool in_parallel_region();
 

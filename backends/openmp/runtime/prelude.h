@@ -1,4 +1,5 @@
-// The first include of every generated file whose loops run on CPUs, so that it can be precompiled.
+// The first include of every generated file whose loops run on CPUs and which calls ATen's operators,
+// so that it can be precompiled. Files that call none have light_prelude.h.
 //
 // pybind11 is not part of it: its headers cost every file that includes them some seconds. The
 // binding of all modules is compiled once, in python.cpp, and linked to each. A generated file that
@@ -6,25 +7,15 @@
 #ifndef LOMA_PRELUDE_H
 #define LOMA_PRELUDE_H
 
-#include "tables.h"
+#include "loops.h"
+#include "kernels.h"
+#include "scan.h"
 
 namespace loma {
 
-// Where tensors are that calls take and generated code makes. Which one of several devices of that
-// type it is follows from the call: its kernel runs under a guard (dispatch.cpp).
-constexpr at::DeviceType kDevice = at::kCPU;
+using at::Tensor;
 
 }  // namespace loma
-
-#include "arithmetic.h"
-#include "kernels.h"
-#include "launch.h"
-#include "outside.h"
-#include "scan.h"
-#include "special.h"
-#include "tiles.h"
-#include "values.h"
-#include "vector_math.h"
 
 #ifdef LOMA_STANDALONE
 #include "binding.h"

@@ -3,14 +3,19 @@
 
 #include <c10/core/DefaultDtype.h>
 
+#include <new>
 #include <string>
 
 namespace loma {
 
-Symbol::Symbol(int64_t value) : value_(value) {}
-Symbol::Symbol(c10::SymInt value) : value_(std::move(value)) {}
-Symbol::Symbol(const Symbol& other) = default;
-Symbol::~Symbol() = default;
+static_assert(sizeof(c10::SymInt) == sizeof(Symbol) && alignof(c10::SymInt) == alignof(Symbol));
+Symbol::Symbol(int64_t value) : Symbol(c10::SymInt(value)) {}
+Symbol::Symbol(c10::SymInt value) { new (value_) c10::SymInt(std::move(value)); }
+Symbol::Symbol(const Symbol& other) : Symbol(c10::SymInt(static_cast<const c10::SymInt&>(other))) {}
+Symbol::~Symbol() { std::launder(reinterpret_cast<c10::SymInt*>(value_))->~SymInt(); }
+Symbol::operator const c10::SymInt&() const {
+  return *std::launder(reinterpret_cast<const c10::SymInt*>(value_));
+}
 
 #define LOMA_TRACED(Type, op)                           \
   Type operator op(const Symbol& a, const Symbol& b) { \

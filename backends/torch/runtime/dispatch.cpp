@@ -1,5 +1,6 @@
 // Functions as operators of PyTorch's dispatcher: registration, the kernel on the device's tensors,
 // and the shapes of results for meta and fake tensors.
+#include "allocate.h"
 #include "memory.h"
 #include "operators.h"
 
@@ -130,11 +131,11 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   const auto options = at::device(on_device.current_device()).dtype(computed_in(dtype));
   const auto inputs = kernel_arguments(op, arguments, slots, options);
   const Kernel kernel = general_kernel(op, is_double(inputs.tensors));
+  const size_t count = op.function->results.size();
   Tensors results = general
-                        ? kernel(inputs.tensors, inputs.ints, false)
+                        ? call_kernel(kernel, inputs.tensors, inputs.ints, false, count)
                         : run_specialised(*op.specialisations, op.module->specialisation.load(),
-                                          slots, kernel, inputs.tensors, inputs.ints);
-  TORCH_INTERNAL_ASSERT(results.size() == op.function->results.size(), op.function->display);
+                                          slots, kernel, inputs.tensors, inputs.ints, count);
   if (is_narrow(dtype)) {
     for (auto& result : results) {
       if (result.defined() && result.is_floating_point()) {
@@ -350,7 +351,7 @@ Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors&
   const auto options = at::device(on_device.current_device()).dtype(dtype_of_call(op, arguments));
   const auto inputs = kernel_arguments(op, arguments, slots, options);
   const Kernel kernel = general_kernel(op, is_double(inputs.tensors));
-  Tensors results = kernel(inputs.tensors, inputs.ints, true);
+  Tensors results = call_kernel(kernel, inputs.tensors, inputs.ints, true, op.function->results.size());
   results.resize(op.returned);
   own_results(results, inputs.tensors);
   for (const at::Tensor& out : outs) {

@@ -145,7 +145,7 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
       copies[i] = std::move(copy);
     }
   }
-  general_kernel(op, is_double(inputs))(inputs, {}, true);
+  call_kernel(general_kernel(op, is_double(inputs)), inputs, {}, true, op.function->results.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!copies.empty() && copies[i].defined()) {
       call.lists[i][k].copy_(copies[i]);

@@ -9,6 +9,8 @@
 
 namespace loma {
 
+static_assert(kDevice == at::kCPU);
+
 at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options,
                  std::optional<at::MemoryFormat> format) {
   return at::_ops::empty_memory_format::call(
@@ -48,16 +50,18 @@ at::Tensor own(at::Tensor tensor) {
   return alone && tensor.is_contiguous() ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
 }
 
+at::Tensor copy(const at::Tensor& tensor) { return tensor.clone(at::MemoryFormat::Contiguous); }
+
+at::Tensor permuted(const at::Tensor& tensor, at::IntArrayRef order) {
+  return tensor.permute(order).contiguous();
+}
+
 void shape_error(const char* place, at::IntArrayRef found, at::IntArrayRef expected) {
   TORCH_CHECK_VALUE(false, place, " has sizes ", found, ", expected ", expected);
 }
 
 void check_shape(const at::Tensor& tensor, at::IntArrayRef sizes, const char* place) {
   if (tensor.defined() && tensor.sizes() != sizes) shape_error(place, tensor.sizes(), sizes);
-}
-
-void check_size(int64_t size, const char* place, const char* wanted) {
-  TORCH_CHECK_VALUE(size >= 0, place, " has a size that would make it ", size, ", expected ", wanted);
 }
 
 void refused(const char* place, c10::Error& error) {
@@ -205,50 +209,6 @@ at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& index, at::In
     check_positions(index, sizes[dim < 0 ? dim + static_cast<int64_t>(sizes.size()) : dim], place);
   }
   return zeros(sizes, tensor.options()).scatter_add_(dim, index, tensor);
-}
-
-Interval Interval::over(int64_t coefficient, int64_t extent) const {
-  Interval sum = *this;
-  if (extent <= 0) {
-    sum.empty = true;
-  } else {
-    const int64_t end = coefficient * (extent - 1);
-    sum.low += std::min<int64_t>(end, 0);
-    sum.high += std::max<int64_t>(end, 0);
-  }
-  return sum;
-}
-
-void range_error(const char* place, const char* subscript, const char* tensor, int64_t dim,
-                 int64_t size, Interval found) {
-  TORCH_CHECK_VALUE(false, place, "subscript '", subscript, "' of '", tensor, "' runs from ", found.low,
-                    " to ", found.high, ", outside dimension ", dim, " of size ", size,
-                    "; wrap the read in zero_pad(...) if zero is meant");
-}
-
-void outside_error(const char* place, const char* subscript, const char* tensor, int64_t dim,
-                   int64_t size, int64_t value) {
-  TORCH_CHECK_VALUE(false, place, "subscript '", subscript, "' of '", tensor, "' is ", value,
-                    ", outside dimension ", dim, " of size ", size);
-}
-
-void extent_error(const char* place, const char* axis, int64_t extent, const char* tensor,
-                  int64_t dim, int64_t size) {
-  TORCH_CHECK_VALUE(false, place, "index '", axis, "' runs over ", extent, " values, but dimension ",
-                    dim, " of '", tensor, "' has size ", size);
-}
-
-void empty_error(const char* place, const char* kind) {
-  TORCH_CHECK_VALUE(false, place, kind, " of no elements");
-}
-
-void while_error(const char* function, int64_t line, int64_t limit) {
-  TORCH_CHECK(false, function, ": line ", line, ": the while loop passed its max_iter of ", limit,
-              " iterations");
-}
-
-void zero_division(const char* place, const char* what) {
-  TORCH_CHECK_VALUE(false, place, what);
 }
 
 }  // namespace loma

@@ -14,15 +14,13 @@
 #include <vector>
 
 #include "allocate.h"
+#include "calls.h"
+#include "checks.h"
 #include "once.h"
 
 #pragma GCC visibility push(default)
 
 namespace loma {
-
-using Tensors = std::vector<at::Tensor>;
-
-#define LOMA_COLD __attribute__((noinline, cold))
 
 // ------------------------------------------------------------------------------------ tensors
 
@@ -65,12 +63,15 @@ at::Tensor part(const at::Tensor& whole, int64_t dim, int64_t first, int64_t cou
 // A contiguous tensor whose storage nobody else holds: the tensor itself where that is so already.
 at::Tensor own(at::Tensor tensor);
 
+// A contiguous copy.
+at::Tensor copy(const at::Tensor& tensor);
+
+// A contiguous tensor with the dimensions in that order.
+at::Tensor permuted(const at::Tensor& tensor, at::IntArrayRef order);
+
 LOMA_COLD void shape_error(const char* place, at::IntArrayRef found, at::IntArrayRef expected);
 
 void check_shape(const at::Tensor& tensor, at::IntArrayRef sizes, const char* place);
-
-// A size variable that an argument's dimension binds, which is `wanted`.
-void check_size(int64_t size, const char* place, const char* wanted);
 
 [[noreturn]] LOMA_COLD void refused(const char* place, c10::Error& error);
 
@@ -139,38 +140,8 @@ at::Tensor gather(const at::Tensor& tensor, int64_t dim, const at::Tensor& index
 at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& index, at::IntArrayRef sizes,
                        int64_t dim, const char* place);
 
-// ------------------------------------------------------------------ checks of index statements
-
-// The values that an affine subscript takes: from ``low`` to ``high``, both included.
-struct Interval {
-  int64_t low, high;
-  bool empty = false;
-
-  explicit Interval(int64_t value) : low(value), high(value) {}
-
-  // Adds ``coefficient * i`` for i in range(extent).
-  Interval over(int64_t coefficient, int64_t extent) const;
-
-  bool inside(int64_t size) const { return empty || (low >= 0 && high < size); }
-};
-
-LOMA_COLD void range_error(const char* place, const char* subscript, const char* tensor, int64_t dim,
-                           int64_t size, Interval found);
-
-LOMA_COLD void outside_error(const char* place, const char* subscript, const char* tensor, int64_t dim,
-                             int64_t size, int64_t value);
-
-LOMA_COLD void extent_error(const char* place, const char* axis, int64_t extent, const char* tensor,
-                            int64_t dim, int64_t size);
-
-LOMA_COLD void empty_error(const char* place, const char* kind);
-
 // The numbers of the elements that an assignment names, one for each point of some axes.
 inline at::Tensor cells(at::IntArrayRef extents) { return empty(extents, options<int64_t>()); }
-
-LOMA_COLD void while_error(const char* function, int64_t line, int64_t limit);
-
-LOMA_COLD void zero_division(const char* place, const char* what);
 
 }  // namespace loma
 

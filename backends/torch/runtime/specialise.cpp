@@ -127,11 +127,28 @@ void Specialisations::note(const SpecialisationPolicy& policy, const std::vector
   policy.ask(name_, slots, is_double, false);
 }
 
+bool is_double(const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && at::isFloatingType(tensor.scalar_type())) {
+      return tensor.scalar_type() == at::kDouble;
+    }
+  }
+  return false;
+}
+
+Tensors call_kernel(Kernel kernel, const Tensors& tensors, const std::vector<int64_t>& ints,
+                    bool in_place, size_t results) {
+  Tensors made(results);
+  kernel(tensors.data(), ints.data(), in_place, made.data());
+  return made;
+}
+
 Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy,
                         const std::vector<int64_t>& slots, Kernel general, const Tensors& tensors,
-                        const std::vector<int64_t>& ints) {
+                        const std::vector<int64_t>& ints, size_t results) {
+  const auto call = [&](Kernel kernel) { return call_kernel(kernel, tensors, ints, false, results); };
   // A kernel is made for what took long, comes when it is ready, and may round otherwise.
-  if (at::globalContext().deterministicAlgorithms()) return general(tensors, ints, false);
+  if (at::globalContext().deterministicAlgorithms()) return call(general);
   const bool wide = is_double(tensors);
   Kernel kernel = own.find(slots, wide);
   // A full operator takes part no more, and one without sizes and ints is as special as it can be.
@@ -141,19 +158,19 @@ Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy
   }
   if (kernel != nullptr) {
     try {
-      return kernel(tensors, ints, false);
+      return call(kernel);
     } catch (...) {
       // The general kernel fails in the program's own words, where this one knows numbers only.
-      return general(tensors, ints, false);
+      return call(general);
     }
   }
-  if (!watched) return general(tensors, ints, false);
+  if (!watched) return call(general);
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  Tensors results = general(tensors, ints, false);
+  Tensors made = call(general);
   const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
   own.note(*policy, slots, wide, time.count());
-  return results;
+  return made;
 }
 
 }  // namespace loma

@@ -8,7 +8,7 @@
 #ifndef LOMA_SPECIALISE_H
 #define LOMA_SPECIALISE_H
 
-#include "tables.h"
+#include "calls.h"
 
 #include <atomic>
 #include <functional>
@@ -18,14 +18,6 @@
 #include <vector>
 
 namespace loma {
-
-// Registers the kernel of an operator ("namespace::name") for those slots; always true. Generated
-// code calls it, maybe before the operator itself is registered.
-__attribute__((visibility("default"))) bool register_specialisation(const char* name,
-                                                                    std::vector<int64_t> slots,
-                                                                    bool is_double, Kernel kernel);
-
-// --- what follows is the runtime's own ---
 
 // When a kernel is worth making: calls of at least `call_ns` count; there must be `calls` of them,
 // which took `total_ns`. At most `limit` kernels are asked for per operator.
@@ -94,9 +86,18 @@ Specialisations& specialisations_of(const std::string& name);
 
 // Runs the kernel for those slots if there is one, else `general`, on copies of Out arguments.
 // `policy` may be null.
+// There are so many results.
 Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy,
                         const std::vector<int64_t>& slots, Kernel general, const Tensors& tensors,
-                        const std::vector<int64_t>& ints);
+                        const std::vector<int64_t>& ints, size_t results);
+
+// Calls a kernel with so many results.
+Tensors call_kernel(Kernel kernel, const Tensors& tensors, const std::vector<int64_t>& ints,
+                    bool in_place, size_t results);
+
+// Whether a kernel computes in double: the dtype is that of the first tensor which has a floating
+// one, float32 if there is none.
+bool is_double(const Tensors& tensors);
 
 }  // namespace loma
 

@@ -1,39 +1,47 @@
 // What a generated module tells the runtime about its functions: constant tables, no code but the
 // sizes. The runtime (dispatch.cpp, autograd.cpp, python.cpp) is compiled once and works from them,
-// so that a module's own C++ file instantiates no template of the dispatcher or of Python.
+// so that a module's own C++ file instantiates no template of the dispatcher or of Python. Nor does
+// this header have any of torch's: these cost every file that includes them half a second.
 // Guards instead of #pragma once: the precompiled copy lies in another folder.
 #ifndef LOMA_TABLES_H
 #define LOMA_TABLES_H
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/DeviceType.h>
-#include <c10/core/SymInt.h>
-#include <c10/util/ArrayRef.h>
-
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 #include <vector>
 
+namespace c10 {
+enum class DeviceType : int8_t;
+class SymInt;
+}  // namespace c10
+
 namespace loma {
 
-using Tensors = std::vector<at::Tensor>;
+// An array that somebody else keeps.
+template <typename T>
+class List {
+ public:
+  List() = default;
+  template <size_t count>
+  List(const T (&array)[count]) : data_(array), size_(count) {}  // NOLINT: implicit on purpose
+
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const T& operator[](size_t i) const { return data_[i]; }
+  const T* begin() const { return data_; }
+  const T* end() const { return data_ + size_; }
+
+ private:
+  const T* data_ = nullptr;
+  size_t size_ = 0;
+};
 
 // A kernel gets the tensors and floats (0-dim) in the order of the parameters, and the ints. It
-// writes copies of the tensors of Out parameters and returns them, or, `in_place`, these themselves,
-// which are contiguous then.
-using Kernel = Tensors (*)(const Tensors& tensors, const std::vector<int64_t>& ints,
-                           bool in_place);
-
-// Whether a kernel computes in double: the dtype is that of the first tensor which has a floating
-// one, float32 if there is none.
-inline bool is_double(const Tensors& tensors) {
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && at::isFloatingType(tensor.scalar_type())) {
-      return tensor.scalar_type() == at::kDouble;
-    }
-  }
-  return false;
-}
+// writes copies of the tensors of Out parameters, or, `in_place`, these themselves, which are
+// contiguous then, and puts its results into the undefined tensors at `results`. Both are arrays of
+// at::Tensor, which light_tensors.h has another name for.
+using Kernel = void (*)(const void* tensors, const int64_t* ints, bool in_place, void* results);
 
 // The kernels of a function for any sizes; null: not compiled yet.
 struct Kernels {
@@ -49,9 +57,10 @@ constexpr Kernels kernels_of(Kernel kernel) {
 // before the operator itself is registered.
 __attribute__((visibility("default"))) bool register_kernels(const char* name, Kernels kernels);
 
-// What at::cat takes would cost every generated file that includes it more than a second.
-__attribute__((visibility("default"))) at::Tensor cat(const std::vector<at::Tensor>& tensors,
-                                                      int64_t dim);
+// Registers a kernel of the operator for those slots (sizes, then ints), as above.
+__attribute__((visibility("default"))) bool register_specialisation(const char* name,
+                                                                    std::vector<int64_t> slots,
+                                                                    bool is_double, Kernel kernel);
 
 enum class Kind : uint8_t { Tensor, Tensor32, IntTensor, BoolTensor, Float, Int };  // 32: float32 only
 enum class Role : uint8_t {
@@ -60,18 +69,17 @@ enum class Role : uint8_t {
   Adjoint,   // an Out argument of a derivative: starts at zero, no argument of the operator
 };
 
-// A size that may be traced: a c10::SymInt, whose inline functions would cost every file that has some
-// a third of a second. A comparison of traced sizes is guarded.
+// A size that may be traced: a c10::SymInt, for files that do not know what that is. A comparison of traced sizes is guarded.
 class __attribute__((visibility("default"))) Symbol {
  public:
   Symbol(int64_t value);      // NOLINT: implicit, as is the one below
   Symbol(c10::SymInt value);  // NOLINT
   Symbol(const Symbol& other);
   ~Symbol();
-  operator const c10::SymInt&() const { return value_; }
+  operator const c10::SymInt&() const;
 
  private:
-  c10::SymInt value_;
+  alignas(int64_t) unsigned char value_[sizeof(int64_t)];
 };
 
 #pragma GCC visibility push(default)
@@ -156,11 +164,11 @@ struct Source {
 struct SplitPair {
   const char* forward;
   const char* backward;
-  c10::ArrayRef<Source> sources;
-  c10::ArrayRef<int> differentiable;  // positions of the parameters with an adjoint
+  List<Source> sources;
+  List<int> differentiable;  // positions of the parameters with an adjoint
   // For each value that the forward function adds to the results: the Out parameter whose value on
   // entry it is, or -1.
-  c10::ArrayRef<int> saved;
+  List<int> saved;
 };
 
 struct Function {
@@ -168,9 +176,9 @@ struct Function {
   const char* display;  // as the program writes it, for messages
   const char* schema;
   int sizes;  // number of size variables
-  c10::ArrayRef<const char*> size_names;
-  c10::ArrayRef<Parameter> parameters;
-  c10::ArrayRef<Result> results;  // returned values, then final values of Out and Adjoint parameters
+  List<const char*> size_names;
+  List<Parameter> parameters;
+  List<Result> results;  // returned values, then final values of Out and Adjoint parameters
   bool in_place;  // whether a call may write Out arguments where they lie: it cannot fail half-way
   const SplitPair* split;  // null: its derivative is compiled when first needed
 };
@@ -179,27 +187,14 @@ struct Probe;  // timing.h
 
 struct Module {
   const char* name_space;
-  at::DeviceType device;  // where its kernels work
-  c10::ArrayRef<Function> functions;
+  c10::DeviceType device;  // where its kernels work
+  List<Function> functions;
   Probe* probes = nullptr;  // of a module that measures itself
   size_t probe_count = 0;
 };
 
 // Registers every function as an operator of the dispatcher. Called once, when a module is loaded.
 void register_module(const Module& module);
-
-// Calls function number `function` through the dispatcher, so that autograd takes part. `tensors`
-// are its tensors and floats in order, without Adjoint parameters; a float of another dtype is
-// converted. Out arguments are written in place; what comes back are the returned values and the
-// adjoints, in order.
-Tensors call(const Module& module, int function, Tensors tensors, const std::vector<int64_t>& ints);
-
-// A float argument of a typed C++ function: a number, or a 0-dim tensor that gradients flow into.
-struct Real {
-  Real(double value);  // NOLINT: implicit on purpose
-  Real(at::Tensor value) : tensor(std::move(value)) {}
-  at::Tensor tensor;
-};
 
 struct Registrar {
   explicit Registrar(const Module& module) { register_module(module); }

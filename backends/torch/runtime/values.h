@@ -1,8 +1,6 @@
 // Arrays and stacks of scalar functions. Failures name the function and the line.
 #pragma once
 
-#include <c10/util/Exception.h>
-
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +8,8 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "checks.h"
 
 namespace loma {
 
@@ -35,16 +35,9 @@ class Span {
   size_t size_;
 };
 
-__attribute__((noinline, cold)) inline void subscript_error(int64_t i, size_t size,
-                                                            const char* function, int64_t line) {
-  TORCH_CHECK_INDEX(false, function, ": line ", line, ": subscript ", i,
-                    " is outside an array of ", size, " elements");
-}
-
 // Refuses a call whose arguments of those numbers are one storage.
 inline void apart(bool meet, int first, int second, const char* function, int64_t line) {
-  TORCH_CHECK_VALUE(!meet, function, ": line ", line, ": arguments ", first, " and ", second,
-                    " are the same storage, and one of them is Out");
+  if (meet) storage_error(first, second, function, line);
 }
 
 // One element of an array or a Span.
@@ -71,14 +64,15 @@ void clear(const Span<T>& span) {
 // A stack of capacity -1 has no bound.
 template <typename T>
 void push(std::vector<T>& stack, const T& value, int64_t capacity, const char* function, int64_t line) {
-  TORCH_CHECK(capacity < 0 || static_cast<int64_t>(stack.size()) < capacity, function, ": line ",
-              line, ": push on a full stack of ", capacity);
+  if (capacity >= 0 && static_cast<int64_t>(stack.size()) >= capacity) {
+    full_error(capacity, function, line);
+  }
   stack.push_back(value);
 }
 
 template <typename T>
 void pop(T& target, std::vector<T>& stack, const char* function, int64_t line) {
-  TORCH_CHECK(!stack.empty(), function, ": line ", line, ": pop from an empty stack");
+  if (stack.empty()) drained_error(function, line);
   target = stack.back();
   stack.pop_back();
 }

@@ -5,32 +5,25 @@
 //   correlate   y[n, o, u] = sum over c, v of image[n, c, step u + tap v + shift] other[o, c, v]
 //   spread      image[n, c, step u + tap v + shift] += sum over o of g[n, o, u] other[o, c, v]
 // What correlate reads outside of the image is zero; `inside`: it does not count, not even times what
-// is not finite. spread writes nothing there, for what calls it
-// has checked that. A convolution, its adjoints and convolutions with mirrored weights are all of
-// these forms.
+// is not finite. spread writes nothing there, for what calls it has checked that. A convolution, its
+// adjoints and convolutions with mirrored weights are all of these forms.
 #ifndef LOMA_CONVOLUTION_STATEMENTS_H
 #define LOMA_CONVOLUTION_STATEMENTS_H
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
+#include "geometry.h"
 
 namespace loma {
 
 // Seen from outside a module's library, by kernels that are loaded later.
 #pragma GCC visibility push(default)
 
-using Order = std::array<int64_t, 5>;
-
 // A tensor, and which of its dimensions is the group, the first of the formula above, and so on; -1
 // for one that it lacks, which then has the size 1.
 struct Arranged {
   const at::Tensor& tensor;
   Order order;
-};
-
-struct Geometry {
-  std::array<int64_t, 2> step, tap, shift;  // step and tap are not 0
 };
 
 // A view of `count` elements of a dimension from `start` on, of those that exist. What does not is

@@ -1,0 +1,114 @@
+// Tensors for generated files that call no operator of ATen: what the host does around loops. Each
+// is an at::Tensor, whose memory it has; light_tensors.cpp passes everything on to kernels.h and its
+// like, which say what the functions do.
+#ifndef LOMA_LIGHT_TENSORS_H
+#define LOMA_LIGHT_TENSORS_H
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "checks.h"
+#include "geometry.h"
+
+namespace at {
+class Tensor;
+}
+
+#pragma GCC visibility push(default)
+
+namespace loma::light {
+
+class Tensor {
+ public:
+  Tensor();
+  Tensor(const Tensor& other);
+  Tensor(Tensor&& other) noexcept;
+  Tensor& operator=(const Tensor& other);
+  Tensor& operator=(Tensor&& other) noexcept;
+  ~Tensor();
+
+  // For the runtime.
+  Tensor(at::Tensor tensor);                         // NOLINT: implicit, as is the one below
+  operator const at::Tensor&() const;
+
+  bool defined() const;
+  int64_t size(int64_t dim) const;
+  void zero_() const;
+  void add_(const Tensor& other) const;
+  void copy_(const Tensor& other) const;
+
+  // Of float, double, int64_t and bool.
+  template <typename number>
+  const number* const_data_ptr() const;
+  template <typename number>
+  number* mutable_data_ptr() const;
+
+ private:
+  alignas(void*) unsigned char memory_[sizeof(void*)];
+};
+
+using Sizes = std::initializer_list<int64_t>;
+
+enum class Dtype : int8_t { Float, Double, Int, Bool };
+
+template <typename number>
+constexpr Dtype options();
+template <>
+constexpr Dtype options<float>() { return Dtype::Float; }
+template <>
+constexpr Dtype options<double>() { return Dtype::Double; }
+template <>
+constexpr Dtype options<int64_t>() { return Dtype::Int; }
+template <>
+constexpr Dtype options<bool>() { return Dtype::Bool; }
+
+Tensor empty(Sizes sizes, Dtype dtype);
+Tensor zeros(Sizes sizes, Dtype dtype);
+
+// Of float, double, int64_t and bool.
+template <typename number>
+Tensor scalar(number value);
+template <typename number>
+number item(const Tensor& tensor);
+template <typename number>
+number element(const Tensor& tensor, Sizes subscripts, const char* place, const char* name);
+
+Tensor dense(const Tensor& tensor);
+Tensor out(const Tensor& tensor, bool in_place);
+Tensor part(const Tensor& whole, int64_t dim, int64_t first, int64_t count);
+Tensor own(Tensor tensor);
+Tensor copy(const Tensor& tensor);
+Tensor permuted(const Tensor& tensor, Sizes order);
+
+void check_shape(const Tensor& tensor, Sizes sizes, const char* place);
+Tensor shaped(Tensor tensor, Sizes sizes, const char* place);
+
+inline Tensor cells(Sizes extents) { return empty(extents, Dtype::Int); }
+void check_once(const char* place, const char* target, const char* tensor, const Tensor& cells,
+                std::initializer_list<Sized> axes, std::initializer_list<Sized> dims);
+
+Tensor product(std::string_view equation, const Tensor& left, const Tensor& right);
+void product_into(const Tensor& target, std::string_view equation, const Tensor& left,
+                  const Tensor& right, bool add);
+
+struct Arranged {
+  const Tensor& tensor;
+  Order order;
+};
+
+Tensor cut(const Tensor& tensor, int64_t dim, int64_t start, int64_t count);
+Tensor correlate(const Arranged& image, const Arranged& other, Sizes sizes, const Order& order,
+                 Geometry geometry, bool inside = false);
+void spread(const Arranged& image, const Arranged& g, const Arranged& other, Geometry geometry);
+Tensor spread_out(const Arranged& g, const Arranged& other, Sizes sizes, const Order& order,
+                  Geometry geometry);
+
+}  // namespace loma::light
+
+#pragma GCC visibility pop
+
+#endif  // LOMA_LIGHT_TENSORS_H
