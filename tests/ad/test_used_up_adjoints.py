@@ -255,7 +255,7 @@ def test_what_is_printed() -> None:
     text = print_function(differentiate(parse(TEXT)).function("d_f"))
     assert "_d_y : Out[Array[float]]," in text
     assert text.endswith(
-        "    _d_x += _d_y[float2int(j)] * x + _d_y[float2int(j)] * x\n"
+        "    _d_x += _d_y[float2int(j)] * (2.0 * x)\n"
         "    _d_y[float2int(j)] = 0.0\n    _d_x += _d_y[i]\n    _d_y[i] = 0.0"
     )
 

@@ -10,13 +10,14 @@ stays, and what leaves guards it, ``-mul_no_nan(1 / z, mul_no_nan(1 / z, s))``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from loma.core import builder as b, sizes
 from loma.core.axes import target_axes
+from loma.core.bounds import exists
 from loma.core.ir import (
-    FLOAT, INT, Axis, Binary, Builtin, Expr, Function, Index, IndexAssign, IntConst, IntType,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, For, Function, Index, IndexAssign, IntConst, IntType,
     Module, Reduce, Stmt, Unary, Var,
 )  # fmt: skip
 from loma.core.sizes import IsSize
@@ -33,17 +34,26 @@ def invariants(module: Module) -> Module:
     """The pass on every tensor function of a module."""
 
     def changed(function: Function) -> Function:
-        sizes_of = set(sizes.size_variables(function))
+        is_size = frozenset(sizes.size_variables(function)).__contains__
 
-        def block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-            return tuple(map_blocks(_statement(s, sizes_of.__contains__), block) for s in body)
+        def block(body: tuple[Stmt, ...], counters: Mapping[str, Expr]) -> tuple[Stmt, ...]:
+            return tuple(statement(stmt, counters) for stmt in body)
 
-        return replace(function, body=block(function.body))
+        def statement(stmt: Stmt, counters: Mapping[str, Expr]) -> Stmt:
+            inside = counters
+            if isinstance(stmt, For):
+                inside = {name: e for name, e in counters.items() if name != stmt.counter}
+                if all(map(is_size, free_variables(stmt.extent))):
+                    inside[stmt.counter] = stmt.extent
+            stmt = _statement(stmt, counters, is_size)
+            return map_blocks(stmt, lambda body: block(body, inside))
+
+        return replace(function, body=block(function.body, {}))
 
     return map_tensor_functions(module, changed)
 
 
-def _statement(stmt: Stmt, is_size: IsSize) -> Stmt:
+def _statement(stmt: Stmt, counters: Mapping[str, Expr], is_size: IsSize) -> Stmt:
     if not isinstance(stmt, IndexAssign):
         return stmt
     scope = {axis.name: axis for axis in stmt.axes}
@@ -52,7 +62,10 @@ def _statement(stmt: Stmt, is_size: IsSize) -> Stmt:
     own = target_axes(stmt)
     summed = tuple(axis for axis in stmt.axes if axis not in own)
     if summed and isinstance(stmt.target, Index) and _fill_their_dimensions(summed, value):
-        found = _Product.of(value).split(summed, fails)
+        # Where there is nothing to sum, the place need not exist.
+        extents = {**counters, **{axis.name: axis.extent for axis in stmt.axes}}
+        there = _is_some(summed) or exists(stmt.target, extents, is_size)
+        found = _Product.of(value).split(summed, fails) if there else None
         if found is not None:
             outside, inside = found
             total = Reduce("sum", inside, summed, FLOAT, stmt.value.span)
@@ -82,6 +95,11 @@ def _fill_their_dimensions(axes: tuple[Axis, ...], value: Expr) -> bool:
         for s, dim in zip(node.subscripts, sizes.dims_of(node.base), strict=True)
         if isinstance(s, Var) and s.name in extents
     )
+
+
+def _is_some(axes: tuple[Axis, ...]) -> bool:
+    """Whether there is surely something to sum."""
+    return all((sizes.constant(axis.extent) or 0) > 0 for axis in axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +162,7 @@ class _Product:
         leaving = (*outer, *over, *steep, *flat)
         if not (leaving or self.negative) or all(factor.type != FLOAT for factor in inner):
             return None  # nothing leaves, or what stays is no sum of floats
-        some = all((sizes.constant(axis.extent) or 0) > 0 for axis in axes)
-        if not some and any(map(fails, leaving)):
+        if not _is_some(axes) and any(map(fails, leaving)):
             return None
         rest = _divided(list(inner), under)
         if steeper or flatter:
