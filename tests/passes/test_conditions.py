@@ -76,6 +76,15 @@ for i in range(N):
     assert "if t < i" in printed
 
 
+def test_a_round_that_differs_from_the_others_stays_one() -> None:
+    text = """
+for t in range(M):
+    y[i, t] = x[i, t] + (y[i, t - 1] if t > 0 else 0.0)
+"""
+    printed = print_function(canonical.conditions(parse(program(X, "N, M", text))).function("f"))
+    assert "y[i, t - 1] if t > 0 else 0.0" in printed
+
+
 @pytest.mark.parametrize("shape", [(3, 4), (1, 1), (0, 3), (2, 0)])
 @pytest.mark.parametrize("statement", [*(s for s, _ in SHORTER), *AS_THEY_ARE[:-2]])
 def test_values_and_derivatives(statement: str, shape: tuple[int, int]) -> None:

@@ -3,7 +3,8 @@
 In ``a if 0 <= i and i + p < N else 0.0`` the first part says nothing. A condition that only keeps
 one read inside its tensor is ``zero_pad``: ``x[i + p] if i + p < N else 0.0`` is
 ``zero_pad(x[i + p])``, which lowering and derivatives know well. Of a product, ``x[i + p] * w[p] if
-i + p < N else 0.0``, it stays one: where w is not finite, zero times w is NaN.
+i + p < N else 0.0``, it stays one: where w is not finite, zero times w is NaN. So does one on loop
+counters alone: rounds in which it holds run apart from the others (:mod:`loma.passes.peeling`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class _Conditions:
         match stmt:
             case IndexAssign(value=value, axes=axes):
                 own = {**ranges, **{axis.name: axis.extent for axis in axes}}
-                return replace(stmt, value=_Point(own, self._sizes.__contains__).value(value))
+                counters = frozenset(ranges) - {axis.name for axis in axes}
+                point = _Point(own, counters, self._sizes.__contains__)
+                return replace(stmt, value=point.value(value))
             case For(counter, extent) if free_variables(extent) <= self._sizes:
                 ranges = {**ranges, counter: extent}
             case For(counter):
@@ -59,9 +62,11 @@ class _Conditions:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Any point of axes with these ranges, where the expressions ``known`` are not negative."""
+    """Any point of axes with these ranges, where the expressions ``known`` are not negative;
+    ``counters`` are those of loops around the statement."""
 
     ranges: Ranges
+    counters: frozenset[str]
     is_size: IsSize
     known: tuple[Expr, ...] = ()
 
@@ -71,7 +76,10 @@ class _Point:
             case Reduce(_, body, axes):
                 own = {axis.name: axis.extent for axis in axes}
                 known = tuple(e for e in self.known if not sizes.mentions(e, own.keys()))
-                inside = replace(self, ranges={**self.ranges, **own}, known=known)
+                inside = replace(
+                    self, ranges={**self.ranges, **own}, counters=self.counters - own.keys(),
+                    known=known,
+                )  # fmt: skip
                 return replace(expr, body=inside.value(body))
             case ZeroPad(read):
                 read = replace(read, subscripts=tuple(map(self.value, read.subscripts)))
@@ -118,6 +126,8 @@ class _Point:
 
     def _is_room(self, read: Index, condition: Expr) -> bool:
         """Whether the condition holds where the read's subscripts are inside, and only there."""
+        if not (free_variables(condition) & self.ranges.keys()) - self.counters:
+            return False  # decided for a whole round, of which the first or last may run apart
         left = None if _may_fail(condition) else unsaid_of(read, condition)
         return left is not None and all(map(self._never_negative, left))
 
