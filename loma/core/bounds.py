@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.ir import (
-    INT, Axis, Binary, Expr, Index, IntConst, TensorType, Unary, Var,
+    INT, Axis, Binary, Expr, For, Index, IntConst, TensorType, Unary, Var,
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import free_variables
@@ -212,6 +212,14 @@ def _below(expr: Expr) -> Expr:
             case _:
                 out = sizes.added(out, {monomial: coefficient})
     return sizes.from_polynomial(out)
+
+
+def counted(loop: For, ranges: Mapping[str, Expr], is_size: IsSize) -> dict[str, Expr]:
+    """The ranges of loop counters inside of another loop, as far as sizes tell them."""
+    inside = {name: extent for name, extent in ranges.items() if name != loop.counter}
+    if all(map(is_size, free_variables(loop.extent))):
+        inside[loop.counter] = loop.extent
+    return inside
 
 
 def conjuncts(condition: Expr) -> Iterator[Expr]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from loma.core import builder as b, sizes
-from loma.core.bounds import conjuncts, facts, is_never_negative, room_of, unsaid_of
+from loma.core.bounds import conjuncts, counted, facts, is_never_negative, room_of, unsaid_of
 from loma.core.ir import (
     INT, Call, Expr, FloatConst, For, Function, Index, IndexAssign, Module, Reduce, Select, Stmt,
     Unary, Var, ZeroPad,
@@ -51,10 +51,8 @@ class _Conditions:
                 counters = frozenset(ranges) - {axis.name for axis in axes}
                 point = _Point(own, counters, self._sizes.__contains__)
                 return replace(stmt, value=point.value(value))
-            case For(counter, extent) if free_variables(extent) <= self._sizes:
-                ranges = {**ranges, counter: extent}
-            case For(counter):
-                ranges = {name: extent for name, extent in ranges.items() if name != counter}
+            case For():
+                ranges = counted(stmt, ranges, self._sizes.__contains__)
             case _:
                 pass
         return map_blocks(stmt, lambda block: self._block(block, ranges))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from loma.core import builder as b, sizes
 from loma.core.axes import target_axes
-from loma.core.bounds import exists
+from loma.core.bounds import counted, exists
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Expr, For, Function, Index, IndexAssign, IntConst, IntType,
     Module, Reduce, Stmt, Unary, Var,
@@ -40,11 +40,7 @@ def invariants(module: Module) -> Module:
             return tuple(statement(stmt, counters) for stmt in body)
 
         def statement(stmt: Stmt, counters: Mapping[str, Expr]) -> Stmt:
-            inside = counters
-            if isinstance(stmt, For):
-                inside = {name: e for name, e in counters.items() if name != stmt.counter}
-                if all(map(is_size, free_variables(stmt.extent))):
-                    inside[stmt.counter] = stmt.extent
+            inside = counted(stmt, counters, is_size) if isinstance(stmt, For) else counters
             stmt = _statement(stmt, counters, is_size)
             return map_blocks(stmt, lambda body: block(body, inside))
 
