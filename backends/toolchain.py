@@ -23,6 +23,7 @@ from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.compilers import MODULE_FILE
 from loma.backends.schedule.target import CPU
 from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file, runtime_files
+from loma.backends.torch.libraries import called
 from loma.backends.torch.parts import Parts, Real
 from loma.errors import ToolchainError
 
@@ -37,11 +38,12 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # time. Programs without Python have "core" instead of "python".
 _CORE = (
     "arguments dispatch autograd autocast memory specialise each once kernels light_tensors checks"
-    " cache_roots tuning"
 )
 _PARTS = {
     "core": _CORE,
-    "library": "product convolution convolution_statements convolution_gemm convolution_fft",
+    "product": "product light_product",
+    "convolution": "convolution convolution_statements convolution_gemm convolution_fft"
+    " light_convolution cache_roots tuning",
     "launch": "launch",
     "pool": "heap pool",
     "python": f"{_CORE} python tuning_python specialise_python",
@@ -63,6 +65,7 @@ _SANITIZERS = {
 _IN_HEADERS = (
     "vector_bytes", "tile", "accumulators", "grain", "block_bytes", "block_most",
 )  # fmt: skip
+_KNOWN_TORCH = (2, 13)  # whose headers have been compiled as C++17
 _SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
 
 
@@ -111,13 +114,13 @@ def _detect(
 
     root = Path(torch.__file__).resolve().parent
     library = root / "lib"
-    standard = "c++20" if "C++ Version: 2020" in torch.__config__.show() else "c++17"
     sanitizing = (*_SANITIZED, *_SANITIZERS[sanitizer.kind]) if sanitizer else ()
     versions = compilers.versions(compiler)
     flags = (
-        f"-std={standard}", "-O3", *compilers.native_flags(), "-fPIC", "-fopenmp",
-        "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
+        f"-std={_standard(torch.__version__)}", "-O3", *compilers.native_flags(),
+        "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        "-U__F16C__",  # torch's headers need all of the processor's intrinsics for it
         "-isystem", str(root / "include"),
         "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include"),
         *(f"-DLOMA_{name.upper()}={getattr(CPU, name)}" for name in _IN_HEADERS),
@@ -136,6 +139,12 @@ def _detect(
         compiler, flags, python_flags, link_flags, torch_flags, cache.digest(told),
         sanitizer is not None, other,
     )  # fmt: skip
+
+
+def _standard(torch: str) -> str:
+    """That of files which may include torch. What they include of versions that are known takes
+    C++17 where torch itself is C++20, and the C++ library has a third more to read in that."""
+    return "c++17" if tuple(map(int, torch.split(".")[:2])) <= _KNOWN_TORCH else "c++20"
 
 
 def _memory(version: str) -> tuple[str, ...]:
@@ -178,7 +187,7 @@ def build(source: GeneratedSource, parts: Parts, real: Real) -> Path:
     def compile_into(folder: Path) -> None:
         objects = compilers.in_parallel(
             lambda: _compile_generated(toolchain, source, folder, FIRST_FILE, parts.prelude, flags),
-            *_runtime_objects(toolchain, "launch", "library", "python"),
+            *_runtime_objects(toolchain, *called(source.files[0][1]), "launch", "python"),
             lambda: Path(shutil.copy(_memory_library(toolchain), folder)),
         )
         # The binding was compiled without knowing the module: these are its two loose ends.
@@ -221,7 +230,7 @@ def build_part(module: Path, parts: Parts, numbers: Sequence[int], real: Real) -
         made = folder / OBJECT_FILE
         source = next(module.glob("*.cpp"))
         _compile_file(toolchain, source, made, parts.prelude, flags)
-        _link_to_module(toolchain, made, module, folder)
+        _link_to_module(toolchain, [made], module, folder)
         made.unlink()
 
     return cache.obtain(_part_key(module, flags), compile_into)
@@ -235,9 +244,9 @@ def _part_key(module: Path, flags: tuple[str, ...]) -> str:
     return cache.digest([module.name, *flags])
 
 
-def _link_to_module(toolchain: Toolchain, made: Path, module: Path, folder: Path) -> None:
+def _link_to_module(toolchain: Toolchain, made: Sequence[Path], module: Path, folder: Path) -> None:
     """A library whose kernels join those of a module, and use its runtime."""
-    objects = (made, module / MODULE_FILE, _memory_library(toolchain))
+    objects = (*made, module / MODULE_FILE, _memory_library(toolchain))
     torch = _names_of_torch(toolchain, "torch_cpu", "c10")
     flags = ("-shared", *toolchain.link_flags, *torch, f"-Wl,-rpath-link,{module}")
     toolchain.link(objects, flags, folder / KERNELS_FILE)
@@ -254,7 +263,10 @@ def build_specialisation(source: GeneratedSource, module: Path, toolchain: Toolc
         cache.check(module)
         prelude = source.metadata["prelude"]
         made = _compile_generated(toolchain, source, folder, OBJECT_FILE, prelude)
-        _link_to_module(toolchain, made, module, folder)
+        text = next(module.glob("*.cpp")).read_text("utf-8")
+        lacking = set(called(source.files[0][1])) - set(called(text))
+        objects = [made, *(_runtime_object(toolchain, part) for part in sorted(lacking))]
+        _link_to_module(toolchain, objects, module, folder)
 
     return cache.obtain(module_key(source, toolchain), compile_into)
 
@@ -290,7 +302,7 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
             return _compile_file(toolchain, source, made, "prelude.h", quoted(folders))
 
         tasks = [functools.partial(object_of, *item) for item in enumerate(sources)]
-        runtime = _runtime_objects(toolchain, "core", "launch", "library", "pool")
+        runtime = _runtime_objects(toolchain, "core", "product", "convolution", "launch", "pool")
         objects = compilers.in_parallel(*tasks, *runtime)
         flags = (*toolchain.link_flags, *toolchain.torch_flags)
         toolchain.link(objects, flags, folder / "program")
@@ -342,8 +354,10 @@ def _runtime_objects(toolchain: Toolchain, *parts: str) -> list[Callable[[], Pat
 
 
 def _runtime_object(toolchain: Toolchain, part: str) -> Path:
-    """The runtime, compiled: "core" and "library" without Python, "pool" without torch, "python"
-    "core" with the binding; "launch", which runs generated loops, with the sanitizers they have."""
+    """The runtime, compiled: "core" without Python, "python" the same with the binding, "pool"
+    without torch, "product" and "convolution" for modules that call them; "launch", which runs
+    generated loops, with the sanitizers they have. With their macro torch's headers do not include
+    all of its operators, a quarter of the time."""
     if part != "launch":
         toolchain = toolchain.runtime or toolchain
 
@@ -352,9 +366,9 @@ def _runtime_object(toolchain: Toolchain, part: str) -> Path:
         files = (runtime_file(f"{name}.cpp") for name in _PARTS[part].split())
         unit.write_text("".join(f'#include "{path}"\n' for path in files), "utf-8")
         flags = toolchain.python_flags if part == "python" else ()
-        level = "-O3" if part == "library" and not toolchain.sanitized else "-O1"
-        search = quoted(RUNTIME_FOLDERS)
-        toolchain.compile((*flags, *search, level, "-c", str(unit)), folder / f"{part}.o")
+        level = "-O3" if part == "convolution" and not toolchain.sanitized else "-O1"
+        told = ("-DAT_PER_OPERATOR_HEADERS", *quoted(RUNTIME_FOLDERS), level, "-c", str(unit))
+        toolchain.compile((*flags, *told), folder / f"{part}.o")
 
     key = cache.digest([toolchain.digest, _runtime_digest(), f"runtime {part}"])
     return cache.obtain(key, compile_into) / f"{part}.o"

@@ -119,16 +119,15 @@ def attach(
     if limit == 0 or "specialise" not in config.optimisations():
         return
     module = _Module(program, program.key(), native.namespace, dict(operators), folder)
+    for note, _ in _known(module.folder):
+        operator, slots = f"{native.namespace}::{note['operator']}", tuple(note["sizes"].values())
+        native.add_known_kernel(operator, slots, note["dtype"] == "double")
     native.set_specialise_hook(
         module.ask,
         limit,
         THRESHOLDS.calls,
         round(THRESHOLDS.call_ms * 1e6),
         round(THRESHOLDS.total_ms * 1e6),
-        [
-            (f"{native.namespace}::{n['operator']}", [*n["sizes"].values()], n["dtype"] == "double")
-            for n, _ in _known(module.folder)
-        ],
     )
 
 
@@ -159,12 +158,12 @@ class _Module:
     operators: dict[str, str]
     folder: Path
 
-    def ask(self, name: str, slots: list[int], is_double: bool, now: bool) -> None:
+    def ask(self, name: str, slots: tuple[int, ...], is_double: bool, now: bool) -> None:
         """What the runtime calls, once for some slots: see runtime/specialise.h."""
         if _declined:
             return
         operator = name.removeprefix(f"{self.namespace}::")
-        request = _Request(self, operator, tuple(slots), "double" if is_double else "float")
+        request = _Request(self, operator, slots, "double" if is_double else "float")
         with contextlib.suppress(OSError, ToolchainError):  # the worker meets it, too, and tells
             if now and _load_known(request):
                 return

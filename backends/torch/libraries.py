@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from loma.backends.cfamily import syntax as c
@@ -9,6 +10,19 @@ from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.host import Arranged, Contract, Convolve
 from loma.core.ir import Expr, IntConst
+
+# What of the runtime is compiled for modules that call it only, with its functions.
+_ROUTINES = {
+    "product": re.compile(r"\bloma::product(_into)?\("),
+    "convolution": re.compile(r"\bloma::(cut|correlate|spread(_out)?|conv2d(_input|_weight)?)\("),
+}
+
+
+def called(text: str) -> tuple[str, ...]:
+    """The parts of the runtime whose routines generated code calls."""
+    found = [part for part, calls in _ROUTINES.items() if calls.search(text)]
+    # a convolution of few windows is a product
+    return tuple(_ROUTINES) if "convolution" in found else tuple(found)
 
 
 def header(call: Contract | Convolve) -> str:

@@ -43,7 +43,7 @@ class Choice:
 def choices() -> list[Choice]:
     """What is in the cache for any machine, and what this process has chosen beside it."""
     found = [choice for path in _files() if (choice := _read(path)) is not None]
-    for module in _modules():
+    for module in modules():
         for record in module.tuning_records():
             choice = parse(record)
             if choice is not None and choice not in found:
@@ -61,7 +61,7 @@ def clear() -> int:
         with contextlib.suppress(OSError):
             path.unlink()
             count += 1
-    for module in _modules():
+    for module in modules():
         module.forget_tuning()
     return count
 
@@ -114,7 +114,8 @@ def _files() -> Iterator[Path]:
     return (path for root in roots for path in sorted((root / "tuning").glob("*.txt")))
 
 
-def _modules() -> list[ModuleType]:
+def modules() -> list[ModuleType]:
+    """Those with convolutions."""
     from loma import compiler
 
-    return compiler.natives()
+    return [module for module in compiler.natives() if hasattr(module, "tuning_records")]

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 import loma
 from conftest import ROOT
-from loma import cache, compiler, pipeline
+from loma import cache, pipeline
 from loma.functions import LomaModule
 from loma.tools import cli, tuning
 
@@ -74,7 +74,7 @@ def forget(
     monkeypatch.delenv("LOMA_CONVOLUTION", raising=False)
 
     def empty() -> None:
-        for native in compiler.natives():
+        for native in tuning.modules():
             native.forget_tuning()
 
     empty()
@@ -82,7 +82,7 @@ def forget(
 
 
 def applicable(operator: str, case: Case) -> list[str]:
-    native = compiler.natives()[0]
+    native = tuning.modules()[0]
     return list(native.convolution_forms(operator, *case))
 
 
@@ -430,7 +430,7 @@ def call(*case):
 os.umask(0o022)
 call(*{LARGE!r})
 (known,) = tuning.choices()
-for native in loma.compiler.natives():
+for native in tuning.modules():
     native.forget_tuning()
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)

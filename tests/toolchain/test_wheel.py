@@ -173,7 +173,7 @@ def _copy_runtime(work: Path, cache: Path) -> None:
     """Puts the compiled parts of the runtime that take longest into the cache, from the tests' own:
     they are found by the content of the wheel's files. Everything else is compiled anew."""
     loma.compile(work / "tensors.loma")
-    for name in ("core.o", "library.o", "python.o"):
+    for name in ("core.o", "product.o", "convolution.o", "python.o"):
         for file in Path(os.environ["LOMA_CACHE_DIR"]).glob(f"objects/*/{name}"):
             shutil.copytree(file.parent, cache / "objects" / file.parent.name)
 

@@ -1,8 +1,6 @@
 #include "prelude.h"
 
-#include "convolution_statements.h"
 #include "light_tensors.h"
-#include "product.h"
 
 #include <new>
 
@@ -27,8 +25,6 @@ at::TensorOptions options_of(Dtype dtype) {
   }
   return loma::options<bool>();
 }
-
-loma::Arranged aten(const Arranged& arranged) { return {arranged.tensor, arranged.order}; }
 
 }  // namespace
 
@@ -112,29 +108,6 @@ Tensor shaped(Tensor tensor, Sizes sizes, const char* place) {
 void check_once(const char* place, const char* target, const char* tensor, const Tensor& cells,
                 std::initializer_list<Sized> axes, std::initializer_list<Sized> dims) {
   loma::check_once(place, target, tensor, cells, axes, dims);
-}
-
-Tensor product(std::string_view equation, const Tensor& left, const Tensor& right) {
-  return loma::product(equation, left, right);
-}
-void product_into(const Tensor& target, std::string_view equation, const Tensor& left,
-                  const Tensor& right, bool add) {
-  loma::product_into(target, equation, left, right, add);
-}
-
-Tensor cut(const Tensor& tensor, int64_t dim, int64_t start, int64_t count) {
-  return loma::cut(tensor, dim, start, count);
-}
-Tensor correlate(const Arranged& image, const Arranged& other, Sizes sizes, const Order& order,
-                 Geometry geometry, bool inside) {
-  return loma::correlate(aten(image), aten(other), sizes, order, geometry, inside);
-}
-void spread(const Arranged& image, const Arranged& g, const Arranged& other, Geometry geometry) {
-  loma::spread(aten(image), aten(g), aten(other), geometry);
-}
-Tensor spread_out(const Arranged& g, const Arranged& other, Sizes sizes, const Order& order,
-                  Geometry geometry) {
-  return loma::spread_out(aten(g), aten(other), sizes, order, geometry);
 }
 
 }  // namespace loma::light

@@ -3,13 +3,18 @@
 #include "operators.h"
 #include "specialise.h"
 
-#include <pybind11/stl.h>
-
 namespace loma {
 
 namespace py = pybind11;
 
 namespace {
+
+// By hand, like all lists here: pybind11/stl.h takes a second to compile.
+py::tuple tuple_of(const std::vector<int64_t>& slots) {
+  py::tuple made(slots.size());
+  for (size_t k = 0; k < slots.size(); ++k) made[k] = slots[k];
+  return made;
+}
 
 // Calls the hook; the call of the function that led here hears nothing of what goes wrong.
 void ask(const py::object& hook, const std::string& name, const std::vector<int64_t>& slots,
@@ -19,7 +24,7 @@ void ask(const py::object& hook, const std::string& name, const std::vector<int6
   PyObject *type, *value, *trace;  // the caller's own error, should it be under way
   PyErr_Fetch(&type, &value, &trace);
   try {
-    hook(name, slots, is_double, now);
+    hook(name, tuple_of(slots), is_double, now);
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("loma's hook for kernels of known sizes");
   } catch (const std::exception&) {
@@ -28,13 +33,15 @@ void ask(const py::object& hook, const std::string& name, const std::vector<int6
   PyErr_Restore(type, value, trace);
 }
 
-using Known = std::tuple<std::string, std::vector<int64_t>, bool>;  // operator, slots, is_double
+// There is a kernel for these slots in the cache.
+void add_known(const std::string& name, const py::tuple& slots, bool is_double) {
+  std::vector<int64_t> values;
+  for (const py::handle slot : slots) values.push_back(slot.cast<int64_t>());
+  specialisations_of(name).add_known(values, is_double);
+}
 
 void set_hook(ModuleState& state, py::object hook, int limit, int calls, int64_t call_ns,
-              int64_t total_ns, const std::vector<Known>& known) {
-  for (const auto& [name, slots, is_double] : known) {
-    specialisations_of(name).add_known(slots, is_double);
-  }
+              int64_t total_ns) {
   // Never freed: a graph may outlive the interpreter's orderly end, and a call the policy's change.
   auto* kept = new py::object(std::move(hook));
   state.specialisation = new SpecialisationPolicy{
@@ -47,10 +54,10 @@ void set_hook(ModuleState& state, py::object hook, int limit, int calls, int64_t
 
 void bind_specialise(py::module_& python, ModuleState& state) {
   python.def("set_specialise_hook",
-             [&state](py::object hook, int limit, int calls, int64_t call_ns, int64_t total_ns,
-                      const std::vector<Known>& known) {
-               set_hook(state, std::move(hook), limit, calls, call_ns, total_ns, known);
+             [&state](py::object hook, int limit, int calls, int64_t call_ns, int64_t total_ns) {
+               set_hook(state, std::move(hook), limit, calls, call_ns, total_ns);
              });
+  python.def("add_known_kernel", add_known);
 }
 
 }  // namespace loma

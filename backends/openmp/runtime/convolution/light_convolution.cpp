@@ -1,0 +1,28 @@
+// Convolutions for files that have nothing of torch.
+#include "convolution_statements.h"
+#include "light_tensors.h"
+
+namespace loma::light {
+
+namespace {
+
+loma::Arranged aten(const Arranged& arranged) { return {arranged.tensor, arranged.order}; }
+
+}  // namespace
+
+Tensor cut(const Tensor& tensor, int64_t dim, int64_t start, int64_t count) {
+  return loma::cut(tensor, dim, start, count);
+}
+Tensor correlate(const Arranged& image, const Arranged& other, Sizes sizes, const Order& order,
+                 Geometry geometry, bool inside) {
+  return loma::correlate(aten(image), aten(other), sizes, order, geometry, inside);
+}
+void spread(const Arranged& image, const Arranged& g, const Arranged& other, Geometry geometry) {
+  loma::spread(aten(image), aten(g), aten(other), geometry);
+}
+Tensor spread_out(const Arranged& g, const Arranged& other, Sizes sizes, const Order& order,
+                  Geometry geometry) {
+  return loma::spread_out(aten(g), aten(other), sizes, order, geometry);
+}
+
+}  // namespace loma::light
