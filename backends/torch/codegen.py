@@ -54,9 +54,9 @@ def includes(module: Module, device: Device) -> tuple[str, ...]:
 
 
 def calls_aten(module: Module) -> bool:
-    """Whether operators on whole tensors are left, which ATen's own types are needed for."""
+    """Whether operators on whole tensors are left which ATen's own types are needed for."""
     return any(
-        isinstance(node, Op)
+        isinstance(node, Op) and not ops.is_light(node)
         for function in module.functions
         if is_tensor_function(function)
         for stmt in statements(function.body)

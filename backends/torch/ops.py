@@ -99,8 +99,11 @@ def _scalar(text: str, number: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
+    """``light``: the text needs no more of tensors than runtime/light_tensors.h has."""
+
     emit: Callable[[Lowered], str]
     headers: tuple[str, ...]
+    light: bool = False
 
 
 def _headers(text: str) -> tuple[str, ...]:
@@ -114,9 +117,9 @@ def _headers(text: str) -> tuple[str, ...]:
     return tuple(f"ATen/ops/{name}_ops.h" for name in operators)
 
 
-def _text(text: str) -> Row:
+def _text(text: str, light: bool = False) -> Row:
     """A row of that text."""
-    return Row(lambda c: c.fill(text), _headers(text))
+    return Row(lambda c: c.fill(text), _headers(text), light)
 
 
 def _method(name: str) -> Row:
@@ -235,7 +238,7 @@ ROWS: dict[str, Row] = {
     **{name: _infix(name) for name in ("add", "sub", "mul", "div")},
     **{name: _compare(name) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
     "neg": _text("$0.neg()"),
-    "matmul": _text("$0.matmul($1)"),
+    "matmul": _text("$0.matmul($1)", light=True),
     **{
         name: _text(f"at::_ops::{name}::call($0, {', '.join(['std::nullopt'] * 5)})")
         for name in ("zeros_like", "ones_like")
@@ -265,8 +268,8 @@ ROWS: dict[str, Row] = {
     },
     "argsort": _text("$0.argsort(true, $dim, $descending)"),
     "scan": _text("loma::scan<real>($0, $1, $dim, $place)"),
-    "linear": _text("at::_ops::linear::call($0, $1, $2)"),
-    "conv2d": Row(_convolution, (*_headers(f"{_CONVOLUTION}("), "convolution_choice.h")),
+    "linear": _text("loma::linear($0, $1, $2)", light=True),
+    "conv2d": Row(_convolution, (*_headers(f"{_CONVOLUTION}("), "convolution_choice.h"), True),
     "conv3d": Row(_convolution, _headers(f"{_CONVOLUTION}(")),
     "conv_transpose2d": _text(
         f"{_CONVOLUTION}($0, $1, $2, {_GEOMETRY}, true, $output_padding, $groups)"
@@ -275,6 +278,7 @@ ROWS: dict[str, Row] = {
         name: Row(
             _convolution_adjoint,
             (*_headers(f"{_CONVOLUTION_BACKWARD}("), "convolution_choice.h"),
+            light=name.startswith("conv2d"),
         )
         for name in ("conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight")
     },
@@ -285,17 +289,17 @@ ROWS: dict[str, Row] = {
         "at::_ops::avg_pool2d_backward::call($0, loma::empty($shape, $0.options()), "
         f"{_WINDOW}, false, true, std::nullopt)"
     ),
-    "reshape": _text("$0.reshape($shape)"),
-    "permute": _text("$0.permute($dims)"),
-    "transpose": _text("$0.transpose($dim0, $dim1)"),
-    "cat": _text("loma::cat({$tensors}, $dim)"),
+    "reshape": _text("$0.reshape($shape)", light=True),
+    "permute": _text("$0.permute($dims)", light=True),
+    "transpose": _text("$0.transpose($dim0, $dim1)", light=True),
+    "cat": _text("loma::cat({$tensors}, $dim)", light=True),
     "flip": _text("$0.flip($dims)"),
     "roll": _text("$0.roll($shifts, $dims)"),
     "tril": _text("$0.tril($diagonal)"),
     "triu": _text("$0.triu($diagonal)"),
-    "slice": _text(f"loma::slice($0, {_BOUNDS})"),
-    "slice_into": _text(f"loma::slice_into($0, $shape, {_BOUNDS})"),
-    "expand": _text("$0.expand($shape)"),
+    "slice": _text(f"loma::slice($0, {_BOUNDS})", light=True),
+    "slice_into": _text(f"loma::slice_into($0, $shape, {_BOUNDS})", light=True),
+    "expand": _text("$0.expand($shape)", light=True),
     "sum_to": _text("loma::sum_to($0, $shape, $place)"),
     "reshape_like": _text("$0.reshape($1.sizes())"),
     "expand_like": _text("$0.expand($1.sizes())"),
@@ -321,6 +325,13 @@ def row(op: Op) -> Row:
             f"the libtorch backend has no operator '{op.name}'", op.span
         )
     return found
+
+
+def is_light(op: Op) -> bool:
+    """Whether generated code that calls the operator can do without torch's headers."""
+    if op.name.startswith("conv") and "convolution" not in config.optimisations():
+        return False
+    return row(op).light
 
 
 def headers(ops: Sequence[Op]) -> set[str]:

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/zeros_ops.h>
 #include <ATen/ops/empty_ops.h>
+#include <ATen/ops/linear_ops.h>
 
 #include <algorithm>
 #include <numeric>
@@ -22,6 +23,10 @@ at::Tensor zeros(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return at::_ops::zeros::call(
       c10::fromIntArrayRefSlow(sizes), c10::optTypeMetaToScalarType(options.dtype_opt()),
       options.layout_opt(), options.device_opt(), options.pinned_memory_opt());
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& b) {
+  return at::_ops::linear::call(x, w, b);
 }
 
 at::TensorOptions options_of(at::ScalarType dtype, at::DeviceType device) {

@@ -126,6 +126,8 @@ at::Tensor from_rows(const at::Tensor& rows, at::IntArrayRef sizes, at::IntArray
 // Each element at the next place along ``dim``, behind zeros or ones.
 at::Tensor moved(const at::Tensor& x, int64_t dim, bool ones);
 
+at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& b);
+
 at::Tensor slice(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t end, int64_t step,
                  const char* place);
 

@@ -53,6 +53,14 @@ void Tensor::zero_() const { aten(*this).zero_(); }
 void Tensor::add_(const Tensor& other) const { aten(*this).add_(aten(other)); }
 void Tensor::copy_(const Tensor& other) const { aten(*this).copy_(aten(other)); }
 
+Tensor Tensor::expand(Sizes sizes) const { return aten(*this).expand(sizes); }
+Tensor Tensor::matmul(const Tensor& other) const { return aten(*this).matmul(aten(other)); }
+Tensor Tensor::permute(Sizes dims) const { return aten(*this).permute(dims); }
+Tensor Tensor::reshape(Sizes sizes) const { return aten(*this).reshape(sizes); }
+Tensor Tensor::transpose(int64_t dim0, int64_t dim1) const {
+  return aten(*this).transpose(dim0, dim1);
+}
+
 #define LOMA_OF_NUMBERS(number)                                                            \
   template <>                                                                              \
   const number* Tensor::const_data_ptr<number>() const {                                   \
@@ -96,6 +104,29 @@ Tensor own(Tensor tensor) {
 }
 Tensor copy(const Tensor& tensor) { return loma::copy(tensor); }
 Tensor permuted(const Tensor& tensor, Sizes order) { return loma::permuted(tensor, order); }
+
+Tensor cat(std::initializer_list<Tensor> tensors, int64_t dim) {
+  return loma::cat(std::vector<at::Tensor>(tensors.begin(), tensors.end()), dim);
+}
+Tensor linear(const Tensor& x, const Tensor& w, const std::optional<Tensor>& b) {
+  return loma::linear(x, w, b ? std::optional<at::Tensor>(*b) : std::nullopt);
+}
+Tensor slice(const Tensor& tensor, int64_t dim, int64_t start, int64_t end, int64_t step,
+             const char* place) {
+  return loma::slice(tensor, dim, start, end, step, place);
+}
+Tensor slice_into(const Tensor& tensor, Sizes sizes, int64_t dim, int64_t start, int64_t end,
+                  int64_t step, const char* place) {
+  return loma::slice_into(tensor, sizes, dim, start, end, step, place);
+}
+
+void refused(const char* place) {
+  try {
+    throw;
+  } catch (c10::Error& error) {
+    loma::refused(place, error);
+  }
+}
 
 void check_shape(const Tensor& tensor, Sizes sizes, const char* place) {
   loma::check_shape(tensor, sizes, place);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 #include <tuple>
 #include <vector>
@@ -21,6 +22,8 @@ class Tensor;
 #pragma GCC visibility push(default)
 
 namespace loma::light {
+
+using Sizes = std::initializer_list<int64_t>;
 
 class Tensor {
  public:
@@ -41,6 +44,12 @@ class Tensor {
   void add_(const Tensor& other) const;
   void copy_(const Tensor& other) const;
 
+  Tensor expand(Sizes sizes) const;
+  Tensor matmul(const Tensor& other) const;
+  Tensor permute(Sizes dims) const;
+  Tensor reshape(Sizes sizes) const;
+  Tensor transpose(int64_t dim0, int64_t dim1) const;
+
   // Of float, double, int64_t and bool.
   template <typename number>
   const number* const_data_ptr() const;
@@ -50,8 +59,6 @@ class Tensor {
  private:
   alignas(void*) unsigned char memory_[sizeof(void*)];
 };
-
-using Sizes = std::initializer_list<int64_t>;
 
 enum class Dtype : int8_t { Float, Double, Int, Bool };
 
@@ -84,6 +91,25 @@ Tensor own(Tensor tensor);
 Tensor copy(const Tensor& tensor);
 Tensor permuted(const Tensor& tensor, Sizes order);
 
+Tensor cat(std::initializer_list<Tensor> tensors, int64_t dim);
+Tensor linear(const Tensor& x, const Tensor& w, const std::optional<Tensor>& b);
+Tensor slice(const Tensor& tensor, int64_t dim, int64_t start, int64_t end, int64_t step,
+             const char* place);
+Tensor slice_into(const Tensor& tensor, Sizes sizes, int64_t dim, int64_t start, int64_t end,
+                  int64_t step, const char* place);
+
+// To be called where an error is caught: what the runtime says of it.
+[[noreturn]] LOMA_COLD void refused(const char* place);
+
+template <class Call>
+auto located(const char* place, Call call) {
+  try {
+    return call();
+  } catch (...) {
+    refused(place);
+  }
+}
+
 void check_shape(const Tensor& tensor, Sizes sizes, const char* place);
 Tensor shaped(Tensor tensor, Sizes sizes, const char* place);
 
@@ -106,6 +132,13 @@ Tensor correlate(const Arranged& image, const Arranged& other, Sizes sizes, cons
 void spread(const Arranged& image, const Arranged& g, const Arranged& other, Geometry geometry);
 Tensor spread_out(const Arranged& g, const Arranged& other, Sizes sizes, const Order& order,
                   Geometry geometry);
+
+Tensor conv2d(const Tensor& x, const Tensor& w, const std::optional<Tensor>& bias, Sizes stride,
+              Sizes padding, Sizes dilation, int64_t groups);
+Tensor conv2d_input(const Tensor& g, const Tensor& w, Sizes shape, Sizes stride, Sizes padding,
+                    Sizes dilation, int64_t groups);
+Tensor conv2d_weight(const Tensor& g, const Tensor& x, Sizes shape, Sizes stride, Sizes padding,
+                     Sizes dilation, int64_t groups);
 
 }  // namespace loma::light
 
