@@ -16,7 +16,8 @@ _BACKENDS = Path(__file__).resolve().parent.parent
 RUNTIME_FOLDERS = tuple(
     _BACKENDS / folder
     for folder in (
-        "torch/runtime", "torch/runtime/memory", "openmp/runtime", "openmp/runtime/convolution",
+        "torch/runtime", "torch/runtime/light", "torch/runtime/memory", "openmp/runtime",
+        "openmp/runtime/convolution",
     )
 )  # fmt: skip
 

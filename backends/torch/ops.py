@@ -99,7 +99,7 @@ def _scalar(text: str, number: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``light``: the text needs no more of tensors than runtime/light_tensors.h has."""
+    """``light``: the text needs no more of tensors than runtime/light/light_tensors.h has."""
 
     emit: Callable[[Lowered], str]
     headers: tuple[str, ...]
