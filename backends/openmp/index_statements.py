@@ -227,7 +227,10 @@ def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> 
         size = IntConst(nest.context.machine.square)
         extents = [*(loop.axis.extent for loop in plan.around), size, size]
     else:
-        extents = [loop.axis.extent for loop in [*plan.around, *plan.summed, *inner]]
+        kept = [plan.keeps] if plan.keeps is not None else []
+        own = plan.summed if plan.scattered is None else [plan.scattered]
+        loops_inside = [*plan.around, *own, *kept, *inner]
+        extents = [loop.axis.extent for loop in loops_inside]
     if plan.group is not None:
         whole = any(loop.pieces_of == plan.group.loop.name for loop in loops)
         extents.append(IntConst(plan.group.many) if whole else plan.group.loop.axis.extent)
