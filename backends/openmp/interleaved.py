@@ -9,6 +9,7 @@ memory says, as in ``y[i] += x[p[i] + r]``: nothing lies in order along ``r`` bu
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from loma import config
 from loma.backends.schedule.access import Access, analyse, reads
@@ -16,7 +17,7 @@ from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import Kind
 from loma.core import builder as b
 from loma.core import sizes
-from loma.core.ir import Axis, Expr, Index, IntConst, Reduce
+from loma.core.ir import Axis, Expr, Index, IndexAssign, IntConst, Reduce
 from loma.core.walk import free_variables, substitute, walk
 
 
@@ -45,6 +46,34 @@ def written_out(
             short.add(axis.name)
     total = functools.reduce(lambda a, c: b.binary("+", a, c), terms)
     return tuple(axis for axis in axes if axis.name not in short), total
+
+
+def apart(context: FunctionContext, stmt: IndexAssign) -> list[IndexAssign]:
+    """An addition to the neighbours of places that memory says as one for each neighbour, each of
+    which goes through the places in order."""
+    target = stmt.target
+    used = "neighbours" in config.optimisations()
+    if not used or stmt.op != "+=" or not isinstance(target, Index):
+        return [stmt]
+    if target.tensor.name in free_variables(stmt.value):
+        return [stmt]
+    place = analyse(context, target, stmt.axes)
+    parts = [stmt]
+    rows = [axis.name for axis in stmt.axes if sizes.constant(axis.extent) is None]
+    for axis in stmt.axes:
+        count = sizes.constant(axis.extent) or 0
+        if 1 < count * len(parts) <= context.machine.lanes and _is_near(place, axis.name, rows):
+            parts = [_at(part, axis, k) for part in parts for k in range(count)]
+    return parts
+
+
+def _at(stmt: IndexAssign, axis: Axis, value: int) -> IndexAssign:
+    """The part of a statement for one value of an axis."""
+    known: dict[str, Expr] = {axis.name: IntConst(value)}
+    target = substitute(stmt.element, known)
+    assert isinstance(target, Index)
+    axes = tuple(other for other in stmt.axes if other is not axis)
+    return replace(stmt, target=target, value=substitute(stmt.value, known), axes=axes)
 
 
 def _is_near(access: Access, short: str, rows: list[str]) -> bool:

@@ -51,10 +51,11 @@ def choose(nest: Nest, loops: Sequence[Loop], row: Loop, found: Sequence[Access]
 
 def score_of(nest: Nest, loops: Sequence[Loop], row: Loop, found: Sequence[Access]) -> int:
     """How many accesses a loop over the row reads in order, or from what is kept."""
-    other = choose(nest, loops, row, found) if row.alone else None
+    other = choose(nest, loops, row, found)
     kept = [a for a in found if other is not None and other.name not in a.coefficients]
     kept = [a for a in kept if other is not None and not a.is_loose_in(other.name)]
-    return len(kept) + score(row.name, [a for a in found if a not in kept])
+    found = [a for a in found if a not in kept]
+    return len(kept) + score(row.name, found) + (other is not None)
 
 
 def rows(

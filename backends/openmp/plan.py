@@ -125,7 +125,7 @@ def make_plan(
         others = [_cut(nest, scattered, IntConst(nest.context.machine.strip))]
     elif keeps is not None and inner is not None:
         parallel, others = ([o for o in each if o is not keeps] for each in (parallel, others))
-        parallel.append(_cut(nest, inner, IntConst(nest.context.machine.strip)))
+        parallel.insert(1, _cut(nest, inner, IntConst(nest.context.machine.strip)))
     elif by_rows and inner is not None:
         if not others:
             square = squares.choose(nest, parallel, inner, body)
@@ -268,14 +268,18 @@ def _innermost(
     # Where the target's place is computed for each element, a row that everything else is read
     # across has nothing for it: elements in the order in which they are read are better.
     computed = [loop for loop in loops if loop.target and loop not in rows]
-    best = max((kept.score_of(nest, loops, loop, found) for loop in rows), default=0)
-    if refused or any(score(loop.name, found) > best for loop in computed):
+
+    def value(loop: Loop) -> int:
+        return kept.score_of(nest, loops, loop, found)
+
+    best = max(map(value, rows), default=0)
+    if refused or any(value(loop) > best for loop in computed):
         rows = []
-    best_row = _best(rows, lambda loop: kept.score_of(nest, loops, loop, found))
+    best_row = _best(rows, value)
     best_sum = _best(summed, lambda loop: score(loop.name, found))
     if best_row is None or best_sum is None:
         return best_row or best_sum
-    row, total = kept.score_of(nest, loops, best_row, found), score(best_sum.name, found)
+    row, total = value(best_row), score(best_sum.name, found)
     if row == total and _is_longer(best_sum.axis, best_row.axis):
         return best_sum
     return best_row if row >= total else best_sum

@@ -30,13 +30,21 @@ def added(x : In[Tensor[B, C, P]], p : In[IntTensor[B, P]], n : In[int]) -> Tens
     y[b, c, p[b, i]] += x[b, c, i]
     return y
 """
+NEAR = """
+def near(
+    x : In[Tensor[B, C, P]], p : In[IntTensor[B, P]], w : In[Tensor[B, P, 3]]
+) -> Tensor[B, C, P + 2]:
+    y : Tensor[B, C, P + 2]
+    y[b, c, p[b, i] + k] += x[b, c, i] * w[b, i, k]
+    return y
+"""
 SIZES = [(2, 3, 7, 4, 5), (1, 9, 40, 35, 31), (2, 1, 5, 1, 513), (0, 2, 3, 4, 5), (2, 0, 3, 4, 5),
          (2, 2, 0, 4, 5), (2, 2, 3, 0, 5)]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    return loma.compile(KEPT + READS)
+    return loma.compile(KEPT + READS + NEAR)
 
 
 def _inside(x: Tensor, p: Tensor) -> Tensor:
@@ -92,6 +100,31 @@ def test_a_place_outside_is_told_once_for_all_channels(program: Any) -> None:
     # nothing is read where there are no channels
     assert program.plain(torch.randn(2, 0, 4), p).shape == (2, 0, 600)
     assert program.added(torch.randn(2, 0, 600), p, 4).shape == (2, 0, 4)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(2, 3, 4), (1, 9, 600), (2, 1, 1), (0, 2, 3), (2, 0, 3), (2, 2, 0)]
+)
+def test_additions_around_a_place(program: Any, sizes: tuple[int, int, int]) -> None:
+    b, c, count = sizes
+    x = torch.randn(sizes, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(b, count, 3, dtype=torch.float64, requires_grad=True)
+    p = torch.randint(0, max(count, 1), (b, count))
+    place = (p[:, None, :, None] + torch.arange(3)).expand(-1, c, -1, -1).flatten(2)
+    value = (x[..., None] * w[:, None]).flatten(2)
+    expected = x.new_zeros(b, c, count + 2).scatter_add(2, place, value)
+    found = program.near(x, p, w)
+    torch.testing.assert_close(found, expected)
+    grads = (
+        torch.autograd.grad(y, (x, w), torch.cos(expected.detach())) for y in (found, expected)
+    )
+    torch.testing.assert_close(*grads)
+
+
+def test_a_neighbour_outside_has_its_message(program: Any) -> None:
+    p = torch.tensor([[0, 1, 3]])
+    with pytest.raises(ValueError, match=r"'p\[b, i\] \+ k' of 'y'.* 5"):
+        program.near(torch.ones(1, 2, 3), p, torch.ones(1, 3, 3))
 
 
 def _tree(body: str, head: str = "x : In[Tensor[B, C, N]], p : In[IntTensor[B, N]]") -> str:
