@@ -62,6 +62,7 @@ OPTIMISATIONS = {
     "fusion": "statements that share an index run in one loop, with private temporaries",
     "divisions": "indices that subscripts divide run over quotients and remainders",
     "squares": "what is read across memory is transposed in registers, a square at a time",
+    "kept_rows": "what a row needs again and again is computed once for a strip of it",
     "neighbours": "short sums along memory are written out, so that lanes run across them",
     "registers": "rows that share an operand are summed together, a few of them in registers",
     "vector_math": "exp, log, tanh and their like as vector code",

@@ -41,7 +41,8 @@ class CppContext(FunctionContext):
     read or written one by one, and which are therefore contiguous from their definition on.
     ``loops``: the functions that loops have become. ``looked_up``: in serial loops, the pointers to
     tensors' data. ``pointers``: in kernels, the tensors that are pointers, which are private or
-    parts of others.
+    parts of others. ``steady``: in kernels, tensors of the outside, which keep their memory, and
+    whether the kernel writes to them; ``taken``: the pointers to those that it uses.
     """
 
     def __init__(self, function: Function, module: Module, machine: Target) -> None:
@@ -50,6 +51,8 @@ class CppContext(FunctionContext):
         self.loops: list[str] = []
         self.looked_up: dict[str, tuple[str, Var]] | None = None
         self.pointers: frozenset[str] | None = None
+        self.steady: dict[str, bool] = {}
+        self.taken: dict[str, tuple[str, str]] = {}
         self.mutated = _mutated(function)
         self.dense = _dense(function)
 
@@ -86,10 +89,18 @@ def data(context: CppContext, tensor: Var, written: bool) -> tuple[str, str]:
     """The type of a pointer to a tensor's elements, and its value."""
     assert isinstance(tensor.type, TensorType)
     name, element = context.variable(tensor), element_type(tensor.type)
-    const, access = ("", "mutable") if written else ("const ", "const")
-    if tensor.name not in (context.pointers or ()):
-        name = f"{name}.template {access}_data_ptr<{element}>()"
-    return f"{const}{element}*", name
+    steady = context.pointers is not None and tensor.name in context.steady
+    changed = context.steady[tensor.name] if steady else written
+    const, access = ("", "mutable") if changed else ("const ", "const")
+    type_ = f"{const}{element}*"
+    if tensor.name in (context.pointers or ()):
+        return type_, name
+    value = f"{name}.template {access}_data_ptr<{element}>()"
+    if steady:
+        # what each call of a loop would ask for again
+        context.taken[f"{name}_data_"] = type_, value
+        value = f"{name}_data_"
+    return f"{'' if written else 'const '}{element}*", value
 
 
 def signature(function: Function) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from loma import config
 from loma.backends.openmp.frames import may_throw
-from loma.backends.openmp.interleaved import written_out
+from loma.backends.openmp.interleaved import apart, written_out
 from loma.backends.openmp.nest import Bounds
 from loma.backends.openmp.packing import packed
 from loma.backends.openmp.plan import Plan, make_plan, target_axes
@@ -54,7 +54,8 @@ def index_statement(
     least = context.machine.lanes // 2
     return [
         node
-        for k, (part, own) in enumerate(without_divisions(stmt, context.is_size, least))
+        for k, (whole, own) in enumerate(without_divisions(stmt, context.is_size, least))
+        for part in ([whole] if fresh else apart(context, whole))
         for node in _without_divisions(context, part, fresh and (own or k == 0), source or stmt)
     ]
 
@@ -227,7 +228,11 @@ def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> 
         size = IntConst(nest.context.machine.square)
         extents = [*(loop.axis.extent for loop in plan.around), size, size]
     else:
-        extents = [loop.axis.extent for loop in [*plan.around, *plan.summed, *inner]]
+        own = plan.summed if plan.scattered is None else [plan.scattered]
+        kept = [plan.keeps] if plan.keeps is not None else []
+        alone = [] if kept else inner
+        extents = [loop.axis.extent for loop in [*plan.around, *own, *kept, *alone]]
+        extents += [IntConst(nest.context.machine.strip) for _ in inner if kept]
     if plan.group is not None:
         whole = any(loop.pieces_of == plan.group.loop.name for loop in loops)
         extents.append(IntConst(plan.group.many) if whole else plan.group.loop.axis.extent)

@@ -2,12 +2,14 @@
 
 In ``y[i] += x[i, r] ** 2`` with four values of ``r``, lanes along ``r`` would be mostly empty, and
 would be put together for each element. Written out as four terms, lanes run along ``i``, and
-vectors of x are loaded whole and taken apart.
+vectors of x are loaded whole and taken apart. So are sums over the neighbours of a place that
+memory says, as in ``y[i] += x[p[i] + r]``: nothing lies in order along ``r`` but a few elements.
 """
 
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from loma import config
 from loma.backends.schedule.access import Access, analyse, reads
@@ -15,32 +17,68 @@ from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import Kind
 from loma.core import builder as b
 from loma.core import sizes
-from loma.core.ir import Axis, Expr, Index, IntConst, Reduce
+from loma.core.ir import Axis, Expr, Index, IndexAssign, IntConst, Reduce
 from loma.core.walk import free_variables, substitute, walk
 
 
 def written_out(
     context: FunctionContext, target: Expr, kind: Kind, body: Expr, axes: tuple[Axis, ...]
 ) -> tuple[tuple[Axis, ...], Expr]:
-    """The axes and the body of a reduction, without the axis of a short sum."""
+    """The axes and the body of a reduction, without those of a short sum."""
     used = "neighbours" in config.optimisations()
     if not used or kind != "sum" or not isinstance(target, Index):
         return axes, body
     summed = [axis for axis in axes if axis.name not in free_variables(target)]
-    if len(summed) != 1 or any(isinstance(node, Reduce) for node in walk(body)):
-        return axes, body
-    (short,) = summed
-    count = sizes.constant(short.extent)
-    if count is None or not 1 < count <= context.machine.lanes:
+    if any(isinstance(node, Reduce) for node in walk(body)):
         return axes, body
     place = analyse(context, target, axes)
     found = [analyse(context, read, scope, padded) for read, scope, padded in reads(body, axes)]
     rows = [axis.name for axis in axes if sizes.constant(place.coefficient(axis.name)) == 1]
-    if not any(_lies_so(place, found, row, short.name, count) for row in rows):
-        return axes, body
-    terms = [substitute(body, {short.name: IntConst(k)}) for k in range(count)]
+    terms, short = [body], set[str]()
+    for axis in summed:
+        count = sizes.constant(axis.extent) or 0
+        if not 1 < count * len(terms) <= context.machine.lanes:
+            continue
+        alone = len(summed) == 1
+        in_order = alone and any(_lies_so(place, found, row, axis.name, count) for row in rows)
+        if in_order or (not place.loose and any(_is_near(a, axis.name, rows) for a in found)):
+            terms = [substitute(t, {axis.name: IntConst(k)}) for t in terms for k in range(count)]
+            short.add(axis.name)
     total = functools.reduce(lambda a, c: b.binary("+", a, c), terms)
-    return tuple(axis for axis in axes if axis is not short), total
+    return tuple(axis for axis in axes if axis.name not in short), total
+
+
+def apart(context: FunctionContext, stmt: IndexAssign) -> list[IndexAssign]:
+    """An addition to the neighbours of places that memory says as one for each neighbour, each of
+    which goes through the places in order."""
+    target = stmt.target
+    used = "neighbours" in config.optimisations()
+    if not used or stmt.op != "+=" or not isinstance(target, Index):
+        return [stmt]
+    if target.tensor.name in free_variables(stmt.value):
+        return [stmt]
+    place = analyse(context, target, stmt.axes)
+    parts = [stmt]
+    rows = [axis.name for axis in stmt.axes if sizes.constant(axis.extent) is None]
+    for axis in stmt.axes:
+        count = sizes.constant(axis.extent) or 0
+        if 1 < count * len(parts) <= context.machine.lanes and _is_near(place, axis.name, rows):
+            parts = [_at(part, axis, k) for part in parts for k in range(count)]
+    return parts
+
+
+def _at(stmt: IndexAssign, axis: Axis, value: int) -> IndexAssign:
+    """The part of a statement for one value of an axis."""
+    known: dict[str, Expr] = {axis.name: IntConst(value)}
+    target = substitute(stmt.element, known)
+    assert isinstance(target, Index)
+    axes = tuple(other for other in stmt.axes if other is not axis)
+    return replace(stmt, target=target, value=substitute(stmt.value, known), axes=axes)
+
+
+def _is_near(access: Access, short: str, rows: list[str]) -> bool:
+    """Whether elements lie around a place that memory says for each element of a row."""
+    return access.is_loose_in(short) and any(access.is_loose_in(row) for row in rows)
 
 
 def _lies_so(place: Access, found: list[Access], row: str, short: str, count: int) -> bool:

@@ -18,10 +18,11 @@ from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.openmp.print import write_tree
+from loma.backends.openmp.serial import tensors_in
 from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Serial, Stream
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes
-from loma.core.ir import IntConst, Stmt, Var
+from loma.core.ir import Assign, Declare, IntConst, Stmt, Var
 from loma.core.walk import statements
 from loma.errors.spans import line_in_file
 
@@ -78,8 +79,6 @@ def _write_zeros(owner: HostWriter, var: Var) -> None:
 def _write_launch(owner: HostWriter, launch: Launch) -> None:
     context, writer, kernel = owner.context, owner.writer, launch.kernel
     writer.comment(f"kernel over {kernel.axis.name}{_lines(kernel.source)}")
-    parts = {piece.tensor.name for piece in launch.pieces}
-    private = {buffer.var.name for buffer in launch.buffers}
     with writer.block():
         count = context.ints(kernel.axis.extent)
         if kernel.count is not None:
@@ -96,26 +95,54 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         _write_workspace(owner, buffers)
         given = c.list_text((count, context.ints(launch.work)))
         lambda_ = "[&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_)"
-        with writer.block(f"loma::kernel({given}, workspace_, {lambda_}", ");"):
-            for var in local:
-                element, name = ELEMENTS[dtype_of(var)], context.variable(var)
-                writer.line(f"{element} {name}_element_ = 0;")
-                writer.line(f"{element}* const {name} = &{name}_element_;")
-            for slot, buffer in enumerate(buffers):
-                element, name = ELEMENTS[dtype_of(buffer.var)], context.variable(buffer.var)
-                memory = f"reinterpret_cast<{element}*>(memory_ + workspace_.offset({slot}))"
-                writer.line(f"{element}* const {name} = {memory};")
-            for var in launch.scalars:
-                ctype = scalar_type(var.type, var.span)
-                writer.line(f"{ctype} {context.variable(var)} = 0;")
-            step = "block_" if kernel.count is not None else cpp_name(kernel.axis.name)
-            with writer.block(f"for (int64_t {step} = begin_; {step} < end_; ++{step})"):
-                if kernel.count is not None:
-                    _write_block(owner, launch, cpp_name(kernel.count.name))
-                context.pointers = frozenset(private | parts)
-                with context.cut(launch.pieces, kernel.axis.extent):
-                    owner.nodes(launch.body)
-                context.pointers = None
+        context.taken, outer, owner.writer = {}, writer, Writer()
+        with owner.writer.block(f"loma::kernel({given}, workspace_, {lambda_}", ");"):
+            _write_iterations(owner, launch, local, buffers)
+        inside, owner.writer = owner.writer, outer
+        for pointer, (type_, memory) in context.taken.items():
+            writer.line(f"{type_} const {pointer} = {memory};")
+        writer.extend(inside.lines)
+
+
+def _write_iterations(
+    owner: HostWriter, launch: Launch, local: Sequence[Var], buffers: Sequence[Buffer]
+) -> None:
+    """What a thread does that has some iterations of a kernel."""
+    context, writer, kernel = owner.context, owner.writer, launch.kernel
+    parts = {piece.tensor.name for piece in launch.pieces}
+    private = {buffer.var.name for buffer in launch.buffers}
+    for var in local:
+        element, name = ELEMENTS[dtype_of(var)], context.variable(var)
+        writer.line(f"{element} {name}_element_ = 0;")
+        writer.line(f"{element}* const {name} = &{name}_element_;")
+    for slot, buffer in enumerate(buffers):
+        element, name = ELEMENTS[dtype_of(buffer.var)], context.variable(buffer.var)
+        memory = f"reinterpret_cast<{element}*>(memory_ + workspace_.offset({slot}))"
+        writer.line(f"{element}* const {name} = {memory};")
+    for var in launch.scalars:
+        ctype = scalar_type(var.type, var.span)
+        writer.line(f"{ctype} {context.variable(var)} = 0;")
+    step = "block_" if kernel.count is not None else cpp_name(kernel.axis.name)
+    with writer.block(f"for (int64_t {step} = begin_; {step} < end_; ++{step})"):
+        if kernel.count is not None:
+            _write_block(owner, launch, cpp_name(kernel.count.name))
+        context.pointers = frozenset(private | parts)
+        context.steady = {name: name in launch.writes for name in _steady(launch)}
+        with context.cut(launch.pieces, kernel.axis.extent):
+            owner.nodes(launch.body)
+        context.pointers, context.steady = None, {}
+
+
+def _steady(launch: Launch) -> set[str]:
+    """The tensors that keep their memory while a kernel runs: those of the outside that none of its
+    statements makes anew."""
+    source = launch.kernel.source
+    made = {
+        stmt.target.name
+        for stmt in statements(source)
+        if isinstance(stmt, Declare | Assign) and isinstance(stmt.target, Var)
+    }
+    return tensors_in(source).keys() - made
 
 
 def _is_single(tensor: Var) -> bool:

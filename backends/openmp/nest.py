@@ -34,6 +34,22 @@ if TYPE_CHECKING:
 Bounds = tuple[Expr, Expr]
 
 
+class Keeper(ABC):
+    """Reads from memory what has been computed before an outer loop; each gives None for what is
+    not."""
+
+    @abstractmethod
+    def value(self, expr: Expr) -> Expr | None: ...
+
+    @abstractmethod
+    def condition(self, expr: Expr) -> Expr | None: ...
+
+    @abstractmethod
+    def offset(self, access: Access, make: Callable[[], Expr]) -> Expr | None:
+        """What ``make`` gives for the subscripts that are not affine; of a read that may leave the
+        tensor -1 where it does."""
+
+
 class Nest(ABC):
     """The loops of one index statement, from the inside to the outside."""
 
@@ -48,6 +64,7 @@ class Nest(ABC):
         self.bounds: dict[str, Bounds] = {}  # axis -> the stretch of it that its loop runs
         # What the plan's axes are made of: the statement's axes, and words for their pieces.
         self.parts: dict[str, tuple[str, ...]] = {}
+        self.keeper: Keeper | None = None
         self._count = 0
 
     @property
@@ -63,6 +80,9 @@ class Nest(ABC):
     def value(self, expr: Expr) -> Expr:
         """The expression as it stands in the tree; what has to be computed before it goes to the
         frame."""
+        kept = self.keeper.value(expr) if self.keeper is not None else None
+        if kept is not None:
+            return kept
         match expr:
             case Index(Var()):
                 return self._index(expr)
@@ -75,7 +95,9 @@ class Nest(ABC):
             case Select(cond, then, other):
                 with self._conditional():
                     first, second = self.value(then), self.value(other)
-                return Select(self.value(cond), first, second, expr.type, expr.span)
+                kept = self.keeper.condition(cond) if self.keeper is not None else None
+                test = self.value(cond) if kept is None else kept
+                return Select(test, first, second, expr.type, expr.span)
             case Binary("and" | "or" as op, left, right):
                 first = self.value(left)
                 with self._conditional():
@@ -114,8 +136,9 @@ class Nest(ABC):
         """The element that a statement writes."""
         return element(read.tensor, self.offset(self.access(read, False)), read)
 
-    def offset(self, access: Access, in_place: bool = False) -> Expr:
-        """The place of an element, what does not change along the innermost loop kept before it.
+    def offset(self, access: Access, in_place: bool = False, loose: Expr | None = None) -> Expr:
+        """The place of an element, what does not change along the innermost loop kept before it;
+        ``loose``: what its subscripts add that are not affine, if that is known.
 
         ``in_place``: nothing that may fail is moved, as the element is computed under a condition.
         """
@@ -127,13 +150,22 @@ class Nest(ABC):
         parts = [] if offset == ZERO else [offset]
         if inner is not None and sizes.constant(access.coefficient(inner)) != 0:
             parts.append(_times(access.coefficient(inner), Var(inner, INT)))
+        if loose is None and access.loose and not access.padded and self.keeper is not None:
+            make = lambda: _total(self._loose_parts(access, in_place))  # noqa: E731
+            loose = self.keeper.offset(access, make)
+        found = self._loose_parts(access, in_place) if loose is None else [loose]
+        return _total([*parts, *found])
+
+    def _loose_parts(self, access: Access, in_place: bool) -> list[Expr]:
+        inner = self.frame.inner
+        parts: list[Expr] = []
         for subscript in access.loose:
             found = self._loose(access, subscript)
             moves = inner is None or in_place or access.padded
             if not moves and not self.mentions(free_variables(subscript.expr), inner or ""):
                 found = self._keep("at", found)
             parts.append(_times(subscript.stride, found, behind=True))
-        return _total(parts)
+        return parts
 
     def _loose(self, access: Access, subscript: Subscript) -> Expr:
         """A subscript that is checked when it is used; one that is padded or stands under a
@@ -193,9 +225,17 @@ class Nest(ABC):
         if stretch := self.frame.mask(access):
             found = element(pad.read.tensor, self.offset(access), pad.read)
             return _read_if([builtin(IN_STRETCH, stretch)], found)
-        tests = [builtin(INSIDE, self.value(s.expr), s.size) for s in self.may_leave(access)]
-        found = element(pad.read.tensor, self.offset(access, in_place=True), pad.read)
-        return _read_if(tests, found)
+
+        def tests() -> list[Expr]:
+            return [builtin(INSIDE, self.value(s.expr), s.size) for s in self.may_leave(access)]
+
+        def place() -> Expr:
+            offset = _total(self._loose_parts(access, in_place=True))
+            return Select(b.every(tests()), offset, IntConst(-1), INT)
+
+        kept = self.keeper.offset(access, place) if self.keeper and access.loose else None
+        found = element(pad.read.tensor, self.offset(access, True, kept), pad.read)
+        return _read_if(tests() if kept is None else [b.binary(">=", kept, ZERO)], found)
 
     def may_leave(self, access: Access) -> list[Subscript]:
         """The subscripts of a padded read that are not provably inside their dimension."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from loma.backends.openmp import registers, squares, tiles
+from loma.backends.openmp import kept, registers, squares, tiles
 from loma.backends.openmp.nest import Nest
 from loma.backends.openmp.registers import Group
 from loma.backends.schedule.access import Access, Loop, analyse, joined_name, merge, reads, score
@@ -24,7 +25,9 @@ class Plan:
     ``by_rows``: the innermost axis belongs to the target. ``kind``: the reduction over ``summed``.
     ``group``: several values of one more axis of the target run together, inside ``around``.
     ``square``: the axis, of which a strip runs inside them, along which something lies that is read
-    across the rows.
+    across the rows. ``keeps``: the axis that runs around the row, inside of strips of it, for
+    which values are kept that it does not change; ``scattered``: the row, where the places that
+    are written do not lie in order.
     """
 
     stmt: IndexAssign
@@ -38,6 +41,8 @@ class Plan:
     by_rows: bool
     group: Group | None = None
     square: Loop | None = None
+    keeps: Loop | None = None
+    scattered: Loop | None = None
 
     @property
     def target(self) -> Index:
@@ -109,7 +114,19 @@ def make_plan(
     others = [loop for loop in rest if not loop.alone]
     by_rows = inner is not None and inner.target
     square: Loop | None = None
-    if by_rows and inner is not None:
+    scattered = others[0] if inner is None and target is not None and len(others) == 1 else None
+    whole_rows = by_rows and inner is not None and inner.alone and kind not in POSITIONS
+    row = inner if whole_rows else scattered
+    keeps = None if row is None else kept.choose(nest, loops, row, found)
+    if keeps is not None and scattered is not None:
+        # Threads have a few values of it each, and go through the whole row.
+        few = _cut(nest, keeps, IntConst(nest.context.machine.group))
+        parallel = [few if loop is keeps else loop for loop in parallel]
+        others = [_cut(nest, scattered, IntConst(nest.context.machine.strip))]
+    elif keeps is not None and inner is not None:
+        parallel, others = ([o for o in each if o is not keeps] for each in (parallel, others))
+        parallel.insert(1, _cut(nest, inner, IntConst(nest.context.machine.strip)))
+    elif by_rows and inner is not None:
         if not others:
             square = squares.choose(nest, parallel, inner, body)
         if square is not None:
@@ -122,14 +139,14 @@ def make_plan(
             parallel = _in_strips(nest, parallel, inner, found)
     group = None
     whole = not any(loop.target for loop in others) and target is not None and not target.loose
-    sums = kind not in POSITIONS
-    if by_rows and inner is not None and whole and sums and tiles.in_lanes(nest, body):
+    whole = whole and kind not in POSITIONS and keeps is None
+    if by_rows and inner is not None and whole and tiles.in_lanes(nest, body):
         group = registers.choose(nest, parallel, others, inner.axis)
     if group is not None:
         parallel = _in_groups(nest, parallel, group)
     return Plan(
         stmt, body, kind, assign, parallel[:2], parallel[2:],
-        others, inner, by_rows, group, square,
+        others, inner, by_rows, group, square, keeps, scattered if keeps else None,
     )  # fmt: skip
 
 
@@ -251,24 +268,28 @@ def _innermost(
     # Where the target's place is computed for each element, a row that everything else is read
     # across has nothing for it: elements in the order in which they are read are better.
     computed = [loop for loop in loops if loop.target and loop not in rows]
-    best = max((score(loop.name, found) for loop in rows), default=0)
-    if refused or any(score(loop.name, found) > best for loop in computed):
+
+    def value(loop: Loop) -> int:
+        return kept.score_of(nest, loops, loop, found)
+
+    best = max(map(value, rows), default=0)
+    if refused or any(value(loop) > best for loop in computed):
         rows = []
-    best_row = _best(rows, found)
-    best_sum = _best(summed, found)
+    best_row = _best(rows, value)
+    best_sum = _best(summed, lambda loop: score(loop.name, found))
     if best_row is None or best_sum is None:
         return best_row or best_sum
-    row, total = score(best_row.name, found), score(best_sum.name, found)
+    row, total = value(best_row), score(best_sum.name, found)
     if row == total and _is_longer(best_sum.axis, best_row.axis):
         return best_sum
     return best_row if row >= total else best_sum
 
 
-def _best(loops: list[Loop], found: list[Access]) -> Loop | None:
+def _best(loops: list[Loop], value: Callable[[Loop], int]) -> Loop | None:
     """The axis that most accesses walk in order; of equals the longer one, or else the last."""
     best: Loop | None = None
     for loop in reversed(loops):
-        more = 0 if best is None else score(loop.name, found) - score(best.name, found)
+        more = 0 if best is None else value(loop) - value(best)
         if best is None or more > 0 or (more == 0 and _is_longer(loop.axis, best.axis)):
             best = loop
     return best

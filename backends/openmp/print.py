@@ -11,15 +11,16 @@ from typing import assert_never
 
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, data, statement_text
-from loma.backends.cfamily.cpp import TYPES, Expressions, loaded, scalar_type
+from loma.backends.cfamily.cpp import ELEMENTS, TYPES, Expressions, loaded, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
-    Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, Transpose,
-    UpdateLanes, Variable, dtype_of,
+    Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Test, Tiles, Total,
+    Transpose, UpdateLanes, Variable, dtype_of,
 )  # fmt: skip
+from loma.core import sizes
 from loma.core.ir import (
     FLOAT, INT, POSITIONS, Builtin, Element, Expr, Index, Type, Var,
 )  # fmt: skip
@@ -259,6 +260,9 @@ class TreeText(Expressions):
                 writer.line(f"{TYPES[dtype_of(var)]} {part}[{size * size}];")
                 start = c.text(self._element(first))
                 writer.line(f"loma::transpose<{size}>({part}, &{start}, {numbers});")
+            case Part(var):
+                count = sizes.constant(sizes.product(sizes.dims_of(var)))
+                writer.line(f"{ELEMENTS[dtype_of(var)]} {self.local(var)}[{count}];")
             case _:
                 self._vector_node(writer, node)
 

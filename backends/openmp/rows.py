@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loma.backends.openmp import squares, tiles
+from loma.backends.openmp import kept, squares, tiles
 from loma.backends.openmp.nest import Bounds
 from loma.backends.openmp.plan import Plan
 from loma.backends.openmp.reductions import StatementNest
@@ -29,16 +29,18 @@ def rows(nest: StatementNest, plan: Plan, bounds: Bounds | None) -> list[Node]:
         return squares.rows(nest, plan.row, plan.square.axis, plan.value, write)
     access = nest.access(plan.target, False)
     covers = all(loop.alone for loop in plan.summed if loop.target)
+    sums = bool(plan.summed) or (plan.keeps is not None and not plan.keeps.target)
     axis = plan.row
     bounds = bounds or nest.bounds.get(axis.name)
     simple = not any(isinstance(node, Reduce) for node in walk(plan.value)) and not access.loose
     steps = list(_steps(plan))
-    tiled = bool(steps) and covers and not access.loose and tiles.in_lanes(nest, plan.value)
+    tiled = bool(steps) and covers and not access.loose and plan.keeps is None
+    tiled = tiled and tiles.in_lanes(nest, plan.value)
     outside = [loop.axis for loop in plan.summed[: len(plan.summed) - tiled * len(steps)]]
     if plan.kind in POSITIONS:
         return _positions(nest, plan, bounds, steps)
     before: list[Node] = []
-    if plan.summed and plan.assign and covers and not (tiled and not outside):
+    if sums and plan.assign and covers and not (tiled and not outside):
 
         def start() -> list[Node]:
             return [Fill(nest.place(plan.target), plan.kind)]
@@ -49,11 +51,16 @@ def rows(nest: StatementNest, plan: Plan, bounds: Bounds | None) -> list[Node]:
         return before + nest.loops(outside, lambda: _tiles(nest, plan, bounds, steps, starts))
 
     def step() -> list[Node]:
-        return _store(nest, plan, plan.kind if plan.summed and covers else None)
+        return _store(nest, plan, plan.kind if sums and covers else None)
 
-    return before + nest.loops(
-        outside, lambda: nest.innermost(axis, plan.value, step, bounds, independent=simple)
-    )
+    def row() -> list[Node]:
+        own = nest.bounds.get(axis.name) or bounds
+        return nest.innermost(axis, plan.value, step, own, independent=simple)
+
+    if plan.keeps is not None and bounds is not None:
+        other = plan.keeps.axis
+        return before + nest.loops(outside, lambda: kept.rows(nest, axis, other, bounds, row))
+    return before + nest.loops(outside, row)
 
 
 def _store(nest: StatementNest, plan: Plan, kind: Kind | None = None) -> list[Node]:
@@ -171,6 +178,10 @@ def elements(nest: StatementNest, plan: Plan) -> list[Node]:
         return [*nodes, *inside, Store(place, kind, found)]
 
     nest.scope[:] = [axis for axis in nest.scope if axis not in summed] + summed
+    if plan.scattered is not None and plan.keeps is not None:
+        row, other = plan.scattered.axis, plan.keeps.axis
+        inside = lambda: nest.loops([row], write)  # noqa: E731
+        return nest.loops(own, lambda: kept.rows(nest, row, other, nest.bounds[row.name], inside))
     return nest.loops(own, write)
 
 

@@ -16,7 +16,9 @@ from loma.core.bounds import stays_inside
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Call, Expr, Index, IntConst, NoDiff, Op, Reduce, Var, ZeroPad,
 )  # fmt: skip
-from loma.core.walk import children, map_children, substitute, walk
+from loma.core.walk import (
+    children, free_variables, map_children, substitute, used_as_value, walk,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from loma.backends.schedule.context import FunctionContext
@@ -41,7 +43,8 @@ class Subscript:
 class Access:
     """One element read or written, at ``rest + sum(coefficients[axis] * axis) + loose``.
 
-    ``loose`` are the subscripts that are not affine. ``padded``: the read may leave the tensor.
+    ``loose`` are the subscripts that are not affine, ``loose_in`` the axes that they depend on.
+    ``padded``: the read may leave the tensor.
     """
 
     base: Var
@@ -50,13 +53,14 @@ class Access:
     rest: Expr
     loose: tuple[Subscript, ...]
     padded: bool
+    loose_in: set[str] = field(compare=False)
 
     def coefficient(self, axis: str) -> Expr:
         return self.coefficients.get(axis, ZERO)
 
     def is_loose_in(self, axis: str) -> bool:
         """Whether a subscript that is not affine depends on the axis."""
-        return any(sizes.mentions(s.expr, {axis}) for s in self.loose)
+        return axis in self.loose_in
 
 
 def strides(dims: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -95,7 +99,9 @@ def analyse(
         rest = _plus(rest, parts[1], stride)
     nonzero = {name: c for name, c in coefficients.items() if sizes.constant(c) != 0}
     checked = tuple(s for s in subscripts if s.parts is None)
-    return Access(read.tensor, tuple(subscripts), nonzero, rest, checked, padded)
+    loose_in = {name for s in checked for name in free_variables(s.expr)}
+    loose_in &= {axis.name for axis in axes}
+    return Access(read.tensor, tuple(subscripts), nonzero, rest, checked, padded, loose_in)
 
 
 def _plus(total: Expr, number: Expr, stride: Expr) -> Expr:
@@ -191,6 +197,9 @@ def merge(loops: list[Loop], accesses: list[Access], keep: set[str]) -> list[Loo
                 access.coefficients.pop(previous.name, None)
                 if inner is not None:
                     access.coefficients[name] = inner
+                if access.loose_in & {previous.name, loop.name}:
+                    access.loose_in.difference_update((previous.name, loop.name))
+                    access.loose_in.add(name)
             done[-1] = Loop(Axis(name, extent), loop.target, loop.alone, parts)
         else:
             done.append(loop)
@@ -209,10 +218,12 @@ def _mergeable(outer: Loop, inner: Loop, accesses: list[Access], keep: set[str])
     if (outer.target, outer.alone) != (inner.target, inner.alone):
         return False
     for access in accesses:
-        if access.is_loose_in(outer.name) or access.is_loose_in(inner.name):
+        names = {*outer.parts, *inner.parts}
+        # What is read inside of a subscript is an access of its own.
+        if any(names & used_as_value(s.expr) for s in access.loose):
             return False
-        names = {outer.name, inner.name}
-        if access.padded and any(sizes.mentions(s.expr, names) for s in access.subscripts):
+        affine = (s.expr for s in access.subscripts if s.parts is not None)
+        if access.padded and any(sizes.mentions(expr, names) for expr in affine):
             return False
         step = sizes.product((access.coefficient(inner.name), inner.axis.extent))
         if sizes.equal(access.coefficient(outer.name), step) is not True:

@@ -279,9 +279,17 @@ class Transpose:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``var`` is room for so many elements as its type says, from here to the end of the block."""
+
+    var: Var
+
+
 Node: TypeAlias = (
     Let | Lazy | Variable | Accumulator | Store | Note | Narrow | If | Loop | Blocks | Groups | Each
     | Tiles | Lanes | Fill | UpdateLanes | Compare | StoreLanes | Total | Stretch | Transpose
+    | Part
 )  # fmt: skip
 
 

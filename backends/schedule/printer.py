@@ -13,11 +13,11 @@ from typing import assert_never
 
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Lanes, Lazy, Let, Loop,
-    Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, Transpose,
+    Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Test, Tiles, Total, Transpose,
     UpdateLanes, Variable,
 )  # fmt: skip
 from loma.core.ir import INT, Binary, Builtin, Expr, IntConst, Var
-from loma.core.printer import print_expr
+from loma.core.printer import print_expr, print_type
 from loma.core.walk import map_children
 from loma.errors.spans import line_in_file
 
@@ -151,6 +151,8 @@ def _node(node: Node) -> list[str]:
         case Transpose(var, first, stride, rows, columns):
             part = f"{text(rows)} rows of {text(columns)} at {text(first)}, {text(stride)} apart"
             return [f"{name(var)} = transposed {part}"]
+        case Part(var):
+            return [f"{name(var)} : {print_type(var.type)}"]
         case Blocks(first, last, count, size, body):
             parts = f"range({text(count)}), {text(size)} each"
             return [f"blocks {name(first)} to {name(last)} of {parts}:", *_block(body)]

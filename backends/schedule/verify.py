@@ -13,7 +13,7 @@ from typing import assert_never
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Compare, Each, Fill, Form, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
-    Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Tiles, Total, Transpose,
+    Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Tiles, Total, Transpose,
     UpdateLanes, Variable,
 )  # fmt: skip
 from loma.backends.schedule.scope import Scope
@@ -118,6 +118,8 @@ class _Verifier(Scope):
                 self.element(first)
                 self.ints(stride, rows, columns)
                 self.declare(var, "part")
+            case Part(var):
+                self.declare(var, "part")
             case Blocks(first, last, count, size, body):
                 self.ints(count, size)
                 self.block(body, first, last)
@@ -166,6 +168,8 @@ class _Verifier(Scope):
     def write(self, place: Index) -> None:
         self.element(place)
         own = place.tensor.name
+        if own in self.scope and isinstance(self.known(place.tensor, "part").node, Part):
+            return
         named = own == ir.PARTS or own in {var.name for var in self.tree.writes}
         self.require(named, f"'{own}' is not among what the tree writes")
         self.stored.add(own)

@@ -26,7 +26,7 @@ static __attribute__((noinline)) void squash__loop1(
 template <typename real>
 static __attribute__((noinline)) void squash__loop2(
     real* __restrict V_data_,
-    const real* __restrict Q_data_,
+    real* __restrict Q_data_,
     const real* __restrict S_data_,
     const int64_t D,
     const int64_t N,
@@ -59,17 +59,19 @@ static loma::Tensor squash__body(const loma::Tensor& S_in_) {
     loma::WorkspacePlan workspace_;
     workspace_.add(0, 2, N * sizeof(real));  // Q
     workspace_.place();
+    const real* const S_data_ = S.template const_data_ptr<real>();
+    real* const V_data_ = V.template mutable_data_ptr<real>();
     loma::kernel(B, 9 * D * N, workspace_, [&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_) {
       real* const Q = reinterpret_cast<real*>(memory_ + workspace_.offset(0));
       for (int64_t b = begin_; b < end_; ++b) {
         std::fill_n(Q, N, real(0));
         // line 7: Q[n] += S[b, n, d] * S[b, n, d]
         loma::inside(nested_, N, D, [&](int64_t begin_, int64_t end_) {
-          squash__loop1<real>(Q, S.template const_data_ptr<real>(), D, N, b, begin_, end_);
+          squash__loop1<real>(Q, S_data_, D, N, b, begin_, end_);
         });
         // line 8: V[b, n, d] = S[b, n, d] * (sqrt(Q[n]) / (1.0 + Q[n]))
         loma::inside(nested_, N, 8 * D, [&](int64_t begin_, int64_t end_) {
-          squash__loop2<real>(V.template mutable_data_ptr<real>(), Q, S.template const_data_ptr<real>(), D, N, b, begin_, end_);
+          squash__loop2<real>(V_data_, Q, S_data_, D, N, b, begin_, end_);
         });
       }
     });

@@ -23,11 +23,12 @@ from tree_reductions import UPDATE, Extreme, Registers, initial, is_int, poison
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
     Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
-    Loop, Narrow, Node, Note, Parallel, Store, StoreLanes, Stretch, Test, Tiles, Total, Transpose,
-    UpdateLanes, Variable, dtype_of,
+    Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Test, Tiles, Total,
+    Transpose, UpdateLanes, Variable, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.printer import head
 from loma.backends.schedule.walk import nodes
+from loma.core import sizes
 from loma.core.ir import INT, POSITIONS, Builtin, Element, Expr, Index, Var
 from loma.errors.spans import Span
 
@@ -203,6 +204,11 @@ class _Run:
                 self.blocks(node)
             case Transpose():
                 self.transpose(node)
+            case Part(var):
+                (count,) = sizes.dims_of(var)
+                room = np.full(self.whole(count), poison(dtype_of(var)))
+                around = len(self.machine.loops)
+                self.declare(var, Elements(var.name, room, self.machine, True, around))
             case Groups():
                 self.groups(node)
             case Each(counter, body):

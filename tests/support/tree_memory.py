@@ -68,13 +68,16 @@ class Machine:
 class Elements:
     """A tensor, flat, with what it needs to be read like an array. It looks at places itself, so
     that one which does not exist is no mistake of the program; ``writable`` if a tree may write it,
-    or another iteration around it."""
+    or another iteration around it. ``since``: how many loops are around it, whose iterations have
+    one of their own each."""
 
     shape, size = (1 << 62,), 1
 
-    def __init__(self, name: str, array: NDArray[Any], machine: Machine, writable: bool) -> None:
+    def __init__(
+        self, name: str, array: NDArray[Any], machine: Machine, writable: bool, since: int = 0
+    ) -> None:
         self.name, self.array, self.machine, self.writable = name, array, machine, writable
-        self.address = array.ctypes.data
+        self.address, self.since = array.ctypes.data, since
 
     def __getitem__(self, places: tuple[int, ...]) -> Value:
         self._touch(places[0], writes=False)
@@ -90,7 +93,7 @@ class Elements:
         if not 0 <= place < self.array.size:
             raise TreeError(f"'{self.name}' has {self.array.size} elements: none at {place}")
         address = self.address + int(place) * self.array.itemsize
-        for loop in self.machine.loops if self.writable else ():
+        for loop in self.machine.loops[self.since :] if self.writable else ():
             if not loop.touch(address, writes) and not self.machine.race:
                 self.machine.race = f"independent iterations touch '{self.name}' at {place}"
 

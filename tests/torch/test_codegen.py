@@ -326,3 +326,16 @@ def test_padded_reads_stay_behind_their_test() -> None:
     )
     assert "sum_ += x_data_[i + p] * w_data_[p] + x_data_[at" in text
     assert " = x_data_[" not in text
+
+
+def test_a_kernel_looks_its_tensors_up_once() -> None:
+    """And not in each round of a recurrence, where that costs more than a row."""
+    text = code(
+        "def f(x : In[Tensor[B, T, D]]) -> Tensor[B, T, D]:\n    s : Tensor[B, D]\n"
+        "    y : Tensor[B, T, D]\n    for t in range(T):\n"
+        "        s[b, d] += x[b, t, d]\n        y[b, t, d] = s[b, d]\n    return y\n"
+    )
+    before, inside = text.split("loma::kernel(")
+    assert before.count("x.template const_data_ptr<real>()") == 1
+    assert before.count("y.template mutable_data_ptr<real>()") == 1
+    assert "data_ptr" not in inside

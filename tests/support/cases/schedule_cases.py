@@ -122,6 +122,22 @@ def turned(x : In[Tensor[N, M]]) -> Tensor[M, N]:
     return y
 """
 
+# What channels share is kept for a strip of positions: places, weights, whether a place is inside.
+KEPT = """
+def sampled(
+    x : In[Tensor[B, C, N]], p : In[IntTensor[B, P, Q]], w : In[Tensor[B, P, Q, 2]]
+) -> tuple[Tensor[B, C, P, Q], Tensor[B, P, Q], Tensor[B, C, N + 3]]:
+    y : Tensor[B, C, P, Q]
+    s : Tensor[B, P, Q]
+    v : Tensor[B, P, Q]
+    z : Tensor[B, C, N + 3]
+    y[b, c, i, j] = sum(zero_pad(x[b, c, p[b, i, j] + r]) * w[b, i, j, r] for r in range(2))
+    s[b, i, j] = sum(zero_pad(x[b, c, 2 * p[b, i, j]]) for c in C)
+    v[b, i, j] = exp(s[b, i, j])
+    z[b, c, min(max(p[b, i, j], 0), N)] += y[b, c, i, j] * v[b, i, j] if p[b, i, j] > 1 else 0.0
+    return y, s, z
+"""
+
 CASES = {
     "turned": TURNED,
     "streamed": STREAMED,
@@ -131,4 +147,5 @@ CASES = {
     "sums": SUMS,
     "counted": COUNTED,
     "missing": MISSING,
+    "kept": KEPT,
 }

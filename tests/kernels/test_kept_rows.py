@@ -1,0 +1,152 @@
+"""What an axis around a row does not change is computed once, for a strip of the row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from trees import tree_of
+
+import loma
+from loma import pipeline
+from loma.backends.schedule.host_printer import print_lowered
+from schedule_cases import KEPT
+
+READS = """
+def plain(x : In[Tensor[B, C, N]], p : In[IntTensor[B, P]]) -> Tensor[B, C, P]:
+    y : Tensor[B, C, P]
+    y[b, c, i] = x[b, c, p[b, i]]
+    return y
+
+def guarded(x : In[Tensor[B, C, N]], p : In[IntTensor[B, P]]) -> Tensor[B, C, P]:
+    y : Tensor[B, C, P]
+    y[b, c, i] = x[b, c, p[b, i]] if p[b, i] < N else -1.0
+    return y
+
+def added(x : In[Tensor[B, C, P]], p : In[IntTensor[B, P]], n : In[int]) -> Tensor[B, C, n]:
+    y : Tensor[B, C, n]
+    y[b, c, p[b, i]] += x[b, c, i]
+    return y
+"""
+NEAR = """
+def near(
+    x : In[Tensor[B, C, P]], p : In[IntTensor[B, P]], w : In[Tensor[B, P, 3]]
+) -> Tensor[B, C, P + 2]:
+    y : Tensor[B, C, P + 2]
+    y[b, c, p[b, i] + k] += x[b, c, i] * w[b, i, k]
+    return y
+"""
+SIZES = [(2, 3, 7, 4, 5), (1, 9, 40, 35, 31), (2, 1, 5, 1, 513), (0, 2, 3, 4, 5), (2, 0, 3, 4, 5),
+         (2, 2, 0, 4, 5), (2, 2, 3, 0, 5)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    return loma.compile(KEPT + READS + NEAR)
+
+
+def _inside(x: Tensor, p: Tensor) -> Tensor:
+    """x[b, c, p[b, i, j]], zero outside."""
+    padded = torch.cat([x, x.new_zeros(*x.shape[:2], 1)], 2)
+    place = torch.where((p >= 0) & (p < x.shape[2]), p, x.shape[2])
+    index = place[:, None].expand(-1, x.shape[1], -1, -1).flatten(2)
+    return padded.gather(2, index).reshape(*x.shape[:2], *p.shape[1:])
+
+
+def _sampled(x: Tensor, p: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = _inside(x, p) * w[:, None, ..., 0] + _inside(x, p + 1) * w[:, None, ..., 1]
+    s = _inside(x, 2 * p).sum(1)
+    value = torch.where(p[:, None] > 1, y * s.exp()[:, None], 0.0).flatten(2)
+    place = p.clamp(0).clamp(max=x.shape[2])[:, None].expand(-1, x.shape[1], -1, -1).flatten(2)
+    zeros = x.new_zeros(*x.shape[:2], x.shape[2] + 3)
+    return y, s, zeros.scatter_add(2, place, value)
+
+
+def _arguments(b: int, c: int, n: int, p: int, q: int) -> tuple[Tensor, Tensor, Tensor]:
+    x = torch.randn(b, c, n, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(b, p, q, 2, dtype=torch.float64, requires_grad=True)
+    return x, torch.randint(-3, n + 3, (b, p, q)), w
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_values_and_gradients(program: Any, sizes: tuple[int, int, int, int, int]) -> None:
+    x, p, w = _arguments(*sizes)
+    ours, expected = program.sampled(x, p, w), _sampled(x, p, w)
+    torch.testing.assert_close(ours, expected)
+    weights = [torch.randn_like(value) for value in expected]
+    found, wanted = (torch.autograd.grad(made, (x, w), weights) for made in (ours, expected))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_what_is_outside_is_zero_whatever_stands_there(program: Any) -> None:
+    x, p, w = torch.full((1, 2, 3), torch.nan), torch.full((1, 5, 6), -7), torch.ones(1, 5, 6, 2)
+    y, s, _ = program.sampled(x, p, w)
+    assert not y.any()
+    assert not s.any()
+
+
+def test_a_place_outside_is_told_once_for_all_channels(program: Any) -> None:
+    p = torch.zeros(2, 600, dtype=torch.long)
+    p[1, 555] = 4
+    for rows in (1, 3):
+        x = torch.randn(2, rows, 4)
+        with pytest.raises(ValueError, match=r"'p\[b, i\]' of 'x'.* 4"):
+            program.plain(x, p)
+        with pytest.raises(ValueError, match=r"'p\[b, i\]' of 'y'.* 4"):
+            program.added(torch.randn(2, rows, 600), p, 4)
+        assert torch.equal(program.guarded(x, p)[1, :, 555], -torch.ones(rows))
+    # nothing is read where there are no channels
+    assert program.plain(torch.randn(2, 0, 4), p).shape == (2, 0, 600)
+    assert program.added(torch.randn(2, 0, 600), p, 4).shape == (2, 0, 4)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(2, 3, 4), (1, 9, 600), (2, 1, 1), (0, 2, 3), (2, 0, 3), (2, 2, 0)]
+)
+def test_additions_around_a_place(program: Any, sizes: tuple[int, int, int]) -> None:
+    b, c, count = sizes
+    x = torch.randn(sizes, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(b, count, 3, dtype=torch.float64, requires_grad=True)
+    p = torch.randint(0, max(count, 1), (b, count))
+    place = (p[:, None, :, None] + torch.arange(3)).expand(-1, c, -1, -1).flatten(2)
+    value = (x[..., None] * w[:, None]).flatten(2)
+    expected = x.new_zeros(b, c, count + 2).scatter_add(2, place, value)
+    found = program.near(x, p, w)
+    torch.testing.assert_close(found, expected)
+    grads = (
+        torch.autograd.grad(y, (x, w), torch.cos(expected.detach())) for y in (found, expected)
+    )
+    torch.testing.assert_close(*grads)
+
+
+def test_a_neighbour_outside_has_its_message(program: Any) -> None:
+    p = torch.tensor([[0, 1, 3]])
+    with pytest.raises(ValueError, match=r"'p\[b, i\] \+ k' of 'y'.* 5"):
+        program.near(torch.ones(1, 2, 3), p, torch.ones(1, 3, 3))
+
+
+def _tree(body: str, head: str = "x : In[Tensor[B, C, N]], p : In[IntTensor[B, N]]") -> str:
+    text = f"def f({head}) -> Tensor[B, C, N]:\n    y : Tensor[B, C, N]\n    {body}\n    return y\n"
+    module = pipeline.program(text, "f").module
+    return print_lowered(module.function("f"), tree_of(module.function("f"), module))
+
+
+def test_what_is_kept() -> None:
+    tree = _tree("y[b, c, i] = x[b, c, p[b, i]] * (2.0 - x[b, 0, i] * x[b, 0, i]) * x[b, c, i]")
+    assert tree.count(" : Tensor[512]") == 1  # the weight
+    assert tree.count(" : IntTensor[512]") == 1  # the place
+    assert tree.index("2.0 -") < tree.index("for c in range(C)") < tree.index("y[$")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y[b, c, i] = x[b, c, i] * exp(x[b, 0, i])",  # all places are affine
+        "y[b, c, i] = x[b, c, p[(b + c) % B, i]]",  # the place depends on all that is around
+        "y[b, c, i] = x[b, c, p[b, 0]]",  # the place is that of a whole row
+    ],
+)
+def test_what_is_left_alone(body: str) -> None:
+    assert "[512]" not in _tree(body)
