@@ -53,6 +53,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = shapes(module)
     if "temporaries" in wanted:
         module = temporaries(module)
+        if "conditions" in wanted:  # on masks that were tensors
+            module = conditions(module)
     if "scans" in wanted:
         module = triangles(cumulative(module))
         module = map_tensor_functions(module, lambda f: scans(f, _LOOPS))

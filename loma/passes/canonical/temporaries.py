@@ -5,7 +5,8 @@ a read goes over the indices of c and no others, the value is cheap or read once
 made of is there. A sum goes into a statement that only copies it. A copy may be read at any place,
 and one into the middle of zeros, ``z[i + 1] = x[i]``, with ``zero_pad`` around. So may a product
 like ``w[t, q] = a[t] * k[q]``, on a triangle or not, as a factor of ``sum(w[t, q] * v[q, d] for q
-in Q)``: the sum does without ``w``.
+in Q)``: the sum does without ``w``. A mask, which is made of indices alone, goes into every read
+that is no operand of a product of matrices.
 """
 
 from __future__ import annotations
@@ -103,6 +104,14 @@ class _Definition:
                 case Binary("/" | "//" | "%" | "**", _, right) if free_variables(right) >= names:
                     return False
         return len(large) <= 1
+
+    @property
+    def masks(self) -> bool:
+        """Whether the value is made of indices and numbers alone, and as cheap as a read."""
+        nodes = walk(self.value)
+        return self.cheap and not any(
+            isinstance(n, Index) or (isinstance(n, Var) and n.type != INT) for n in nodes
+        )
 
 
 class _Temporaries:
@@ -261,6 +270,18 @@ class _Temporaries:
     def _product(
         self, body: Expr, summed: frozenset[str], found: _Definition, extents: Extents
     ) -> Expr:
+        """What is summed, with the value for the tensor as far as :meth:`_factor` has it so; a
+        mask stays an operand that a library multiplies by."""
+        new, inner = self._factor(body, summed, found, extents), extents.keys() - found.around
+        if new is body and summed and found.masks:
+            read = (f.value for f in factors(body, False) if isinstance(f.value, Index))
+            if any(r.base == found.tensor and not inner <= free_variables(r) for r in read):
+                raise _Kept
+        return new
+
+    def _factor(
+        self, body: Expr, summed: frozenset[str], found: _Definition, extents: Extents
+    ) -> Expr:
         """What is summed with the parts of the value for the tensor, where it is a factor and each
         of them either leaves the sum or costs no more than the other factors there do."""
         reads: list[Expr] = []
@@ -294,7 +315,7 @@ class _Temporaries:
         if found.padded:
             return _padded(read, found)
         bare = {s.name for s in read.subscripts if isinstance(s, Var)}
-        if not found.copies and not inner <= bare:
+        if not found.copies and not found.masks and not inner <= bare:
             raise _Kept  # it would be computed for other indices, too
         pairs = zip(found.axes, read.subscripts, strict=True)
         return substitute(found.value, {axis.name: s for axis, s in pairs})
