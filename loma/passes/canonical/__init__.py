@@ -62,6 +62,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = invariants(module)
     if "reductions" in wanted:
         module = reductions(module)
+        if "temporaries" in wanted and "invariants" in wanted:  # as divided by their sum
+            module = invariants(temporaries(module, weights=True))
     if "rounds" in wanted and not every:  # the adjoint of a round begins with zeros
         module = rounds(module)
     if "costly" in wanted:
