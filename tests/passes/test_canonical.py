@@ -183,6 +183,13 @@ def test_masks_are_conditions(lines: list[str]) -> None:
     assert "[N, N]\n" not in shown
 
 
+def test_numbers_made_of_sizes_stand_where_they_are_used() -> None:
+    head = "def f(x : In[Tensor[N, D]]) -> Tensor[N, D]:\n"
+    whole = canonical(f"{head}    return x / sqrt(int2float(D))\n")
+    own = "y : Tensor[N, D]\n    y[i, j] = x[i, j] / sqrt(int2float(D))"
+    assert shape_of(whole) == shape_of(canonical(f"{head}    {own}\n    return y\n"))
+
+
 def test_a_mask_that_changes_is_read() -> None:
     text = (
         "def f(x : In[Tensor[N, N]], n : In[int]) -> Tensor[N, N]:\n"

@@ -385,6 +385,8 @@ class _Operators(InBlocks):
                 return self._element(whole, [])
             case _ if value.type == INT and sizes.is_arithmetic(value):
                 return Builtin("int2float", (value,), FLOAT, value.span)
+            case _ if value.type == FLOAT and self._is_fixed(value):
+                return value  # as index statements have it
             case _ if value.type == FLOAT:
                 return self._made(FLOAT, "_s", value)
             case _:
