@@ -158,6 +158,58 @@ def test_softmax_of_rows_in_a_loop() -> None:
     assert not any(isinstance(stmt, For) for stmt in statements(body))
 
 
+MASKED = "def f(s : In[Tensor[B, N, N]], v : In[Tensor[B, N, D]]) -> Tensor[B, N, D]:\n"
+SEEN = "where(tril(ones([N, N])) > 0.0, s, -1e9)"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"return {SEEN} @ v"],
+        ["m = tril(ones([N, N])) > 0.0", "return where(m, s, -1e9) @ v"],
+        ["m = triu(ones([N, N]), 1)", "return where(not m == 1.0, s, -1e9) @ v"],
+        ["m : Tensor[N, N]", "m[i, j] = 1.0 if j <= i else 0.0", "t = where(m > 0.5, s, -1e9)",
+         "return t @ v"],
+    ],
+)  # fmt: skip
+def test_masks_are_conditions(lines: list[str]) -> None:
+    """No spelling has a tensor for the mask, and all say the same."""
+    module = parse(MASKED + "".join(f"    {line}\n" for line in lines))
+    made = passes.dead_code(passes.canonical_form(module)).function("f")
+    wanted = "_operand[_i0, _i1, _i2] = s[_i0, _i1, _i2] if _i2 <= _i1 else -1000000000.0"
+    shown = re.sub(r"(_i\d)_\d", r"\1", print_function(made))
+    shown = shown.replace("not _i2 >= _i1 + 1", "_i2 <= _i1").replace(" t[", " _operand[")
+    assert wanted in shown
+    assert "[N, N]\n" not in shown
+
+
+def test_numbers_made_of_sizes_stand_where_they_are_used() -> None:
+    head = "def f(x : In[Tensor[N, D]]) -> Tensor[N, D]:\n"
+    whole = canonical(f"{head}    return x / sqrt(int2float(D))\n")
+    own = "y : Tensor[N, D]\n    y[i, j] = x[i, j] / sqrt(int2float(D))"
+    assert shape_of(whole) == shape_of(canonical(f"{head}    {own}\n    return y\n"))
+
+
+def test_a_mask_that_changes_is_read() -> None:
+    text = (
+        "def f(x : In[Tensor[N, N]], n : In[int]) -> Tensor[N, N]:\n"
+        "    m = tril(ones([N, N])) > 0.0\n    y = where(m, x, 0.0)\n"
+        "    m = triu(ones([N, N])) > 0.0\n    return y + where(m, x, 1.0)\n"
+    )
+    assert "if m[" in print_function(canonical(text))
+
+
+def test_products_with_what_a_round_makes() -> None:
+    text = (
+        "def f(x : In[Tensor[B, N, D]]) -> Tensor[B, N, D]:\n    y : Tensor[B, N, D]\n"
+        "    w : Tensor[N, N]\n    for b in range(B):\n        w[i, j] = exp(x[b, i, 0] * j)\n"
+        "        y[b] = w @ x[b] / sqrt(int2float(D))\n    return y\n"
+    )
+    body = canonical(text).body
+    assert not any(isinstance(node, Op) for node in nodes(body))
+    assert not any(isinstance(stmt, For) for stmt in statements(body))
+
+
 def test_a_guarded_sum_stays() -> None:
     shown = print_function(
         layer("y[b, o] = sum(x[b, i] * w[o, i] for i in I) if z[b] > 0.0 else c[o]")

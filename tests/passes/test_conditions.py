@@ -30,6 +30,12 @@ SHORTER = [
      "x[i, j - 1] + 1.0 if j > 0 else 2.0"),
     ("y[i, j] = sum(x[i, j - p] if p <= j and p < 3 else 0.0 for p in range(3))",
      "sum(zero_pad(x[i, j - p]) for p in range(3))"),
+    ("y[i, j] = x[i, j] if (1.0 if j <= i else 0.0) > 0.0 else 2.0", "x[i, j] if j <= i else 2.0"),
+    ("y[i, j] = x[i, j] if 0.5 > (1.0 if j <= i else 0.0) else 2.0", "x[i, j] if j > i else 2.0"),
+    ("y[i, j] = 2.0 if (-1.0 if i == j and x[i, j] > 0.0 else 3.0) < 0.0 else 1.0",
+     "2.0 if i == j and x[i, j] > 0.0 else 1.0"),
+    ("y[i, j] = 2.0 if (1.0 if x[i, j] > 0.0 else 0.0) == 0.0 else x[i, j]",
+     "2.0 if not x[i, j] > 0.0 else x[i, j]"),  # of NaN neither holds
 ]  # fmt: skip
 
 AS_THEY_ARE = [
@@ -39,6 +45,8 @@ AS_THEY_ARE = [
     "y[i, j] = x[i, j - 1] if j > 0 or i > 0 and j > 0 else 0.0",
     "y[i, j] = x[i, j - 1] * w[0] if j > 0 else 0.0",  # w may be infinite
     "y[i, j] = x[i, j - 1] if j > 0 and i > 0 else 0.0",
+    "y[i, j] = 2.0 if (1.0 if j <= i else 3.0) > 0.0 else 1.0",  # the condition decides nothing
+    "y[i, j] = 2.0 if (1.0 if j <= i else x[i, j]) > 0.0 else 1.0",
     "y[i, j] = x[i, j] if j // i >= 0 else 0.0",  # fails where i is 0
     "y[i, j] = sum(w[p] if p < 3 else 0.0 for p in M)",  # else M has to be 3
 ]

@@ -63,6 +63,36 @@ c : Tensor[N, M]
 c[i, j] = sum(a[i, d] * b[j, d] for d in D)
 y[r, k] = c[r, k]
 """, ["y[r, k] = sum(a[r, d] * b[k, d] for d in D)"], ((3, 2), (4, 2))),
+    ("weights_of_a_product", "a : In[Tensor[N, N]], z : In[Tensor[N]], x : In[Tensor[N, D]]",
+     "N, D", """
+c : Tensor[N, N]
+c[i, j] = a[i, j] / (2.0 + z[i] * z[i])
+y[i, d] = sum(c[i, j] * x[j, d] for j in N)
+""", ["y[i, d] = sum(a[i, j] / (2.0 + z[i] * z[i]) * x[j, d] for j in N)"],
+     ((3, 3), (3,), (3, 2))),
+    ("overwritten_weights", "a : In[Tensor[N, N]], z : In[Tensor[N]], x : In[Tensor[N, D]]",
+     "N, D", """
+c : Tensor[N, N]
+c[i, j] = exp(a[i, j])
+y[i, d] = sum(c[i, j] * c[i, j] for j in N)
+c[i, j] = c[i, j] * z[i]
+y[i, d] += sum(c[i, j] * x[j, d] for j in range(i + 1))
+""", [
+        "c[i, j] = exp(a[i, j])", "y[i, d] = sum(c[i, j] * c[i, j] for j in N)",
+        "y[i, d] += sum(c[i, j] * z[i] * x[j, d] for j in range(i + 1))",
+    ], ((3, 3), (3,), (3, 2))),
+    ("mask", "x : In[Tensor[B, N, N]]", "B, N, N", """
+c : Tensor[N, N]
+c[i, j] = 1.0 if j <= i else 0.0
+y[b, i, j] = x[b, i, j] * c[i, j] + c[j, i]
+""", [
+        "y[b, i, j] = x[b, i, j] * (1.0 if j <= i else 0.0) + (1.0 if i <= j else 0.0)",
+    ], ((2, 3, 3),)),
+    ("mask_shifted", "x : In[Tensor[B, N]]", "B, N", """
+c : Tensor[N + 1]
+c[i] = 0.5 * int2float(i)
+y[b, i] = x[b, i] + c[i + 1]
+""", ["y[b, i] = x[b, i] + 0.5 * int2float(i + 1)"], ((2, 3),)),
     ("in_a_loop", X, "N, M", """
 c : Tensor[M]
 for i in range(N):
@@ -120,6 +150,16 @@ c : Tensor[N, N]
 c[i, j] = a[i] * a[j] if j <= i and i <= j + 2 else 0.0
 y[i, d] = sum(c[i, j] * x[j, d] for j in N)
 """, ((3,), (3, 2))),
+    ("mask_in_a_product", "x : In[Tensor[N, D]]", "N, D", """
+c : Tensor[N, N]
+c[i, j] = 1.0 if j <= i and i <= j + 2 else 0.0
+y[i, d] = sum(c[i, j] * x[j, d] for j in N)
+""", ((3, 2),)),
+    ("costly_mask", "x : In[Tensor[B, N]]", "B, N", """
+c : Tensor[N]
+c[i] = sin(int2float(i))
+y[b, i] = x[b, i] + c[i]
+""", ((2, 3),)),
     ("factor_that_costs_more", "a : In[Tensor[N, K]], b : In[Tensor[M, K]], x : In[Tensor[M, D]]",
      "N, D", """
 c : Tensor[N, M, K]
@@ -131,6 +171,18 @@ c : Tensor[N, M]
 c[i, j] = a[i, j] * b[j]
 y[i, d] = sum(c[i, j] * x[j, d] for j in M)
 """, ((3, 4), (4,), (4, 2))),
+    ("weights_of_nothing", "a : In[Tensor[N, M]], z : In[Tensor[N]], x : In[Tensor[M, D]]",
+     "N, D", """
+c : Tensor[N, M]
+c[i, j] = a[i, j] / z[i]
+y[i, d] = sum(c[i, j] * x[j, d] for j in M)
+""", ((3, 0), (3,), (0, 2))),
+    ("mirrored", X, "N, N", """
+c : Tensor[N, N]
+c[i, j] = exp(x[i, 0] * j)
+c[i, j] = c[j, i] / 2.0
+y[i, j] = c[i, j] + c[0, 0]
+""", ((3, 2),)),
     ("overwritten_input", X, "N, M", """
 c : Tensor[N, M]
 y[i, j] += x[i, j]

@@ -53,6 +53,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = shapes(module)
     if "temporaries" in wanted:
         module = temporaries(module)
+        if "conditions" in wanted:  # on masks that were tensors
+            module = conditions(module)
     if "scans" in wanted:
         module = triangles(cumulative(module))
         module = map_tensor_functions(module, lambda f: scans(f, _LOOPS))
@@ -60,6 +62,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = invariants(module)
     if "reductions" in wanted:
         module = reductions(module)
+        if "temporaries" in wanted and "invariants" in wanted:  # as divided by their sum
+            module = invariants(temporaries(module, weights=True))
     if "rounds" in wanted and not every:  # the adjoint of a round begins with zeros
         module = rounds(module)
     if "costly" in wanted:

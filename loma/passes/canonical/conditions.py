@@ -5,6 +5,9 @@ one read inside its tensor is ``zero_pad``: ``x[i + p] if i + p < N else 0.0`` i
 ``zero_pad(x[i + p])``, which lowering and derivatives know well. Of a product, ``x[i + p] * w[p] if
 i + p < N else 0.0``, it stays one: where w is not finite, zero times w is NaN. So does one on loop
 counters alone: rounds in which it holds run apart from the others (:mod:`loma.passes.peeling`).
+
+A mask that is compared is the condition that made it: ``(1.0 if j <= i else 0.0) > 0.0``, of which
+``where(tril(ones([N, N])) > 0.0, x, y)`` is made, is ``j <= i``.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from loma.arithmetic import COMPARISONS
 from loma.core import builder as b, sizes
 from loma.core.bounds import conjuncts, counted, facts, is_never_negative, room_of, unsaid_of
 from loma.core.ir import (
-    INT, Call, Expr, FloatConst, For, Function, Index, IndexAssign, Module, Reduce, Select, Stmt,
-    Unary, Var, ZeroPad,
+    INT, Binary, BinaryOp, Call, Expr, FloatConst, For, Function, Index, IndexAssign, IntConst,
+    Module, Reduce, Select, Stmt, Unary, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import divisor
 from loma.core.sizes import IsSize
@@ -31,6 +35,9 @@ def conditions(module: Module) -> Module:
 
 
 Ranges = Mapping[str, Expr]
+_OPPOSITE: dict[BinaryOp, BinaryOp] = {
+    "<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "==",
+}  # fmt: skip
 
 
 class _Conditions:
@@ -85,7 +92,8 @@ class _Point:
             case Select(cond):
                 return self._select(replace(expr, cond=self.value(cond)))
             case _:
-                return map_guarded(expr, lambda child, guard: self._where(guard).value(child))
+                within = map_guarded(expr, lambda child, guard: self._where(guard).value(child))
+                return _decided(within)
 
     def _where(self, guard: Expr | None) -> _Point:
         more = () if guard is None else facts(guard)
@@ -128,6 +136,55 @@ class _Point:
             return False  # decided for a whole round, of which the first or last may run apart
         left = None if _may_fail(condition) else unsaid_of(read, condition)
         return left is not None and all(map(self._never_negative, left))
+
+
+def _decided(expr: Expr) -> Expr:
+    """A comparison that only asks which of two constants a condition has chosen, as that."""
+    match expr:
+        case Binary("!=" | "==" as op, test, IntConst(0)) if _is_test(test):
+            return test if op == "!=" else _negated(test)
+        case Binary(op, Select(cond, then, other), right) if op in COMPARISONS and _is_test(cond):
+            pairs = ((then, right), (other, right))
+        case Binary(op, left, Select(cond, then, other)) if op in COMPARISONS and _is_test(cond):
+            pairs = ((left, then), (left, other))
+        case _:
+            return expr
+    numbers = [tuple(map(_number, pair)) for pair in pairs]
+    if any(number is None for pair in numbers for number in pair):
+        return expr
+    first, second = (bool(COMPARISONS[op](*pair)) for pair in numbers)
+    return expr if first == second else cond if first else _negated(cond)
+
+
+def _is_test(expr: Expr) -> bool:
+    """Whether the value is 0 or 1."""
+    match expr:
+        case Unary("not") | Binary("and" | "or"):
+            return True
+        case Binary(op):
+            return op in COMPARISONS
+        case _:
+            return False
+
+
+def _negated(test: Expr) -> Expr:
+    match test:
+        case Unary("not", operand) if _is_test(operand):
+            return operand
+        case Binary(op, left, right) if op in _OPPOSITE and left.type == right.type == INT:
+            return replace(test, op=_OPPOSITE[op])
+        case _:
+            return Unary("not", test, INT, test.span)
+
+
+def _number(expr: Expr) -> float | None:
+    match expr:
+        case FloatConst(value) | IntConst(value):
+            return value
+        case Unary("-", FloatConst(value) | IntConst(value)):
+            return -value
+        case _:
+            return None
 
 
 def _may_fail(condition: Expr) -> bool:

@@ -84,11 +84,23 @@ class Hoisting:
         var = Var(self._names.fresh(wish), type_)
         if self._depth == 0:
             self._out.append(Declare(var, value, self._span))
+        elif value is not None and self._is_fixed(value):
+            self._hoisted.append(Declare(var, value, self._span))
         else:
             self._hoisted.append(Declare(var, None, self._span))
             if value is not None:
                 self._out.append(Assign(var, "=", value, self._span))
         return var
+
+    def _is_fixed(self, value: Expr) -> bool:
+        """Whether a number is the same in all rounds of the loops around, and computing it in
+        front of them, where they may have none, is no error."""
+        known = free_variables(value) <= self._known
+        return (
+            known
+            and not isinstance(value.type, TensorType)
+            and not may_fail(value, {}, self._sizes.__contains__)
+        )
 
     def _map_children(self, expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
         """``map_children``; ``visit`` runs with the condition under which a child is evaluated."""

@@ -22,14 +22,15 @@ from typing import Literal, cast
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
+from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, FloatType,
+    FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, FloatType, For,
     Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, ReduceKind,
     Return, Select, Stmt, TensorType, Type, Unary, Var, Zero, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.passes.outer import is_outer
-from loma.core.walk import map_tensor_functions, reads_of_type, walk
+from loma.core.walk import free_variables, map_tensor_functions, reads_of_type, walk
 from loma.passes.canonical.filters import windows_of
 from loma.passes.canonical.hoisting import InBlocks
 from loma.passes.canonical.views import cut_place, read_through, slice_start
@@ -141,9 +142,13 @@ class _Operators(InBlocks):
         super().__init__(function, functions)
         self._every = every
         self._large = set[str]()  # variables that hold products of matrices, as scores of attention
+        self._of_rounds = frozenset[str]()  # variables that the loops around write
+        self._masks = dict[str, Op]()  # what conditions on indices alone are
 
     def _statement(self, stmt: Stmt) -> Stmt:
         match stmt:
+            case Declare(target, Op() as value) if self._is_mask(target, value):
+                self._masks[target.name] = value
             case Declare(target, value) | Assign(Var() as target, _, value) if (
                 value is not None and self._is_large(value)
             ):
@@ -160,6 +165,11 @@ class _Operators(InBlocks):
                 return self._assigned_value(stmt, target, op, value)
             case Return(values):
                 return replace(stmt, values=tuple(map(self._result, values)))
+            case For():
+                around, self._of_rounds = self._of_rounds, self._of_rounds | written(stmt.body)
+                new = super()._statement(stmt)
+                self._of_rounds = around
+                return new
             case _:
                 return super()._statement(stmt)
 
@@ -239,6 +249,20 @@ class _Operators(InBlocks):
         own = isinstance(start, Var) and start.name in self._counters
         return own or self._is_of_a_round(value.args[0])
 
+    def _is_of_this_loop(self, value: Expr) -> bool:
+        """Whether a tensor is a variable that each round of a loop gives a value."""
+        return isinstance(value, Var) and value.name in self._of_rounds
+
+    def _is_mask(self, target: Var, value: Op) -> bool:
+        """Whether a tensor says for ever where a condition on its indices holds."""
+        integer = isinstance(target.type, TensorType) and target.type.integer
+        fixed = target.name not in self._assigned and free_variables(value) <= self._known
+        names = {node.name for node in walk(value) if isinstance(node, Op)}
+        plain = all(
+            OPS[n].infix or OPS[n].fill is not None or n in (*_TRIANGLES, "not") for n in names
+        )
+        return integer and fixed and plain
+
     def _is_large(self, value: Expr) -> bool:
         """Whether a tensor is larger than what it is made of; its parts are cheap to make again."""
         if isinstance(value, Var):
@@ -255,6 +279,8 @@ class _Operators(InBlocks):
                 return self._is_written_out(operand)
             case Op("matmul", args) if all(map(self._is_one_of_many, args)):
                 return True
+            case Op("matmul", args) if any(map(self._is_of_a_round, args)):
+                return all(self._is_one_of_many(arg) or self._is_of_this_loop(arg) for arg in args)
             case Op("softmax", (x,)) if self._is_large(x) or self._is_of_a_round(x):
                 return True
             case Op("conv2d") if windows_of(value) is not None:
@@ -321,11 +347,11 @@ class _Operators(InBlocks):
             case Op("where", (cond, a, b)):
                 branches = (self._element(a, axes), self._element(b, axes))
                 return Select(self._condition(cond, axes), *branches, FLOAT, value.span)
-            case Op(name, (x,)) if name in _TRIANGLES and len(axes) == len(_dims(value)):
-                row, column = map(_at, axes[-2:])
+            case Op(name, (x,)) if name in _TRIANGLES:
+                row, column = map(_at, _own(_dims(value), axes)[-2:])
                 diagonal = dict(value.attrs)["diagonal"]
                 assert isinstance(diagonal, Expr)
-                edge = Binary("+", row, diagonal, INT)
+                edge = sizes.arith("+", row, diagonal)
                 inside = Binary(_TRIANGLES[name], column, edge, INT)
                 return Select(inside, self._element(x, axes), FloatConst(0.0), FLOAT, value.span)
             case Op("expand", (x,)):
@@ -359,6 +385,8 @@ class _Operators(InBlocks):
                 return self._element(whole, [])
             case _ if value.type == INT and sizes.is_arithmetic(value):
                 return Builtin("int2float", (value,), FLOAT, value.span)
+            case _ if value.type == FLOAT and self._is_fixed(value):
+                return value  # as index statements have it
             case _ if value.type == FLOAT:
                 return self._made(FLOAT, "_s", value)
             case _:
@@ -407,6 +435,8 @@ class _Operators(InBlocks):
         return total
 
     def _condition(self, cond: Expr, axes: list[Axis]) -> Expr:
+        if isinstance(cond, Var):
+            cond = self._masks.get(cond.name, cond)
         if isinstance(cond, Var) and isinstance(cond.type, TensorType) and cond.type.integer:
             return Binary("!=", self._read(cond, axes, INT), IntConst(0), INT)
         element = self._element(cond, axes)

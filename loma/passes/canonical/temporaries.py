@@ -5,109 +5,49 @@ a read goes over the indices of c and no others, the value is cheap or read once
 made of is there. A sum goes into a statement that only copies it. A copy may be read at any place,
 and one into the middle of zeros, ``z[i + 1] = x[i]``, with ``zero_pad`` around. So may a product
 like ``w[t, q] = a[t] * k[q]``, on a triangle or not, as a factor of ``sum(w[t, q] * v[q, d] for q
-in Q)``: the sum does without ``w``.
+in Q)``: the sum does without ``w``. Weights ``w[t, q] = e[t, q] / z[t]`` go into it, too, and then
+the sum is divided, unless there may be nothing to sum: 0 / 0 would not be 0. A mask, which is made
+of indices alone, goes into every read that is no operand of a product of matrices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over
-from loma.core.bounds import exists
-from loma.core.builtins import BUILTINS
+from loma.core.bounds import exists, is_never_negative
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Builtin, Call, Declare, Expr, For, Function, If, Index,
-    IndexAssign, IntType, Module, Op, Reduce, Select, Stmt, TensorType, Var, ZeroPad,
+    FLOAT, INT, Assign, Axis, Binary, Call, Declare, Expr, For, Function, If, Index,
+    IndexAssign, IntConst, IntType, Module, Op, Reduce, Stmt, TensorType, Var, ZeroPad,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import (
     children, exchanged, expressions, free_variables, map_blocks, map_children,
-    map_tensor_functions, mentioned_names, own_names, statements, substitute, walk,
+    map_expressions, map_tensor_functions, mentioned_names, own_names, statements, substitute, walk,
 )  # fmt: skip
+from loma.passes.canonical.defined import Definition
 from loma.passes.canonical.running import factors
-from loma.passes.canonical.triangles import comparisons
 from loma.passes.liveness import covers
-
-LARGEST = 24  # nodes of a value that is computed more than once
 
 Extents = Mapping[str, Expr]
 
 
-def temporaries(module: Module) -> Module:
-    """The pass on every tensor function of a module."""
-    return map_tensor_functions(module, lambda function: _Temporaries(function).run())
+def temporaries(module: Module, weights: bool = False) -> Module:
+    """The pass on every tensor function of a module; ``weights``: only on what is read by sums of
+    products alone, which do without its scale."""
+    return map_tensor_functions(module, lambda function: _Temporaries(function, weights).run())
 
 
 class _Kept(Exception):
     """The temporary stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Definition:
-    """``tensor[axes + offsets] = value``; ``padded``: all other elements are zero. ``around`` are
-    the counters of loops around."""
-
-    tensor: Var
-    axes: tuple[Axis, ...]
-    offsets: tuple[Expr, ...]
-    value: Expr
-    padded: bool
-    around: frozenset[str]
-
-    @property
-    def inputs(self) -> frozenset[str]:
-        return free_variables(self.value) - {axis.name for axis in self.axes}
-
-    @property
-    def sums(self) -> bool:
-        return isinstance(self.value, Reduce)
-
-    @property
-    def copies(self) -> bool:
-        """Whether the value is an element of another tensor, at other indices at most."""
-        if not isinstance(self.value, Index):
-            return False
-        names = {axis.name for axis in self.axes}
-        places = [s for s in self.value.subscripts if free_variables(s) & names]
-        bare = [s.name for s in places if isinstance(s, Var)]
-        return len(places) == len(set(bare))
-
-    @property
-    def parts(self) -> list[frozenset[str]]:
-        """Which of the axes each factor of the value has, where that is a product of factors that
-        all lack some, on a triangle or everywhere; none for another value."""
-        value, names = self.value, frozenset(axis.name for axis in self.axes)
-        if isinstance(value, Select):
-            zeros = [b.is_const(branch, 0) for branch in (value.then, value.other)]
-            triangle = comparisons(value.cond, holds=zeros[1])
-            if sum(zeros) != 1 or triangle is None or len(triangle) != 1:
-                return []
-            value = value.then if zeros[1] else value.other
-        found = [free_variables(factor.value) & names for factor in factors(value, False)]
-        return found if all(part < names for part in found) else []
-
-    @property
-    def cheap(self) -> bool:
-        """Whether the value may be computed for each of several reads."""
-        names = {axis.name for axis in self.axes}
-        large = set()
-        for count, node in enumerate(walk(self.value)):
-            if count > LARGEST or (isinstance(node, Builtin) and BUILTINS[node.name].costly):
-                return False
-            match node:
-                case Index(Var(_, TensorType())) if free_variables(node) >= names:
-                    large.add(node)
-                case Binary("/" | "//" | "%" | "**", _, right) if free_variables(right) >= names:
-                    return False
-        return len(large) <= 1
-
-
 class _Temporaries:
-    def __init__(self, function: Function) -> None:
-        self._function = function
+    def __init__(self, function: Function, weights: bool) -> None:
+        self._function, self._weights = function, weights
         self._is_size = frozenset(size_variables(function)).__contains__
         self._local = {
             s.target.name for s in function.body if isinstance(s, Declare) and s.value is None
@@ -133,7 +73,7 @@ class _Temporaries:
     ) -> tuple[Stmt, ...] | None:
         """The block without the temporary of the statement at that position, if it may go."""
         found = self._definition(body[position], body[:position], around)
-        if found is None:
+        if found is None or (self._weights and found.scaled is None):
             return None
         name = found.tensor.name
         end = _end(name, body, position)
@@ -143,12 +83,17 @@ class _Temporaries:
             return None
         reads = sum(_count(name, stmt) for stmt in statements(alive))
         plain = found.copies or reads == 1 or (found.cheap and not found.sums)
-        if not reads or not plain or found.inputs & written(alive):
+        again = _old(found.tensor).name in found.inputs
+        if not reads or not plain or (found.inputs | ({name} if again else set())) & written(alive):
             return None
         try:
             new = tuple(self._statement(stmt, found, around or {}) for stmt in alive)
         except _Kept:
             return None
+        if again:
+            back: dict[str, Expr] = {_old(found.tensor).name: found.tensor}
+            new = tuple(map_expressions(stmt, lambda e: substitute(e, back)) for stmt in new)
+            return (*body[:position], *new, *body[end:])
         left = [stmt for stmt in new if name in mentioned_names((stmt,))]
         if left and not (len(left) == 1 and _sets(name, left[0]) and not _count(name, left[0])):
             return None
@@ -156,7 +101,7 @@ class _Temporaries:
 
     def _definition(
         self, stmt: Stmt, before: tuple[Stmt, ...], around: Extents | None
-    ) -> _Definition | None:
+    ) -> Definition | None:
         match stmt:
             case IndexAssign(Index(Var(name) as tensor, subscripts), "=", value, axes) if (
                 name in self._local
@@ -173,13 +118,18 @@ class _Temporaries:
         whole = covers(stmt) and all(isinstance(s, Var) for s in subscripts)
         if not whole and (around is not None or name in mentioned_names(_undeclared(before))):
             return None
-        found = _Definition(tensor, own, offsets, value, not whole, frozenset(around or ()))
+        found = Definition(tensor, own, offsets, value, not whole, frozenset(around or ()))
         body = value
         if isinstance(value, Reduce) and value.kind == "sum":
             body, extents = value.body, {**extents, **{a.name: a.extent for a in value.axes}}
         fits = _fits(tensor, value) and self._never_fails(body, extents)
-        apart = name not in free_variables(value)
-        return found if fits and apart and (whole or found.copies) else None
+        if name in free_variables(value):  # as ``x[i, j] = x[i, j] / z[i]`` does
+            reads = [n for n in walk(value) if isinstance(n, Index) and n.base == tensor]
+            here = all(read.subscripts == subscripts for read in reads)
+            found = replace(found, value=substitute(value, {name: _old(tensor)}))
+            if around is not None or found.scaled is None or not here:
+                return None
+        return found if fits and (whole or found.copies) else None
 
     def _never_fails(self, value: Expr, extents: Extents) -> bool:
         """Whether the value may be left out where nobody looks at it: it can be no error."""
@@ -201,7 +151,7 @@ class _Temporaries:
         here = sum(name in own_names(s) for s in statements(body))
         return every == here and name not in mentioned_names(body[:position])
 
-    def _statement(self, stmt: Stmt, found: _Definition, around: Extents) -> Stmt:
+    def _statement(self, stmt: Stmt, found: Definition, around: Extents) -> Stmt:
         name = found.tensor.name
         if name not in mentioned_names((stmt,)):
             return stmt
@@ -227,7 +177,7 @@ class _Temporaries:
             case _:
                 raise _Kept
 
-    def _is_copy(self, stmt: IndexAssign, found: _Definition, summed: AbstractSet[str]) -> bool:
+    def _is_copy(self, stmt: IndexAssign, found: Definition, summed: AbstractSet[str]) -> bool:
         """Whether the statement is a copy of the tensor as it is, at indices that the sum does not
         have: a library may fill no other part, and no other order of dimensions."""
         target, value = stmt.target, stmt.value
@@ -238,7 +188,7 @@ class _Temporaries:
         same = value.base == found.tensor and value.subscripts == target.subscripts
         return same and not summed and own.isdisjoint(axis.name for axis in stmt.axes)
 
-    def _expr(self, expr: Expr, found: _Definition, extents: Extents) -> Expr:
+    def _expr(self, expr: Expr, found: Definition, extents: Extents) -> Expr:
         """With the value for reads of the tensor, in loops over ``extents``."""
         match expr:
             case Index(Var(name)) if name == found.tensor.name:
@@ -259,7 +209,19 @@ class _Temporaries:
                 return map_children(expr, lambda child: self._expr(child, found, extents))
 
     def _product(
-        self, body: Expr, summed: frozenset[str], found: _Definition, extents: Extents
+        self, body: Expr, summed: frozenset[str], found: Definition, extents: Extents
+    ) -> Expr:
+        """What is summed, with the value for the tensor as far as :meth:`_factor` has it so; a
+        mask stays an operand that a library multiplies by."""
+        new, inner = self._factor(body, summed, found, extents), extents.keys() - found.around
+        if new is body and summed and found.masks:
+            read = (f.value for f in factors(body, False) if isinstance(f.value, Index))
+            if any(r.base == found.tensor and not inner <= free_variables(r) for r in read):
+                raise _Kept
+        return new
+
+    def _factor(
+        self, body: Expr, summed: frozenset[str], found: Definition, extents: Extents
     ) -> Expr:
         """What is summed with the parts of the value for the tensor, where it is a factor and each
         of them either leaves the sum or costs no more than the other factors there do."""
@@ -278,7 +240,15 @@ class _Temporaries:
         assert isinstance(read, Index)
         if not all(isinstance(s, Var) for s in names.values()):
             return body
-        parts = [frozenset().union(*(free_variables(names[n]) for n in p)) for p in found.parts]
+        parts = [
+            frozenset().union(*(free_variables(names[n]) for n in p))
+            for p in found.parts
+            if p != found.scaled
+        ]
+        if found.scaled is not None:
+            others = frozenset()  # all must leave a sum, which is 0 where it has nothing
+            if not summed or not all(self._is_some(name, summed, extents) for name in summed):
+                return body
         if not all(part.isdisjoint(summed) or part <= others for part in parts):
             return body
         inner = extents.keys() - found.around
@@ -286,21 +256,35 @@ class _Temporaries:
             return body
         return exchanged(body, read, substitute(found.value, names))
 
-    def _read(self, read: Index, found: _Definition, extents: Extents) -> Expr:
+    def _is_some(self, name: str, summed: frozenset[str], extents: Extents) -> bool:
+        """Whether an index has values wherever those that are not summed over have."""
+        last = sizes.arith("-", extents[name], IntConst(1))
+        others = {n: extent for n, extent in extents.items() if n not in summed}
+        same = any(sizes.equal(extent, extents[name]) is True for extent in others.values())
+        return same or is_never_negative(last, others, self._is_size)
+
+    def _read(self, read: Index, found: Definition, extents: Extents) -> Expr:
         inner = extents.keys() - found.around
         own = any(found.tensor.name in free_variables(s) for s in read.subscripts)
         if own or inner & found.inputs or not exists(read, extents, self._is_size):
             raise _Kept
+        if self._weights:
+            raise _Kept
         if found.padded:
             return _padded(read, found)
         bare = {s.name for s in read.subscripts if isinstance(s, Var)}
-        if not found.copies and not inner <= bare:
+        if not found.copies and not found.masks and not inner <= bare:
             raise _Kept  # it would be computed for other indices, too
         pairs = zip(found.axes, read.subscripts, strict=True)
         return substitute(found.value, {axis.name: s for axis, s in pairs})
 
 
-def _padded(read: Index, found: _Definition) -> ZeroPad:
+def _old(tensor: Var) -> Var:
+    """What a tensor holds before a statement that overwrites it."""
+    return replace(tensor, name=f"${tensor.name}")  # no name of a program
+
+
+def _padded(read: Index, found: Definition) -> ZeroPad:
     """``zero_pad`` of what the tensor is a copy of, which has its ends where the copy has them."""
     source, by_name = found.value, {axis.name: axis for axis in found.axes}
     if not isinstance(source, Index) or not found.copies:

@@ -1,0 +1,93 @@
+"""The value of a tensor that one statement gives to all of it: what it is made of, and which reads
+may have it instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loma.core import builder as b
+from loma.core.builtins import BUILTINS
+from loma.core.ir import (
+    INT, Axis, Binary, Builtin, Expr, Index, Reduce, Select, TensorType, Var,
+)  # fmt: skip
+from loma.core.walk import free_variables, walk
+from loma.passes.canonical.running import factors
+from loma.passes.canonical.triangles import comparisons
+
+LARGEST = 24  # nodes of a value that is computed more than once
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """``tensor[axes + offsets] = value``; ``padded``: all other elements are zero. ``around`` are
+    the counters of loops around."""
+
+    tensor: Var
+    axes: tuple[Axis, ...]
+    offsets: tuple[Expr, ...]
+    value: Expr
+    padded: bool
+    around: frozenset[str]
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        return free_variables(self.value) - {axis.name for axis in self.axes}
+
+    @property
+    def sums(self) -> bool:
+        return isinstance(self.value, Reduce)
+
+    @property
+    def copies(self) -> bool:
+        """Whether the value is an element of another tensor, at other indices at most."""
+        if not isinstance(self.value, Index):
+            return False
+        names = {axis.name for axis in self.axes}
+        places = [s for s in self.value.subscripts if free_variables(s) & names]
+        bare = [s.name for s in places if isinstance(s, Var)]
+        return len(places) == len(set(bare))
+
+    @property
+    def parts(self) -> list[frozenset[str]]:
+        """Which of the axes each factor of the value has, where that is a product of factors that
+        all lack some, on a triangle or everywhere; none for another value."""
+        value, names = self.value, frozenset(axis.name for axis in self.axes)
+        if isinstance(value, Select):
+            zeros = [b.is_const(branch, 0) for branch in (value.then, value.other)]
+            triangle = comparisons(value.cond, holds=zeros[1])
+            if sum(zeros) != 1 or triangle is None or len(triangle) != 1:
+                return []
+            value = value.then if zeros[1] else value.other
+        found = [free_variables(factor.value) & names for factor in factors(value, False)]
+        return found if self.scaled is not None or all(part < names for part in found) else []
+
+    @property
+    def scaled(self) -> frozenset[str] | None:
+        """All axes, where the value is an element that has them times numbers that do not."""
+        names = frozenset(axis.name for axis in self.axes)
+        whole = [f for f in factors(self.value, False) if free_variables(f.value) >= names]
+        plain = all(isinstance(f.value, Index) and not f.divides for f in whole)
+        return names if len(whole) == 1 and plain and not self.copies else None
+
+    @property
+    def cheap(self) -> bool:
+        """Whether the value may be computed for each of several reads."""
+        names = {axis.name for axis in self.axes}
+        large = set()
+        for count, node in enumerate(walk(self.value)):
+            if count > LARGEST or (isinstance(node, Builtin) and BUILTINS[node.name].costly):
+                return False
+            match node:
+                case Index(Var(_, TensorType())) if free_variables(node) >= names:
+                    large.add(node)
+                case Binary("/" | "//" | "%" | "**", _, right) if free_variables(right) >= names:
+                    return False
+        return len(large) <= 1
+
+    @property
+    def masks(self) -> bool:
+        """Whether the value is made of indices and numbers alone, and as cheap as a read."""
+        nodes = walk(self.value)
+        return self.cheap and not any(
+            isinstance(n, Index) or (isinstance(n, Var) and n.type != INT) for n in nodes
+        )
