@@ -35,6 +35,7 @@ PASSES: Mapping[str, Change] = {
     "operators": canonical.operators,
     "invariants": canonical.invariants,
     "reductions": canonical.reductions,
+    "exponentials": canonical.exponentials,
     "costly": canonical.costly,
     "loops": canonical.loops,
     "conditions": canonical.conditions,

@@ -11,6 +11,7 @@ from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
 from loma.passes.canonical.cumulative import cumulative as cumulative
+from loma.passes.canonical.exponentials import exponentials as exponentials
 from loma.passes.canonical.factor import factor as factor
 from loma.passes.canonical.groups import groups as groups
 from loma.passes.canonical.inline import inline as inline
@@ -35,10 +36,10 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     they call, operators are index statements (:func:`operators` has what ``every`` says), loops
     whose iterations do not meet, too, conditions do without what holds anyway, reductions over
     triangles are ranges and, but for sums, whose adjoints are of the same form, loops, sums are
-    statements of their own, without factors that do not depend on what is summed over, the last
-    round of a loop does not prepare another, what is costly is computed once, sums of products are
-    taken in steps, and channels in groups have an index for the groups, unless LOMA_OPT leaves that
-    out."""
+    statements of their own, without factors that do not depend on what is summed over,
+    exponentials of logarithms of their sums are quotients, the last round of a loop does not
+    prepare another, what is costly is computed once, sums of products are taken in steps, and
+    channels in groups have an index for the groups, unless LOMA_OPT leaves that out."""
     wanted = config.optimisations()
     if "inline" in wanted:
         module = scalar_calls(copies(inline(module)))
@@ -60,6 +61,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = invariants(module)
     if "reductions" in wanted:
         module = reductions(module)
+    if "exponentials" in wanted:
+        module = exponentials(module)
     if "rounds" in wanted and not every:  # the adjoint of a round begins with zeros
         module = rounds(module)
     if "costly" in wanted:
