@@ -65,6 +65,7 @@ OPTIMISATIONS = {
     "squares": "what is read across memory is transposed in registers, a square at a time",
     "neighbours": "short sums along memory are written out, so that lanes run across them",
     "registers": "rows that share an operand are summed together, a few of them in registers",
+    "reciprocals": "quotients by what a loop does not change are products within sums",
     "vector_math": "exp, log, tanh and their like as vector code",
     "contraction": "matrix products call the BLAS",
     "convolution": "convolutions and their adjoints take the form that was measured to be fastest",
