@@ -37,6 +37,7 @@ PASSES: Mapping[str, Change] = {
     "reductions": canonical.reductions,
     "exponentials": canonical.exponentials,
     "costly": canonical.costly,
+    "extremes": canonical.extremes,
     "loops": canonical.loops,
     "conditions": canonical.conditions,
     "temporaries": canonical.temporaries,
