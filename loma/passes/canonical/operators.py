@@ -307,6 +307,13 @@ class _Operators(InBlocks):
                 dims = _dims(value)  # of floats
                 if (inner := self._moved(value, axes)) is not None:
                     return self._element(value.args[0], inner)
+                whole = value.args[0] if value.name in _VIEWS else None
+                if isinstance(whole, Op) and whole.name not in _VIEWS:
+                    # What has the name is not the view, which is read where it lies.
+                    view = replace(value, args=(Var("", whole.type),))
+                    if (inner := self._moved(view, axes)) is not None:
+                        made = self._made(whole.type, "_t", self._with_plain_arguments(whole))
+                        return self._read(made, inner)
                 made = self._made(value.type, "_t", self._with_plain_arguments(value))
                 return self._read(made, axes[len(axes) - len(dims) :])
             case Op("neg", (x,)):
