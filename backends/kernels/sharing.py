@@ -181,7 +181,14 @@ class Sharing:
                 yield replace(new, sums=(*new.sums, name), names=(*new.names, axis.name))
 
     def _is_no_loop(self, stmt: IndexAssign) -> bool:
-        bare = [s.name for s in stmt.element.subscripts if isinstance(s, Var)]
+        bare: list[str] = []  # indices that a subscript is, or is so far from: those of a part
+        for subscript in stmt.element.subscripts:
+            parts = sizes.affine(subscript, stmt.axes)
+            match list(parts[0].items()) if parts else []:
+                case [(name, step)] if sizes.constant(step) == 1:
+                    bare.append(name)
+                case _:
+                    pass
         used = subscript_variables(stmt.element) & {axis.name for axis in stmt.axes}
         # one that scatters may have to work on a copy of its target
         scatters = bool(used - set(bare)) or len(set(bare)) < len(bare)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from loma.backends.openmp import quotients
 from loma.backends.openmp.frames import Frame, may_throw
 from loma.backends.schedule import marks
 from loma.backends.schedule.access import ZERO, Access, Subscript, analyse
@@ -24,9 +25,10 @@ from loma.backends.schedule.ranges import provably_inside
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Expr, Index, IntConst, NoDiff, Reduce, Select, Type, Var, ZeroPad,
+    FLOAT, INT, Axis, Binary, Builtin, Expr, FloatConst, FloatType, Index, IntConst, NoDiff,
+    Reduce, Select, Type, Var, ZeroPad,
 )  # fmt: skip
-from loma.core.walk import children, free_variables, map_children
+from loma.core.walk import children, free_variables, map_children, walk
 
 if TYPE_CHECKING:
     from loma.backends.schedule.context import FunctionContext
@@ -66,6 +68,8 @@ class Nest(ABC):
         self.parts: dict[str, tuple[str, ...]] = {}
         self.keeper: Keeper | None = None
         self._count = 0
+        self._matters = 0  # how many operations stand around to whose operands the last bit matters
+        self._inverts = quotients.are_products(context.machine)
 
     @property
     def frame(self) -> Frame:
@@ -102,8 +106,41 @@ class Nest(ABC):
                 first = self.value(left)
                 with self._conditional():
                     return Binary(op, first, self.value(right), expr.type, expr.span)
+            case _ if quotients.matters(expr):
+                self._matters += 1
+                found = map_children(expr, self.value)
+                self._matters -= 1
+                return found
             case _:
-                return map_children(expr, self.value)
+                take = self._operand if quotients.rounds(expr) else self.value
+                return map_children(expr, take)
+
+    def _operand(self, expr: Expr) -> Expr:
+        """A value within larger arithmetic: a quotient by what the loop does not change is a
+        product."""
+        inner = self.frame.inner
+        match expr:
+            case Binary("/", top, right, FloatType()) if (
+                self._inverts and inner is not None and self._matters == 0
+            ):
+                value, by = self._operand(top), self.value(right)
+                number = self._stays(by, inner) and quotients.is_number(by)
+                if not number or self._stays(value, inner):
+                    return Binary("/", value, by, FLOAT, expr.span)
+                if isinstance(by, FloatConst):
+                    return quotients.by_constant(value, by)
+                scale = self._keep("scale", quotients.scale(by))
+                inverse = self._keep("inverse", quotients.inverse(by, scale))
+                return b.binary("*", b.binary("*", value, scale), inverse, expr.span)
+            case _:
+                return self.value(expr)
+
+    def _stays(self, value: Expr, inner: str) -> bool:
+        """Whether a value, with what is kept before the loop, is the same in all of its rounds."""
+        names = free_variables(value)
+        kept = {var.name for frame in self.frames for var in frame.known.values()}
+        own = any(name.startswith("@") and name not in kept for name in names)
+        return not (own or self.mentions(names, inner) or any(map(_is_element, walk(value))))
 
     def access(self, read: Index, padded: bool) -> Access:
         key = (read, padded)
@@ -339,6 +376,10 @@ class Nest(ABC):
             end = Var(f"@{counter.name.removeprefix('@')}end_", INT)
             before, high = [Let(end, high)], end
         return [*before, Loop(counter, low, high, tuple(self.loops(axes[1:], inside)))]
+
+
+def _is_element(expr: Expr) -> bool:
+    return isinstance(expr, Index)
 
 
 def own_pads(expr: Expr) -> list[ZeroPad]:

@@ -53,6 +53,9 @@ class Target:
     product_bytes: int
     panel_least: int  # values
 
+    # Whether a quotient by what a loop does not change may be a product, and rounded otherwise.
+    reciprocals: bool = True
+
     @property
     def lanes(self) -> int:
         """The numbers in a vector, for choices: float32."""

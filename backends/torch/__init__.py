@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,6 +48,7 @@ def generate(
     probes: list[Probe] = []
     rows = binding.function_rows(module, pairs, names, zeroed or {})
     flags = () if contract else _NOT_CONTRACTED
+    device = device if contract else _exact(device)
     known = {row.function.name for row in rows}
     numbered = [function for function in module.functions if is_tensor_function(function)]
     context = {
@@ -95,7 +96,7 @@ def generate_specialised(
 
     name = codegen.cpp_name(function)
     stem = file_stem(f"{_stem(module.name)}_{name}")
-    code = _code(module, device)
+    code = _code(module, device if contract else _exact(device))
     text = template("specialised.cpp.j2").render(
         **code, function=function, slots=slots, operator=operator, name=name, dtype=dtype
     )
@@ -145,6 +146,11 @@ def _code(module: Module, device: Device, probes: list[Probe] | None = None) -> 
         "helpers": codegen.lower_scalars(module, device.machine),
         "kernels": kernels,
     }
+
+
+def _exact(device: Device) -> Device:
+    """The device that rounds every operation by itself."""
+    return replace(device, machine=replace(device.machine, reciprocals=False))
 
 
 def _prelude(code: Mapping[str, object]) -> str:

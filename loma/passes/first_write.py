@@ -2,21 +2,22 @@
 
 ``x : T`` followed by ``x += e`` becomes ``x : T = e``, and an index statement that adds to every
 element of a fresh tensor becomes an assignment (with an explicit ``sum`` over the indices that only
-the right side has), so that no tensor is filled with zeros only to be read again.
+the right side has), so that no tensor is filled with zeros only to be read again. So does one that
+adds to what ``x[i] = 0.0`` or another number has filled, as loops over elements do with a variable.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.axes import runs_over, target_axes
 from loma.core.ir import (
-    Assign, Axis, Declare, Expr, Index, IndexAssign, Module, Op, Reduce, Stmt, TensorType,
-    Var, Zero, ZeroPad,
+    Assign, Axis, Declare, Expr, FloatConst, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt,
+    TensorType, Var, Zero, ZeroPad,
 )  # fmt: skip
 from loma.core.ops import OPS
-from loma.core.walk import children, free_variables, mentioned_names
+from loma.core.walk import children, free_variables, map_blocks, mentioned_names
 from loma.passes.liveness import covers
 
 
@@ -28,6 +29,7 @@ def first_write(module: Module) -> Module:
 
 def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """The pass on one function's body."""
+    body = _filled(body)
     out: list[Stmt | None] = list(body)
     places = _mentions(body)
     for position, stmt in enumerate(body):
@@ -50,6 +52,29 @@ def first_writes(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
                 out[later] = None
             case IndexAssign(target, "+=") if covers(use) and name not in free_variables(use.value):
                 out[later] = assigned(use)
+            case _:
+                pass
+    return tuple(stmt for stmt in out if stmt is not None)
+
+
+def _filled(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A block, and those inside; what is added to a number in every element is assigned there."""
+    out: list[Stmt | None] = [map_blocks(stmt, _filled) for stmt in body]
+    for position, stmt in enumerate(out):
+        match stmt:
+            case IndexAssign(Index(Var(name)), "=", IntConst() | FloatConst() as number) if covers(
+                stmt
+            ):
+                pass
+            case _:
+                continue
+        behind = enumerate(out[position + 1 :], position + 1)
+        uses = ((k, s) for k, s in behind if s is not None and name in mentioned_names((s,)))
+        match next(uses, None):
+            case (at, IndexAssign(Index(Var(target)), "+=", value) as use) if target == name:
+                new = assigned(use)
+                if covers(use) and name not in free_variables(value) and new.op == "=":
+                    out[position], out[at] = None, replace(new, value=b.add(number, new.value))
             case _:
                 pass
     return tuple(stmt for stmt in out if stmt is not None)

@@ -22,17 +22,20 @@ from loma.core.walk import (
     blocks, children, expressions, free_variables, map_children, map_expressions,
     map_tensor_functions, mentioned_names, root, statements, substitute,
 )  # fmt: skip
+from loma.passes.canonical.exponentials import Values
 from loma.passes.liveness import covers
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """``tensor[axes] = value``, with what has to stay as it is for this to remain true."""
+    """``tensor[axes] = value``, with what has to stay as it is for this to remain true; with a
+    ``factor``, ``tensor[axes] * factor`` is the value."""
 
     tensor: Var
     axes: tuple[str, ...]
     value: Expr
     inputs: frozenset[str]
+    factor: Index | None = None
 
 
 def reuse(module: Module) -> Module:
@@ -48,7 +51,25 @@ def reread(
     worker = _Reuse(function, drops=False)
     known: list[_Value] = []
     worker.block(before, known)
-    return worker.block(body, [value for value in known if value.tensor.name in kept])
+    known = [value for value in known if value.tensor.name in kept]
+    return worker.block(body, known + _normalised(before, kept))
+
+
+def _normalised(before: tuple[Stmt, ...], kept: frozenset[str]) -> list[_Value]:
+    """The exponentials that tensors of ``kept`` hold in two parts: what they are as a part of their
+    sum, and that sum, which is neither 0 nor infinite."""
+    values = Values()
+    for stmt in before:
+        values.statement(stmt)
+    found: list[_Value] = []
+    for part, power, total in values.normalised():
+        axes = tuple(s.name for s in part.subscripts if isinstance(s, Var))
+        names = {part.tensor.name, total.tensor.name}
+        if names <= kept and len(axes) == len(part.subscripts):
+            inputs = free_variables(power) - set(axes) | names
+            value = Builtin("exp", (_plain(power),), FLOAT)
+            found.append(_Value(part.tensor, axes, value, inputs, total))
+    return found
 
 
 class _Reuse:
@@ -153,8 +174,12 @@ class _Reuse:
                     continue
                 bound = _match(old.value, _plain(expr), frozenset(old.axes), {})
                 if bound is not None and set(bound) == set(old.axes):
-                    subscripts = tuple(Var(bound[axis], INT) for axis in old.axes)
-                    return Index(old.tensor, subscripts, expr.type, expr.span)
+                    names: dict[str, Expr] = {axis: Var(bound[axis], INT) for axis in old.axes}
+                    subscripts = tuple(names[axis] for axis in old.axes)
+                    read = Index(old.tensor, subscripts, expr.type, expr.span)
+                    if old.factor is None:
+                        return read
+                    return Binary("*", read, substitute(old.factor, names), FLOAT, expr.span)
         return map_children(expr, lambda child: self._expr(child, known))
 
     def _forget(self, known: list[_Value], name: str) -> None:

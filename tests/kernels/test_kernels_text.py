@@ -130,3 +130,23 @@ def later(x : In[Tensor[B, I]]) -> tuple[Tensor[B, I], Tensor[I]]:
 def test_a_later_start_is_tried_where_a_run_could_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOMA_OPT", "-temporaries")  # u and v stay
     assert "panels of b" in pipeline.stage_text(LATER, "kernels", "later")
+
+
+GATED = """
+def gated(x : In[Tensor[N, 2 * D]], g : In[Tensor[N, D]]) -> Tensor[N, 2 * D]:
+    y : Tensor[N, 2 * D]
+    e : Tensor[N, D]
+    e[n, d] = exp(x[n, D + d])
+    y[n, d + 0] = g[n, d] * e[n, d]
+    y[n, d + D] = g[n, d] * e[n, d] * x[n, d + 0]
+    return y
+"""
+
+
+def test_parts_of_rows_are_written_in_one_kernel() -> None:
+    shown = pipeline.stage_text(GATED, "kernels", "gated")
+    assert shown.count("parallel n") == 1
+    assert "private e : Tensor[D]" in shown
+    scattered = GATED.replace("y[n, d + D]", "y[n, 2 * d]").replace("d + 0] =", "d + D] =")
+    assert "parallel n" in pipeline.stage_text(scattered, "kernels", "gated")
+    assert "private e" not in pipeline.stage_text(scattered, "kernels", "gated")

@@ -11,6 +11,8 @@ from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
 from loma.passes.canonical.cumulative import cumulative as cumulative
+from loma.passes.canonical.exponentials import exponentials as exponentials
+from loma.passes.canonical.extremes import extremes as extremes
 from loma.passes.canonical.factor import factor as factor
 from loma.passes.canonical.groups import groups as groups
 from loma.passes.canonical.inline import inline as inline
@@ -33,19 +35,20 @@ _LOOPS = tuple(k for k in get_args(ReduceKind) if k != "sum" and not k.startswit
 def canonical_form(module: Module, every: bool = False) -> Module:
     """The canonical form, which derivatives gain from, too: functions have the bodies of those that
     they call, operators are index statements (:func:`operators` has what ``every`` says), loops
-    whose iterations do not meet, too, conditions do without what holds anyway, reductions over
-    triangles are ranges and, but for sums, whose adjoints are of the same form, loops, sums are
-    statements of their own, without factors that do not depend on what is summed over, the last
-    round of a loop does not prepare another, what is costly is computed once, sums of products are
-    taken in steps, and channels in groups have an index for the groups, unless LOMA_OPT leaves that
-    out."""
+    that keep a maximum are reductions, those whose iterations do not meet index statements, too,
+    conditions do without what holds anyway, reductions over triangles are ranges and, but for sums,
+    whose adjoints are of the same form, loops, sums are statements of their own, without factors
+    that do not depend on what is summed over, exponentials of logarithms of their sums are
+    quotients, the last round of a loop does not prepare another, what is costly is computed once,
+    sums of products are taken in steps, and channels in groups have an index for the groups, unless
+    LOMA_OPT leaves that out."""
     wanted = config.optimisations()
     if "inline" in wanted:
         module = scalar_calls(copies(inline(module)))
     if "operators" in wanted:
         module = operators(module, every)
     if "loops" in wanted:
-        module = loops(module)
+        module = loops(extremes(module))
     module = first_write(module)
     if "conditions" in wanted:
         module = conditions(module)
@@ -62,8 +65,10 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = invariants(module)
     if "reductions" in wanted:
         module = reductions(module)
-        if "temporaries" in wanted and "invariants" in wanted:  # as divided by their sum
-            module = invariants(temporaries(module, weights=True))
+    if "exponentials" in wanted:
+        module = exponentials(module)
+    if {"reductions", "temporaries", "invariants"} <= set(wanted):  # weights divided by their sum
+        module = invariants(temporaries(module, weights=True))
     if "rounds" in wanted and not every:  # the adjoint of a round begins with zeros
         module = rounds(module)
     if "costly" in wanted:

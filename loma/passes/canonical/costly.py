@@ -10,7 +10,8 @@ has a value of ``exp`` for each ``d``; in the canonical form it is
     _e[i, j] = exp(s[i, j])
     y[i, d] = sum(_e[i, j] * v[j, d] for j in S)
 
-What a condition guards stays where it is.
+So does a quotient of elements, ``sum(c[i, j] / z[j] * v[j, d] for j in S)``, that a sum has for
+each ``d``: what is left is a product of two tensors. What a condition guards stays where it is.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from loma.core import builder as b
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
-    INT, Axis, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IndexAssign, IntConst,
-    Module, Reduce, Stmt, TensorType, Var,
+    INT, Axis, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IndexAssign,
+    IntConst, Module, Reduce, Stmt, TensorType, Var,
 )  # fmt: skip
 from loma.core.sizes import constant
 from loma.core.walk import (
@@ -73,6 +74,7 @@ class _Costly(InBlocks):
         self._written = Counter[str]()
         self._places: dict[_Part, set[tuple[int, tuple[str, ...]]]] = {}
         self._held: dict[_Part, _Held] = {}
+        self._summed = frozenset[str]()  # the indices of the sums around
 
     def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         around = self._written, self._places, self._held
@@ -98,17 +100,33 @@ class _Costly(InBlocks):
     def _index_assign(self, stmt: IndexAssign) -> IndexAssign:
         whole = _is_costly(stmt.value) and covers(stmt) and stmt.op == "="
         take = self._inside if whole else self._read
+        self._summed = frozenset(_axes(stmt.axes)) - free_variables(stmt.target)
         return replace(stmt, value=take(stmt.value, _axes(stmt.axes)))
 
     def _inside(self, expr: Expr, scope: Scope) -> Expr:
         """The expression itself stays, its parts may be read from temporaries."""
         if isinstance(expr, Reduce):
-            return replace(expr, body=self._read(expr.body, scope | _axes(expr.axes)))
+            around = self._summed
+            if expr.kind == "sum":
+                self._summed |= _axes(expr.axes).keys()
+            body = self._read(expr.body, scope | _axes(expr.axes))
+            self._summed = around
+            return replace(expr, body=body)
         return self._map_children(expr, lambda child: self._read(child, scope))
+
+    def _is_operand(self, expr: Expr, scope: Scope) -> bool:
+        """Whether an expression is a quotient of elements that is summed, for several results."""
+        match expr:
+            case Binary("/", Index(), Index(), FloatType()):
+                own = free_variables(expr)
+                return bool(own & self._summed) and bool(scope.keys() - self._summed - own)
+            case _:
+                return False
 
     def _read(self, expr: Expr, scope: Scope) -> Expr:
         """The expression, read from a temporary where that is worth it."""
-        if not _is_costly(expr) or self._guard is not None:
+        wanted = _is_costly(expr) or self._is_operand(expr, scope)
+        if not wanted or self._guard is not None:
             return self._inside(expr, scope)
         part, names = self._part(expr, scope)
         held = self._held.get(part)

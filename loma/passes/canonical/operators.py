@@ -283,6 +283,8 @@ class _Operators(InBlocks):
                 return all(self._is_one_of_many(arg) or self._is_of_this_loop(arg) for arg in args)
             case Op("softmax", (x,)) if self._is_large(x) or self._is_of_a_round(x):
                 return True
+            case Op("log_softmax"):
+                return True
             case Op("conv2d") if windows_of(value) is not None:
                 return True
             case Op("softmax" | "matmul") | Var():
@@ -331,6 +333,13 @@ class _Operators(InBlocks):
                 dims = _dims(value)  # of floats
                 if (inner := self._moved(value, axes)) is not None:
                     return self._element(value.args[0], inner)
+                whole = value.args[0] if value.name in _VIEWS else None
+                if isinstance(whole, Op) and whole.name not in _VIEWS:
+                    # What has the name is not the view, which is read where it lies.
+                    view = replace(value, args=(Var("", whole.type),))
+                    if (inner := self._moved(view, axes)) is not None:
+                        made = self._made(whole.type, "_t", self._with_plain_arguments(whole))
+                        return self._read(made, inner)
                 made = self._made(value.type, "_t", self._with_plain_arguments(value))
                 return self._read(made, axes[len(axes) - len(dims) :])
             case Op("neg", (x,)):
@@ -366,7 +375,7 @@ class _Operators(InBlocks):
                 if name == "amax_or_zero":
                     self._if_any()
                 return self._read(total, axes)
-            case Op("softmax"):
+            case Op("softmax" | "log_softmax"):
                 return self._softmax(value, axes)
             case Op("matmul"):
                 product = self._tensor("_product", value.type, partial(self._product, value))
@@ -569,7 +578,7 @@ class _Operators(InBlocks):
         return Binary("+", total, self._element(value.args[2], [axes[1]]), FLOAT, value.span)
 
     def _softmax(self, value: Op, axes: list[Axis]) -> Expr:
-        """exp(x - max x) / sum of the same, along one dimension."""
+        """exp(x - max x) / sum of the same, along one dimension, or x - max x - log of that."""
         x = self._plain(value.args[0], "_operand") if _is_composed(value.args[0]) else value.args[0]
         dims = _dims(x)
         dim = _constant(dict(value.attrs)["dim"]) % len(dims)
@@ -590,20 +599,25 @@ class _Operators(InBlocks):
 
         def shifted(every: list[Axis]) -> Expr:
             row = [*every[:dim], *every[dim + 1 :]]
-            low = Binary("-", self._element(x, every), self._read(top, row), FLOAT)
-            return Builtin("exp", (low,), FLOAT)
+            return Binary("-", self._element(x, every), self._read(top, row), FLOAT)
 
-        powers = self._tensor("_softmax", TensorType(dims), shifted)
+        def power(every: list[Axis]) -> Expr:
+            return Builtin("exp", (shifted(every),), FLOAT)
 
-        def total(own: list[Axis]) -> Expr:
+        powers = self._tensor("_softmax", TensorType(dims), power)
+
+        def added(own: list[Axis]) -> Expr:
             axis = along()
             return _reduce("sum", self._read(powers, at(own, axis)), [axis])
 
-        sums = self._tensor("_sum", TensorType(rest), total)
+        sums = self._tensor("_sum", TensorType(rest), added)
         if len(axes) != len(dims):
             raise _Stays
         row = [*axes[:dim], *axes[dim + 1 :]]
-        return Binary("/", self._read(powers, axes), self._read(sums, row), FLOAT, value.span)
+        total = self._read(sums, row)
+        if value.name == "softmax":
+            return Binary("/", self._read(powers, axes), total, FLOAT, value.span)
+        return Binary("-", shifted(axes), Builtin("log", (total,), FLOAT), FLOAT, value.span)
 
 
 def _constant(value: object) -> int:

@@ -1,0 +1,244 @@
+"""A normalised exponential, ``exp(x - log(sum(exp(x))))``, is the exponential over its sum.
+
+``exp(x[n, d] - (m[n] + log(z[n])))``, where ``z[n]`` is ``sum(exp(x[n, k] - m[n]) for k in D)`` and
+``m[n]`` the maximum of ``x[n, k]``, is ``exp(x[n, d] - m[n]) / z[n]`` in the canonical form, the
+softmax that it is, without a second exponential. So is the exponential times ``1 / z[n]``. The
+maximum makes ``z`` a number from 1 to the size of D, or NaN, and so is all of that row then in each
+form. ``logsumexp`` takes 0 for a maximum that is not finite; in a row with an infinity, whose own
+value is NaN, a number whose exponential is infinite becomes NaN, too, instead of 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from loma.core import builder as b
+from loma.core.ir import (
+    FLOAT, INT, Axis, Binary, Builtin, Expr, FloatType, Function, If, Index, IndexAssign, Module,
+    NoDiff, Reduce, Select, Stmt, Unary, Var, Zero,
+)  # fmt: skip
+from loma.core.effects import written
+from loma.core.walk import (
+    blocks, free_variables, map_blocks, map_children, map_tensor_functions, substitute,
+)  # fmt: skip
+from loma.passes.liveness import covers
+
+Terms = Counter[tuple[bool, Expr]]  # what is added (True) or taken away, how often
+
+
+def exponentials(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, _changed)
+
+
+def _changed(function: Function) -> Function:
+    return replace(function, body=_block(Values(), function.body))
+
+
+def _block(around: Values, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    values, out = around.without(set()), []
+    for stmt in body:
+        if isinstance(stmt, IndexAssign):
+            scope = {axis.name: axis for axis in stmt.axes}
+            stmt = replace(stmt, value=_expr(stmt.value, scope, values))
+        elif blocks(stmt):
+            stmt = map_blocks(stmt, partial(_block, values.without(written((stmt,)))))
+        values.statement(stmt)
+        out.append(stmt)
+    return tuple(out)
+
+
+def _expr(expr: Expr, scope: dict[str, Axis], values: Values) -> Expr:
+    if isinstance(expr, Reduce):
+        scope = scope | {axis.name: axis for axis in expr.axes}
+    expr = map_children(expr, lambda child: _expr(child, scope, values))
+    match expr:
+        case Builtin("exp", (power,)):
+            terms = values.terms(power)
+            for sign, term in terms:
+                total = None if sign else _logarithm(term)
+                rest = terms - Counter({(sign, term): 1})
+                if total is not None and values.is_normaliser(total, rest, scope):
+                    return Binary("/", Builtin("exp", (_total(rest),), FLOAT), total, FLOAT)
+        case Binary("*", left, right):
+            for factor, other in ((left, right), (right, left)):
+                own, total = values.exponent(factor), values.inverse(other)
+                if own is None or total is None:
+                    continue
+                if values.is_normaliser(total, values.terms(own), scope):
+                    return Binary("/", factor, total, FLOAT)
+        case _:
+            pass
+    return expr
+
+
+def _logarithm(term: Expr) -> Index | None:
+    """The element whose logarithm a term is."""
+    match term:
+        case Builtin("log", (Index() as element,)):
+            return element
+        # ``logsumexp`` guards the derivative of log(0)
+        case Builtin("log", (Select(Binary("!=", cond), Index() as element, other),)) if (
+            cond == element and b.is_const(other, 0)
+        ):
+            return element
+        case _:
+            return None
+
+
+def _total(terms: Terms) -> Expr:
+    ordered = sorted(terms.elements(), key=lambda term: not term[0])
+    total = ordered[0][1] if ordered[0][0] else b.neg(ordered[0][1])
+    for sign, term in ordered[1:]:
+        total = b.binary("+" if sign else "-", total, term)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """``tensor[subscripts] = value``, of every element."""
+
+    tensor: Var
+    subscripts: tuple[Expr, ...]
+    axes: tuple[Axis, ...]
+    value: Expr
+    inputs: frozenset[str]
+
+
+class Values:
+    """What the elements of tensors are, as far as statements of a block have just said so."""
+
+    def __init__(self, known: dict[str, _Definition] | None = None) -> None:
+        self._known = known or {}
+
+    def without(self, changed: set[str]) -> Values:
+        """What is still known where those variables have other values."""
+        return Values(
+            {
+                name: found
+                for name, found in self._known.items()
+                if name not in changed and found.inputs.isdisjoint(changed)
+            }
+        )
+
+    def statement(self, stmt: Stmt) -> None:
+        self._known = self.without(written((stmt,)))._known
+        match stmt:
+            case If(_, (inner,), other) if all(isinstance(s, Zero) for s in other):
+                stmt = inner  # where there is anything to take a maximum of
+            case _:
+                pass
+        match stmt:
+            case IndexAssign(Index(Var(name) as tensor, subscripts), "=", value) if covers(stmt):
+                axes = {axis.name for axis in stmt.axes}
+                inputs = free_variables(value) - axes
+                names = [s.name for s in subscripts if isinstance(s, Var)]
+                if name not in inputs and axes == set(names) and len(axes) == len(names):
+                    self._known[name] = _Definition(tensor, subscripts, stmt.axes, value, inputs)
+            case _:
+                pass
+
+    def of(self, expr: Expr) -> Expr | None:
+        """The value of an element."""
+        match expr:
+            case Index(Var(name), places) if name in self._known:
+                found = self._known[name]
+                pairs = zip(found.subscripts, places, strict=True)
+                return substitute(found.value, {s.name: p for s, p in pairs if isinstance(s, Var)})
+            case _:
+                return None
+
+    def terms(self, expr: Expr, sign: bool = True, names: int = 4) -> Terms:
+        """What is added up in a value, also in elements that it is made of, by so many names."""
+        match expr:
+            case Binary("+" | "-" as op, left, right, FloatType()):
+                return self.terms(left, sign, names) + self.terms(right, sign == (op == "+"), names)
+            case Unary("-", operand, FloatType()):
+                return self.terms(operand, not sign, names)
+            case Index() if names > 0:
+                match self.of(expr):
+                    case Index() | Unary("-") | Binary("+" | "-") | Builtin("log") as value:
+                        return self.terms(value, sign, names - 1)
+                    case _:
+                        pass
+            case _:
+                pass
+        return Counter({(sign, expr): 1})
+
+    def exponent(self, expr: Expr | None) -> Expr | None:
+        """Of what a value is the exponential."""
+        match self.of(expr) if isinstance(expr, Index) else expr:
+            case Builtin("exp", (power,)):
+                return power
+            case _:
+                return None
+
+    def inverse(self, expr: Expr) -> Index | None:
+        """The element of which a value is the reciprocal."""
+        match self.of(expr) if isinstance(expr, Index) else expr:
+            case Binary("/", one, Index() as element) if b.is_const(one, 1):
+                return element
+            case _:
+                return None
+
+    def normalised(self) -> Iterator[tuple[Index, Expr, Index]]:
+        """Elements that are an exponential over the sum of such, of what, and the sums."""
+        for found in self._known.values():
+            match found.value:
+                case Binary("/", top, Index() as total):
+                    power = self.exponent(top)
+                    scope = {axis.name: axis for axis in found.axes}
+                    if power is not None and self.is_normaliser(total, self.terms(power), scope):
+                        yield Index(found.tensor, found.subscripts, FLOAT), power, total
+                case _:
+                    pass
+
+    def is_normaliser(self, total: Index, power: Terms, scope: dict[str, Axis]) -> bool:
+        """Whether an element is the sum of exponentials of which that with these terms is one, and
+        none is greater than 1."""
+        value = self.of(total)
+        while isinstance(value, Index):
+            value = self.of(value)
+        match value:
+            case Reduce("sum", body, (axis,)):
+                pass
+            case _:
+                return False
+        own = self.exponent(body)
+        if own is None:
+            return False
+        terms = self.terms(own)
+        return any(
+            _renamed(terms, axis.name, name) == power
+            and any(self._is_largest(m, power, axis, name) for sign, m in power if not sign)
+            for name, other in scope.items()
+            if other.extent == axis.extent
+        )
+
+    def _is_largest(self, shift: Expr, power: Terms, axis: Axis, name: str) -> bool:
+        """Whether the shift is the maximum, over such an axis in the place of that name, of the
+        other terms: the maximum itself, or where that is not finite 0."""
+        rest = power - Counter({(False, shift): 1})
+        value: Expr | None = shift
+        while True:
+            match value:
+                case NoDiff(operand):
+                    value = operand
+                case Reduce("max", body, (own,)) if own.extent == axis.extent:
+                    return _renamed(self.terms(body), own.name, name) == rest
+                case Select(Binary("==", Binary("-", one, two), zero), top, other) if (
+                    one == two == top and b.is_const(zero, 0) and b.is_const(other, 0)
+                ):
+                    value = top
+                case Index():
+                    value = self.of(value)
+                case _:
+                    return False
+
+
+def _renamed(terms: Terms, old: str, new: str) -> Terms:
+    names: dict[str, Expr] = {old: Var(new, INT)}
+    return Counter((sign, substitute(term, names)) for sign, term in terms.elements())

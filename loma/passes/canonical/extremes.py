@@ -1,0 +1,127 @@
+"""A loop that keeps the largest or smallest value that it sees is a reduction.
+
+``for d in range(D): m = max(m, x[n, d])`` is ``m = max(m, max(x[n, d] for d in D))``, if there is a
+value of d. Where m begins with the first of these elements, ``m = x[n, 0]``, or with the one in
+front of them, behind which the loop begins, the reduction alone says all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loma.core import builder as b, sizes
+from loma.core.effects import written
+from loma.core.ir import (
+    INT, Assign, Axis, Builtin, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, Op,
+    Reduce, Stmt, TensorType, Var,
+)  # fmt: skip
+from loma.core.names import Names, names_of
+from loma.core.walk import (
+    free_variables, map_blocks, map_tensor_functions, mentioned_names, root, substitute, walk,
+)  # fmt: skip
+
+
+def extremes(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, lambda function: _Extremes(function).run())
+
+
+class _Extremes:
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._names = Names(names_of(function))
+
+    def run(self) -> Function:
+        return replace(self._function, body=self._block(self._function.body))
+
+    def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        out: list[Stmt] = []
+        for stmt in body:
+            stmt = map_blocks(stmt, self._block)
+            if isinstance(stmt, For) and (new := self._reduced(stmt, out)) is not None:
+                out.append(new)
+            else:
+                out.append(stmt)
+        return tuple(out)
+
+    def _reduced(self, loop: For, before: list[Stmt]) -> Stmt | None:
+        """The statement that does what a loop does; its beginning is taken from what is before."""
+        match loop.body:
+            case (Assign(place, "=", Builtin("max" | "min" as kind, (kept, value))) as only,):
+                pass
+            case (IndexAssign(place, "=", Builtin("max" | "min" as kind, (kept, value))) as only,):
+                pass
+            case _:
+                return None
+        changed = written((only,)) | {loop.counter}
+        if kept != place or value.type != place.type or loop.counter in free_variables(place):
+            return None
+        if (
+            loop.backwards
+            or free_variables(value) & (changed - {loop.counter})
+            or not _has_elements(value)
+        ):
+            return None
+        if not sizes.keeps_value(loop.extent, changed):
+            return None
+
+        def over(extent: Expr, ahead: int) -> Reduce:
+            axis = Axis(self._names.fresh(loop.counter), extent)
+            index = b.binary("-", Var(axis.name, INT), IntConst(ahead)) if ahead else None
+            body = _at(value, loop.counter, index or Var(axis.name, INT))
+            return Reduce(kind, body, (axis,), value.type, loop.span)
+
+        beginning = self._beginning(only, before, free_variables(value) | free_variables(place))
+        for ahead in (0, 1):
+            if beginning is None:
+                break
+            first = _at(value, loop.counter, IntConst(-ahead))
+            extent = sizes.simplify(b.binary("+", loop.extent, IntConst(ahead)))
+            given = before[beginning]
+            assert isinstance(given, Assign | IndexAssign)
+            same = sizes.simple_subscripts(given.value) == first
+            if same and _exists_with(value, loop.counter, extent, ahead):
+                del before[beginning]
+                return replace(only, value=over(extent, ahead), span=loop.span)
+        larger = Builtin(kind, (kept, over(loop.extent, 0)), value.type, only.value.span)
+        new = replace(only, value=larger)
+        if (sizes.constant(loop.extent) or 0) > 0:
+            return new
+        return If(b.binary(">", loop.extent, IntConst(0)), (new,), (), loop.span)
+
+    def _beginning(
+        self, only: Assign | IndexAssign, before: Sequence[Stmt], inputs: frozenset[str]
+    ) -> int | None:
+        """Where the statement is that gives the place its value ahead of the loop."""
+        for position in reversed(range(len(before))):
+            stmt = before[position]
+            if isinstance(stmt, Assign | IndexAssign) and stmt.target == only.target:
+                axes = [s.axes for s in (stmt, only) if isinstance(s, IndexAssign)]
+                return position if stmt.op == "=" and axes[:1] == axes[1:] else None
+            if root(only.target) in mentioned_names((stmt,)) or written((stmt,)) & inputs:
+                return None
+        return None
+
+
+def _has_elements(value: Expr) -> bool:
+    """Whether a value has elements of tensors, and no tensor as a whole."""
+    parts = list(walk(value))
+    bases = [part.base for part in parts if isinstance(part, Index)]
+    whole = [p for p in parts if isinstance(p.type, TensorType) and not any(p is x for x in bases)]
+    return bool(bases) and not whole and not any(isinstance(part, Op) for part in parts)
+
+
+def _at(value: Expr, counter: str, place: Expr) -> Expr:
+    return sizes.simple_subscripts(substitute(value, {counter: place}))
+
+
+def _exists_with(value: Expr, counter: str, extent: Expr, ahead: int) -> bool:
+    """Whether the first element exists only where there are ``extent`` of them, at least one."""
+    place = b.add(Var(counter, INT), IntConst(ahead)) if ahead else Var(counter, INT)
+    return any(
+        sizes.equal(subscript, place) is True and sizes.equal(dim, extent) is True
+        for part in walk(value)
+        if isinstance(part, Index) and isinstance(part.base, Var)
+        for subscript, dim in zip(part.subscripts, sizes.dims_of(part.base), strict=True)
+    )

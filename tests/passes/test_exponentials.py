@@ -1,0 +1,140 @@
+"""What a softmax is, in any words, becomes an exponential over its sum."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from changed_programs import Changed, Point, compare, verified, with_derivative
+from test_loops import program
+
+from loma import passes
+from loma.ad import split_pairs
+from loma.backends.interpreter import Interpreter
+from loma.core.printer import print_function
+from loma.frontend import parse
+
+X = "x : In[Tensor[N, M]]"
+LARGEST = """
+m : Tensor[N]
+m[i] = max(x[i, j] for j in M)
+"""
+SUM = """
+z : Tensor[N]
+z[i] = sum(exp(x[i, j] - m[i]) for j in M)
+"""
+# name, body
+SOFTMAX: tuple[tuple[str, str], ...] = (
+    ("one_by_one", LARGEST + SUM + "y[i, j] = exp(x[i, j] - m[i] - log(z[i]))"),
+    ("together", LARGEST + SUM + "y[i, j] = exp(x[i, j] - (log(z[i]) + m[i]))"),
+    ("in_place", LARGEST + SUM + "y[i, j] = exp(-(log(z[i]) - (x[i, j] - m[i])))"),
+    ("named", LARGEST + SUM + """
+l : Tensor[N]
+l[i] = m[i] + log(z[i])
+y[i, j] = exp(x[i, j] - l[i])
+"""),
+    ("exponentials_named", LARGEST + """
+e : Tensor[N, M]
+z : Tensor[N]
+e[i, j] = exp(x[i, j] - m[i])
+z[i] = sum(e[i, j] for j in M)
+y[i, j] = exp(x[i, j] - m[i] - log(z[i]))
+"""),
+    ("reciprocal", LARGEST + """
+e : Tensor[N, M]
+r : Tensor[N]
+e[i, j] = exp(x[i, j] - m[i])
+r[i] = 1.0 / sum(e[i, j] for j in M)
+y[i, j] = r[i] * e[i, j]
+"""),
+    ("logsumexp", "y = exp(x - logsumexp(x, [1], keepdim=True))"),
+    ("rows", "for i in range(N):\n    y[i] = exp(x[i] - logsumexp(x[i], [0]))"),
+    ("log_softmax", "y = exp(log_softmax(x, 1))"),
+    ("log_softmax_named", "l = log_softmax(x, 1)\ny = exp(l)"),
+    ("across", "y = exp(x - logsumexp(x, [0], keepdim=True))"),
+)  # fmt: skip
+OTHERS: tuple[tuple[str, str], ...] = (
+    ("no_maximum", """
+z : Tensor[N]
+z[i] = sum(exp(x[i, j]) for j in M)
+y[i, j] = exp(x[i, j] - log(z[i]))
+"""),
+    ("another_maximum", """
+m : Tensor[N]
+m[i] = max(x[i, j] for j in range(M // 2 + 1))
+""" + SUM + "y[i, j] = exp(x[i, j] - m[i] - log(z[i]))"),
+    ("another_sum", LARGEST + """
+z : Tensor[N]
+z[i] = sum(exp(x[i, j] - m[i]) for j in range(M // 2 + 1))
+y[i, j] = exp(x[i, j] - m[i] - log(z[i]))
+"""),
+    ("the_maximum_of_others", LARGEST + SUM + """
+y[i, j] = exp(x[i, j] - x[i, 0] - log(z[i]))
+"""),
+    ("changed", LARGEST + SUM + """
+m[i] = m[i] + 1.0
+y[i, j] = exp(x[i, j] - m[i] - log(z[i]))
+"""),
+    ("changed_in_rounds", LARGEST + SUM + """
+for t in range(2):
+    y[i, j] = y[i, j] + exp(x[i, j] - m[i] - log(z[i]))
+    z[i] = z[i] + 1.0
+"""),
+    ("twice_the_logarithm", LARGEST + SUM + """
+y[i, j] = exp(x[i, j] - m[i] - 2.0 * log(z[i]))
+"""),
+)  # fmt: skip
+ALL = (*SOFTMAX, *OTHERS)
+
+
+def text(body: str) -> str:
+    return program(X, "N, M", body)
+
+
+@pytest.mark.parametrize("case", SOFTMAX, ids=lambda case: case[0])
+def test_softmax_has_one_exponential(case: tuple[str, str]) -> None:
+    shown = print_function(passes.optimise(parse(text(case[1]))).function("f"))
+    assert shown.count("exp(") == 1
+    assert "log(" not in shown
+
+
+@pytest.mark.parametrize("case", SOFTMAX, ids=lambda case: case[0])
+def test_the_backward_part_has_none(case: tuple[str, str]) -> None:
+    module, _ = split_pairs(passes.canonical_form(parse(text(case[1]))))
+    backward = passes.optimise(module).function("f__backward")
+    assert "exp(" not in print_function(backward)
+    assert "x" not in [param.name for param in backward.params]
+
+
+@pytest.mark.parametrize("case", OTHERS, ids=lambda case: case[0])
+def test_what_is_left_alone(case: tuple[str, str]) -> None:
+    module = parse(text(case[1]))
+    assert passes.canonical.exponentials(module) == module
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case[0])
+def test_values_and_derivatives(case: tuple[str, str]) -> None:
+    name, body = case
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    for change in (passes.canonical.exponentials, passes.canonical_form, passes.optimise):
+        compare(Point(name, with_derivative(text(body)), "f", (x,)), Changed(
+            with_derivative(text(body)), verified(change)))  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case[0])
+def test_what_is_not_finite(case: tuple[str, str]) -> None:
+    inf, nan = math.inf, math.nan
+    rows = [[1.0, 2.0, 3.0], [-inf, 2.0, 3.0], [inf, 2.0, -inf], [-inf] * 3, [inf] * 3,
+            [nan, 1.0, inf], [-800.0, -900.0, -1000.0], [800.0, 1.0, -800.0]]  # fmt: skip
+    before = parse(text(case[1]))
+    for x in (np.array(rows), np.zeros((2, 0)) if case[0] != "the_maximum_of_others" else rows):
+        try:
+            (right,) = Interpreter(before).call("f", np.array(x))
+        except Exception:  # the maximum of nothing
+            continue
+        for change in (passes.canonical.exponentials, passes.optimise):
+            (found,) = Interpreter(change(before)).call("f", np.array(x))
+            np.testing.assert_allclose(found, right, 1e-12)

@@ -1,0 +1,121 @@
+"""Loops that keep the largest value are reductions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from changed_programs import Changed, Point, compare, verified, with_derivative
+from test_loops import program
+
+from loma import passes
+from loma.backends.interpreter import Interpreter
+from loma.core.printer import print_function
+from loma.frontend import parse
+
+X = "x : In[Tensor[N, M]]"
+ROWS = "for i in range(N):\n"
+
+# name, body, the line that the loop becomes, or None where it stays
+CASES: tuple[tuple[str, str, str | None], ...] = (
+    ("scalar", ROWS + """
+    m = x[i, 0]
+    for j in range(M):
+        m = max(m, x[i, j])
+    y[i] = m
+""", "m = max(x[i, j_1] for j_1 in M)"),
+    ("behind_the_first", ROWS + """
+    m = x[i, 0] * x[i, 0]
+    for j in range(1, M):
+        m = max(m, x[i, j] * x[i, j])
+    y[i] = m
+""", "m = max(x[i, _j_1] * x[i, _j_1] for _j_1 in M)"),
+    ("smallest_of_elements", ROWS + """
+    y[i] = x[i, 0]
+    for j in range(M):
+        y[i] = min(y[i], x[i, j])
+""", "y[i] = min(x[i, j_1] for j_1 in M)"),
+    ("statement", """
+y[i] = x[i, 0]
+for j in range(1, M):
+    y[i] = max(y[i], x[i, j])
+""", "y[i] = max(x[i, _j_1] for _j_1 in M)"),
+    ("a_number_first", ROWS + """
+    m = 0.25
+    for j in range(M):
+        m = max(m, x[i, j])
+    y[i] = m
+""", "m = max(m, max(x[i, j_1] for j_1 in M))"),
+    ("a_part", ROWS + """
+    m = x[i, 0]
+    for j in range(M // 2):
+        m = max(m, x[i, j])
+    y[i] = m
+""", "m = max(m, max(x[i, j_1] for j_1 in range(M // 2)))"),
+    ("another_beginning", ROWS + """
+    m = x[i, 1]
+    for j in range(M):
+        m = max(m, x[i, j])
+    y[i] = m
+""", "m = max(m, max(x[i, j_1] for j_1 in M))"),
+    ("the_later_of_equals", ROWS + """
+    m = x[i, 0]
+    for j in range(M):
+        m = max(x[i, j], m)
+    y[i] = m
+""", None),
+    ("backwards", ROWS + """
+    m = x[i, 0]
+    for j in reversed(range(M)):
+        m = max(m, x[i, j])
+    y[i] = m
+""", None),
+    ("of_itself", ROWS + """
+    m = x[i, 0]
+    for j in range(M):
+        m = max(m, x[i, j] * m)
+    y[i] = m
+""", None),
+    ("running", ROWS + """
+    m = x[i, 0]
+    for j in range(M):
+        m = max(m, x[i, j])
+        y[i] += m
+""", None),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_what_is_a_reduction(case: tuple[str, str, str | None]) -> None:
+    before = parse(program(X, "N", case[1]))
+    after = passes.canonical.extremes(before)
+    assert (after == before) == (case[2] is None)
+    assert case[2] is None or case[2] in print_function(after.function("f"))
+
+
+@pytest.mark.parametrize("columns", [2, 5])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_values_and_derivatives(case: tuple[str, str, str | None], columns: int) -> None:
+    text = with_derivative(program(X, "N", case[1]))
+    x = torch.randn(3, columns, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    x[0] = 1.0  # all equal: the first has the derivative
+    for change in (passes.canonical.extremes, passes.optimise):
+        compare(Point(case[0], text, "f", (x,)), Changed(text, verified(change)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_what_is_not_a_number(case: tuple[str, str, str | None]) -> None:
+    before = parse(program(X, "N", case[1]))
+    x = np.array([[np.nan, 1.0, 2.0], [0.5, np.nan, 2.0], [np.inf, 1.0, -np.inf]])
+    for args in (x, np.zeros((0, 3)), np.zeros((0, 0))):
+        (right,) = Interpreter(before).call("f", args)
+        for change in (passes.canonical.extremes, passes.optimise):
+            (found,) = Interpreter(change(before)).call("f", args)
+            np.testing.assert_allclose(found, right)
+
+
+def test_nothing_to_reduce() -> None:
+    number = next(body for name, body, _ in CASES if name == "a_number_first")
+    module = passes.optimise(parse(program(X, "N", number)))
+    (found,) = Interpreter(module).call("f", np.zeros((2, 0)))
+    assert found.tolist() == [0.25, 0.25]

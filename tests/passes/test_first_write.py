@@ -1,0 +1,50 @@
+"""What adds to numbers that were just written is an assignment."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from changed_programs import Changed, Point, compare, verified, with_derivative
+from test_loops import program
+
+from loma import passes
+from loma.core.printer import print_function
+from loma.frontend import parse
+
+X = "x : In[Tensor[N, M]]"
+SUM = "sum(x[i, j] for j in M)"
+
+# name, body, what it has then, or None where it stays as it is
+CASES: tuple[tuple[str, str, str | None], ...] = (
+    ("zero", "y[i] = 0.0\ny[i] += x[i, j]", f"y[i] = {SUM}"),
+    ("another_number", "y[i] = 0.5\ny[i] += x[i, j]", f"y[i] = 0.5 + {SUM}"),
+    ("twice", "y[i] = 0.0\ny[i] += x[i, j]\ny[i] += x[i, 0]", f"y[i] = {SUM}"),
+    ("in_a_loop", "for t in range(2):\n    y[i] = 0.0\n    y[i] += x[i, j]", f"y[i] = {SUM}"),
+    ("of_a_part", "y[0] = 0.0\ny[i] += x[i, j]", None),
+    ("to_a_part", "y[i] = 0.0\ny[0] += x[0, j]", None),
+    ("read_between", "y[i] = 0.0\nz : Tensor[N]\nz[i] = y[i]\ny[i] += x[i, j] + z[i]", None),
+    ("in_a_branch", "y[i] = 0.0\nif N > 2:\n    y[i] += x[i, j]", None),
+    ("in_rounds", "y[i] = 0.0\nfor t in range(2):\n    y[i] += x[i, j]", None),
+    ("of_itself", "y[i] = 1.0\ny[i] += x[i, 0] * y[i]", None),
+)
+
+
+def text(case: tuple[str, str, str | None]) -> str:
+    return program(X, "N", case[1])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_what_is_assigned(case: tuple[str, str, str | None]) -> None:
+    before = parse(text(case)).function("f")
+    after = passes.first_write(parse(text(case))).function("f")
+    assert (after == before) == (case[2] is None)
+    assert case[2] is None or case[2] in print_function(after)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_values_and_derivatives(case: tuple[str, str, str | None]) -> None:
+    whole = with_derivative(text(case))
+    for rows in (1, 3):
+        x = torch.randn(rows, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+        for change in (passes.first_write, passes.optimise):
+            compare(Point(case[0], whole, "f", (x,)), Changed(whole, verified(change)))
