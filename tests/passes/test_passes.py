@@ -38,6 +38,7 @@ PASSES: Mapping[str, Change] = {
     "costly": canonical.costly,
     "loops": canonical.loops,
     "conditions": canonical.conditions,
+    "channels": canonical.channels,
     "temporaries": canonical.temporaries,
     "factor": canonical.factor,
     "groups": canonical.groups,
