@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from loma import config
 from loma.backends.kernels.beside import beside
 from loma.backends.kernels.ir import Kernel, Nested, Step, Panels
-from loma.backends.kernels.private import make_kernel
+from loma.backends.kernels.parts import worth_it
+from loma.backends.kernels.private import make_kernel, make_kernel_with_sums
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import (
     OUTERMOST, Around, Library, Shared, is_last, is_row,
@@ -26,14 +27,15 @@ from loma.passes.canonical.scans import scans
 from loma.passes.peeling import peeled
 
 
-def fuse(function: Function, library: Library) -> tuple[Step, ...]:
+def fuse(function: Function, library: Library, elements: int = 0) -> tuple[Step, ...]:
     """The function's body with kernels and panels; ``library`` tells which statements a backend
-    hands to a library as a whole."""
+    hands to a library as a whole. ``elements``: so many are in the tensors that a block of rows
+    goes through, where kernels have sums over their index, 0 if they have none."""
     if "scans" in config.optimisations():
         function = peeled(scans(function, ("sum",)))
     names = Names(names_of(function))
     function = replace(function, body=numbered(beside(function).body))
-    return _Fusion(function, library, names).run()
+    return _Fusion(function, library, names, elements=elements).run()
 
 
 class _Fusion:
@@ -47,12 +49,14 @@ class _Fusion:
         names: Names,
         count: Var | None = None,
         around: Around = OUTERMOST,
+        elements: int = 0,
     ) -> None:
         self._function = function
         self._library = library
         self._names = names
         self._around = around
-        self._kernels = _Kernels(Runs(function, library), names, count)
+        wide = Runs(function, library, parts=True) if elements else None
+        self._kernels = _Kernels(Runs(function, library), names, count, wide, elements)
 
     def run(self) -> tuple[Step, ...]:
         runs = Runs(self._function, self._library, True, self._around)
@@ -91,6 +95,8 @@ class _Kernels:
     runs: Runs
     names: Names
     count: Var | None = None  # the extent of the axis that panels around have cut
+    wide: Runs | None = None  # with sums over the index
+    elements: int = 0
 
     def block(self, block: tuple[Stmt, ...], loop: bool = False) -> tuple[Step, ...]:
         """The steps of a block; ``loop``: it may run more than once."""
@@ -98,6 +104,11 @@ class _Kernels:
         position = 0
         while position < len(block):
             run = self.runs.longest(block, position)
+            summed = self._summed(run, block, position, loop)
+            if summed is not None:
+                steps, position = summed
+                out += steps
+                continue
             if run is not None and _is_one_branch(run):
                 run = None
             shared = None if run is None else _best(run, self.count)
@@ -109,6 +120,23 @@ class _Kernels:
             out += [*run.before, make_kernel(run.statements, shared, private, self.names)]
             position = run.end
         return tuple(out)
+
+    def _summed(
+        self, run: Run | None, block: tuple[Stmt, ...], position: int, loop: bool
+    ) -> tuple[tuple[Step, ...], int] | None:
+        """A kernel with sums over its index and what is behind it, up to which position, if it is
+        more than the ``run`` without sums, or goes along rows where that goes down columns."""
+        wide = None if self.wide is None else self.wide.longest(block, position)
+        if wide is None or self.wide is None:
+            return None
+        shared = next((way for way in wide.ways if worth_it(wide.statements, way)), None)
+        best = None if run is None else _best(run, self.count)
+        covered = run is not None and best is not None and not is_row(run.statements, best)
+        if shared is None or (covered and run is not None and run.end >= wide.end):
+            return None
+        private = self.wide.temporaries(wide.statements, shared, loop)
+        made = make_kernel_with_sums(wide.statements, shared, private, self.names, self.elements)
+        return (*wide.before, *made), wide.end
 
     def _alone(self, stmt: Stmt, loop: bool) -> Step:
         blocks: tuple[tuple[Step, ...], ...]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loma.core.ir import Axis, For, If, IntConst, Stmt, Var, While
+from loma.core.ir import Axis, Expr, For, If, IntConst, Stmt, Var, While
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ class Kernel:
     Then ``views`` are as for :class:`Panels`. Blocks serve axes that loops should run along,
     because they are the last dimension of tensors; with ``rows`` only of those with less dimensions
     than others, so that a block may be a single row.
+
+    With ``blocks`` it is they who say how many values an iteration has, for in each of ``parts``
+    every iteration writes its own row, which is added up behind the kernel.
     """
 
     axis: Axis
@@ -39,6 +42,18 @@ class Kernel:
     views: tuple[tuple[str, int], ...] = ()
     dropped: tuple[tuple[str, int], ...] = ()  # which dimension private tensors lack
     rows: bool = False
+    blocks: Blocks | None = None
+    parts: tuple[Var, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """``size`` values in each block but the last, so many blocks ``count``; ``number`` is that of
+    the block at hand."""
+
+    size: Expr
+    count: Expr
+    number: Var
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from loma.backends.kernels.cut import Cut, zeros
-from loma.backends.kernels.ir import Kernel
+from loma.backends.kernels.ir import Blocks, Kernel, Step
+from loma.backends.kernels.parts import Part, blocks_of, with_parts
 from loma.backends.kernels.sharing import Shared, is_last, is_row, mentions
 from loma.core.ir import INT, Axis, Expr, Index, IndexAssign, Stmt, TensorType, Var, Zero
 from loma.core.names import Names, axes_of
@@ -22,7 +23,7 @@ def make_kernel(
     """The kernel of a group; ``private`` are the variables that nothing else mentions."""
     assert shared.extent is not None
     if is_last(group, shared):
-        return _blocked(group, shared, private, names)
+        return _blocked(group, shared, private, names)[0]
     dims = dict(shared.dims)
     small = {name: Var(name, _without(var, dims[name])) for name, var in private.items()}
     index = Var(_index_name(group, shared, names), INT)
@@ -35,10 +36,27 @@ def make_kernel(
     return Kernel(axis, used, live & small.keys(), body, group, dropped=dropped)
 
 
+def make_kernel_with_sums(
+    group: tuple[Stmt, ...],
+    shared: Shared,
+    private: dict[str, Var],
+    names: Names,
+    elements: int,
+) -> tuple[Step, ...]:
+    """The kernel of a group with sums over the index, and what is behind it; see :func:`blocks_of`
+    for ``elements``."""
+    kernel, sums = _blocked(group, shared, private, names, elements)
+    return kernel, *sums
+
+
 def _blocked(
-    group: tuple[Stmt, ...], shared: Shared, private: dict[str, Var], names: Names
-) -> Kernel:
-    """The kernel with iterations of several values of the index."""
+    group: tuple[Stmt, ...],
+    shared: Shared,
+    private: dict[str, Var],
+    names: Names,
+    elements: int = 0,
+) -> tuple[Kernel, list[Stmt]]:
+    """The kernel with iterations of several values of the index, and what adds up sums over it."""
     assert shared.extent is not None
     index = _index_name(group, shared, names)
     count = Var(names.fresh(f"{index}_count"), INT)
@@ -47,6 +65,11 @@ def _blocked(
     first = Var(names.fresh(f"{index}_first"), INT)
     cut = Cut(count, first, iter(shared.names), dims, names, frozenset(private))
     body = tuple(map(cut.statement, group))
+    blocks: Blocks | None = None
+    parts: list[Part] = []
+    if shared.sums:
+        blocks = blocks_of(group, shared, elements, Var(names.fresh(f"{index}_block"), INT))
+        body, parts = with_parts(group, body, shared, blocks, names)
     small = {name: Var(name, cut.type(name, var.type)) for name, var in private.items()}
     written = frozenset(name for name, _ in shared.dims if name not in private)
     _, live = Liveness(()).block(body, written)
@@ -54,7 +77,11 @@ def _blocked(
     used = tuple(small[name] for name in sorted(small))
     axis = Axis(index, shared.extent)
     rows = not is_row(group, shared)
-    return Kernel(axis, used, live & small.keys(), body, group, count, first, views, rows=rows)
+    kernel = Kernel(
+        axis, used, live & small.keys(), body, group, count, first, views, rows=rows,
+        blocks=blocks, parts=tuple(part.tensor for part in parts),
+    )  # fmt: skip
+    return kernel, [part.behind for part in parts]
 
 
 def _without(var: Var, dim: int) -> TensorType:

@@ -10,6 +10,7 @@ from itertools import chain, pairwise
 from loma.backends.kernels.beside import alike
 from loma.backends.kernels.sharing import (
     NOTHING, OUTERMOST, Around, Library, Shared, Sharing, index_assigns, mentions, reads_tensors,
+    subscripts_of, whole_reads,
 )  # fmt: skip
 from loma.core.effects import assigned, written_places
 from loma.core.ir import (
@@ -34,7 +35,7 @@ class Run:
 
 
 class Runs:
-    """Finds runs in the blocks of one function; ``panels`` and ``around`` as for :class:`Sharing`.
+    """Finds runs in the blocks of one function; all arguments as for :class:`Sharing`.
 
     Statements of the same number stand for one, and alone are no run, unless a loop repeats it.
     """
@@ -45,8 +46,10 @@ class Runs:
         library: Library,
         panels: bool = False,
         around: Around = OUTERMOST,
+        parts: bool = False,
     ) -> None:
-        self._sharing = Sharing(function, library, panels, around)
+        self._sharing = Sharing(function, library, panels, around, parts)
+        self._parts = parts
         self._mentions = mentions(function.body)
         self._inside = cache(mentions)
         self._is_closed = cache(self._keeps_scalars)
@@ -66,7 +69,7 @@ class Runs:
         """The longest run from a position of a block whose statements all hang together by tensors
         that they have in common; None when it has no two index statements and no loop."""
         group, ways, end = self._collect(block, start, len(block))
-        connected = _connected(group)
+        connected = _connected(group, ways if self._parts else [])
         if connected < len(group):
             end = next(k for k in range(start, end) if block[k] is group[connected])
             group, ways, end = self._collect(block, start, end)
@@ -186,11 +189,20 @@ def _uses(group: list[Stmt]) -> list[set[str]]:
     return [written & mentioned_names((stmt,)) for stmt in group]
 
 
-def _connected(group: list[Stmt]) -> int:
+def _connected(group: list[Stmt], ways: list[Shared]) -> int:
     """How many statements from the first one on hang together: by tensors that one of them writes
     and another one uses, too, or as sums that run in one loop. Other operands that are only read
-    gain nothing in a common loop."""
+    gain nothing in a common loop, unless a sum over the index of one of the ways reads them."""
     tensors = _uses(group)
+    summed = {
+        name
+        for way in ways
+        for stmt, index in zip(index_assigns(tuple(group)), way.names, strict=True)
+        if index not in subscripts_of(stmt)
+        for name in whole_reads(stmt)
+    }
+    for own, stmt in zip(tensors, group, strict=True):
+        own |= summed & mentioned_names((stmt,))
     for k, (stmt, following) in enumerate(pairwise(group)):
         if alike(stmt, following):
             tensors[k].add(f"{k}")

@@ -21,7 +21,7 @@ from loma.core.ir import (
     Return, Stmt, TensorType, Var, Zero, remembered,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, expressions, nodes, root, statements, subscript_variables,
+    blocks, expressions, free_variables, nodes, root, statements, subscript_variables,
     variable_names, variables, walk,
 )  # fmt: skip
 
@@ -75,14 +75,21 @@ class Sharing:
     where a few values of the index at a time go through all statements, sums over the index may
     take part, and statements that read a large operand once for all of these values, products of
     the library among them. ``around``: what panels around the function's body have decided.
+    ``parts``: sums over the index may take part in kernels, too (:mod:`.parts`).
     """
 
     def __init__(
-        self, function: Function, library: Library, panels: bool, around: Around = OUTERMOST
+        self,
+        function: Function,
+        library: Library,
+        panels: bool,
+        around: Around = OUTERMOST,
+        parts: bool = False,
     ) -> None:
         self.first_writes = _first_writes(function, around.blank)
         self.totals = _totals(function) if panels else frozenset()
         self._panels = panels
+        self._parts = parts
         self._library = library
         self._changed = written(function.body) | counters(function.body)
         if panels:
@@ -91,6 +98,21 @@ class Sharing:
 
     def extend(self, shared: Shared, stmt: Stmt) -> list[Shared]:
         """The ways in which the statement can join; none when it has to stay outside."""
+        ways = self._extend(shared, stmt)
+        if self._parts and isinstance(stmt, IndexAssign) and self._may_have_parts(stmt):
+            ways += self._sum(shared, opened(stmt))
+        return ways
+
+    def _may_have_parts(self, stmt: IndexAssign) -> bool:
+        """Whether the target of a sum can have parts, of which each is less than what it reads."""
+        if not isinstance(stmt.target, Index) or not _is_float(stmt.target):
+            return False
+        names = {axis.name for axis in stmt.axes}
+        own = [axis.extent for axis in stmt.axes if axis.name in subscripts_of(stmt)]
+        fixed = all(self._fixed(size) and not sizes.mentions(size, names) for size in own)
+        return fixed and bool(whole_reads(stmt)) and not self._stays_outside(stmt)
+
+    def _extend(self, shared: Shared, stmt: Stmt) -> list[Shared]:
         match stmt:
             case IndexAssign(Index(Var())):
                 return list(self._index_assign(shared, stmt))
@@ -110,7 +132,7 @@ class Sharing:
 
     def _block(self, found: list[Shared], body: tuple[Stmt, ...]) -> list[Shared]:
         for stmt in body:
-            found = list(dict.fromkeys(new for old in found for new in self.extend(old, stmt)))
+            found = list(dict.fromkeys(new for old in found for new in self._extend(old, stmt)))
         return found
 
     def _fixed(self, size: Expr) -> bool:
@@ -119,6 +141,8 @@ class Sharing:
 
     def _zero(self, shared: Shared, target: Var) -> Iterator[Shared]:
         known = shared.dim(target.name)
+        if target.name in shared.sums:
+            return
         for dim, size in enumerate(sizes.dims_of(target)):
             if known is not None and dim != known:
                 continue
@@ -268,6 +292,23 @@ def opened(stmt: IndexAssign) -> IndexAssign:
         ):
             return replace(stmt, op="+=", value=value.body, axes=(*stmt.axes, *value.axes))
     return stmt
+
+
+def whole_reads(stmt: IndexAssign) -> set[str]:
+    """The tensors of which a statement reads an element for each value of all of its indices."""
+    stmt = opened(stmt)
+    names = {axis.name for axis in stmt.axes}
+    return {
+        node.tensor.name
+        for node in walk(stmt.value)
+        if isinstance(node, Index)
+        and isinstance(node.base.type, TensorType)
+        and names <= free_variables(node)
+    }
+
+
+def _is_float(place: Index) -> bool:
+    return isinstance(place.base.type, TensorType) and place.base.type.element == "float"
 
 
 def subscripts_of(stmt: IndexAssign) -> frozenset[str]:

@@ -17,6 +17,7 @@ from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
 from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
+from loma.backends.kernels.ir import Kernel
 from loma.backends.openmp.print import write_tree
 from loma.backends.openmp.serial import tensors_in
 from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Serial, Stream
@@ -84,7 +85,10 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         if kernel.count is not None:
             size, each = c.Token(cpp_name(kernel.count.name)), _bytes(context, launch.bytes)
             given = c.list_text((count, each, c.number(launch.least)))
-            writer.line(f"const int64_t {size.text} = loma::block_size({given});")
+            found = f"loma::block_size({given})"
+            if kernel.blocks is not None:
+                found = c.item_text(context.ints(kernel.blocks.size))
+            writer.line(f"const int64_t {size.text} = {found};")
             rounded = c.Binary("-", c.Binary("+", count, size), c.number(1))
             count = c.Binary("/", rounded, size)
         # a single element is a local variable, which the compiler may keep in a register
@@ -122,7 +126,7 @@ def _write_iterations(
     for var in launch.scalars:
         ctype = scalar_type(var.type, var.span)
         writer.line(f"{ctype} {context.variable(var)} = 0;")
-    step = "block_" if kernel.count is not None else cpp_name(kernel.axis.name)
+    step = cpp_name(kernel.axis.name) if kernel.count is None else _block(kernel)
     with writer.block(f"for (int64_t {step} = begin_; {step} < end_; ++{step})"):
         if kernel.count is not None:
             _write_block(owner, launch, cpp_name(kernel.count.name))
@@ -145,6 +149,11 @@ def _steady(launch: Launch) -> set[str]:
     return tensors_in(source).keys() - made
 
 
+def _block(kernel: Kernel) -> str:
+    """The number of a block."""
+    return "block_" if kernel.blocks is None else cpp_name(kernel.blocks.number.name)
+
+
 def _is_single(tensor: Var) -> bool:
     return sizes.product(sizes.dims_of(tensor)) == IntConst(1)
 
@@ -155,7 +164,7 @@ def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
     assert launch.kernel.first is not None
     first = c.Token(cpp_name(launch.kernel.first.name))
     rest = c.Binary("-", context.ints(launch.kernel.axis.extent), first)
-    writer.line(f"const int64_t {first.text} = block_ * {name};")
+    writer.line(f"const int64_t {first.text} = {_block(launch.kernel)} * {name};")
     writer.line(f"const int64_t rest_ = {c.item_text(rest)};")
     for piece in launch.pieces:
         tensor = piece.tensor

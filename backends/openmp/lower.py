@@ -279,6 +279,7 @@ class Lowering:
         context, extent = self._context, kernel.axis.extent
         private = {var.name: var for var in kernel.private}
         nodes = self._allocate_for(kernel, set(private))
+        nodes += [Allocate(var, False, declares=True) for var in kernel.parts]
         registers = joined.registers(kernel)
         for name in frozenset[str]().union(*registers.values()):
             del private[name]
@@ -293,7 +294,7 @@ class Lowering:
         buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
         cleared: list[HostNode] = [Clear(private[name]) for name in sorted(kernel.zeroed)]
         lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated
-        with context.cut(pieces, extent), context.within(_moving(kernel)):
+        with context.cut(pieces, extent), context.within(*_moving(kernel)):
             body = (*cleared, *self.block(kernel.body, outermost=False))
         self._lazy = lazy
         context.kernel = None
@@ -321,7 +322,7 @@ class Lowering:
             assert isinstance(var.type, TensorType)
             self._lazy[var.name] = var.type
             reserved.append(Reserve(var))
-        with context.cut(pieces, panels.axis.extent), context.within(_moving(panels)):
+        with context.cut(pieces, panels.axis.extent), context.within(*_moving(panels)):
             body = (*reserved, *self.block(panels.body))
         self._lazy = lazy
         stream = Stream(
@@ -335,12 +336,16 @@ class Lowering:
         return [*nodes, stream]
 
 
-def _moving(step: Kernel | Panels) -> Axis:
-    """What differs between the iterations of a kernel or panels: the index, or the first value."""
+def _moving(step: Kernel | Panels) -> list[Axis]:
+    """What differs between the iterations of a kernel or panels: the index, or the first value and
+    the number of a block."""
     if step.first is None or step.count is None:
-        return step.axis
+        return [step.axis]
     last = Binary("-", step.axis.extent, step.count, INT)
-    return Axis(step.first.name, Binary("+", last, IntConst(1), INT))
+    found = [Axis(step.first.name, Binary("+", last, IntConst(1), INT))]
+    if isinstance(step, Kernel) and step.blocks is not None:
+        found.append(Axis(step.blocks.number.name, step.blocks.count))
+    return found
 
 
 def reduction_statement(context: FunctionContext, reduce: Reduce) -> IndexAssign:

@@ -84,10 +84,10 @@ class FunctionContext:
         self.views = before
 
     @contextmanager
-    def within(self, axis: Axis) -> Iterator[None]:
-        """While the body of a kernel or of panels is lowered, in which an int is in a range."""
+    def within(self, *axes: Axis) -> Iterator[None]:
+        """While the body of a kernel or of panels is lowered, in which ints are in ranges."""
         old = self.counters
-        self.counters = {**old, axis.name: axis.extent}
+        self.counters = old | {axis.name: axis.extent for axis in axes}
         yield
         self.counters = old
 

@@ -49,6 +49,7 @@ class Target:
     block_bytes: int
     block_least: int  # values, and the number that they are a multiple of
     block_most: int
+    rows: int  # elements of all rows of a block, where it sums over them; 0: blocks have no sums
     panel_bytes: int
     product_bytes: int
     panel_least: int  # values
@@ -74,6 +75,6 @@ CPU = Target(
     vector_bytes=32, tile=4, accumulators=16, group=8, gain=0.8,
     strip=512, across=8, square=16, block=64,
     chunk=4096, grain=16384,
-    block_bytes=16384, block_least=64, block_most=4096, panel_bytes=8 << 20,
+    block_bytes=16384, block_least=64, block_most=4096, rows=1 << 16, panel_bytes=8 << 20,
     product_bytes=2 << 20, panel_least=16,
 )  # fmt: skip

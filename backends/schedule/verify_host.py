@@ -226,7 +226,8 @@ class _Verifier:
         self.alone()
         kernel = node.kernel
         self.ints(kernel.axis.extent)
-        part = [var.name for var in (kernel.count, kernel.first) if var is not None]
+        number = None if kernel.blocks is None else kernel.blocks.number
+        part = [var.name for var in (kernel.count, kernel.first, number) if var is not None]
         with self.inner(*part):
             self.ints(node.work)
         self.pieces(node.pieces, kernel.count is not None)

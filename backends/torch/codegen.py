@@ -70,7 +70,7 @@ def steps_of(function: Function, device: Device) -> tuple[Step, ...]:
     """The function's body, fused unless LOMA_OPT leaves that out."""
     if "fusion" not in config.optimisations():
         return function.body
-    return fuse(function, device.routine_of)
+    return fuse(function, device.routine_of, device.machine.rows)
 
 
 def tree_of(

@@ -40,6 +40,7 @@ PASSES: Mapping[str, Change] = {
     "extremes": canonical.extremes,
     "loops": canonical.loops,
     "conditions": canonical.conditions,
+    "channels": canonical.channels,
     "temporaries": canonical.temporaries,
     "factor": canonical.factor,
     "groups": canonical.groups,

@@ -74,7 +74,7 @@ def test_known_sizes() -> None:
 def test_short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops are cut into pieces that are longer than the sizes of these tests: not here."""
     monkeypatch.setattr(index_statements, "_chunk", lambda *_: 3)
-    machine = replace(registry.CPU.machine, chunk=3, strip=4, across=2, block=3)
+    machine = replace(registry.CPU.machine, chunk=3, strip=4, across=2, block=3, rows=12)
     monkeypatch.setattr(registry, "CPU", replace(registry.CPU, machine=machine))
     for name, text in [*SCHEDULE_CASES.items(), *tensor_programs()]:
         run_program(text, name, _known(name, text))

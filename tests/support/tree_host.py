@@ -292,9 +292,14 @@ class _Host:
                 self.iteration(node)
         else:
             parts = list(machine.pieces(0, extent, MOST))
+            if kernel.blocks is not None:
+                size = self.whole(kernel.blocks.size)
+                parts = [(k, min(size, extent - k)) for k in range(0, extent, size)]
             for number in machine.shuffled(range(len(parts))):
                 first, count = parts[number]
                 assert kernel.first is not None
+                if kernel.blocks is not None:
+                    self.env[kernel.blocks.number.name] = number
                 self.env |= {kernel.count.name: count, kernel.first.name: first}
                 with self.cut(node.pieces, first, count):
                     self.iteration(node)

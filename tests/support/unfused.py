@@ -10,7 +10,7 @@ that every thread has for itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from loma.backends.kernels.fuse import fuse
@@ -26,6 +26,7 @@ from loma.core.names import Names, names_of
 from loma.core.walk import blocks, map_blocks, map_children, map_expressions, statements
 
 _FAR = -(1 << 40)  # no subscript and no size
+_ROWS = 12  # elements of all rows of a block, where it sums over them
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Seen:
     private: int = 0
     blocks: int = 0
     panels: int = 0
+    sums: int = 0
     functions: set[str] = field(default_factory=set)
 
 
@@ -58,7 +60,7 @@ def unfused_module(module: Module, library: Library, order: Order, seen: Seen) -
 
 def unfused(function: Function, library: Library, order: Order, seen: Seen) -> Function:
     """The function's steps as statements that the interpreter runs."""
-    steps = fuse(function, library)
+    steps = fuse(function, library, _ROWS)
     body = _Plain(Names(_all_names(function, steps)), temporaries(steps), order, seen).steps(steps)
     return replace(function, body=body)
 
@@ -69,7 +71,9 @@ def _all_names(function: Function, steps: tuple[Step, ...]) -> set[str]:
         match step:
             case Kernel():
                 found |= {step.axis.name}
-                found |= {var.name for var in (step.count, step.first) if var is not None}
+                number = None if step.blocks is None else step.blocks.number
+                used = (step.count, step.first, number, *step.parts)
+                found |= {var.name for var in used if var is not None}
                 found |= names_of(replace(function, body=step.body))
             case Panels():
                 found |= {step.axis.name, step.count.name, step.first.name}
@@ -122,33 +126,42 @@ class _Plain:
         self._seen.blocks += 1
         body = self._iteration(kernel)
         assert kernel.first is not None
-        part = kernel.count, kernel.first
-        return self._parts(kernel.axis, part, kernel.views, body, self._order.block)
+        variables = [kernel.count, kernel.first]
+        size: Expr = IntConst(self._order.block)
+        if kernel.blocks is not None:
+            self._seen.sums += len(kernel.parts)
+            variables.append(kernel.blocks.number)
+            size = kernel.blocks.size
+        loop = self._parts(kernel.axis, variables, kernel.views, body, size)
+        declared = [Declare(var, None) for var in kernel.parts]
+        return (*declared, *self._spoilt(kernel.parts), *loop)
 
     def _panels(self, panels: Panels) -> tuple[Stmt, ...]:
         self._seen.panels += 1
         declared = tuple(Declare(var, None) for var in panels.temporaries)
         body = (*declared, *self.steps(panels.body))
         part = panels.count, panels.first
-        return self._parts(panels.axis, part, panels.views, body, self._order.panel)
+        return self._parts(panels.axis, part, panels.views, body, IntConst(self._order.panel))
 
     def _parts(
         self,
         axis: Axis,
-        variables: tuple[Var, Var],
+        variables: Sequence[Var],
         views: tuple[tuple[str, int], ...],
         body: tuple[Stmt, ...],
-        size: int,
+        size: Expr,
     ) -> tuple[Stmt, ...]:
-        """A loop over parts of so many values of an axis: the variables are set to each one's
-        number and first value."""
-        count, first = variables
+        """A loop over parts of so many values of an axis: the variables are set to the count and
+        the first of each one's, and to its own number if that is asked for."""
+        count, first, *number = variables
         part = Var(self._names.fresh("part_"), INT)
         rest = b.binary("-", axis.extent, first)
-        parts = b.binary("//", b.add(axis.extent, IntConst(size - 1)), IntConst(size))
+        more = b.binary("-", b.add(axis.extent, size), IntConst(1))
+        parts = b.binary("//", more, size)
         head: tuple[Stmt, ...] = (
-            Assign(first, "=", b.mul(part, IntConst(size))),
-            Assign(count, "=", b.builtin("min", (rest, IntConst(size)))),
+            Assign(first, "=", b.mul(part, size)),
+            Assign(count, "=", b.builtin("min", (rest, size))),
+            *(Assign(var, "=", part) for var in number),
         )
         inner = tuple(_moved(stmt, dict(views), first, self._names) for stmt in body)
         return (For(part.name, parts, (*head, *inner), self._order.backwards),)

@@ -7,6 +7,7 @@ from typing import get_args
 from loma import config
 from loma.core.ir import Module, ReduceKind
 from loma.core.walk import map_tensor_functions
+from loma.passes.canonical.channels import channels as channels
 from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
@@ -53,7 +54,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "conditions" in wanted:
         module = conditions(module)
     if "shapes" in wanted:
-        module = shapes(module)
+        module = shapes(channels(module))
     if "temporaries" in wanted:
         module = temporaries(module)
         if "conditions" in wanted:  # on masks that were tensors

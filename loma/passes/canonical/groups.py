@@ -12,7 +12,7 @@ through all filters, and the statement and its adjoints are convolutions for the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -178,7 +178,7 @@ class _Groups(Steps):
         nothing where an element of it might not exist."""
         found: list[tuple[Expr, Expr]] = []
         for subscript, dim in zip(place.subscripts, sizes.dims_of(place.tensor), strict=True):
-            pair = self._pair(subscript, dim, extents)
+            pair = pair_of(subscript, dim, extents, self._is_size)
             if isinstance(subscript, Var) and subscript.name in extents:
                 inside = sizes.equal(extents[subscript.name], dim) is True
             else:
@@ -189,21 +189,23 @@ class _Groups(Steps):
             found += pair or [(subscript, dim)]
         return found
 
-    def _pair(
-        self, subscript: Expr, dim: Expr, extents: dict[str, Expr]
-    ) -> list[tuple[Expr, Expr]]:
-        """Of ``g * C + c``, where that goes through a dimension in order, the two dimensions of
-        ``g`` and ``c``."""
-        form = sizes.affine(subscript, tuple(Axis(*item) for item in extents.items()))
-        if form is None or len(form[0]) != 2 or sizes.constant(form[1]) != 0:
-            return []
-        for outer, inner in permutations(form[0]):
-            own = (extents[outer], extents[inner])
-            ordered = sizes.constant(form[0][inner]) == 1 and sizes.equal(form[0][outer], own[1])
-            moves = sizes.constant(own[1]) != 1  # else ``h + p`` with one ``p`` is such a sum
-            if ordered and moves and sizes.equal(sizes.product(own), dim) and self._are_sizes(own):
-                return [(Var(outer, INT), own[0]), (Var(inner, INT), own[1])]
+
+def pair_of(
+    subscript: Expr, dim: Expr, extents: Mapping[str, Expr], is_size: sizes.IsSize
+) -> list[tuple[Expr, Expr]]:
+    """Of ``g * C + c``, where that goes through a dimension in order, the two dimensions of ``g``
+    and ``c``."""
+    form = sizes.affine(subscript, tuple(Axis(*item) for item in extents.items()))
+    if form is None or len(form[0]) != 2 or sizes.constant(form[1]) != 0:
         return []
+    for outer, inner in permutations(form[0]):
+        own = (extents[outer], extents[inner])
+        ordered = sizes.constant(form[0][inner]) == 1 and sizes.equal(form[0][outer], own[1])
+        moves = sizes.constant(own[1]) != 1  # else ``h + p`` with one ``p`` is such a sum
+        exact = sizes.equal(sizes.product(own), dim)
+        if ordered and moves and exact and all(sizes.is_nonnegative(e, is_size) for e in own):
+            return [(Var(outer, INT), own[0]), (Var(inner, INT), own[1])]
+    return []
 
 
 def _nest(stmt: Stmt) -> tuple[tuple[Axis, ...], Stmt]:

@@ -1,0 +1,282 @@
+"""Channels in groups: what is gone through as ``g * C + c`` has dimensions for ``g`` and for ``c``.
+
+    m[n, g] = sum(x[n, g * C + c] for c in range(C)) / C
+    y[n, c] = (x[n, c] - m[n, c // C]) * w[c]
+
+goes through views in which both statements have the same indices, so that they share loops, and the
+adjoint of ``x`` has none that scatters:
+
+    _x = reshape(x, [N, G, C]);  _w = reshape(w, [G, C])
+    m[n, g] = sum(_x[n, g, c] for c in C) / C
+    _y[n, g, c] = (_x[n, g, c] - m[n, g]) * _w[g, c]
+
+Wanted are both forms of one tensor, and an index that is divided.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from loma.core import builder as b
+from loma.core import sizes
+from loma.core.axes import ranged
+from loma.core.effects import written
+from loma.core.ir import (
+    INT, POSITIONS, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, Module, Reduce, Stmt,
+    TensorType, Var,
+)  # fmt: skip
+from loma.core.names import Names, names_of
+from loma.core.walk import (
+    blocks, expressions, free_variables, map_blocks, map_children, map_expressions,
+    map_tensor_functions, numbered, statements, variable_names, walk,
+)  # fmt: skip
+from loma.passes.canonical.groups import pair_of
+
+Parts = tuple[Expr, Expr]  # how many groups, and how many in each
+Dim = tuple[str, int]  # of a tensor
+Own = tuple[int, str]  # an index: which statement, and its name there
+
+
+def channels(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, lambda function: _Channels(function).run())
+
+
+class _Refused(Exception):
+    """Something goes through a dimension in another way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A subscript of a tensor: an ``index`` alone, all through the dimension, or ``parts`` of a
+    pair, or something else."""
+
+    dim: Dim
+    index: Own | None
+    parts: Parts | None
+
+
+class _Channels:
+    def __init__(self, function: Function) -> None:
+        self._function = replace(function, body=numbered(function.body))
+        self._names = Names(names_of(function))
+        self._sizes = frozenset(sizes.size_variables(function))
+        body = statements(self._function.body)
+        self._own = {s.number: s for s in body if isinstance(s, IndexAssign)}
+        self._params = {param.name for param in function.params}
+        self._tensors = self._movable()
+        self._uses = [use for stmt in self._own.values() for use in self._uses_in(stmt)]
+        self._dims: dict[Dim, Parts] = {}
+        self._indices: dict[Own, Parts] = {}
+        self._views: dict[str, Var] = {}
+
+    def run(self) -> Function:
+        for dim, parts in self._wanted():
+            self._divide(dim, parts)
+        if not self._dims:
+            return self._function
+        try:
+            return self._made()
+        except _Refused:
+            return self._function
+
+    # --------------------------------------------------------------------------- what is divided
+
+    def _movable(self) -> dict[str, Var]:
+        """Arguments that nothing writes, and local tensors that index statements alone write."""
+        body, params = list(statements(self._function.body)), self._function.params
+        whole = [s for s in body if not isinstance(s, IndexAssign | Declare) and not blocks(s)]
+        kept = {name for stmt in whole for name in written((stmt,))}
+        declared = Counter(s.target.name for s in body if isinstance(s, Declare))
+        own = (s.target for s in self._function.body if isinstance(s, Declare) and s.value is None)
+        found = [var for var in own if declared[var.name] == 1 and var.name not in kept]
+        kept = set(written(self._function.body))
+        found += [Var(p.name, p.type) for p in params if p.name not in kept]
+        return {
+            var.name: var for var in found
+            if isinstance(var.type, TensorType) and var.type.dims is not None
+            and not var.type.integer
+            and all(free_variables(dim) <= self._sizes for dim in var.type.dims)
+        }  # fmt: skip
+
+    def _uses_in(self, stmt: IndexAssign) -> Iterator[_Use]:
+        extents = _extents(stmt)
+        for place in _places(stmt):
+            for k, (subscript, dim) in enumerate(
+                zip(place.subscripts, sizes.dims_of(place.tensor), strict=True)
+            ):
+                index: Own | None = None
+                if isinstance(subscript, Var) and subscript.name in extents:
+                    whole = sizes.equal(extents[subscript.name], dim) is True
+                    index = (stmt.number, subscript.name) if whole else None
+                pair = pair_of(subscript, dim, extents, self._is_size)
+                parts = (pair[0][1], pair[1][1]) if pair else None
+                yield _Use((place.tensor.name, k), index, parts)
+
+    def _wanted(self) -> Iterator[tuple[Dim, Parts]]:
+        for use in self._uses:
+            if use.parts is not None and any(
+                other.dim == use.dim
+                and other.index is not None
+                and _is_divided(self._own[other.index[0]], other.index[1], use.parts[1])
+                for other in self._uses
+            ):
+                yield use.dim, use.parts
+
+    def _divide(self, dim: Dim, parts: Parts) -> None:
+        """Divides a dimension, and what is gone through with the same indices."""
+        own = [use for use in self._uses if use.dim == dim]
+        found = [self._indices.get(u.index, parts) if u.index else u.parts for u in own]
+        fits = all(other is not None and _same(other, parts) for other in found)
+        if dim in self._dims or dim[0] not in self._tensors or not fits:
+            return
+        self._dims[dim] = parts
+        for index in {use.index for use in own if use.index is not None} - self._indices.keys():
+            self._indices[index] = parts
+            for use in self._uses:
+                if use.index == index:
+                    self._divide(use.dim, parts)
+
+    # ------------------------------------------------------------------------------ what is made
+
+    def _made(self) -> Function:
+        before: list[Stmt] = []
+        for name in sorted({name for name, _ in self._dims}):
+            old = self._tensors[name]
+            dims = tuple(
+                part
+                for k, dim in enumerate(sizes.dims_of(old))
+                for part in self._dims.get((name, k), (dim,))
+            )
+            assert isinstance(old.type, TensorType)
+            view = Var(self._names.fresh(f"_{name}"), replace(old.type, dims=dims))
+            self._views[name] = view
+            if name in self._params:
+                before.append(Declare(view, b.operator("reshape", (old,), {"shape": dims})))
+        body = tuple(map(self._statement, self._function.body))
+        return replace(self._function, body=(*before, *body))
+
+    def _statement(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case IndexAssign():
+                return self._index_assign(stmt)
+            case Declare(Var(name), None) if name in self._views:
+                return replace(stmt, target=self._views[name])
+            case _ if blocks(stmt):
+                if any(self._views.keys() & variable_names(e) for e in expressions(stmt)):
+                    raise _Refused
+                return map_blocks(stmt, lambda block: tuple(map(self._statement, block)))
+            case _:
+                return map_expressions(stmt, self._whole)
+
+    def _whole(self, expr: Expr) -> Expr:
+        """An expression of whole tensors."""
+        match expr:
+            case Index(Var(name)) if name in self._views:
+                raise _Refused
+            case Var(name) if name in self._views and name not in self._params:
+                dims = sizes.dims_of(self._tensors[name])
+                return b.operator("reshape", (self._views[name],), {"shape": dims})
+            case _:
+                return map_children(expr, self._whole)
+
+    def _index_assign(self, stmt: IndexAssign) -> IndexAssign:
+        extents = _extents(stmt)
+        groups = {
+            name: Axis(self._names.fresh("_g"), self._indices[number, name][0])
+            for number, name in self._indices
+            if number == stmt.number
+        }
+        if not groups and not any(p.tensor.name in self._views for p in _places(stmt)):
+            return stmt
+        if len(extents) < len(_axes(stmt)):
+            raise _Refused  # an index that hides another one
+
+        def parts(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+            return tuple(
+                new
+                for axis in axes
+                for new in (
+                    (groups[axis.name], Axis(axis.name, self._indices[stmt.number, axis.name][1]))
+                    if axis.name in groups
+                    else (axis,)
+                )
+            )
+
+        def subscripts(place: Index) -> tuple[Expr, ...]:
+            found: list[Expr] = []
+            dims = sizes.dims_of(place.tensor)
+            for k, (subscript, dim) in enumerate(zip(place.subscripts, dims, strict=True)):
+                if (place.tensor.name, k) not in self._dims:
+                    found.append(visit(subscript))
+                elif isinstance(subscript, Var):
+                    found += [Var(groups[subscript.name].name, INT), subscript]
+                else:
+                    pair = pair_of(subscript, dim, extents, self._is_size)
+                    found += [visit(var) for var, _ in pair]
+            return tuple(found)
+
+        def visit(expr: Expr) -> Expr:
+            match expr:
+                case Index(Var(name) as base):
+                    view = self._views.get(name, base)
+                    return replace(expr, base=view, subscripts=subscripts(expr))
+                case Binary("//" | "%" as op, Var(name), by) if name in groups and sizes.equal(
+                    by, self._indices[stmt.number, name][1]
+                ):
+                    return Var(groups[name].name if op == "//" else name, INT)
+                case Var(name) if name in groups:
+                    count = self._indices[stmt.number, name][1]
+                    group = b.binary("*", Var(groups[name].name, INT), count)
+                    return b.binary("+", group, expr)
+                case Reduce(kind, axes=axes) if kind in POSITIONS and parts(axes) != axes:
+                    raise _Refused
+                case Reduce(axes=axes):
+                    return replace(expr, body=visit(expr.body), axes=parts(axes))
+                case _:
+                    return map_children(expr, visit)
+
+        target = visit(stmt.target)
+        assert isinstance(target, Index | Var)
+        new, loops = ranged(target, stmt.op, visit(stmt.value), parts(stmt.axes))
+        if loops or len(new.axes) < len(parts(stmt.axes)):
+            raise _Refused
+        return replace(new, span=stmt.span, distinct=stmt.distinct)
+
+    def _is_size(self, name: str) -> bool:
+        return name in self._sizes
+
+
+def _same(one: Parts, other: Parts) -> bool:
+    return all(sizes.equal(a, c) is True for a, c in zip(one, other, strict=True))
+
+
+def _places(stmt: IndexAssign) -> Iterator[Index]:
+    for expr in (stmt.target, stmt.value):
+        for node in walk(expr):
+            match node:
+                case Index(Var(_, TensorType(tuple()))):
+                    yield node
+
+
+def _axes(stmt: IndexAssign) -> list[Axis]:
+    inner = [axis for n in walk(stmt.value) if isinstance(n, Reduce) for axis in n.axes]
+    return [*stmt.axes, *inner]
+
+
+def _extents(stmt: IndexAssign) -> dict[str, Expr]:
+    return {axis.name: axis.extent for axis in _axes(stmt)}
+
+
+def _is_divided(stmt: IndexAssign, index: str, by: Expr) -> bool:
+    """Whether an index of a statement is divided by that somewhere."""
+    return any(
+        isinstance(node, Binary)
+        and node.op in ("//", "%")
+        and node.left == Var(index, INT)
+        and sizes.equal(node.right, by) is True
+        for expr in (stmt.target, stmt.value)
+        for node in walk(expr)
+    )
