@@ -23,7 +23,7 @@ from loma.backends.kernels.panels import InPanels, in_panels
 from loma.core.ir import For, Function, If, Stmt, Var, While
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered
-from loma.passes.canonical.scans import scans
+from loma.passes.canonical.recurrences.scans import scans
 from loma.passes.peeling import peeled
 
 

@@ -13,7 +13,7 @@ from loma.core.ir import For, IndexAssign, Module, Reduce
 from loma.core.printer import print_function
 from loma.core.verify import verify
 from loma.passes import canonical
-from loma.passes.canonical.running import running
+from loma.passes.canonical.recurrences.running import running
 from loma.core.walk import map_tensor_functions, nodes, statements
 from loma.frontend import parse
 

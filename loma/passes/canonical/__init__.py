@@ -11,9 +11,9 @@ from loma.passes.canonical.channels import channels as channels
 from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
-from loma.passes.canonical.cumulative import cumulative as cumulative
+from loma.passes.canonical.recurrences.cumulative import cumulative as cumulative
 from loma.passes.canonical.exponentials import exponentials as exponentials
-from loma.passes.canonical.extremes import extremes as extremes
+from loma.passes.canonical.recurrences.extremes import extremes as extremes
 from loma.passes.canonical.factor import factor as factor
 from loma.passes.canonical.groups import groups as groups
 from loma.passes.canonical.inline import inline as inline
@@ -21,9 +21,9 @@ from loma.passes.canonical.invariants import invariants as invariants
 from loma.passes.canonical.loops import loops as loops
 from loma.passes.canonical.operators import operators as operators
 from loma.passes.canonical.reductions import reductions as reductions
-from loma.passes.canonical.rounds import rounds as rounds
+from loma.passes.canonical.recurrences.rounds import rounds as rounds
 from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
-from loma.passes.canonical.scans import scans as scans
+from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.shapes import shapes as shapes
 from loma.passes.canonical.temporaries import temporaries as temporaries
 from loma.passes.canonical.triangles import triangles as triangles

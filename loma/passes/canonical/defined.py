@@ -11,7 +11,7 @@ from loma.core.ir import (
     INT, Axis, Binary, Builtin, Expr, Index, Reduce, Select, TensorType, Var,
 )  # fmt: skip
 from loma.core.walk import free_variables, walk
-from loma.passes.canonical.running import factors
+from loma.passes.canonical.recurrences.running import factors
 from loma.passes.canonical.triangles import comparisons
 
 LARGEST = 24  # nodes of a value that is computed more than once

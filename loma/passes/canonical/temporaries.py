@@ -29,7 +29,7 @@ from loma.core.walk import (
     map_expressions, map_tensor_functions, mentioned_names, own_names, statements, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.defined import Definition
-from loma.passes.canonical.running import factors
+from loma.passes.canonical.recurrences.running import factors
 from loma.passes.liveness import covers
 
 Extents = Mapping[str, Expr]

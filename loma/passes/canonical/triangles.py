@@ -8,7 +8,7 @@ sums, and programs with loops, add along the triangle instead:
             y[q] += x[t]                        # y[q] += sum(x[q + t] for t in range(T - q))
 
 As one reduction for each element they need no loops over single statements, and
-:mod:`loma.passes.canonical.scans` sees one form of them.
+:mod:`loma.passes.canonical.recurrences.scans` sees one form of them.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.sizes import arith
 from loma.core.walk import children, exchanged, free_variables, substitute
-from loma.passes.canonical.running import Running, running
+from loma.passes.canonical.recurrences.running import Running, running
 from loma.passes.canonical.steps import Steps
 
 
