@@ -31,7 +31,6 @@ from loma.core.sizes import constant
 from loma.core.walk import walk
 
 _LARGE = 2.0**64
-_EXACT = ("pow", "exp2", "log2")  # for some numbers
 
 
 def are_products(machine: Target) -> bool:
@@ -43,8 +42,8 @@ def rounds(expr: Expr) -> bool:
     match expr:
         case Binary("+" | "-" | "*" | "/", type=FloatType()) | Builtin("mul_no_nan"):
             return True
-        case Builtin(name):
-            return BUILTINS[name].costly and name not in _EXACT if name in BUILTINS else False
+        case Builtin(name) if name in BUILTINS:
+            return BUILTINS[name].costly and not BUILTINS[name].exact
         case _:
             return False
 
@@ -54,8 +53,8 @@ def matters(expr: Expr) -> bool:
     match expr:
         case Call() | Binary(type=IntType()):
             return True
-        case Builtin(name):
-            return name in _EXACT or (name in BUILTINS and BUILTINS[name].flat)
+        case Builtin(name) if name in BUILTINS:
+            return BUILTINS[name].exact or BUILTINS[name].flat
         case _:
             return False
 

@@ -170,6 +170,8 @@ def stays_inside(
 ) -> bool:
     """Whether a subscript provably stays in a dimension, at every point of axes that are not empty
     where the expressions ``known`` are not negative."""
+    if isinstance(subscript, Var) and extents.get(subscript.name) == size:
+        return True  # as most do
     last = Binary("-", size, ONE, INT)
     room = Binary("-", last, subscript, INT)
     return all(is_never_negative(expr, extents, is_size, known) for expr in (subscript, room))

@@ -20,7 +20,7 @@ class BuiltinInfo:
     ``ints`` names arguments that have to be an int, on tensors one for all elements. ``flat``: the
     derivative is zero wherever there is one. ``costly``: better read where its value is kept than
     computed again. ``reserved``: no function of a program has the name, as the text of derivatives
-    calls it.
+    calls it. ``exact``: for some operands the result is, and the last bit of others decides.
     """
 
     name: str
@@ -29,6 +29,7 @@ class BuiltinInfo:
     doc: str
     flat: bool = False
     costly: bool = False
+    exact: bool = False
     reserved: bool = False
     scalar_only: bool = False
     ints: tuple[str, ...] = ()
@@ -38,8 +39,12 @@ class BuiltinInfo:
         return len(self.args)
 
 
-def _costly(name: str, doc: str, args: str = "x", reserved: bool = False) -> BuiltinInfo:
-    return BuiltinInfo(name, tuple(args.split()), "float", doc, costly=True, reserved=reserved)
+def _costly(
+    name: str, doc: str, args: str = "x", reserved: bool = False, exact: bool = False
+) -> BuiltinInfo:
+    return BuiltinInfo(
+        name, tuple(args.split()), "float", doc, costly=True, exact=exact, reserved=reserved
+    )
 
 
 def _cheap(name: str, result: Result, doc: str, args: str = "x") -> BuiltinInfo:
@@ -65,13 +70,13 @@ BUILTINS: dict[str, BuiltinInfo] = {
         _costly("tanh", "hyperbolic tangent"),
         _costly("exp", "e to the power x", reserved=True),
         _costly("expm1", "exp(x) - 1, precise near 0"),
-        _costly("exp2", "2 to the power x"),
+        _costly("exp2", "2 to the power x", exact=True),
         _costly("log", "natural logarithm", reserved=True),
         _costly("log1p", "log(1 + x), precise near 0"),
-        _costly("log2", "logarithm to the base 2"),
+        _costly("log2", "logarithm to the base 2", exact=True),
         _costly("sqrt", "square root; its derivative at 0 is 0", reserved=True),
         _costly("rsqrt", "1 / sqrt(x)"),
-        _costly("pow", "x to the power y", "x y", reserved=True),
+        _costly("pow", "x to the power y", "x y", reserved=True, exact=True),
         _costly("erf", "error function"),
         _costly("erfc", "1 - erf(x), precise for large x"),
         _costly("lgamma", "logarithm of the absolute value of the gamma function"),

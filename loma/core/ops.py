@@ -9,12 +9,12 @@ Operators marked ``internal`` come from derivative rules; programs may use them 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from loma.core import adjoint_shapes, shapes
 from loma.core.builtins import BUILTINS, BuiltinInfo
-from loma.core.ir import INT, Binary, Builtin, Expr, IntConst, ReduceKind
+from loma.core.ir import INT, Binary, BinaryOp, Builtin, Expr, IntConst, ReduceKind
 from loma.core.shapes import Dims, OpCall, ShapeRule
 
 # What an operator does: one operation for each element of the result, to which its arguments
@@ -62,7 +62,8 @@ class OpInfo:
     ``ints`` names the arguments that must be IntTensors; the others must be float tensors unless
     ``any_element``. ``order`` names arguments and attributes in PyTorch's order where attributes do
     not come last. ``define``: what stands for a call of it (:mod:`loma.core.definitions`).
-    ``infix`` is how programs write it; one that ``divides`` fails where b is the int 0.
+    ``infix`` is how programs write it; one that ``divides`` fails where b is the int 0;
+    ``opposite`` is true of two ints where it is not.
 
     ``differentiable`` is False where the derivative is zero. ``linear``: its tangent is the same
     operator on tangents, of all float tensors "together" or of "each" of two factors, to whose
@@ -87,6 +88,7 @@ class OpInfo:
     internal: bool = False
     infix: str | None = None
     divides: bool = False
+    opposite: BinaryOp | None = None
     shares: bool = False
     reduces: ReduceKind | None = None
     fill: int | None = None
@@ -141,8 +143,8 @@ def _infix(
                   any_element=True)  # fmt: skip
 
 
-def _predicate(name: str, symbol: str, doc: str) -> OpInfo:
-    return _infix(name, symbol, doc, shapes.compare, flat=True)
+def _predicate(name: str, symbol: str, doc: str, opposite: BinaryOp | None = None) -> OpInfo:
+    return replace(_infix(name, symbol, doc, shapes.compare, flat=True), opposite=opposite)
 
 
 def _builtin(info: BuiltinInfo) -> OpInfo:
@@ -219,12 +221,12 @@ _ROWS: tuple[OpInfo, ...] = (
     _infix("floordiv", "//", "quotient, rounded down", divides=True, flat=True),
     _predicate("and", "and", "1 where neither is 0, else 0"),
     _predicate("or", "or", "1 where one is not 0, else 0"),
-    _predicate("lt", "<", "1 where a < b, else 0"),
-    _predicate("le", "<=", "1 where a <= b, else 0"),
-    _predicate("gt", ">", "1 where a > b, else 0"),
-    _predicate("ge", ">=", "1 where a >= b, else 0"),
-    _predicate("eq", "==", "1 where a == b, else 0"),
-    _predicate("ne", "!=", "1 where a != b, else 0"),
+    _predicate("lt", "<", "1 where a < b, else 0", ">="),
+    _predicate("le", "<=", "1 where a <= b, else 0", ">"),
+    _predicate("gt", ">", "1 where a > b, else 0", "<="),
+    _predicate("ge", ">=", "1 where a >= b, else 0", "<"),
+    _predicate("eq", "==", "1 where a == b, else 0", "!="),
+    _predicate("ne", "!=", "1 where a != b, else 0", "=="),
     OpInfo("neg", ("x",), (), shapes.same, "the negative", "elementwise", infix="-",
            linear="together", any_element=True),
     OpInfo("not", ("x",), (), shapes.compare, "1 where x is 0, else 0", "elementwise", infix="not",

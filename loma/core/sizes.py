@@ -106,6 +106,12 @@ def _division(op: str, left: Expr, right: Expr) -> Polynomial:
 
 def from_polynomial(poly: Polynomial) -> Expr:
     """A readable int expression of a polynomial: variables first, constants last."""
+    if len(poly) == 1:
+        ((monomial, coefficient),) = poly.items()
+        if not monomial:
+            return IntConst(coefficient)
+        if len(monomial) == 1 and coefficient == 1:
+            return monomial[0]
     terms = sorted(
         poly.items(),
         key=lambda item: (not item[0], item[1] < 0, -len(item[0]), [_key(a) for a in item[0]]),
@@ -210,6 +216,9 @@ def affine(expr: Expr, axes: tuple[Axis, ...]) -> tuple[dict[str, Expr], Expr] |
 
     Coefficients and the rest are int expressions that no axis occurs in.
     """
+    if isinstance(expr, Var):  # as most are
+        found = any(axis.name == expr.name for axis in axes)
+        return ({expr.name: IntConst(1)}, IntConst(0)) if found else ({}, expr)
     names = {axis.name for axis in axes}
     parts: dict[str | None, dict[Monomial, int]] = {None: {}}
     for monomial, value in polynomial(expr).items():

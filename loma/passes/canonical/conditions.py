@@ -19,10 +19,10 @@ from loma.arithmetic import COMPARISONS
 from loma.core import builder as b, sizes
 from loma.core.bounds import conjuncts, counted, facts, is_never_negative, room_of, unsaid_of
 from loma.core.ir import (
-    INT, Binary, BinaryOp, Call, Expr, FloatConst, For, Function, Index, IndexAssign, IntConst,
+    INT, Binary, Call, Expr, FloatConst, For, Function, Index, IndexAssign, IntConst,
     Module, Reduce, Select, Stmt, Unary, Var, ZeroPad,
 )  # fmt: skip
-from loma.core.ops import divisor
+from loma.core.ops import INFIX, divisor
 from loma.core.sizes import IsSize
 from loma.core.walk import (
     free_variables, map_blocks, map_guarded, map_tensor_functions, walk,
@@ -35,9 +35,6 @@ def conditions(module: Module) -> Module:
 
 
 Ranges = Mapping[str, Expr]
-_OPPOSITE: dict[BinaryOp, BinaryOp] = {
-    "<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "==",
-}  # fmt: skip
 
 
 class _Conditions:
@@ -171,10 +168,11 @@ def _negated(test: Expr) -> Expr:
     match test:
         case Unary("not", operand) if _is_test(operand):
             return operand
-        case Binary(op, left, right) if op in _OPPOSITE and left.type == right.type == INT:
-            return replace(test, op=_OPPOSITE[op])
-        case _:
-            return Unary("not", test, INT, test.span)
+        case Binary(op, left, right) if left.type == right.type == INT:
+            opposite = INFIX[op].opposite
+            if opposite is not None:
+                return replace(test, op=opposite)
+    return Unary("not", test, INT, test.span)
 
 
 def _number(expr: Expr) -> float | None:
