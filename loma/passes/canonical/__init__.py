@@ -56,12 +56,14 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = conditions(module)
     if "shapes" in wanted:
         module = shapes(channels(module))
+    if "scans" in wanted:
+        module = cumulative(module)
     if "temporaries" in wanted:
         module = temporaries(module)
         if "conditions" in wanted:  # on masks that were tensors
             module = conditions(module)
     if "scans" in wanted:
-        module = triangles(cumulative(module))
+        module = triangles(module)
         module = map_tensor_functions(module, lambda f: scans(f, _LOOPS))
     if "invariants" in wanted:
         module = invariants(module)
