@@ -142,3 +142,13 @@ def test_the_adjoint_of_a_norm_is_written_once() -> None:
     assert [stmt.op for stmt in made if root(stmt.target) == "_d_x"] == ["="]
     shown = print_function(module.function("f__forward"))
     assert shown.count("/ int2float(B * H * W)") == 1
+
+
+def test_an_adjoint_that_has_one_statement_needs_no_tensor() -> None:
+    """Two additions to the adjoint of ``e``, joined, stand where it is read."""
+    body = (
+        "e : Tensor[N, M]\ne[i, j] = exp(x[i, j])\nz : Tensor[N]\n"
+        "z[i] = sum(e[i, j] for j in M)\ny[i, j] = e[i, j] / z[i]"
+    )
+    module = pipeline.program(program(X, "N, M", body)).module
+    assert "_d_e" not in print_function(module.function("f__backward"))
