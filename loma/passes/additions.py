@@ -148,10 +148,15 @@ def _joined(first: _Addition, later: Stmt) -> IndexAssign | None:
 def _fits(addition: _Addition, there: set[str]) -> bool:
     """Whether the operands are there anyway, or smaller than the tensor."""
     return all(
-        node.name in there or len(node.type.dims or ()) < len(addition.axes)
+        node.name in there or _long_dimensions(node.type) < len(addition.axes)
         for node in walk(addition.stmt.value)
         if isinstance(node, Var) and isinstance(node.type, TensorType)
     )
+
+
+def _long_dimensions(kind: TensorType) -> int:
+    """How many dimensions of a type have more than one element, as far as it tells."""
+    return sum(not isinstance(dim, IntConst) or dim.value > 1 for dim in kind.dims or ())
 
 
 def _reads_whole(stmt: IndexAssign) -> bool:

@@ -2,9 +2,12 @@
 
 Reverse mode runs the bodies of loops and branches again, and so repeats statements whose values are
 still there. A statement ``T2[i] = e`` is dropped when a statement before has given another tensor
-the same value and nothing in it has changed since; ``exp`` and its like inside an expression, and
-reductions, become a read of a tensor that holds them. What is dropped is a tensor that every block
-which uses it gives a whole value first.
+the same value and nothing in it has changed since, with dimensions of one element or without;
+``exp`` and its like inside an expression, and reductions, become a read of a tensor that holds
+them. What is dropped is a tensor that every block which uses it gives a whole value first.
+
+A program may compute one value twice, too, as a mean and that of a variance are. Those are one
+before derivatives are made (:func:`same_values`), which then have one adjoint for it.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Binary, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst,
-    Module, NoDiff, Reduce, Stmt, Var, While, ZeroPad,
+    Module, NoDiff, Reduce, Stmt, TensorType, Var, While, ZeroPad,
 )  # fmt: skip
 from loma.core.walk import (
     blocks, children, expressions, free_variables, map_children, map_expressions,
@@ -28,19 +32,29 @@ from loma.passes.liveness import covers
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """``tensor[axes] = value``, with what has to stay as it is for this to remain true; with a
-    ``factor``, ``tensor[axes] * factor`` is the value."""
+    """``tensor[places] = value``, with what has to stay as it is for this to remain true; with a
+    ``factor``, ``tensor[places] * factor`` is the value. A place is an index, or a constant where
+    the dimension has one element."""
 
     tensor: Var
-    axes: tuple[str, ...]
+    places: tuple[Expr, ...]
     value: Expr
     inputs: frozenset[str]
     factor: Index | None = None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(place.name for place in self.places if isinstance(place, Var))
 
 
 def reuse(module: Module) -> Module:
     """The pass on every tensor function of a module."""
     return map_tensor_functions(module, lambda function: _Reuse(function).run())
+
+
+def same_values(module: Module) -> Module:
+    """One name for tensors of equal values and equal derivatives, in every tensor function."""
+    return map_tensor_functions(module, lambda f: _Reuse(f, reads=False).run())
 
 
 def reread(
@@ -68,16 +82,21 @@ def _normalised(before: tuple[Stmt, ...], kept: frozenset[str]) -> list[_Value]:
         if names <= kept and len(axes) == len(part.subscripts):
             inputs = free_variables(power) - set(axes) | names
             value = Builtin("exp", (_plain(power),), FLOAT)
-            found.append(_Value(part.tensor, axes, value, inputs, total))
+            found.append(_Value(part.tensor, part.subscripts, value, inputs, total))
     return found
 
 
 class _Reuse:
-    def __init__(self, function: Function, drops: bool = True) -> None:
+    """``drops``: statements may go. ``reads``: parts of expressions become reads, and marks for
+    derivatives, which there are none left of then, do not tell values apart."""
+
+    def __init__(self, function: Function, drops: bool = True, reads: bool = True) -> None:
         self._function = function
-        self._may_drop = drops
+        self._may_drop, self._may_read = drops, reads
         self._params = {param.name for param in function.params}
-        self._names: dict[str, Expr] = {}  # in this block: what stands for tensors that are dropped
+        # In this block: what stands for tensors that are dropped, with the dimension of these for
+        # each of its own that has more than one element.
+        self._names: dict[str, tuple[Var, tuple[int | None, ...]]] = {}
         # What each branch of an ``if`` on a variable left behind, for the next ``if`` on it.
         self._branches: dict[tuple[str | None, bool], list[_Value]] = {}
 
@@ -96,7 +115,7 @@ class _Reuse:
 
     def _statement(self, stmt: Stmt, known: list[_Value], rest: tuple[Stmt, ...]) -> Stmt | None:
         if self._names:
-            stmt = map_expressions(stmt, lambda e: substitute(e, self._names))
+            stmt = map_expressions(stmt, self._renamed)
         match stmt:
             case IndexAssign(Index(Var() as target, subscripts), "=", value):
                 found = self._value(stmt, target, subscripts)
@@ -126,6 +145,17 @@ class _Reuse:
                     self._forget(known, name)
                 return stmt
 
+    def _renamed(self, expr: Expr) -> Expr:
+        """With elements of other tensors for those of tensors that are dropped."""
+        new = map_children(expr, self._renamed)
+        match new:
+            case Index(Var(name), subscripts) if name in self._names:
+                tensor, dims = self._names[name]
+                places = tuple(IntConst(0) if k is None else subscripts[k] for k in dims)
+                return replace(new, base=tensor, subscripts=places)
+            case _:
+                return new
+
     def _branch(self, stmt: If, known: list[_Value]) -> Stmt:
         name = stmt.cond.name if isinstance(stmt.cond, Var) else None
         blocks: list[tuple[Stmt, ...]] = []
@@ -141,12 +171,14 @@ class _Reuse:
 
     def _value(self, stmt: IndexAssign, target: Var, subscripts: tuple[Expr, ...]) -> _Value | None:
         """What a statement that writes a whole tensor makes known."""
-        axes = tuple(s.name for s in subscripts if isinstance(s, Var))
-        inputs = free_variables(stmt.value) - set(axes)
+        axes = {s.name for s in subscripts if isinstance(s, Var)}
+        inputs = free_variables(stmt.value) - axes
         others = target.name not in self._params | inputs
-        if not others or len(axes) != len(subscripts) or not covers(stmt):
+        plain = all(isinstance(s, Var | IntConst) for s in subscripts)
+        if not others or not plain or not covers(stmt):
             return None
-        return _Value(target, axes, _plain(stmt.value), frozenset(inputs))
+        value = _plain(stmt.value) if self._may_read else stmt.value
+        return _Value(target, subscripts, value, frozenset(inputs))
 
     def _drops(self, found: _Value, known: list[_Value], rest: tuple[Stmt, ...]) -> bool:
         """Whether a tensor with this value exists, and can stand for the new one from here on."""
@@ -154,20 +186,19 @@ class _Reuse:
         if name in changed or not self._may_drop:
             return False
         for old in known:
-            if old.tensor.type != found.tensor.type or old.tensor.name in changed:
+            if old.tensor.name in changed or (dims := _dimensions(old, found)) is None:
                 continue
-            bound = _match(old.value, found.value, frozenset(old.axes), {})
-            wanted = zip(old.axes, found.axes, strict=True)
-            if bound is not None and all(bound.get(a, c) == c for a, c in wanted):
-                body = self._function.body
-                if _whole_uses(body, name) or not _is_local(body, name):
-                    return False
-                self._names[name] = old.tensor
-                return True
+            body = self._function.body
+            if _whole_uses(body, name) or not _is_local(body, name):
+                return False
+            self._names[name] = old.tensor, dims
+            return True
         return False
 
     def _expr(self, expr: Expr, known: list[_Value]) -> Expr:
         """With reads of tensors that hold a costly part already."""
+        if not self._may_read:
+            return expr
         if _is_costly(expr):
             for old in known:
                 if type(old.value) is not type(expr):
@@ -175,7 +206,7 @@ class _Reuse:
                 bound = _match(old.value, _plain(expr), frozenset(old.axes), {})
                 if bound is not None and set(bound) == set(old.axes):
                     names: dict[str, Expr] = {axis: Var(bound[axis], INT) for axis in old.axes}
-                    subscripts = tuple(names[axis] for axis in old.axes)
+                    subscripts = tuple(substitute(place, names) for place in old.places)
                     read = Index(old.tensor, subscripts, expr.type, expr.span)
                     if old.factor is None:
                         return read
@@ -188,6 +219,27 @@ class _Reuse:
             values[:] = [v for v in values if name not in v.inputs and name != v.tensor.name]
         for key in [key for key in self._branches if key[0] == name]:
             del self._branches[key]
+
+
+def _dimensions(old: _Value, new: _Value) -> tuple[int | None, ...] | None:
+    """For each dimension of ``old`` that of ``new``, or None for one element; None if the values
+    differ."""
+    kind, kind_2 = old.tensor.type, new.tensor.type
+    assert isinstance(kind, TensorType)
+    assert isinstance(kind_2, TensorType)
+    if kind.element != kind_2.element or len(old.axes) != len(new.axes):
+        return None
+    bound = _match(old.value, new.value, frozenset(old.axes), {})
+    pairs = zip(old.axes, new.axes, strict=True)
+    if bound is None or not all(bound.get(a, c) == c for a, c in pairs):
+        return None
+    own = [k for k, place in enumerate(old.places) if isinstance(place, Var)]
+    others = [k for k, place in enumerate(new.places) if isinstance(place, Var)]
+    where = dict(zip(own, others, strict=True))
+    dims, dims_2 = kind.dims or (), kind_2.dims or ()
+    if not all(sizes.equal(dims[k], dims_2[j]) is True for k, j in where.items()):
+        return None
+    return tuple(where.get(k) for k in range(len(old.places)))
 
 
 def _is_costly(expr: Expr) -> bool:

@@ -27,6 +27,11 @@ c : Tensor[N, M]
 c[i, j] = tanh(x[i, j])
 y[i, j] = c[i, j] * 2.0
 """, ["y[i, j] = tanh(x[i, j]) * 2.0"], ((3, 2),)),
+    ("running_sum", X + ", k : In[Tensor[N]]", "N, M", """
+c : Tensor[N, M]
+c[i, j] = k[i] * x[i, j]
+y[i, j] = sum(c[q, j] for q in range(i + 1))
+""", ["y[i, j] = sum(k[q] * x[q, j] for q in range(i + 1))"], ((3, 2), (3,))),
     ("next_value", X, "N, M", """
 y[i, j] = x[i, j] + 1.0
 y[i, j] = 2.0 * y[i, j]
@@ -104,6 +109,16 @@ for i in range(N):
 )  # fmt: skip
 
 KEPT: tuple[tuple[str, str, str, str, tuple[tuple[int, ...], ...]], ...] = (
+    ("costly_in_a_running_sum", X, "N, M", """
+c : Tensor[N, M]
+c[i, j] = tanh(x[i, j])
+y[i, j] = sum(c[q, j] for q in range(i + 1))
+""", ((3, 2),)),
+    ("no_running_sum", X, "N, M", """
+c : Tensor[N, M]
+c[i, j] = x[i, j] * 2.0
+y[i, j] = sum(max(c[q, j], x[i, j]) for q in range(i + 1))
+""", ((3, 2),)),
     ("costly_twice", X, "N, M", """
 c : Tensor[N, M]
 c[i, j] = exp(x[i, j])

@@ -28,6 +28,7 @@ from loma.passes.canonical.shapes import shapes as shapes
 from loma.passes.canonical.temporaries import temporaries as temporaries
 from loma.passes.canonical.triangles import triangles as triangles
 from loma.passes.first_write import first_write
+from loma.passes.reuse import same_values as same_values
 
 # Reductions of which derivatives are made in loops.
 _LOOPS = tuple(k for k in get_args(ReduceKind) if k != "sum" and not k.startswith("arg"))
@@ -40,9 +41,9 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     conditions do without what holds anyway, reductions over triangles are ranges and, but for sums,
     whose adjoints are of the same form, loops, sums are statements of their own, without factors
     that do not depend on what is summed over, exponentials of logarithms of their sums are
-    quotients, the last round of a loop does not prepare another, what is costly is computed once,
-    sums of products are taken in steps, and channels in groups have an index for the groups, unless
-    LOMA_OPT leaves that out."""
+    quotients, equal values have one name, the last round of a loop does not prepare another, what
+    is costly is computed once, sums of products are taken in steps, and channels in groups have an
+    index for the groups, unless LOMA_OPT leaves that out."""
     wanted = config.optimisations()
     if "inline" in wanted:
         module = scalar_calls(copies(inline(module)))
@@ -55,12 +56,14 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = conditions(module)
     if "shapes" in wanted:
         module = shapes(channels(module))
+    if "scans" in wanted:
+        module = cumulative(module)
     if "temporaries" in wanted:
         module = temporaries(module)
         if "conditions" in wanted:  # on masks that were tensors
             module = conditions(module)
     if "scans" in wanted:
-        module = triangles(cumulative(module))
+        module = triangles(module)
         module = map_tensor_functions(module, lambda f: scans(f, _LOOPS))
     if "invariants" in wanted:
         module = invariants(module)
@@ -70,6 +73,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = exponentials(module)
     if {"reductions", "temporaries", "invariants"} <= set(wanted):  # weights divided by their sum
         module = invariants(temporaries(module, weights=True))
+    if "reuse" in wanted and not every:  # all of reuse comes later
+        module = same_values(module)
     if "rounds" in wanted and not every:  # the adjoint of a round begins with zeros
         module = rounds(module)
     if "costly" in wanted:

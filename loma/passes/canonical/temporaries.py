@@ -2,7 +2,8 @@
 
 ``c[i, j, d] = a[i, d] - b[j, d]`` goes where every read of c can have the difference in its place:
 a read goes over the indices of c and no others, the value is cheap or read once, and what it is
-made of is there. A sum goes into a statement that only copies it. A copy may be read at any place,
+made of is there. A running sum, ``sum(c[q] for q in range(t + 1))``, takes a cheap value once for
+all t. A sum goes into a statement that only copies it. A copy may be read at any place,
 and one into the middle of zeros, ``z[i + 1] = x[i]``, with ``zero_pad`` around. So may a product
 like ``w[t, q] = a[t] * k[q]``, on a triangle or not, as a factor of ``sum(w[t, q] * v[q, d] for q
 in Q)``: the sum does without ``w``. Weights ``w[t, q] = e[t, q] / z[t]`` go into it, too, and then
@@ -29,7 +30,7 @@ from loma.core.walk import (
     map_expressions, map_tensor_functions, mentioned_names, own_names, statements, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.defined import Definition
-from loma.passes.canonical.recurrences.running import factors
+from loma.passes.canonical.recurrences.running import factors, running
 from loma.passes.liveness import covers
 
 Extents = Mapping[str, Expr]
@@ -48,6 +49,7 @@ class _Kept(Exception):
 class _Temporaries:
     def __init__(self, function: Function, weights: bool) -> None:
         self._function, self._weights = function, weights
+        self._along = frozenset[str]()  # what reductions around a read run along, each value once
         self._is_size = frozenset(size_variables(function)).__contains__
         self._local = {
             s.target.name for s in function.body if isinstance(s, Declare) and s.value is None
@@ -204,7 +206,11 @@ class _Temporaries:
                 if kind == "sum":
                     summed = frozenset(axis.name for axis in own)
                     body = self._product(body, summed, found, below)
-                return replace(expr, body=self._expr(body, found, below))
+                around = self._along
+                self._along = around | _along(expr, extents)
+                new = replace(expr, body=self._expr(body, found, below))
+                self._along = around
+                return new
             case _:
                 return map_children(expr, lambda child: self._expr(child, found, extents))
 
@@ -273,7 +279,8 @@ class _Temporaries:
         if found.padded:
             return _padded(read, found)
         bare = {s.name for s in read.subscripts if isinstance(s, Var)}
-        if not found.copies and not found.masks and not inner <= bare:
+        once = inner - self._along if found.cheap else inner
+        if not found.copies and not found.masks and not once <= bare:
             raise _Kept  # it would be computed for other indices, too
         pairs = zip(found.axes, read.subscripts, strict=True)
         return substitute(found.value, {axis.name: s for axis, s in pairs})
@@ -282,6 +289,12 @@ class _Temporaries:
 def _old(tensor: Var) -> Var:
     """What a tensor holds before a statement that overwrites it."""
     return replace(tensor, name=f"${tensor.name}")  # no name of a program
+
+
+def _along(reduce: Reduce, extents: Extents) -> frozenset[str]:
+    """The index along which a reduction runs, and so takes one value for each of its own."""
+    scan = running(reduce, {name: Axis(name, extent) for name, extent in extents.items()})
+    return frozenset[str]() if scan is None or scan.shared else frozenset((scan.along.name,))
 
 
 def _padded(read: Index, found: Definition) -> ZeroPad:

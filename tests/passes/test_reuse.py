@@ -1,0 +1,154 @@
+"""Equal values under two names become one, and additions to what they are adjoints of, too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from changed_programs import Changed, Point, compare, verified, with_derivative
+from test_loops import program
+
+from loma import passes, pipeline
+from loma.core.ir import Function, IndexAssign
+from loma.core.printer import print_function
+from loma.core.walk import root, statements
+from loma.frontend import parse
+from loma.passes.reuse import same_values
+
+X = "x : In[Tensor[N, M]]"
+MEAN = "m : Tensor[N]\nm[i] = sum(x[i, j] for j in M)\n"
+USES = "\ny[i, j] = (x[i, j] - m[i]) * {}"
+
+# name, body, whether one tensor goes
+CASES: tuple[tuple[str, str, bool], ...] = (
+    ("twice", MEAN + """
+k : Tensor[N]
+k[p] = sum(x[p, q] for q in M)
+y[i, j] = (x[i, j] - m[i]) * k[i]
+""", True),
+    ("with_a_dimension_of_one", MEAN + """
+k : Tensor[1, N, 1]
+k[0, p, 0] = sum(x[p, q] for q in M)
+y[i, j] = (x[i, j] - m[i]) * k[0, i, 0]
+""", True),
+    ("without_a_dimension_of_one", """
+k : Tensor[N, 1]
+k[p, 0] = sum(x[p, q] for q in M)
+m : Tensor[N]
+m[i] = sum(x[i, j] for j in M)
+y[i, j] = (x[i, j] - m[i]) * k[i, 0]
+""", True),
+    ("another_value", MEAN + """
+k : Tensor[N]
+k[i] = sum(x[i, j] * x[i, j] for j in M)
+y[i, j] = (x[i, j] - m[i]) * k[i]
+""", False),
+    ("another_derivative", MEAN + """
+k : Tensor[N]
+k[i] = no_diff(sum(x[i, j] for j in M))
+y[i, j] = (x[i, j] - m[i]) * k[i]
+""", False),
+    ("an_input_changes", """
+c : Tensor[N, M]
+c[i, j] = x[i, j] * 2.0
+m : Tensor[N]
+m[i] = sum(c[i, j] for j in M)
+c[i, j] = c[i, j] * m[i]
+k : Tensor[N]
+k[i] = sum(c[i, j] for j in M)
+y[i, j] = (x[i, j] - m[i]) * k[i]
+""", False),
+    ("one_changes_later", MEAN + """
+k : Tensor[N]
+k[i] = sum(x[i, j] for j in M)
+m[i] = m[i] * x[i, 0]
+y[i, j] = (x[i, j] - m[i]) * k[i]
+""", False),
+    ("other_changes_later", MEAN + """
+k : Tensor[N]
+k[i] = sum(x[i, j] for j in M)
+k[i] += x[i, 0]
+y[i, j] = (x[i, j] - m[i]) * k[i]
+""", False),
+    ("used_as_a_whole", MEAN + """
+k : Tensor[N]
+k[i] = sum(x[i, j] for j in M)
+y = reshape(k, [N, 1]) * x
+y[i, j] = y[i, j] * m[i]
+""", False),
+    ("only_a_part", MEAN + """
+k : Tensor[N, 2]
+k[i, 0] = sum(x[i, j] for j in M)
+k[i, 1] = x[i, 0]
+y[i, j] = m[i] * k[i, 0] + k[i, 1]
+""", False),
+    ("transposed", """
+a : Tensor[N, M]
+a[i, j] = exp(x[i, j])
+b : Tensor[M, N]
+b[j, i] = exp(x[i, j])
+y[i, j] = a[i, j] * b[j, i]
+""", False),
+    ("other_sizes", """
+a : Tensor[N, M, M]
+a[i, j, k] = exp(x[i, j])
+b : Tensor[N, M, N]
+b[i, j, k] = exp(x[i, j])
+y[i, j] = a[i, j, 0] * b[i, j, 0]
+""", False),
+)  # fmt: skip
+
+
+def assigned(function: Function) -> int:
+    return sum(isinstance(stmt, IndexAssign) for stmt in statements(function.body))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_which_values_get_one_name(case: tuple[str, str, bool]) -> None:
+    _, body, goes = case
+    module = passes.zeroing(parse(program(X, "N, M", body)))
+    new = same_values(module)
+    assert (new == module) != goes
+    assert same_values(new) == new
+    assert assigned(module.function("f")) - assigned(new.function("f")) == goes
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 2), (0, 2), (2, 0)])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_values_and_derivatives(case: tuple[str, str, bool], shape: tuple[int, int]) -> None:
+    name, body, _ = case
+    if 0 in shape and "0]" in body:
+        pytest.skip("reads an element")
+    text = with_derivative(program(X, "N, M", body))
+    generator = torch.Generator().manual_seed(5)
+    x = 0.5 * torch.randn(*shape, generator=generator, dtype=torch.float64)
+    for change in (same_values, passes.canonical_form, passes.optimise):
+        compare(Point(f"{name} {shape}", text, "f", (x,)), Changed(text, verified(change)))
+
+
+def test_the_adjoint_of_a_norm_is_written_once() -> None:
+    """Its mean and that of its variance are one value, with one adjoint; what is kept for it has
+    dimensions of one element."""
+    text = program(
+        "x : In[Tensor[B, C, H, W]]",
+        "B, C, H, W",
+        "m = mean(x, [0, 2, 3], keepdim=True)\n"
+        "v = var(x, [0, 2, 3], correction=0, keepdim=True)\n"
+        "y = (x - m) * rsqrt(v + 1e-5)",
+    )
+    module = pipeline.program(text).module
+    made = [
+        s for s in statements(module.function("f__backward").body) if isinstance(s, IndexAssign)
+    ]
+    assert [stmt.op for stmt in made if root(stmt.target) == "_d_x"] == ["="]
+    shown = print_function(module.function("f__forward"))
+    assert shown.count("/ int2float(B * H * W)") == 1
+
+
+def test_an_adjoint_that_has_one_statement_needs_no_tensor() -> None:
+    """Two additions to the adjoint of ``e``, joined, stand where it is read."""
+    body = (
+        "e : Tensor[N, M]\ne[i, j] = exp(x[i, j])\nz : Tensor[N]\n"
+        "z[i] = sum(e[i, j] for j in M)\ny[i, j] = e[i, j] / z[i]"
+    )
+    module = pipeline.program(program(X, "N, M", body)).module
+    assert "_d_e" not in print_function(module.function("f__backward"))
