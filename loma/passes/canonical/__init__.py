@@ -35,15 +35,15 @@ _LOOPS = tuple(k for k in get_args(ReduceKind) if k != "sum" and not k.startswit
 
 
 def canonical_form(module: Module, every: bool = False) -> Module:
-    """The canonical form, which derivatives gain from, too: functions have the bodies of those that
-    they call, operators are index statements (:func:`operators` has what ``every`` says), what
-    is added to a place says so, loops that keep a maximum are reductions, those whose iterations do not meet index statements, too,
-    conditions do without what holds anyway, reductions over triangles are ranges and, but for sums,
-    whose adjoints are of the same form, loops, sums are statements of their own, without factors
-    that do not depend on what is summed over, exponentials of logarithms of their sums are
-    quotients, the last round of a loop does not prepare another, what is costly is computed once,
-    sums of products are taken in steps, and channels in groups have an index for the groups, unless
-    LOMA_OPT leaves that out."""
+    """The canonical form, which derivatives gain from, too: functions have the bodies of those
+    that they call, operators are index statements (:func:`operators` has what ``every`` says),
+    what is added to a place says so, loops that keep a maximum are reductions, those whose
+    iterations do not meet index statements, too, conditions do without what holds anyway,
+    reductions over triangles are ranges and, but for sums, whose adjoints are of the same form,
+    loops, sums are statements of their own, without factors that do not depend on what is summed
+    over, exponentials of logarithms of their sums are quotients, the last round of a loop does
+    not prepare another, what is costly is computed once, sums of products are taken in steps, and
+    channels in groups have an index for the groups, unless LOMA_OPT leaves that out."""
     wanted = config.optimisations()
     if "inline" in wanted:
         module = scalar_calls(copies(inline(module)))
