@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeAlias
 
 from loma.backends.kernels.ir import Kernel
@@ -15,14 +16,16 @@ from loma.passes.liveness import Liveness
 Lifetime: TypeAlias = tuple[int, int]
 
 
-def lifetimes(kernel: Kernel) -> dict[str, Lifetime]:
-    """The lifetime of every private tensor of a kernel.
+def lifetimes(kernel: Kernel, runs: Collection[tuple[Stmt, ...]] = ()) -> dict[str, Lifetime]:
+    """The lifetime of every private tensor of a kernel. ``runs``: statements that one loop runs.
 
-    One that carries a value from one iteration of a loop to the next lives as long as the loop.
+    One that carries a value from one iteration of a loop to the next lives as long as the loop. All
+    that the statements of a run use is alive during all of it: its loop takes them for memory of
+    their own, and may read one behind a write to another.
     """
     names = frozenset(var.name for var in kernel.private)
     found: dict[str, Lifetime] = {}
-    end = _block(kernel.body, 1, names, mentions(kernel.body), found)
+    end = _block(kernel.body, 1, names, mentions(kernel.body), runs, found)
     for name in kernel.zeroed:  # filled before the first statement
         found[name] = (0, found[name][1] if name in found else end)
     return found
@@ -33,19 +36,24 @@ def _block(
     start: int,
     names: frozenset[str],
     everywhere: dict[str, int],
+    runs: Collection[tuple[Stmt, ...]],
     found: dict[str, Lifetime],
 ) -> int:
     """Notes the lifetimes in a block whose first statement has number ``start``; the next number.
     ``everywhere``: how often the kernel mentions each name."""
     position = start
-    for stmt in body:
+    for place, stmt in enumerate(body):
         first = position
+        for run in runs:
+            if body[place : place + len(run)] == run:
+                for name in names & mentions(run).keys():
+                    _extend(found, name, position, position + len(run) - 1)
         for expr in expressions(stmt):
             for name in names & set(variables(expr)):
                 _extend(found, name, position, position)
         position += 1
         for block in blocks(stmt):
-            position = _block(block, position, names, everywhere, found)
+            position = _block(block, position, names, everywhere, runs, found)
         if isinstance(stmt, For | While):
             inside = mentions(stmt.body)
             # What is not private counts as read, else the analysis drops all that leads to it.

@@ -290,7 +290,7 @@ class Lowering:
         count = "" if kernel.count is None else kernel.count.name
         context.counts |= {var.name for var in (kernel.count, kernel.first) if var is not None}
         bytes_ = tuple(_bytes(var, count) for var in private.values())
-        alive = lifetimes(kernel)
+        alive = lifetimes(kernel, registers)
         buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
         cleared: list[HostNode] = [Clear(private[name]) for name in sorted(kernel.zeroed)]
         lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated

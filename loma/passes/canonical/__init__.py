@@ -16,6 +16,7 @@ from loma.passes.canonical.exponentials import exponentials as exponentials
 from loma.passes.canonical.recurrences.extremes import extremes as extremes
 from loma.passes.canonical.factor import factor as factor
 from loma.passes.canonical.groups import groups as groups
+from loma.passes.canonical.increments import increments as increments
 from loma.passes.canonical.inline import inline as inline
 from loma.passes.canonical.invariants import invariants as invariants
 from loma.passes.canonical.loops import loops as loops
@@ -35,22 +36,15 @@ _LOOPS = tuple(k for k in get_args(ReduceKind) if k != "sum" and not k.startswit
 
 
 def canonical_form(module: Module, every: bool = False) -> Module:
-    """The canonical form, which derivatives gain from, too: functions have the bodies of those that
-    they call, operators are index statements (:func:`operators` has what ``every`` says), loops
-    that keep a maximum are reductions, those whose iterations do not meet index statements, too,
-    conditions do without what holds anyway, reductions over triangles are ranges and, but for sums,
-    whose adjoints are of the same form, loops, sums are statements of their own, without factors
-    that do not depend on what is summed over, exponentials of logarithms of their sums are
-    quotients, equal values have one name, the last round of a loop does not prepare another, what
-    is costly is computed once, sums of products are taken in steps, and channels in groups have an
-    index for the groups, unless LOMA_OPT leaves that out."""
+    """The canonical form, which derivatives gain from, too: these passes, each of which says what it
+    does, unless LOMA_OPT leaves them out. :func:`operators` has what ``every`` says."""
     wanted = config.optimisations()
     if "inline" in wanted:
         module = scalar_calls(copies(inline(module)))
     if "operators" in wanted:
         module = operators(module, every)
     if "loops" in wanted:
-        module = loops(extremes(module))
+        module = loops(extremes(increments(module)))
     module = first_write(module)
     if "conditions" in wanted:
         module = conditions(module)

@@ -118,6 +118,9 @@ class _Inlining:
                     body = self._unpacked((target,), call) if own else self._body(call, (target,))
                 case Unpack(targets, call):
                     body = self._unpacked(targets, call)
+                case Assign(Var(), _, Op()):
+                    early, rest = self._calls_apart(stmt)
+                    body = [*early, rest]
                 case _:
                     body = [map_blocks(stmt, self._nested)]
             out += self._undeclared(body) or [stmt]

@@ -163,6 +163,10 @@ class _Operators(InBlocks):
                 return new
             case Assign(Var() as target, op, value) if self._is_taken(value):
                 return self._assigned_value(stmt, target, op, value)
+            case Assign(Var(_, FloatType()), _, Index(Op() as whole, ())) if self._is_written_out(
+                whole
+            ):
+                return self._assigned_number(stmt, whole)
             case Return(values):
                 return replace(stmt, values=tuple(map(self._result, values)))
             case For():
@@ -203,6 +207,15 @@ class _Operators(InBlocks):
             self._forget(mark)
             return stmt
         return IndexAssign(place, op, element, _moving(axes), stmt.span)
+
+    def _assigned_number(self, stmt: Assign, whole: Op) -> Stmt:
+        """The assignment of the only element of a tensor without dimensions."""
+        mark = len(self._out), len(self._hoisted)
+        try:
+            return replace(stmt, value=self._element(whole, []))
+        except _Stays:
+            self._forget(mark)
+            return stmt
 
     def _result(self, value: Expr) -> Expr:
         """A returned value as a variable."""
@@ -365,6 +378,8 @@ class _Operators(InBlocks):
                 return Select(inside, self._element(x, axes), FloatConst(0.0), FLOAT, value.span)
             case Op("expand", (x,)):
                 return self._element(x, axes)
+            case Op(_, (x,)) if (inner := self._moved(value, axes)) is not None:
+                return self._element(x, inner)
             case Op("sum_to", (x,)):
                 return self._read(self._tensor("_sum", value.type, partial(self._sum_to, x)), axes)
             case Op(name) if (fill := OPS[name].fill) is not None:
