@@ -21,7 +21,7 @@ from loma.backends.schedule.ir import (
     builtin, element,
 )  # fmt: skip
 from loma.backends.schedule.marks import mark_of
-from loma.backends.schedule.ranges import is_clipped, provably_inside
+from loma.backends.schedule.ranges import provably_inside
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.ir import (
@@ -208,7 +208,7 @@ class Nest(ABC):
         """A subscript that is checked when it is used; one that is padded or stands under a
         condition is tested by its reader."""
         found = self.value(subscript.expr)
-        if access.padded or mark_of(subscript.expr) is not None or is_clipped(subscript):
+        if access.padded or mark_of(subscript.expr) is not None:
             return found
         number = self._number_of(access, subscript)
         return builtin(CLAMPED, found, subscript.size, IntConst(number))

@@ -15,7 +15,7 @@ from loma.backends.schedule.access import Access, Subscript
 from loma.backends.schedule.host import CheckRange
 from loma.backends.schedule.marks import mark_of
 from loma.core import bounds, sizes
-from loma.core.ir import INT, Axis, Binary, Expr, IndexAssign, IntConst, Select, Var
+from loma.core.ir import INT, Axis, Expr, IndexAssign, Var
 
 if TYPE_CHECKING:
     from loma.backends.schedule.context import FunctionContext
@@ -28,18 +28,6 @@ def provably_inside(subscript: Subscript, axes: Sequence[Axis], context: Functio
     return bounds.stays_inside(
         subscript.expr, subscript.size, context.extents(axes), context.is_size
     )
-
-
-def is_clipped(subscript: Subscript) -> bool:
-    """Whether a subscript is 0 where it would leave its dimension, of which the statement's own
-    check knows that it has an element: ``p if 0 <= p and p < N else 0``."""
-    match subscript.expr:
-        case Select(condition, inside, IntConst(0)):
-            known = list(bounds.conjuncts(condition))
-            least, most = (IntConst(0), inside), (inside, subscript.size)
-            return Binary("<=", *least, INT) in known and Binary("<", *most, INT) in known
-        case _:
-            return False
 
 
 def range_checks(

@@ -189,21 +189,3 @@ def test_what_is_kept() -> None:
 )
 def test_what_is_left_alone(body: str) -> None:
     assert "[512]" not in _tree(body)
-
-
-@pytest.mark.parametrize(
-    ("condition", "tests"),
-    [
-        ("0 <= p[b, i] and p[b, i] < N", 0),
-        ("p[b, i] > 3 and (0 <= p[b, i] and p[b, i] < N)", 0),
-        ("0 <= p[b, i]", 1),
-        ("0 <= p[b, i] and p[b, i] < B", 1),
-        ("0 <= p[b, i] or p[b, i] < N", 1),
-    ],
-)
-def test_a_place_that_is_0_where_it_would_leave_is_not_tested_again(
-    condition: str, tests: int
-) -> None:
-    tree = _tree(f"y[b, c, p[b, i] if {condition} else 0] += x[b, c, i]")
-    assert tree.count("$clamped") == tests
-    assert "check 0 < N" in tree  # there must be an element 0
