@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma import config
+from loma.backends.openmp import together
 from loma.backends.openmp.frames import may_throw
 from loma.backends.openmp.interleaved import apart, written_out
 from loma.backends.openmp.nest import Bounds
@@ -52,12 +53,14 @@ def index_statement(
     """The checks and the run of an index statement; ``fresh``: the target is all zero and
     everything in it may be overwritten. ``source``: the statement that it serves, if another."""
     least = context.machine.lanes // 2
-    return [
-        node
-        for k, (whole, own) in enumerate(without_divisions(stmt, context.is_size, least))
-        for part in ([whole] if fresh else apart(context, whole))
-        for node in _without_divisions(context, part, fresh and (own or k == 0), source or stmt)
-    ]
+    found: list[HostNode] = []
+    for k, (whole, own) in enumerate(without_divisions(stmt, context.is_size, least)):
+        blank = fresh and (own or k == 0)
+        statements = apart(context, whole, blank)
+        made = [_without_divisions(context, part, blank, source or stmt) for part in statements]
+        nodes = [node for part in made for node in part]
+        found += together.parts(nodes, context.machine) if len(made) > 1 else nodes
+    return found
 
 
 def _without_divisions(

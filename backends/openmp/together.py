@@ -2,7 +2,8 @@
 
 ``m[c] = sum(x[n, c] for n in N)`` and ``s[c] = sum(x[n, c] * y[n, c] for n in N)`` have the same
 loops. A tree of both has each loop once, with the running sums of both inside; what each of them
-computes, and in which order, stays as it was.
+computes, and in which order, stays as it was. So have statements along rows for which the same
+places are kept (:mod:`loma.backends.openmp.kept`): one tree of both keeps these once.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from dataclasses import replace
 
 from loma.backends.schedule.host import Allocate, HostNode, Unit
 from loma.backends.schedule.ir import (
-    Blocks, Groups, If, Lanes, Let, Loop, Node, Parallel, StoreLanes, Tiles, UpdateLanes,
+    Blocks, Fill, Groups, If, Lanes, Let, Loop, Node, Parallel, Part, Store, StoreLanes, Tiles,
+    UpdateLanes,
 )  # fmt: skip
 from loma.backends.schedule.target import Target
 from loma.backends.schedule.walk import (
     Block, declared, map_blocks, map_expressions, mentioned, nodes,
 )  # fmt: skip
 from loma.core import sizes
-from loma.core.ir import Expr, Var
+from loma.core.ir import Expr, Index, Var
 from loma.core.walk import substitute
 
 _LOOPS = Loop | Tiles | Blocks | If
 _IN_LANES = UpdateLanes | StoreLanes
+_ALONG_ROWS = Let | If | Loop | Part | Store | Fill
 
 
 class _Apart(Exception):
@@ -36,7 +39,7 @@ def unit(first: HostNode, second: Sequence[HostNode], machine: Target) -> Unit |
         return None
     other = second[0]
     one, two = _loop(first), _loop(other)
-    made = None if one is None or two is None else _tree(one, two, machine)
+    made = None if one is None or two is None else tree(one, two, machine)
     if made is None:
         return None
     body = (*first.body[:-1], *other.body[:-1], made)
@@ -50,16 +53,32 @@ def _loop(unit: Unit) -> Parallel | None:
     return last if plain and isinstance(last, Parallel) else None
 
 
-def _tree(first: Parallel, second: Parallel, machine: Target) -> Parallel | None:
+def parts(found: Sequence[HostNode], machine: Target) -> list[HostNode]:
+    """The loops of a statement that writes some elements in each of them, in fewer loops."""
+    out: list[HostNode] = []
+    for node in found:
+        both = None
+        if out and isinstance(out[-1], Parallel) and isinstance(node, Parallel):
+            both = tree(out[-1], node, machine, apart=True)
+        out[len(out) - (both is not None) :] = [node if both is None else both]
+    return out
+
+
+def tree(
+    first: Parallel, second: Parallel, machine: Target, apart: bool = False
+) -> Parallel | None:
     """The loops of both, if they are the same and hold running sums in lanes, not more of them than
-    there are registers for, and neither looks at what the other one writes."""
+    there are registers for, or go along rows with the same kept places; and neither looks at what
+    the other one writes, but that they may write other elements of one tensor (``apart``)."""
     if first.total or second.total or first.checks or second.checks:
         return None
     sums = [_sums(tree.body) for tree in (first, second)]
-    if not all(sums) or sum(sums) * machine.tile > machine.accumulators:
+    in_lanes = all(sums) and sum(sums) * machine.tile <= machine.accumulators
+    if not in_lanes and not (_keeps(first.body) and _keeps(second.body)):
         return None
     writes = {var.name for var in first.writes}, {var.name for var in second.writes}
-    if writes[0] & _used(second) or writes[1] & _used(first):
+    own = writes[0] & writes[1] if apart else set()
+    if writes[0] & _used(second) - own or writes[1] & _used(first) - own:
         return None
     names: dict[str, Expr] = {second.counter.name: first.counter}
     if (first.count, first.needs) != (second.count, second.needs):
@@ -68,12 +87,14 @@ def _tree(first: Parallel, second: Parallel, machine: Target) -> Parallel | None
         body = _Merging(first).block(first.body, second.body, names)
     except _Apart:
         return None
+    if not in_lanes and _parts_in(body) > machine.accumulators:
+        return None  # what is kept shall stay in the first-level cache
     return replace(
         first,
         work=sizes.total((first.work, second.work)),
         body=body,
-        writes=first.writes + second.writes,
-        source=first.source + second.source,
+        writes=tuple(dict.fromkeys((*first.writes, *second.writes))),
+        source=first.source if first.source == second.source else first.source + second.source,
     )
 
 
@@ -83,6 +104,45 @@ def _sums(block: Block) -> int:
     groups = any(isinstance(node, Groups) for node in nodes(block))
     plain = all(each.kind == "sum" and not each.grouped for each in lanes) and not groups
     return len(lanes) if plain else 0
+
+
+def _keeps(block: Block) -> bool:
+    """Whether loops go along rows for which something is kept."""
+    return _parts_in(block) > 0 and all(isinstance(node, _ALONG_ROWS) for node in nodes(block))
+
+
+def _parts_in(block: Block) -> int:
+    return sum(isinstance(node, Part) for node in nodes(block))
+
+
+def _once(block: Block) -> Block:
+    """The block without parts of it into which another part's values go."""
+    parts = {node.var.name: node.var for node in block if isinstance(node, Part)}
+    known: dict[object, Var] = {}
+    same: dict[str, Expr] = {}
+    for node in nodes(block) if parts else ():
+        match node:
+            case Store(Index(Var(name), places), "set", value) if name in parts:
+                key = parts[name].type, places, value
+                if known.setdefault(key, parts[name]) is not parts[name]:
+                    same[name] = known[key]
+            case _:
+                pass
+
+    def without(inner: Block) -> Block:
+        kept = (node for node in inner if not _is_of(node, same))
+        return tuple(_renamed(map_blocks(node, without), same) for node in kept)
+
+    return without(block) if same else block
+
+
+def _is_of(node: Node, parts: Mapping[str, Expr]) -> bool:
+    """Whether a node declares or fills one of the parts."""
+    match node:
+        case Part(Var(name)) | Store(Index(Var(name))):
+            return name in parts
+        case _:
+            return False
 
 
 def _used(tree: Parallel) -> set[str]:
@@ -115,7 +175,7 @@ class _Merging:
                     out.append(_renamed(node, names))
             if loop is not None and loop_2 is not None:
                 out.append(self._loop(loop, loop_2, names))
-        return tuple(out)
+        return _once(tuple(out))
 
     def _loop(self, first: Node, second: Node, names: Mapping[str, Expr]) -> Node:
         """One loop of two that are the same but for what they do."""

@@ -38,13 +38,25 @@ def near(
     y[b, c, p[b, i] + k] += x[b, c, i] * w[b, i, k]
     return y
 """
+BESIDE = """
+def beside(
+    x : In[Tensor[B, C, N]], z : In[Tensor[B, C, P]], p : In[IntTensor[B, P]]
+) -> tuple[Tensor[B, P], Tensor[B, P, 2], Tensor[B, C, P]]:
+    r : Tensor[B, P]
+    s : Tensor[B, P, 2]
+    y : Tensor[B, C, P]
+    r[b, i] = sum(z[b, c, i] * z[b, c, i] * zero_pad(x[b, c, p[b, i] + 1]) for c in C)
+    s[b, i, k] = sum(z[b, c, i] * zero_pad(x[b, c, p[b, i] + k]) for c in C)
+    y[b, c, i] = zero_pad(x[b, c, p[b, i]]) * z[b, c, i] + r[b, i]
+    return r, s, y
+"""
 SIZES = [(2, 3, 7, 4, 5), (1, 9, 40, 35, 31), (2, 1, 5, 1, 513), (0, 2, 3, 4, 5), (2, 0, 3, 4, 5),
          (2, 2, 0, 4, 5), (2, 2, 3, 0, 5)]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    return loma.compile(KEPT + READS + NEAR)
+    return loma.compile(KEPT + READS + NEAR + BESIDE)
 
 
 def _inside(x: Tensor, p: Tensor) -> Tensor:
@@ -119,6 +131,33 @@ def test_additions_around_a_place(program: Any, sizes: tuple[int, int, int]) -> 
         torch.autograd.grad(y, (x, w), torch.cos(expected.detach())) for y in (found, expected)
     )
     torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(2, 3, 7, 4), (1, 9, 40, 600), (2, 1, 5, 1), (2, 0, 3, 4), (2, 2, 0, 4), (2, 2, 3, 0)]
+)
+def test_sums_of_the_same_places(program: Any, sizes: tuple[int, int, int, int]) -> None:
+    b, c, n, count = sizes
+    x = torch.randn(b, c, n, dtype=torch.float64, requires_grad=True)
+    z = torch.randn(b, c, count, dtype=torch.float64, requires_grad=True)
+    p = torch.randint(-2, n + 2, (b, count))
+    here, there = (_inside(x, (p + k)[..., None]) for k in range(2))
+    here, there = (read.flatten(2) * z for read in (here, there))
+    r = (there * z).sum(1)
+    expected = r, torch.stack([here.sum(1), there.sum(1)], 2), here + r[:, None]
+    found = program.beside(x, z, p)
+    torch.testing.assert_close(found, expected)
+    weights = [torch.randn_like(value) for value in expected]
+    grads = (torch.autograd.grad(made, (x, z), weights) for made in (found, expected))
+    torch.testing.assert_close(*grads)
+
+
+def test_sums_of_the_same_places_run_together() -> None:
+    module = pipeline.program(BESIDE, "beside").module
+    tree = print_lowered(module.function("beside"), tree_of(module.function("beside"), module))
+    assert tree.count("parallel for") == 2  # y reads r
+    assert "writes r, s" in tree
+    assert tree[: tree.index("allocate y")].count(" : IntTensor[512]") == 2  # p and p + 1
 
 
 def test_a_neighbour_outside_has_its_message(program: Any) -> None:
