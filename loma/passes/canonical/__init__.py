@@ -36,8 +36,8 @@ _LOOPS = tuple(k for k in get_args(ReduceKind) if k != "sum" and not k.startswit
 
 
 def canonical_form(module: Module, every: bool = False) -> Module:
-    """The canonical form, which derivatives gain from, too: these passes, each of which says what it
-    does, unless LOMA_OPT leaves them out. :func:`operators` has what ``every`` says."""
+    """The canonical form, which derivatives gain from, too: these passes, unless LOMA_OPT leaves
+    them out. :func:`operators` has what ``every`` says."""
     wanted = config.optimisations()
     if "inline" in wanted:
         module = scalar_calls(copies(inline(module)))
