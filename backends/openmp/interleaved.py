@@ -94,8 +94,12 @@ def _at(stmt: IndexAssign, axis: Axis, value: int) -> IndexAssign:
 
 
 def _is_near(access: Access, short: str, rows: list[str]) -> bool:
-    """Whether elements lie around a place that memory says for each element of a row."""
-    return access.is_loose_in(short) and any(access.is_loose_in(row) for row in rows)
+    """Whether elements lie around a place that memory says for each element of a row, which is the
+    same for all values of the short axis."""
+    if not access.is_loose_in(short) or not any(access.is_loose_in(row) for row in rows):
+        return False
+    said = (node for sub in access.loose for node in walk(sub.expr) if isinstance(node, Index))
+    return all(short not in free_variables(place) for place in said)
 
 
 def _lies_so(place: Access, found: list[Access], row: str, short: str, count: int) -> bool:
