@@ -24,6 +24,8 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.walk import children, free_variables, walk
 
+_SHORT = 2**31
+
 
 def choose(nest: Nest, loops: Sequence[Loop], row: Loop, found: Sequence[Access]) -> Loop | None:
     """The axis of the loops that goes inside of strips of the row, for something costly does not
@@ -74,7 +76,7 @@ def rows(
         return [Store(kept.place(part), "set", make()) for part, make in kept.parts.values()]
 
     nodes: list[Node] = [Let(start, bounds[0]), Let(end, bounds[1])]
-    nodes += [Part(part) for part, _ in kept.parts.values()]
+    nodes += [Part(part, part.name in kept.short) for part, _ in kept.parts.values()]
     if kept.parts:
         loops = [*nest.innermost(row, ZERO, fill, (start, end), independent=True), *loops]
     if before is None:
@@ -87,13 +89,15 @@ def rows(
 
 @dataclass
 class _Kept(Keeper):
-    """``parts``: by what they hold, the arrays and what computes their elements."""
+    """``parts``: by what they hold, the arrays and what computes their elements; ``short``: the
+    names of those whose elements 32 bits hold."""
 
     nest: Nest
     row: Axis
     other: Axis
     start: Var
     parts: dict[object, tuple[Var, Callable[[], Expr]]] = field(default_factory=dict)
+    short: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.outside = {axis.name for axis in self.nest.scope}
@@ -122,14 +126,19 @@ class _Kept(Keeper):
         if not all(map(self._may_move, made_of)) or not any(map(self._moves_along, made_of)):
             return None
         places = tuple((s.expr, s.stride, s.size) for s in own)
-        return self._read((access.padded, places), "int", make)
+        read = self._read((access.padded, places), "int", make)
+        behind = sizes.total(tuple(sizes.product((s.size, s.stride)) for s in access.loose))
+        checked = access.padded or all(mark_of(s.expr) is None for s in access.loose)
+        if checked and (sizes.constant(behind) or _SHORT) < _SHORT:
+            self.short.add(read.tensor.name)
+        return read
 
     def place(self, part: Var) -> Index:
         assert isinstance(part.type, TensorType)
         at = Binary("-", Var(self.row.name, INT), self.start, INT)
         return Index(part, (at,), FloatType() if part.type.element == "float" else INT)
 
-    def _read(self, key: object, dtype: Element, make: Callable[[], Expr]) -> Expr:
+    def _read(self, key: object, dtype: Element, make: Callable[[], Expr]) -> Index:
         if key not in self.parts:
             size = IntConst(self.nest.context.machine.strip)
             part = Var(self.nest.fresh("kept").name, TensorType((size,), dtype))

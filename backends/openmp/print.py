@@ -260,9 +260,10 @@ class TreeText(Expressions):
                 writer.line(f"{TYPES[dtype_of(var)]} {part}[{size * size}];")
                 start = c.text(self._element(first))
                 writer.line(f"loma::transpose<{size}>({part}, &{start}, {numbers});")
-            case Part(var):
+            case Part(var, short):
                 count = sizes.constant(sizes.product(sizes.dims_of(var)))
-                writer.line(f"{ELEMENTS[dtype_of(var)]} {self.local(var)}[{count}];")
+                element = "int32_t" if short else ELEMENTS[dtype_of(var)]
+                writer.line(f"{element} {self.local(var)}[{count}];")
             case _:
                 self._vector_node(writer, node)
 

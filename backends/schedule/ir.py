@@ -281,9 +281,11 @@ class Transpose:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``var`` is room for so many elements as its type says, from here to the end of the block."""
+    """``var`` is room for so many elements as its type says, from here to the end of the block;
+    ``short``: ints that 32 bits hold, of which twice as many are read at a time."""
 
     var: Var
+    short: bool = False
 
 
 Node: TypeAlias = (

@@ -151,8 +151,8 @@ def _node(node: Node) -> list[str]:
         case Transpose(var, first, stride, rows, columns):
             part = f"{text(rows)} rows of {text(columns)} at {text(first)}, {text(stride)} apart"
             return [f"{name(var)} = transposed {part}"]
-        case Part(var):
-            return [f"{name(var)} : {print_type(var.type)}"]
+        case Part(var, short):
+            return [f"{name(var)} : {print_type(var.type)}{' of 32 bits' if short else ''}"]
         case Blocks(first, last, count, size, body):
             parts = f"range({text(count)}), {text(size)} each"
             return [f"blocks {name(first)} to {name(last)} of {parts}:", *_block(body)]

@@ -160,6 +160,24 @@ def test_sums_of_the_same_places_run_together() -> None:
     assert tree[: tree.index("allocate y")].count(" : IntTensor[512]") == 2  # p and p + 1
 
 
+def test_places_of_a_tensor_of_known_size_have_32_bits() -> None:
+    text = """
+def f(x : In[Tensor[B, C, N]], p : In[IntTensor[B, P]]) -> Tensor[B, C, P]:
+    y : Tensor[B, C, P]
+    y[b, c, i] = zero_pad(x[b, c, p[b, i]])
+    return y
+"""
+    module = pipeline.program(text, "f").module
+
+    def tree(n: int) -> str:
+        known = pipeline.known_sizes(module, "f", {"B": 4, "C": 3, "N": n, "P": 999})
+        return print_lowered(known.function("f"), tree_of(known.function("f"), known))
+
+    assert "IntTensor[512] of 32 bits" in tree(2**31 - 1)
+    assert "IntTensor[512]\n" in tree(2**31)
+    assert tree(100).count("IntTensor[512]") == 1  # four images are no neighbours of each other
+
+
 def test_a_neighbour_outside_has_its_message(program: Any) -> None:
     p = torch.tensor([[0, 1, 3]])
     with pytest.raises(ValueError, match=r"'p\[b, i\] \+ k' of 'y'.* 5"):
