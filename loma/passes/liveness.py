@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from loma.core.distinct import fills, unproved
-from loma.core.effects import effects
+from loma.core.effects import effects, written
 from loma.core.ir import (
-    Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt, TensorType,
-    Unpack, Var, While, remembered,
+    Assign, Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt,
+    TensorType, Unpack, Var, While, Zero, remembered,
 )  # fmt: skip
-from loma.core.walk import free_variables, reads_of_type, root, subscripts
+from loma.core.walk import (
+    blocks, free_variables, mentioned_names, own_names, reads_of_type, root, subscripts,
+)  # fmt: skip
 
 Visit = Callable[[Stmt, frozenset[str]], None]
 # How a function that is called as a statement uses an argument: an Out argument may be assigned in
@@ -33,6 +35,29 @@ def covers(stmt: IndexAssign) -> bool:
     if not isinstance(target, Index) or not isinstance(target.base.type, TensorType):
         return False
     return fills(target, stmt.axes)
+
+
+def set_first(name: str, body: tuple[Stmt, ...]) -> bool:
+    """Whether a block gives a variable a value before anything looks at it."""
+    mentioning = [stmt for stmt in body if name in mentioned_names((stmt,))]
+    if not mentioning:
+        return True
+    match mentioning[0]:
+        case Zero(Var()):
+            return True
+        case Assign(Var(target), "=", value):
+            return target == name and name not in free_variables(value)
+        case IndexAssign(Index() as target, "=", value) as stmt:
+            places = {n for s in target.subscripts for n in free_variables(s)}
+            own = target.tensor.name == name and name not in free_variables(value) | places
+            return own and covers(stmt)
+        case For() | If() as stmt if name not in own_names(stmt):
+            # Where it may leave the variable alone, what comes behind has to set it as well.
+            every = isinstance(stmt, If) and all(name in written(block) for block in blocks(stmt))
+            inside = all(set_first(name, block) for block in blocks(stmt))
+            return inside and (every or set_first(name, tuple(mentioning[1:])))
+        case _:
+            return False
 
 
 def uses(stmt: Stmt, modes: Modes) -> Uses:

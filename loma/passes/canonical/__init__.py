@@ -28,6 +28,7 @@ from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.shapes import shapes as shapes
 from loma.passes.canonical.temporaries import temporaries as temporaries
 from loma.passes.canonical.triangles import triangles as triangles
+from loma.passes.canonical.webs import webs as webs
 from loma.passes.first_write import first_write
 from loma.passes.reuse import same_values as same_values
 
@@ -41,6 +42,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     wanted = config.optimisations()
     if "inline" in wanted:
         module = scalar_calls(copies(inline(module)))
+    if "temporaries" in wanted:
+        module = webs(module)
     if "operators" in wanted:
         module = operators(module, every)
     if "loops" in wanted:

@@ -25,10 +25,10 @@ from loma.core.names import Names, axes_of, names_of
 from loma.core.sizes import size_variables
 from loma.core.walk import (
     blocks, expressions, free_variables, map_blocks, map_children, map_tensor_functions,
-    mentioned_names, needed_places, nodes, own_names, reads_of_type, statements,
+    needed_places, nodes, own_names, reads_of_type, statements,
     subscript_variables, substitute, walk,
 )  # fmt: skip
-from loma.passes.liveness import covers
+from loma.passes.liveness import set_first
 from loma.passes.canonical.views import element
 
 
@@ -130,7 +130,7 @@ class _Loops:
             for name, times in _mentions(loop.body).items()
             if name in self._declared and times == self._mentions[name]
         }
-        return {name for name in found if _set_first(name, loop.body)}
+        return {name for name in found if set_first(name, loop.body)}
 
     def _widened(self, loop: For, private: set[str]) -> dict[str, Var]:
         """The private variables with a dimension for the counter, none of which takes more memory
@@ -283,29 +283,6 @@ def _mentions(body: tuple[Stmt, ...]) -> Counter[str]:
         else:
             found.update(own_names(stmt))
     return found
-
-
-def _set_first(name: str, body: tuple[Stmt, ...]) -> bool:
-    """Whether a block gives a variable a value before anything looks at it."""
-    mentioning = [stmt for stmt in body if name in mentioned_names((stmt,))]
-    if not mentioning:
-        return True
-    match mentioning[0]:
-        case Zero(Var()):
-            return True
-        case Assign(Var(target), "=", value):
-            return target == name and name not in free_variables(value)
-        case IndexAssign(Index() as target, "=", value) as stmt:
-            places = {n for s in target.subscripts for n in free_variables(s)}
-            own = target.tensor.name == name and name not in free_variables(value) | places
-            return own and covers(stmt)
-        case For() | If() as stmt if name not in own_names(stmt):
-            every = isinstance(stmt, If) and all(name in written(block) for block in blocks(stmt))
-            if every or len(mentioning) == 1:
-                return all(_set_first(name, block) for block in blocks(stmt))
-            return False
-        case _:
-            return False
 
 
 @dataclass(frozen=True, slots=True)
