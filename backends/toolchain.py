@@ -276,9 +276,11 @@ def load_kernels(folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / KERNELS_FILE))
 
 
-def build_executable(sources: Sequence[Path], output: Path) -> Path:
+def build_executable(sources: Sequence[Path], output: Path, real: Real | None = None) -> Path:
     """Compiles C++ files, generated ones among them, to a program that needs no Python.
 
+    ``real``: the one floating type that the program calls generated functions with, so that there
+    are kernels for no other.
     A kernel for known sizes (:func:`build_specialisation`) that is among them takes part in calls
     with those sizes.
     Headers are looked for in the folders of all the sources. Returns ``output``. CacheError where
@@ -291,7 +293,7 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
     texts = [path.read_bytes() for path in sources]
     folders = sorted({path.resolve().parent for path in sources})
     headers = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.h"))]
-    key = cache.digest([toolchain.digest, _runtime_digest(), "program", *texts, *headers])
+    key = cache.digest([toolchain.digest, _runtime_digest(), f"program {real}", *texts, *headers])
 
     def compile_into(folder: Path) -> None:
         def object_of(number: int, source: Path) -> Path:
@@ -299,7 +301,8 @@ def build_executable(sources: Sequence[Path], output: Path) -> Path:
             if cache.is_object(source.parent) and known.is_file():  # compiled with the module
                 return known
             made = folder / f"{number}.o"
-            return _compile_file(toolchain, source, made, "prelude.h", quoted(folders))
+            only = () if real is None else (f"-DLOMA_ONLY={real}",)
+            return _compile_file(toolchain, source, made, "prelude.h", (*only, *quoted(folders)))
 
         tasks = [functools.partial(object_of, *item) for item in enumerate(sources)]
         runtime = _runtime_objects(toolchain, "core", "product", "convolution", "launch", "pool")

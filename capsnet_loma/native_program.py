@@ -21,4 +21,4 @@ def build(folder: Path) -> Path:
     sources = [module(name).__folder__ / f"{name}.cpp" for name in NAMES]
     for name in NAMES:  # kernels for the sizes that were used before
         sources += specialise.sources(module(name))
-    return toolchain.build_executable([MAIN, *sources], folder / PROGRAM)
+    return toolchain.build_executable([MAIN, *sources], folder / PROGRAM, "float")

@@ -51,12 +51,23 @@ class Changed(oracle.Program):
 
     @functools.cached_property
     def interpreter(self) -> Interpreter:
-        return Interpreter(self._change(differentiate(parse(self.text))))
+        return Interpreter(self._change(_differentiated(self.text)))
 
     @functools.cached_property
     def _split(self) -> tuple[Interpreter, dict[str, SplitPair]]:
-        module, pairs = split_pairs(parse(self.text), save=self._save)
+        module, pairs = _with_pairs(self.text, self._save)
         return Interpreter(self._change(module)), {pair.primal: pair for pair in pairs}
+
+
+# Many changes are tried on each program.
+@functools.cache
+def _differentiated(text: str) -> Module:
+    return differentiate(parse(text))
+
+
+@functools.cache
+def _with_pairs(text: str, save: Save) -> tuple[Module, Sequence[SplitPair]]:
+    return split_pairs(parse(text), save=save)
 
 
 def verified(change: Change) -> Change:

@@ -242,6 +242,11 @@ def test_a_program_without_python(tmp_path: Path) -> None:
     assert "libpython" not in linked
     assert "libtorch_python" not in linked
 
+    double = toolchain.build_executable(sources, tmp_path / "double", "double")
+    run = subprocess.run([double], capture_output=True, text=True)
+    assert run.returncode != 0
+    assert "square: this program was built without float32 kernels" in run.stderr
+
 
 def test_the_light_prelude_has_no_header_of_torch(tmp_path: Path) -> None:
     made = tmp_path / "headers.d"

@@ -98,7 +98,7 @@ def test_what_calls_no_operator_of_aten_needs_nothing_of_torch() -> None:
     assert codegen.calls_aten(whole)
     generated = libtorch.generate(light, CPU)
     assert generated.metadata["parts"]["prelude"] == "light_prelude.h"
-    assert '#ifdef LOMA_ONLY\n#include "light_prelude.h"\n#else\n' in generated.text
+    assert '#ifdef LOMA_SOME\n#include "light_prelude.h"\n#else\n' in generated.text
     generated = libtorch.generate(whole, CPU)
     assert generated.metadata["parts"]["prelude"] == "prelude.h"
     assert "light_prelude.h" not in generated.text

@@ -257,7 +257,8 @@ Kernel general_kernel(const Operator& op, bool is_double) {
     op.module->kernels(op.function->name, is_double);
     kernel = general.load(std::memory_order_acquire);
   }
-  TORCH_INTERNAL_ASSERT(kernel != nullptr, op.function->display);
+  TORCH_CHECK_TYPE(kernel != nullptr, op.function->display, ": this program was built without ",
+                   is_double ? "float64" : "float32", " kernels");
   return kernel;
 }
 
