@@ -3,6 +3,7 @@ steady states, on a machine with as many cores.
 
     python benchmarks/scaling.py                       1, 2, 4, 8 and 16 threads, if there are cores
     python benchmarks/scaling.py --counts 1 --counts 2
+    python benchmarks/scaling.py --script capsnet      the rows of one benchmark
 
 Peers take the form that was the fastest in the kept results. Beside medians it prints the slowest
 sample of loma as a multiple of its median, which shows outliers.
@@ -50,12 +51,13 @@ def rows(script: str, threads: int, rounds: int, quick: bool) -> list[dict[str, 
 def main() -> None:
     parser = settings_parser(__doc__ or "")
     parser.add_argument("--counts", type=whole(THREADS), action="append", help="numbers of threads")
+    parser.add_argument("--script", choices=SCRIPTS, action="append", help="whose rows")
     options = parser.parse_args()
     cores = os.cpu_count() or 1
     counts = options.counts or [count for count in COUNTS if count <= cores]
     settings = Settings(options.rounds, max(counts), options.quick)
     body: dict[str, list[list[str]]] = {}
-    for script in SCRIPTS[:1] if options.quick else SCRIPTS:
+    for script in options.script or (SCRIPTS[:1] if options.quick else SCRIPTS):
         for threads in counts:
             for row in rows(script, threads, options.rounds, options.quick):
                 samples = row["groups"][LOMA]["samples"]
