@@ -8,6 +8,8 @@ smaller ones, like
 target's indices, and some index is common to all. (Without a common one it is a matrix product,
 which is worth saving.) Of what is large, as are the weights of an attention, elementwise results
 are computed again, too, whatever their functions cost, so that nothing of that size is kept.
+An argument in another shape is made again of the argument: an operator returns no views of what it
+is given, so forward parts would copy it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.passes.outer import is_outer, summand
 from loma.core.saving import Save
-from loma.core.walk import free_variables, subscript_variables, variables, walk
+from loma.core.walk import free_variables, reads_of_type, subscript_variables, variables, walk
 from loma.passes.liveness import covers
 
 
@@ -87,6 +89,14 @@ def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[st
         return all(_rank(types.get(other)) < _rank(types.get(name)) for other in others)
 
     for position, stmt in enumerate(joint.forward):
+        if isinstance(stmt, Declare) and _is_view(stmt):
+            name, reads = stmt.target.name, free_variables(stmt.value) if stmt.value else set()
+            reads |= reads_of_type(stmt.target.type)
+            alone = writes.count(name) == 1 and name not in results
+            if alone and all(r in available and last.get(r, -1) < position for r in reads):
+                available.add(name)
+                out.append(position)
+            continue
         if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):
             continue
         name = stmt.target.base.name if isinstance(stmt.target.base, Var) else ""
@@ -107,6 +117,12 @@ def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[st
             available.add(name)
             out.append(position)
     return out
+
+
+def _is_view(stmt: Declare) -> bool:
+    """Whether a variable is another shape of one that lies in memory in order, as arguments do."""
+    value = stmt.value
+    return isinstance(value, Op) and value.name == "reshape" and isinstance(value.args[0], Var)
 
 
 def _rank(type_: object) -> int:

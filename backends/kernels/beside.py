@@ -7,6 +7,7 @@ one stands, unless it depends on what is in between.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loma.core import sizes
@@ -39,14 +40,40 @@ def alike(first: Stmt, second: Stmt) -> bool:
     return not one.reads.isdisjoint(substitute(read, names) for read in other.reads)
 
 
+def reads_beside(block: Sequence[Stmt], position: int) -> tuple[Index, ...]:
+    """What the sums around a position of a block read that may run in one loop with the sum that
+    stands there, by the names that this one's axes have."""
+    first = last = position
+    while first > 0 and alike(block[first - 1], block[first]):
+        first -= 1
+    while last + 1 < len(block) and alike(block[last], block[last + 1]):
+        last += 1
+    own = _sum(block[position])
+    if own is None:
+        return ()
+    found: list[Index] = []
+    for stmt in (*block[first:position], *block[position + 1 : last + 1]):
+        other = _sum(stmt)
+        assert other is not None
+        pairs = zip(own.axes, other.axes, strict=True)
+        names: dict[str, Expr] = {mate.name: Var(axis.name, INT) for axis, mate in pairs}
+        for read in other.every:
+            renamed = substitute(read, names)
+            assert isinstance(renamed, Index)
+            found.append(renamed)
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class _Sum:
     """``axes``: the first ``own`` in the order of the target's subscripts, then those summed over.
-    ``reads``: the elements that all of them tell."""
+    ``reads``: the elements that all of them tell. ``every``: all elements, unless a reduction
+    inside has axes of its own."""
 
     axes: tuple[Axis, ...]
     own: int
     reads: frozenset[Expr]
+    every: tuple[Index, ...]
 
 
 @remembered
@@ -65,13 +92,14 @@ def _sum(stmt: Stmt) -> _Sum | None:
     ragged = any(sizes.mentions(axis.extent, names) for axis in axes)
     if not summed or ragged or len(set(bare)) < len(bare) or places - set(bare):
         return None
-    reads = frozenset(
+    every = tuple(
         node
         for node in walk(value)
         if isinstance(node, Index) and isinstance(node.base.type, TensorType)
-        and names <= free_variables(node)
-    )  # fmt: skip
-    return _Sum(axes, len(bare), reads) if reads else None
+    )
+    reads = frozenset(node for node in every if names <= free_variables(node))
+    plain = not any(isinstance(node, Reduce) for node in walk(value))
+    return _Sum(axes, len(bare), reads, every if plain else ()) if reads else None
 
 
 def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -48,23 +48,34 @@ COUNTER = Var("@p_", INT)  # of a parallel loop over pieces, or over two axes as
 
 
 def index_statement(
-    context: FunctionContext, stmt: IndexAssign, fresh: bool, source: Stmt | None = None
+    context: FunctionContext,
+    stmt: IndexAssign,
+    fresh: bool,
+    source: Stmt | None = None,
+    beside: tuple[Index, ...] = (),
 ) -> list[HostNode]:
     """The checks and the run of an index statement; ``fresh``: the target is all zero and
-    everything in it may be overwritten. ``source``: the statement that it serves, if another."""
+    everything in it may be overwritten. ``source``: the statement that it serves, if another.
+    ``beside``: what others read that may run in the same loops."""
     least = context.machine.lanes // 2
     found: list[HostNode] = []
     for k, (whole, own) in enumerate(without_divisions(stmt, context.is_size, least)):
         blank = fresh and (own or k == 0)
         statements = apart(context, whole, blank)
-        made = [_without_divisions(context, part, blank, source or stmt) for part in statements]
+        made = [
+            _without_divisions(context, part, blank, source or stmt, beside) for part in statements
+        ]
         nodes = [node for part in made for node in part]
         found += together.parts(nodes, context.machine) if len(made) > 1 else nodes
     return found
 
 
 def _without_divisions(
-    context: FunctionContext, stmt: IndexAssign, fresh: bool, source: Stmt
+    context: FunctionContext,
+    stmt: IndexAssign,
+    fresh: bool,
+    source: Stmt,
+    beside: tuple[Index, ...],
 ) -> list[HostNode]:
     assign = stmt.op == "=" or fresh
     target = marked(stmt.target, stmt.axes, context)
@@ -93,7 +104,7 @@ def _without_divisions(
         nodes += _nonempty(stmt, kind, axes, line)
     axes, body = written_out(context, stmt.target, kind, body, axes)
     nest = StatementNest(context, axes)
-    plan = make_plan(nest, stmt, kind, body, axes, assign)
+    plan = make_plan(nest, stmt, kind, body, axes, assign, beside)
     return [*nodes, _tree(context, nest, plan, source)]
 
 

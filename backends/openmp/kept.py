@@ -2,13 +2,15 @@
 
 In ``y[b, c, n] = w(b, n) * x[b, c, p[b, n]]`` neither weight nor place depends on ``c``. The loops
 run over strips of n, and over c inside of each; before that, a loop along the strip puts weights
-and places into small arrays, from which all values of c read them.
+and places into small arrays, from which all values of c read them. Of several factors it is their
+product that is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 from loma import config
 from loma.backends.openmp.frames import may_throw
@@ -19,8 +21,8 @@ from loma.backends.schedule.marks import mark_of
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Call, Element, Expr, FloatType, Index, IntConst, Op, Reduce, Select,
-    TensorType, Unary, Var,
+    FLOAT, INT, Axis, Binary, Builtin, Call, Element, Expr, FloatType, Index, IntConst, Op, Reduce,
+    Select, TensorType, Unary, Var,
 )  # fmt: skip
 from loma.core.walk import children, free_variables, walk
 
@@ -110,9 +112,20 @@ class _Kept(Keeper):
         else:
             worth_it = isinstance(expr, Binary | Builtin | Select | Unary) and _is_worth_it(expr)
         if not worth_it or not self._stays(expr):
-            return None
+            return self._product(expr)
         dtype: Element = "int" if expr.type == INT else "float"
         return self._read(expr, dtype, lambda: self.nest.value(expr))
+
+    def _product(self, expr: Expr) -> Expr | None:
+        """A product with several factors that stay, which are kept as one: ``x * (a * b)`` for
+        ``x * a * b``."""
+        found = _factors(expr)
+        own = [factor for factor in found if self._stays(factor)]
+        rest = [factor for factor in found if not self._stays(factor)]
+        if len(own) < 2 or not rest:
+            return None
+        kept = self.value(reduce(_times, own))
+        return None if kept is None else _times(self.nest.value(reduce(_times, rest)), kept)
 
     def condition(self, expr: Expr) -> Expr | None:
         if not self._stays(expr):
@@ -164,6 +177,19 @@ class _Kept(Keeper):
             isinstance(node, Reduce | Call | Op) or mark_of(node) is not None for node in walk(expr)
         )
         return plain and not may_throw(expr, nest.context.module)
+
+
+def _factors(expr: Expr) -> list[Expr]:
+    """The factors of a product of numbers that are no ints."""
+    match expr:
+        case Binary("*", left, right) if expr.type == FLOAT:
+            return [*_factors(left), *_factors(right)]
+        case _:
+            return [expr]
+
+
+def _times(left: Expr, right: Expr) -> Expr:
+    return Binary("*", left, right, FLOAT)
 
 
 def _is_worth_it(expr: Expr) -> bool:

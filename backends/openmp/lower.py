@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from loma import errors
+from loma.backends.kernels.beside import reads_beside
 from loma.backends.kernels.ir import (
     Kernel, Nested, Step, Panels, as_statement, panels_of, temporaries,
 )  # fmt: skip
@@ -106,7 +107,7 @@ class Lowering:
             case _:
                 nodes, is_fresh = self._prepare(stmt)
                 is_fresh = is_fresh or position in fresh
-                made = self._statement(stmt, is_fresh)
+                made = self._statement(stmt, is_fresh, reads_beside(block, position))
                 unit = Unit(stmt, (*nodes, *made), is_fresh)
                 nodes = [*nodes, *made] if blocks(stmt) else [unit]
         if not isinstance(stmt, Declare) or stmt.value is not None:
@@ -177,10 +178,10 @@ class Lowering:
 
     # --------------------------------------------------------------------------- statements
 
-    def _statement(self, stmt: Stmt, fresh: bool) -> list[HostNode]:
+    def _statement(self, stmt: Stmt, fresh: bool, beside: tuple[Index, ...] = ()) -> list[HostNode]:
         match stmt:
             case IndexAssign():
-                return self._index_assign(stmt, fresh)
+                return self._index_assign(stmt, fresh, beside)
             case Declare(Var(name, TensorType() as type_) as target, None):
                 if name in self._private:
                     return []
@@ -268,10 +269,12 @@ class Lowering:
         before.append(Later(var, body, stmt.target))
         return var
 
-    def _index_assign(self, stmt: IndexAssign, fresh: bool) -> list[HostNode]:
+    def _index_assign(
+        self, stmt: IndexAssign, fresh: bool, beside: tuple[Index, ...] = ()
+    ) -> list[HostNode]:
         plain = replace(stmt, value=without_no_diff(stmt.value))
         checks = once_checks(self._context, stmt)
-        return [*checks, *index_statement(self._context, plain, fresh, stmt)]
+        return [*checks, *index_statement(self._context, plain, fresh, stmt, beside)]
 
     # ------------------------------------------------------------------------ kernels and panels
 

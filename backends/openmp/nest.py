@@ -210,6 +210,8 @@ class Nest(ABC):
         found = self.value(subscript.expr)
         if access.padded or mark_of(subscript.expr) is not None:
             return found
+        if provably_inside(subscript, self.scope, self.context):
+            return found
         number = self._number_of(access, subscript)
         return builtin(CLAMPED, found, subscript.size, IntConst(number))
 

@@ -78,8 +78,16 @@ def reads_target(target: Index, body: Expr) -> bool:
 
 
 def make_plan(
-    nest: Nest, stmt: IndexAssign, kind: Kind, body: Expr, axes: tuple[Axis, ...], assign: bool
+    nest: Nest,
+    stmt: IndexAssign,
+    kind: Kind,
+    body: Expr,
+    axes: tuple[Axis, ...],
+    assign: bool,
+    beside: tuple[Index, ...] = (),
 ) -> Plan:
+    """``beside``: what other statements read, which have the same loops unless axes are merged that
+    they need apart."""
     for root in (stmt.target, body):
         for read, scope, padded in reads(root, axes):
             nest.accesses.setdefault((read, padded), analyse(nest.context, read, scope, padded))
@@ -105,7 +113,8 @@ def make_plan(
     if kind == "sum":
         loops = _as_in_memory(loops, found)
     loops.sort(key=lambda loop: (not loop.target, not loop.alone))
-    loops = merge(loops, found, keep)
+    theirs = [analyse(nest.context, read, axes, False) for read in beside]
+    loops = merge(loops, [*found, *theirs], keep)
     nest.parts = {loop.name: loop.parts for loop in loops}
     nest.scope[:] = [loop.axis for loop in loops]
     inner = _innermost(nest, loops, found, target, kind, stmt, body, assign)

@@ -21,7 +21,7 @@ from loma.backends.schedule.walk import (
     Block, declared, map_blocks, map_expressions, mentioned, nodes,
 )  # fmt: skip
 from loma.core import sizes
-from loma.core.ir import Expr, Index, Var
+from loma.core.ir import INT, Binary, Expr, Index, Var
 from loma.core.walk import substitute
 
 _LOOPS = Loop | Tiles | Blocks | If
@@ -179,6 +179,8 @@ class _Merging:
 
     def _loop(self, first: Node, second: Node, names: Mapping[str, Expr]) -> Node:
         """One loop of two that are the same but for what they do."""
+        if isinstance(first, If) != isinstance(second, If):
+            first, second = _if_any(first), _if_any(second)
         inner = dict(names)
         for ours, theirs in zip(declared(first), declared(second), strict=False):
             inner[theirs.name] = ours
@@ -208,6 +210,13 @@ class _Merging:
 
 def _renamed(node: Node, names: Mapping[str, Expr]) -> Node:
     return map_expressions(node, lambda expr: substitute(expr, dict(names)))
+
+
+def _if_any(node: Node) -> Node:
+    """A loop under the condition that it has an iteration, as where elements are read before it."""
+    if isinstance(node, Loop | Tiles):
+        return If(Binary("<", node.low, node.high, INT), (node,))
+    return node
 
 
 def _head(node: Node) -> Node:

@@ -15,15 +15,16 @@ from loma.backends.schedule.access import Access, Subscript
 from loma.backends.schedule.host import CheckRange
 from loma.backends.schedule.marks import mark_of
 from loma.core import bounds, sizes
-from loma.core.ir import INT, Axis, Expr, IndexAssign, Var
+from loma.core.ir import INT, Axis, Expr, IndexAssign, Select, Var
 
 if TYPE_CHECKING:
     from loma.backends.schedule.context import FunctionContext
 
 
 def provably_inside(subscript: Subscript, axes: Sequence[Axis], context: FunctionContext) -> bool:
-    """Whether an affine subscript stays in its dimension for all sizes (when no axis is empty)."""
-    if subscript.parts is None:
+    """Whether a subscript stays in its dimension for all sizes (when no axis is empty): one that is
+    affine, or that a condition chooses."""
+    if subscript.parts is None and not isinstance(subscript.expr, Select):
         return False
     return bounds.stays_inside(
         subscript.expr, subscript.size, context.extents(axes), context.is_size
@@ -62,6 +63,8 @@ def _check(
         return None  # the element is tested where it is read
     dim = context.dimension(access.base.name, subscript.dim)
     check = CheckRange(context.show(access.base), dim, subscript.size, context.shown(expr), line)
+    if subscript.parts is None and provably_inside(subscript, axes, context):
+        return None
     if subscript.parts is None:  # each element is checked, but there must be one to read
         return check
     kernel = context.kernel

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.ir import (
-    INT, Axis, Binary, Expr, For, Index, IntConst, TensorType, Unary, Var,
+    INT, Axis, Binary, Expr, For, Index, IntConst, Select, TensorType, Unary, Var,
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import free_variables
@@ -172,6 +172,11 @@ def stays_inside(
     where the expressions ``known`` are not negative."""
     if isinstance(subscript, Var) and extents.get(subscript.name) == size:
         return True  # as most do
+    if isinstance(subscript, Select):
+        cond, then, other = subscript.cond, subscript.then, subscript.other
+        return stays_inside(then, size, extents, is_size, (*known, *facts(cond))) and stays_inside(
+            other, size, extents, is_size, (*known, *facts(cond, False))
+        )
     last = Binary("-", size, ONE, INT)
     room = Binary("-", last, subscript, INT)
     return all(is_never_negative(expr, extents, is_size, known) for expr in (subscript, room))

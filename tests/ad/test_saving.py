@@ -124,3 +124,45 @@ def test_show_saved(tmp_path: Path) -> None:
         run = CliRunner().invoke(main, ["show", "--saved", *words])
         assert run.exit_code == 2
         assert message in run.output
+
+
+def test_arguments_in_another_shape_are_not_copied() -> None:
+    """A forward part returned a copy: no operator returns a view of what it is given."""
+    source = """
+def f(x : In[Tensor[B, 4 * C]], w : In[Tensor[4]]) -> Tensor[B, 4, C]:
+    z = reshape(x, [B, 4, C])
+    y : Tensor[B, 4, C]
+    y[b, g, c] = exp(z[b, g, c] * w[g]) * z[b, g, c]
+    return y
+"""
+    stage = pipeline.program(source)
+    assert [k.name for k in kept(stage, "f", {}) if k.kind == "saved"] == []
+    assert "z" in [k.name for k in kept(pipeline.program(source, save="all"), "f", {})]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["x[b, k] = 2.0 * x[b, k]", "z = reshape(x, [B * K])"],  # of what is no argument
+        ["z = reshape(x, [B * K])", "x[b, k] = 2.0 * x[b, k]"],  # which is another one later
+    ],
+)
+def test_views_of_what_is_overwritten(lines: list[str]) -> None:
+    body = "".join(f"    {line}\n" for line in lines)
+    source = (
+        "def f(x : Out[Tensor[B, K]]) -> Tensor[B * K]:\n"
+        f"{body}    y : Tensor[B * K]\n    y[i] = exp(z[i]) * z[i]\n    return y\n"
+    )
+    start = torch.randn(3, 2, dtype=torch.float64)
+    leaf = start.clone().requires_grad_()
+    grads = []
+    for own in (True, False):
+        x = leaf * 1.0
+        if own:
+            y = loma.compile(source).f(x)
+        else:
+            before = x.reshape(-1)
+            z = 2.0 * before if lines[0].startswith("x") else before
+            y = z.exp() * z
+        grads.append(torch.autograd.grad(y.sum(), leaf)[0])
+    torch.testing.assert_close(*grads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -195,6 +196,39 @@ def test_what_is_kept() -> None:
     assert tree.count(" : Tensor[512]") == 1  # the weight
     assert tree.count(" : IntTensor[512]") == 1  # the place
     assert tree.index("2.0 -") < tree.index("for c in range(C)") < tree.index("y[$")
+
+
+def test_factors_are_kept_as_one() -> None:
+    head = "x : In[Tensor[B, C, N]], p : In[IntTensor[B, N]], u : In[Tensor[B, N]]"
+    tree = _tree("y[b, c, i] = u[b, i] * x[b, c, p[b, i]] * (1.0 - u[b, i]) * x[b, c, i]", head)
+    assert tree.count(" : Tensor[512]") == 1
+    assert re.search(r"\$kept.*\] = u\[(\S+) \+ i\] \* \(1\.0 - u\[\1 \+ i\]\)\n", tree), tree
+    alone = _tree("y[b, c, i] = u[b, i] * x[b, c, p[b, i]]", head)
+    assert " : Tensor[512]" not in alone  # it is read as fast where it is
+
+
+@pytest.mark.parametrize(("condition", "tested"), [("< 8", False), ("<= 7", False), ("< 9", True)])
+def test_a_place_that_a_condition_chooses_is_not_tested(condition: str, tested: bool) -> None:
+    text = f"""
+def f(x : In[Tensor[B, C, P]], p : In[IntTensor[B, P]], z : In[Tensor[N]]) -> Tensor[B, C, N]:
+    y : Tensor[B, C, N]
+    y[b, c, p[b, i] if 0 <= p[b, i] and p[b, i] {condition} else 0] += x[b, c, i]
+    return y
+"""
+    module = pipeline.program(text, "f").module
+
+    def tree(n: int) -> str:
+        known = pipeline.known_sizes(module, "f", {"N": n})
+        return print_lowered(known.function("f"), tree_of(known.function("f"), known))
+
+    assert ("$clamped" in tree(8)) is tested
+    assert ("check 1" in tree(8)) is tested
+    assert "$clamped" in tree(0)  # there is no element 0
+    x, p = torch.randn(2, 3, 40, dtype=torch.float64), torch.randint(-9, 20, (2, 40))
+    place = torch.where((p >= 0) & (p < 8), p, 0)[:, None].expand(-1, 3, -1)
+    expected = x.new_zeros(2, 3, 8).scatter_add(2, place, x)
+    if not tested:
+        torch.testing.assert_close(loma.compile(text).f(x, p, x.new_zeros(8)), expected)
 
 
 @pytest.mark.parametrize(

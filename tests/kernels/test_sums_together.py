@@ -96,3 +96,26 @@ def test_values(case: str) -> None:
         expected = interpreter.call("f", *args)
         for value, right in zip(trees.call("f", *args), expected, strict=True):
             np.testing.assert_allclose(value, right, 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_axes_that_one_of_them_needs_apart(first: bool) -> None:
+    """Alone, the second one would go through ``c`` and ``j`` as one."""
+    own, mate = "r[n] = sum(x[n, c, j] * w[c] for c in C for j in J)", "s[n] += x[n, k, i]"
+    lines = [own, mate] if first else [mate, own]
+    source = (
+        "def f(x : In[Tensor[N, C, J]], w : In[Tensor[C]]) -> tuple[Tensor[N], Tensor[N]]:\n"
+        "    r : Tensor[N]\n    s : Tensor[N]\n"
+        + "".join(f"    {line}\n" for line in lines)
+        + "    return r, s\n"
+    )
+    shown = pipeline.stage_text(source, "schedule", "f")
+    assert shown.count("parallel for") == 1, shown
+    module = pipeline.program(source, "together").module
+    trees, interpreter = lowered(module), Interpreter(module)
+    rng = random.Random(0)
+    for _ in range(6):
+        args = arguments(module.function("f"), {}, rng)
+        expected = interpreter.call("f", *args)
+        for value, right in zip(trees.call("f", *args), expected, strict=True):
+            np.testing.assert_allclose(value, right, 1e-9, 1e-12)
