@@ -482,10 +482,19 @@ class _Operators(InBlocks):
     def _is_read(self, value: Expr) -> bool:
         """Whether elements are read of a tensor or computed, not of what another operator makes."""
         while isinstance(value, Op) and value.name in _VIEWS:
-            if value.name == "slice" and slice_start(value, self._sizes.__contains__) is None:
+            if value.name == "slice" and self._slice_start(value) is None:
                 return False
             value = value.args[0]
         return not isinstance(value, Op) or self._is_written_out(value)
+
+    def _slice_start(self, view: Op) -> tuple[int, Expr] | None:
+        own = self._counters.keys()
+        counters = {
+            name: extent
+            for name, extent in self._counters.items()
+            if free_variables(extent) <= self._known | own
+        }
+        return slice_start(view, self._sizes.__contains__, counters)
 
     def _moved(self, view: Op, axes: list[Axis]) -> list[Axis] | None:
         """The axes of what is cut, transposed, or has dimensions of size 1 added or dropped, where
@@ -495,7 +504,7 @@ class _Operators(InBlocks):
         own = _own(_dims(view), axes)
         dims = _dims(view.args[0])
         if view.name == "slice":
-            found = slice_start(view, self._sizes.__contains__)
+            found = self._slice_start(view)
             if found is None:
                 return None
             dim, start = found
