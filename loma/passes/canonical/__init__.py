@@ -28,6 +28,7 @@ from loma.passes.canonical.recurrences.scans import scans as scans
 from loma.passes.canonical.shapes import shapes as shapes
 from loma.passes.canonical.temporaries import temporaries as temporaries
 from loma.passes.canonical.triangles import triangles as triangles
+from loma.passes.canonical.units import units as units
 from loma.passes.canonical.webs import webs as webs
 from loma.passes.first_write import first_write
 from loma.passes.reuse import same_values as same_values
@@ -52,7 +53,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "conditions" in wanted:
         module = conditions(module)
     if "shapes" in wanted:
-        module = shapes(channels(module))
+        module = units(shapes(channels(module)))
     if "scans" in wanted:
         module = cumulative(module)
     if "temporaries" in wanted:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from loma.core import builder as b, sizes
 from loma.core.axes import ranged
-from loma.core.bounds import exists
+from loma.core.bounds import ONE, exists
 from loma.core.distinct import told_apart
 from loma.core.effects import counters, written
 from loma.core.ir import (
@@ -151,7 +151,7 @@ class _Loops:
                 case _:
                     raise _Refused
             fixed = all(sizes.keeps_value(dim, self._changed) for dim in dims)
-            if not fixed or len(dims) > rank:
+            if not fixed or sum(dim != ONE for dim in dims) > rank:
                 raise _Refused
             found[name] = replace(var, type=TensorType(dims, element))
         return found
