@@ -40,6 +40,7 @@ setup(
         "loma.arithmetic",
         "loma.passes",
         "loma.passes.canonical",
+        "loma.passes.canonical.dimensions",
         "loma.passes.canonical.recurrences",
         "loma.frontend",
         "loma.frontend.expressions",

@@ -35,6 +35,11 @@ l : Tensor[N]
 l[i] = m[i] + log(z[i])
 y[i, j] = exp(x[i, j] - l[i])
 """),
+    ("shifted_under_a_name", """
+s : Tensor[N, M]
+s[i, j] = x[i, j] - max(x[i, k] for k in M)
+y[i, j] = exp(s[i, j] - log(sum(exp(s[i, k]) for k in M)))
+"""),
     ("exponentials_named", LARGEST + """
 e : Tensor[N, M]
 z : Tensor[N]

@@ -52,6 +52,13 @@ for n in range(N):
 """, [
         "k[n, j] = float2int(x[n, j])", "y[n, j] = y[n, j] + x[n, j] * k[n, j]",
     ], ((3, 4),)),
+    ("copy", "x : In[Tensor[N, M]], z : In[Tensor[M]]", "N, M", """
+for n in range(N):
+    p = z
+    p[j] += x[n, j]
+    y[n, j] = p[j] * p[j]
+""", ["p[n, _i0] = z[_i0]", "p[n, j] += x[n, j]", "y[n, j] = p[n, j] * p[n, j]"],
+     ((3, 4), (4,))),
     ("product", "x : In[Tensor[N, K]], w : In[Tensor[K, M]]", "N, M", """
 for k in range(K):
     y[i, j] += x[i, k] * w[k, j]

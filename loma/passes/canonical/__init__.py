@@ -7,7 +7,7 @@ from typing import get_args
 from loma import config
 from loma.core.ir import Module, ReduceKind
 from loma.core.walk import map_tensor_functions
-from loma.passes.canonical.channels import channels as channels
+from loma.passes.canonical.dimensions.channels import channels as channels
 from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
@@ -19,15 +19,17 @@ from loma.passes.canonical.groups import groups as groups
 from loma.passes.canonical.increments import increments as increments
 from loma.passes.canonical.inline import inline as inline
 from loma.passes.canonical.invariants import invariants as invariants
+from loma.passes.canonical.dimensions.layouts import layouts as layouts
 from loma.passes.canonical.loops import loops as loops
 from loma.passes.canonical.operators import operators as operators
 from loma.passes.canonical.reductions import reductions as reductions
 from loma.passes.canonical.recurrences.rounds import rounds as rounds
 from loma.passes.canonical.scalar_calls import scalar_calls as scalar_calls
 from loma.passes.canonical.recurrences.scans import scans as scans
-from loma.passes.canonical.shapes import shapes as shapes
+from loma.passes.canonical.dimensions.shapes import shapes as shapes
 from loma.passes.canonical.temporaries import temporaries as temporaries
 from loma.passes.canonical.triangles import triangles as triangles
+from loma.passes.canonical.dimensions.units import units as units
 from loma.passes.canonical.webs import webs as webs
 from loma.passes.first_write import first_write
 from loma.passes.reuse import same_values as same_values
@@ -44,6 +46,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = scalar_calls(copies(inline(module)))
     if "temporaries" in wanted:
         module = webs(module)
+    if "scans" in wanted:
+        module = cumulative(module)
     if "operators" in wanted:
         module = operators(module, every)
     if "loops" in wanted:
@@ -52,9 +56,7 @@ def canonical_form(module: Module, every: bool = False) -> Module:
     if "conditions" in wanted:
         module = conditions(module)
     if "shapes" in wanted:
-        module = shapes(channels(module))
-    if "scans" in wanted:
-        module = cumulative(module)
+        module = layouts(units(shapes(channels(module))))
     if "temporaries" in wanted:
         module = temporaries(module)
         if "conditions" in wanted:  # on masks that were tensors

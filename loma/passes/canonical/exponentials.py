@@ -26,6 +26,7 @@ from loma.core.walk import (
 )  # fmt: skip
 from loma.passes.liveness import covers
 
+NAMES = 4  # of values that are made of each other, at most
 Terms = Counter[tuple[bool, Expr]]  # what is added (True) or taken away, how often
 
 
@@ -57,12 +58,16 @@ def _expr(expr: Expr, scope: dict[str, Axis], values: Values) -> Expr:
     expr = map_children(expr, lambda child: _expr(child, scope, values))
     match expr:
         case Builtin("exp", (power,)):
-            terms = values.terms(power)
-            for sign, term in terms:
-                total = None if sign else _logarithm(term)
-                rest = terms - Counter({(sign, term): 1})
-                if total is not None and values.is_normaliser(total, rest, scope):
-                    return Binary("/", Builtin("exp", (_total(rest),), FLOAT), total, FLOAT)
+            for names in range(NAMES + 1):  # as few as show it: the sum may have the same ones
+                terms = values.terms(power, names=names)
+                for sign, term in terms:
+                    total = None if sign else _logarithm(term)
+                    rest = terms - Counter({(sign, term): 1})
+                    if total is None or not rest:
+                        continue
+                    left = _total(rest)
+                    if values.is_normaliser(total, values.terms(left), scope):
+                        return Binary("/", Builtin("exp", (left,), FLOAT), total, FLOAT)
         case Binary("*", left, right):
             for factor, other in ((left, right), (right, left)):
                 own, total = values.exponent(factor), values.inverse(other)
@@ -151,7 +156,7 @@ class Values:
             case _:
                 return None
 
-    def terms(self, expr: Expr, sign: bool = True, names: int = 4) -> Terms:
+    def terms(self, expr: Expr, sign: bool = True, names: int = NAMES) -> Terms:
         """What is added up in a value, also in elements that it is made of, by so many names."""
         match expr:
             case Binary("+" | "-" as op, left, right, FloatType()):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from loma.core import builder as b, sizes
 from loma.core.axes import ranged
-from loma.core.bounds import exists
+from loma.core.bounds import ONE, exists
 from loma.core.distinct import told_apart
 from loma.core.effects import counters, written
 from loma.core.ir import (
@@ -99,7 +99,9 @@ class _Loops:
         """What the loop does, without it."""
         if not sizes.keeps_value(loop.extent, self._written):
             raise _Refused
-        loop = replace(loop, body=tuple(map(self._elementwise, loop.body)))
+        changed = written(loop.body)
+        body = tuple(self._elementwise(stmt, changed) for stmt in loop.body)
+        loop = replace(loop, body=body)
         private = self._private(loop)
         self._check(loop, private)
         taken = {name for stmt in statements(loop.body) for name in axes_of(stmt)}
@@ -110,10 +112,13 @@ class _Loops:
         self._declared |= wider
         return body
 
-    def _elementwise(self, stmt: Stmt) -> Stmt:
-        """The assignment of a part of a tensor, such as ``x[n]``, as an index statement."""
+    def _elementwise(self, stmt: Stmt, changed: set[str]) -> Stmt:
+        """The assignment of a part of a tensor, such as ``x[n]``, or of one that the loop leaves
+        alone, as an index statement."""
         match stmt:
-            case Assign(Var(_, TensorType(tuple() as dims)) as target, "=", Op() as part):
+            case Assign(_, _, Var(source)) if source in changed:
+                return stmt
+            case Assign(Var(_, TensorType(tuple() as dims)) as target, "=", Op() | Var() as part):
                 axes = tuple(Axis(self._names.fresh(f"_i{k}"), d) for k, d in enumerate(dims))
                 places = tuple(Var(axis.name, INT) for axis in axes)
                 value, own = element(part, places), element(target, places)
@@ -151,7 +156,7 @@ class _Loops:
                 case _:
                     raise _Refused
             fixed = all(sizes.keeps_value(dim, self._changed) for dim in dims)
-            if not fixed or len(dims) > rank:
+            if not fixed or sum(dim != ONE for dim in dims) > rank:
                 raise _Refused
             found[name] = replace(var, type=TensorType(dims, element))
         return found

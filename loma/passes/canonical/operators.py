@@ -6,10 +6,10 @@ canonical form. Slices, transposed operands, and those with dimensions of size 1
 are read where they lie; products of batches of matrices are sums. An operator of another kind (a
 convolution, a permutation) that stands inside such an expression becomes a statement of its own,
 and so do its arguments. Where the sizes do not prove how operands broadcast, a statement stays as
-it is. So do, in front of AD, ``softmax``, whose derivative is shorter than that of its parts (but
-of the scores of an attention, which are computed again rather than kept, and of what a round of a
-loop takes of a tensor, as its statements run for all rounds at once), products of matrices, and
-copies.
+it is. So do, in front of AD, ``softmax``, whose derivative is shorter than that of its parts,
+products of matrices, and copies; but not of the scores of an attention, which are computed again
+rather than kept, and in a loop not of what a round takes of a tensor or sets itself, as such
+statements run for all rounds at once.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from loma.core.ir import (
 from loma.core.ops import OPS
 from loma.passes.outer import is_outer
 from loma.core.walk import free_variables, map_tensor_functions, reads_of_type, walk
+from loma.passes.liveness import set_first
 from loma.passes.canonical.filters import windows_of
 from loma.passes.canonical.hoisting import InBlocks
 from loma.passes.canonical.views import cut_place, read_through, slice_start
@@ -142,7 +143,7 @@ class _Operators(InBlocks):
         super().__init__(function, functions)
         self._every = every
         self._large = set[str]()  # variables that hold products of matrices, as scores of attention
-        self._of_rounds = frozenset[str]()  # variables that the loops around write
+        self._of_rounds = frozenset[str]()  # variables that each round of a loop around sets
         self._masks = dict[str, Op]()  # what conditions on indices alone are
 
     def _statement(self, stmt: Stmt) -> Stmt:
@@ -170,7 +171,8 @@ class _Operators(InBlocks):
             case Return(values):
                 return replace(stmt, values=tuple(map(self._result, values)))
             case For():
-                around, self._of_rounds = self._of_rounds, self._of_rounds | written(stmt.body)
+                own = {name for name in written(stmt.body) if set_first(name, stmt.body)}
+                around, self._of_rounds = self._of_rounds, self._of_rounds | own
                 new = super()._statement(stmt)
                 self._of_rounds = around
                 return new
@@ -262,10 +264,6 @@ class _Operators(InBlocks):
         own = isinstance(start, Var) and start.name in self._counters
         return own or self._is_of_a_round(value.args[0])
 
-    def _is_of_this_loop(self, value: Expr) -> bool:
-        """Whether a tensor is a variable that each round of a loop gives a value."""
-        return isinstance(value, Var) and value.name in self._of_rounds
-
     def _is_mask(self, target: Var, value: Op) -> bool:
         """Whether a tensor says for ever where a condition on its indices holds."""
         integer = isinstance(target.type, TensorType) and target.type.integer
@@ -293,8 +291,10 @@ class _Operators(InBlocks):
             case Op("matmul", args) if all(map(self._is_one_of_many, args)):
                 return True
             case Op("matmul", args) if any(map(self._is_of_a_round, args)):
-                return all(self._is_one_of_many(arg) or self._is_of_this_loop(arg) for arg in args)
+                return True
             case Op("softmax", (x,)) if self._is_large(x) or self._is_of_a_round(x):
+                return True
+            case Op("softmax", (Var(name),)) if name in self._of_rounds:
                 return True
             case Op("log_softmax"):
                 return True
@@ -482,10 +482,19 @@ class _Operators(InBlocks):
     def _is_read(self, value: Expr) -> bool:
         """Whether elements are read of a tensor or computed, not of what another operator makes."""
         while isinstance(value, Op) and value.name in _VIEWS:
-            if value.name == "slice" and slice_start(value, self._sizes.__contains__) is None:
+            if value.name == "slice" and self._slice_start(value) is None:
                 return False
             value = value.args[0]
         return not isinstance(value, Op) or self._is_written_out(value)
+
+    def _slice_start(self, view: Op) -> tuple[int, Expr] | None:
+        own = self._counters.keys()
+        counters = {
+            name: extent
+            for name, extent in self._counters.items()
+            if free_variables(extent) <= self._known | own
+        }
+        return slice_start(view, self._sizes.__contains__, counters)
 
     def _moved(self, view: Op, axes: list[Axis]) -> list[Axis] | None:
         """The axes of what is cut, transposed, or has dimensions of size 1 added or dropped, where
@@ -495,7 +504,7 @@ class _Operators(InBlocks):
         own = _own(_dims(view), axes)
         dims = _dims(view.args[0])
         if view.name == "slice":
-            found = slice_start(view, self._sizes.__contains__)
+            found = self._slice_start(view)
             if found is None:
                 return None
             dim, start = found

@@ -3,9 +3,11 @@ dimensions of size 1 dropped or added."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from loma.core import builder as b, sizes
+from loma.core.bounds import is_never_negative
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Binary, Declare, Expr, Function, Index, IntConst, Op, Stmt, TensorType, Var,
@@ -52,9 +54,11 @@ def _is_readable(part: Op, whole: Expr) -> bool:
     return _subscripts(part, whole, [ONE] * len(part.type.dims or ())) is not None
 
 
-def slice_start(part: Op, is_size: IsSize) -> tuple[int, Expr] | None:
+def slice_start(
+    part: Op, is_size: IsSize, counters: Mapping[str, Expr] | None = None
+) -> tuple[int, Expr] | None:
     """The dimension of a slice and where it starts; None where it has steps, or may leave the
-    tensor."""
+    tensor. ``counters`` are the ranges of loops around."""
     attrs, whole = dict(part.attrs), part.args[0].type
     dim, step = _constant(attrs["dim"]), _constant(attrs["step"])
     start, end = attrs["start"], attrs["end"]
@@ -63,7 +67,8 @@ def slice_start(part: Op, is_size: IsSize) -> tuple[int, Expr] | None:
     assert isinstance(start, Expr)
     assert isinstance(end, Expr)
     ends = (start, sizes.arith("-", end, start), sizes.arith("-", whole.dims[dim], end))
-    return (dim, start) if all(sizes.is_nonnegative(e, is_size) for e in ends) else None
+    inside = all(is_never_negative(e, counters or {}, is_size) for e in ends)
+    return (dim, start) if inside else None
 
 
 def cut_place(place: Expr, start: Expr) -> Expr:

@@ -1,0 +1,1 @@
+"""Which dimensions tensors have, and in which order."""

@@ -1,0 +1,155 @@
+"""Local tensors are stored in the order in which they are read.
+
+``t[j, i] = ...; y[i, j] = t[j, i] * a[i]`` goes through ``t`` across memory, and keeps its
+statements apart: with ``t[i, j]`` they share both indices. So does ``return transpose(t, 0, 1)``.
+A tensor gets another order of dimensions where all that reads it element by element asks for the
+same one; reductions, which go along any dimension, have no say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from loma.core import sizes
+from loma.core.ir import (
+    Declare, Expr, For, Function, Index, IndexAssign, Module, Op, Reduce, Stmt, TensorType,
+    Var, Zero,
+)  # fmt: skip
+from loma.core.walk import (
+    blocks, children, expressions, free_variables, map_blocks, map_children, map_expressions,
+    map_tensor_functions, statements, variables,
+)  # fmt: skip
+
+Order = tuple[int, ...]  # which of the dimensions comes where
+
+
+def layouts(module: Module) -> Module:
+    """The pass on every tensor function of a module."""
+    return map_tensor_functions(module, _changed)
+
+
+def _changed(function: Function) -> Function:
+    locals_ = {
+        stmt.target.name: stmt.target
+        for stmt in function.body
+        if isinstance(stmt, Declare) and stmt.value is None and _rank(stmt.target) > 1
+    }
+    set_at = {
+        stmt.target.tensor.name: place
+        for place, stmt in enumerate(statements(function.body))
+        if isinstance(stmt, IndexAssign) and isinstance(stmt.target, Index)
+    }
+    for name in sorted(locals_.keys() & set_at.keys(), key=lambda name: -set_at[name]):
+        order = _wanted(name, function.body)
+        if order is not None:
+            body = tuple(_stored(stmt, name, order) for stmt in function.body)
+            function = replace(function, body=body)
+    return function
+
+
+def _rank(var: Var) -> int:
+    dims = var.type.dims if isinstance(var.type, TensorType) else None
+    return 0 if dims is None else len(dims)
+
+
+def _wanted(name: str, body: tuple[Stmt, ...]) -> Order | None:
+    """The order in which all that reads a tensor element by element goes through it, if that is
+    another one."""
+    found: set[Order | None] = set()
+    for stmt, around in _with_counters(body, ()):
+        indices: tuple[str, ...] | None = around
+        match stmt:
+            case Declare(_, None) | Zero(Var()):
+                continue
+            case IndexAssign(target, _, value, axes):
+                parts: tuple[Expr, ...] = (value, *(axis.extent for axis in axes))
+                parts += target.subscripts if isinstance(target, Index) else (target,)
+                own = tuple(axis.name for axis in axes)
+                sums = any(axis not in free_variables(target) for axis in own)
+                indices = None if sums else (*around, *own)
+            case _:
+                parts = expressions(stmt)
+        found.update(order for expr in parts for order in _orders(expr, name, indices))
+    (order,) = found if len(found) == 1 else (None,)
+    return None if order is None or order == tuple(sorted(order)) else order
+
+
+def _with_counters(
+    body: tuple[Stmt, ...], around: tuple[str, ...]
+) -> Iterator[tuple[Stmt, tuple[str, ...]]]:
+    for stmt in body:
+        yield stmt, around
+        inner = (*around, stmt.counter) if isinstance(stmt, For) else around
+        for block in blocks(stmt):
+            yield from _with_counters(block, inner)
+
+
+def _orders(expr: Expr, name: str, indices: tuple[str, ...] | None) -> Iterator[Order | None]:
+    """The orders in which an expression under indices, outermost first, reads a tensor; None for
+    what says nothing of that kind. Inside of a reduction, where ``indices`` is None, any will do.
+    """
+    match expr:
+        case Index(Var(base), subscripts):
+            if base == name and indices is not None:
+                places = [s.name for s in subscripts if isinstance(s, Var) and s.name in indices]
+                alone = len(set(places)) == len(subscripts)
+                order = sorted(range(len(places)), key=lambda k: indices.index(places[k]))
+                yield tuple(order) if alone else None
+            for place in subscripts:
+                yield from _orders(place, name, indices)
+        case Op("transpose", (Var(base),)) if base == name:
+            yield _transposed(expr)
+        case Var(base) if base == name:
+            yield None
+        case _:
+            inner = None if isinstance(expr, Reduce) else indices
+            for child in children(expr):
+                yield from _orders(child, name, inner)
+
+
+def _transposed(view: Op) -> Order | None:
+    dims = view.type.dims if isinstance(view.type, TensorType) else None
+    given = [sizes.constant(value) for _, value in view.attrs if isinstance(value, Expr)]
+    if dims is None or len(given) != 2 or given[0] is None or given[1] is None:
+        return None
+    order = list(range(len(dims)))
+    one, other = given[0] % len(dims), given[1] % len(dims)
+    order[one], order[other] = other, one
+    return tuple(order)
+
+
+def _stored(stmt: Stmt, name: str, order: Order) -> Stmt:
+    """The statement with that tensor in another order."""
+
+    def visit(expr: Expr) -> Expr:
+        if isinstance(expr, Op) and expr.name == "transpose" and _is(expr.args[0], name):
+            return visit(expr.args[0])
+        expr = map_children(expr, visit)
+        match expr:
+            case Index(base, subscripts) if _is(base, name):
+                return replace(expr, subscripts=tuple(subscripts[k] for k in order))
+            case Var(own, TensorType(tuple() as dims) as type_) if own == name:
+                return replace(expr, type=replace(type_, dims=tuple(dims[k] for k in order)))
+            case _:
+                return expr
+
+    return _with_sorted_axes(map_expressions(stmt, visit), name)
+
+
+def _is(expr: Expr, name: str) -> bool:
+    return isinstance(expr, Var) and expr.name == name
+
+
+def _with_sorted_axes(stmt: Stmt, name: str) -> Stmt:
+    """A statement that writes the tensor has its axes in the order of the subscripts."""
+    match stmt:
+        case IndexAssign(Index(Var(base), subscripts), axes=axes) if base == name:
+            names = [v for s in subscripts for v in variables(s)]
+            own = sorted(
+                (axis for axis in axes if axis.name in names),
+                key=lambda axis: names.index(axis.name),
+            )
+            return replace(stmt, axes=(*own, *(a for a in axes if a.name not in names)))
+        case _:
+            return map_blocks(stmt, lambda b: tuple(_with_sorted_axes(s, name) for s in b))
