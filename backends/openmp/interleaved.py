@@ -2,13 +2,15 @@
 
 In ``y[i] += x[i, r] ** 2`` with four values of ``r``, lanes along ``r`` would be mostly empty, and
 would be put together for each element. Written out as four terms, lanes run along ``i``, and
-vectors of x are loaded whole and taken apart. So are sums over the neighbours of a place that
-memory says, as in ``y[i] += x[p[i] + r]``: nothing lies in order along ``r`` but a few elements.
+vectors of x are loaded whole and taken apart. So are products and extremes, and all of them over
+the neighbours of a place that memory says, as in ``y[i] += x[p[i] + r]``: nothing lies in order
+along ``r`` but a few elements.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 
 from loma import config
@@ -22,12 +24,21 @@ from loma.core.ir import Axis, Expr, Index, IndexAssign, IntConst, Reduce
 from loma.core.walk import free_variables, substitute, walk
 
 
+# What joins two terms of a reduction.
+_JOIN: dict[Kind, Callable[[Expr, Expr], Expr]] = {
+    "sum": lambda a, c: b.binary("+", a, c),
+    "prod": lambda a, c: b.binary("*", a, c),
+    "max": lambda a, c: b.builtin("max", (a, c)),
+    "min": lambda a, c: b.builtin("min", (a, c)),
+}
+
+
 def written_out(
     context: FunctionContext, target: Expr, kind: Kind, body: Expr, axes: tuple[Axis, ...]
 ) -> tuple[tuple[Axis, ...], Expr]:
-    """The axes and the body of a reduction, without those of a short sum."""
+    """The axes and the body of a reduction, without those of short ones."""
     used = "neighbours" in config.optimisations()
-    if not used or kind != "sum" or not isinstance(target, Index):
+    if not used or kind not in _JOIN or not isinstance(target, Index):
         return axes, body
     summed = [axis for axis in axes if axis.name not in free_variables(target)]
     if any(isinstance(node, Reduce) for node in walk(body)):
@@ -46,7 +57,7 @@ def written_out(
         if in_order or (not place.loose and any(_is_near(a, axis.name, long) for a in found)):
             terms = [substitute(t, {axis.name: IntConst(k)}) for t in terms for k in range(count)]
             short.add(axis.name)
-    total = functools.reduce(lambda a, c: b.binary("+", a, c), terms)
+    total = functools.reduce(_JOIN[kind], terms)
     return tuple(axis for axis in axes if axis.name not in short), total
 
 

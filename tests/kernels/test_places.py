@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import loma
+from loma import pipeline
 
 TEXT = """
 def transposed(x : In[Tensor[N, M]], z : In[Tensor[M, N]]) -> Tensor[M, N]:
@@ -55,6 +56,30 @@ def short(x : In[Tensor[N, 3]], w : In[Tensor[3]]) -> tuple[Tensor[N], Tensor[N]
     z : Tensor[N]
     z[i] = 1.0
     z[i] += x[i, 2 - r] * x[i, r]
+    return y, z
+
+def joined(x : In[Tensor[N, 3]]) -> tuple[Tensor[N], Tensor[N], Tensor[N]]:
+    p : Tensor[N]
+    largest : Tensor[N]
+    smallest : Tensor[N]
+    p[i] = prod(x[i, r] for r in range(3))
+    largest[i] = max(x[i, r] for r in range(3))
+    smallest[i] = min(x[i, r] for r in range(3))
+    return p, largest, smallest
+
+def near(x : In[Tensor[K]], at : In[IntTensor[N]]) -> tuple[Tensor[N], Tensor[N]]:
+    p : Tensor[N]
+    largest : Tensor[N]
+    p[i] = prod(x[at[i] + r] for r in range(3))
+    largest[i] = max(x[at[i] + r] for r in range(3))
+    return p, largest
+
+def limited(x : In[Tensor[N]], low : In[Tensor[N]], high : In[Tensor[N]]
+            ) -> tuple[Tensor[N], Tensor[N]]:
+    y : Tensor[N]
+    z : Tensor[N]
+    y[i] = min(max(x[i], low[i]), high[i])
+    z[i] = clamp(x[i], low[i], high[i])
     return y, z
 """
 
@@ -131,3 +156,35 @@ def test_short_sums(program: Any) -> None:
     torch.testing.assert_close(y, x @ w)
     torch.testing.assert_close(z, 1.0 + (x * x.flip(1)).sum(1))
     assert torch.autograd.gradcheck(program.short, (x, w), fast_mode=True)
+
+
+def test_short_products_and_extremes_written_out(program: Any) -> None:
+    for count in (0, 1, 40):
+        x = torch.randn(count, 3, dtype=torch.float64, requires_grad=True)
+        p, largest, smallest = program.joined(x)
+        torch.testing.assert_close(p, x.prod(1))
+        assert torch.equal(largest, x.amax(1))
+        assert torch.equal(smallest, x.amin(1))
+    assert torch.autograd.gradcheck(program.joined, (x,), fast_mode=True)
+    x, at = torch.randn(50), torch.randint(48, (40,))
+    p, largest = program.near(x, at)
+    torch.testing.assert_close(p, x.unfold(0, 3, 1)[at].prod(1))
+    assert torch.equal(largest, x.unfold(0, 3, 1)[at].amax(1))
+    tree = pipeline.stage_text(TEXT, "schedule", "joined")
+    assert "vector for" in tree
+    assert "lanes" not in tree
+
+
+def test_extremes_beside_nan_and_zeros(program: Any) -> None:
+    special = torch.tensor([0.0, -0.0, 1.0, -1.0, torch.inf, -torch.inf, torch.nan])
+    x = torch.cartesian_prod(special, special, special)
+    _, largest, smallest = program.joined(x)
+    torch.testing.assert_close(largest, x.amax(1), equal_nan=True, rtol=0, atol=0)
+    torch.testing.assert_close(smallest, x.amin(1), equal_nan=True, rtol=0, atol=0)
+    zeros = x[(x == 0).all(1)]  # the first of equals
+    _, largest, smallest = program.joined(zeros)
+    assert torch.equal(largest.signbit(), zeros[:, 0].signbit())
+    assert torch.equal(smallest.signbit(), zeros[:, 0].signbit())
+    for y in program.limited(*x.t().contiguous()):
+        expected = torch.minimum(torch.maximum(x[:, 0], x[:, 1]), x[:, 2])
+        torch.testing.assert_close(y, expected, equal_nan=True, rtol=0, atol=0)

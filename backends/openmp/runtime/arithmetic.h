@@ -62,15 +62,18 @@ inline real real_mod(real a, real b) {
   return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
 }
 
-// The first of equals, and NaN if either is.
+// The first of equals, and NaN if either is. The first choice is one instruction, which takes `a`
+// where a NaN is compared; with both conditions in one, loops would stay without vectors.
 template <typename number>
 inline number max(number a, number b) {
-  return (a >= b || a != a) ? a : b;
+  const number larger = b > a ? b : a;
+  return b != b ? b : larger;
 }
 
 template <typename number>
 inline number min(number a, number b) {
-  return (a <= b || a != a) ? a : b;
+  const number smaller = b < a ? b : a;
+  return b != b ? b : smaller;
 }
 
 // x * y, and 0 where y is 0, even if x is infinite or NaN.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "arithmetic.h"
 #include "vector_math.h"
 
 namespace loma {
@@ -13,8 +14,7 @@ namespace loma {
 // min(max(x, low), high)
 template <typename number>
 inline number clamp(number x, number low, number high) {
-  const number y = (x >= low || x != x) ? x : low;
-  return (y <= high || y != y) ? y : high;
+  return min<number>(max<number>(x, low), high);
 }
 
 // -1, 0 or 1; 0 for NaN.
