@@ -10,7 +10,6 @@ along ``r`` but a few elements.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 
 from loma import config
@@ -20,17 +19,8 @@ from loma.backends.schedule.ir import Kind
 from loma.core import builder as b
 from loma.core import sizes
 from loma.core.distinct import told_apart
-from loma.core.ir import Axis, Expr, Index, IndexAssign, IntConst, Reduce
+from loma.core.ir import POSITIONS, Axis, Expr, Index, IndexAssign, IntConst, Reduce
 from loma.core.walk import free_variables, substitute, walk
-
-
-# What joins two terms of a reduction.
-_JOIN: dict[Kind, Callable[[Expr, Expr], Expr]] = {
-    "sum": lambda a, c: b.binary("+", a, c),
-    "prod": lambda a, c: b.binary("*", a, c),
-    "max": lambda a, c: b.builtin("max", (a, c)),
-    "min": lambda a, c: b.builtin("min", (a, c)),
-}
 
 
 def written_out(
@@ -38,7 +28,7 @@ def written_out(
 ) -> tuple[tuple[Axis, ...], Expr]:
     """The axes and the body of a reduction, without those of short ones."""
     used = "neighbours" in config.optimisations()
-    if not used or kind not in _JOIN or not isinstance(target, Index):
+    if not used or kind == "set" or kind in POSITIONS or not isinstance(target, Index):
         return axes, body
     summed = [axis for axis in axes if axis.name not in free_variables(target)]
     if any(isinstance(node, Reduce) for node in walk(body)):
@@ -57,7 +47,7 @@ def written_out(
         if in_order or (not place.loose and any(_is_near(a, axis.name, long) for a in found)):
             terms = [substitute(t, {axis.name: IntConst(k)}) for t in terms for k in range(count)]
             short.add(axis.name)
-    total = functools.reduce(_JOIN[kind], terms)
+    total = functools.reduce(functools.partial(b.combined, kind), terms)
     return tuple(axis for axis in axes if axis.name not in short), total
 
 

@@ -15,8 +15,8 @@ from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     FLOAT, INT, ArrayType, Attr, Binary, BinaryOp, Builtin, Expr, FloatConst, FloatType, Index,
-    IntConst, IntType, MakeStruct, NoDiff, Op, Select, Struct, StructType, TensorType, Type, Unary,
-    Var,
+    IntConst, IntType, MakeStruct, NoDiff, Op, ReduceKind, Select, Struct, StructType, TensorType,
+    Type, Unary, Var,
 )  # fmt: skip
 from loma.core.ops import INFIX, OPS, PREDICATES, AttrInfo, OpInfo
 from loma.core.shapes import OpCall
@@ -171,6 +171,17 @@ def select(cond: Expr, then: Expr, other: Expr, span: Span = NOWHERE) -> Expr:
         )
     result: Type = FLOAT if FLOAT in (then.type, other.type) else INT
     return Select(cond, then, other, result, span)
+
+
+def combined(kind: ReduceKind, before: Expr, new: Expr) -> Expr:
+    """A reduction of some values and one more; of no kind that gives a position."""
+    match kind:
+        case "sum":
+            return Binary("+", before, new, before.type)
+        case "prod":
+            return Binary("*", before, new, before.type)
+        case _:
+            return Builtin(kind, (before, new), before.type)
 
 
 def builtin(name: str, args: Sequence[Expr], span: Span = NOWHERE) -> Expr:

@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from loma.core import bounds, sizes
+from loma.core import bounds, builder as b, sizes
 from loma.core.axes import runs_over
 from loma.core.bounds import ONE, ZERO
 from loma.core.ir import (
     INT, OF_NOTHING, Axis, Binary, Builtin, Expr, FloatConst, For, Function, If, Index,
-    IndexAssign, IntConst, Reduce, ReduceKind, Select, Stmt, TensorType, Type, Var, Zero,
+    IndexAssign, IntConst, Reduce, Select, Stmt, TensorType, Type, Var, Zero,
 )  # fmt: skip
 from loma.core.sizes import arith
 from loma.core.walk import children, exchanged, free_variables, substitute
@@ -81,7 +81,7 @@ class _Scans(Steps):
         if not self._comes(scan, here, Axis(counter.name, extent)):
             comes = Binary(">", scan.at(scan.extent, here), ZERO, INT)
             new = Select(comes, new, _nothing(scan), new.type)
-        value = _combined(scan.kind, _at(stmt.element, scan, before), new)
+        value = b.combined(scan.kind, _at(stmt.element, scan, before), new)
         step = _statement_at(stmt, scan, here, value)
         start = scan.start()
         if _count_at_first(scan) == 0 and scan.kind in OF_NOTHING:
@@ -157,16 +157,6 @@ def _statement_at(stmt: IndexAssign, scan: Running, place: Expr, value: Expr) ->
 def _at(element: Index, scan: Running, place: Expr) -> Index:
     subscripts = tuple(substitute(s, {scan.along.name: place}) for s in element.subscripts)
     return replace(element, subscripts=subscripts)
-
-
-def _combined(kind: ReduceKind, before: Expr, new: Expr) -> Expr:
-    match kind:
-        case "sum":
-            return Binary("+", before, new, before.type)
-        case "prod":
-            return Binary("*", before, new, before.type)
-        case _:
-            return Builtin(kind, (before, new), before.type)
 
 
 def _nothing(scan: Running) -> Expr:
