@@ -64,6 +64,10 @@ y = transpose(cumsum(t, 0), 0, 1)"""),
     ("at_other_places", """t : Tensor[M, N]
 t[j, i] = exp(x[i, j])
 y[i, j] = t[M - 1 - j, i] + t[j, i]"""),
+    ("by_a_loop", """t : Tensor[N, M]
+t[i, j] = exp(x[i, j])
+for j in range(M - 1):
+    y[i, j + 1] = y[i, j] + t[i, j]"""),
     ("returned", "t : Tensor[N, M]\nt[i, j] = exp(x[i, j])\ny = t + 0.0\nreturn t"),
 )  # fmt: skip
 

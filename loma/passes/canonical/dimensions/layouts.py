@@ -3,7 +3,8 @@
 ``t[j, i] = ...; y[i, j] = t[j, i] * a[i]`` goes through ``t`` across memory, and keeps its
 statements apart: with ``t[i, j]`` they share both indices. So does ``return transpose(t, 0, 1)``.
 A tensor gets another order of dimensions where all that reads it element by element asks for the
-same one; reductions, which go along any dimension, have no say.
+same one; reductions, which go along any dimension, have no say. What loops read at their counter
+keeps its order: rows whose recurrence is theirs alone go through it inside of them.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from dataclasses import replace
 
 from loma.core import sizes
 from loma.core.ir import (
-    Declare, Expr, For, Function, Index, IndexAssign, Module, Op, Reduce, Stmt, TensorType,
+    Declare, Expr, Function, Index, IndexAssign, Module, Op, Reduce, Stmt, TensorType,
     Var, Zero,
 )  # fmt: skip
 from loma.core.walk import (
-    blocks, children, expressions, free_variables, map_blocks, map_children, map_expressions,
+    children, expressions, free_variables, map_blocks, map_children, map_expressions,
     map_tensor_functions, statements, variables,
 )  # fmt: skip
 
@@ -57,8 +58,8 @@ def _wanted(name: str, body: tuple[Stmt, ...]) -> Order | None:
     """The order in which all that reads a tensor element by element goes through it, if that is
     another one."""
     found: set[Order | None] = set()
-    for stmt, around in _with_counters(body, ()):
-        indices: tuple[str, ...] | None = around
+    for stmt in statements(body):
+        indices: tuple[str, ...] | None = ()
         match stmt:
             case Declare(_, None) | Zero(Var()):
                 continue
@@ -67,22 +68,12 @@ def _wanted(name: str, body: tuple[Stmt, ...]) -> Order | None:
                 parts += target.subscripts if isinstance(target, Index) else (target,)
                 own = tuple(axis.name for axis in axes)
                 sums = any(axis not in free_variables(target) for axis in own)
-                indices = None if sums else (*around, *own)
+                indices = None if sums else own
             case _:
                 parts = expressions(stmt)
         found.update(order for expr in parts for order in _orders(expr, name, indices))
     (order,) = found if len(found) == 1 else (None,)
     return None if order is None or order == tuple(sorted(order)) else order
-
-
-def _with_counters(
-    body: tuple[Stmt, ...], around: tuple[str, ...]
-) -> Iterator[tuple[Stmt, tuple[str, ...]]]:
-    for stmt in body:
-        yield stmt, around
-        inner = (*around, stmt.counter) if isinstance(stmt, For) else around
-        for block in blocks(stmt):
-            yield from _with_counters(block, inner)
 
 
 def _orders(expr: Expr, name: str, indices: tuple[str, ...] | None) -> Iterator[Order | None]:
