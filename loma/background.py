@@ -118,7 +118,10 @@ def main() -> None:
                 make(job, stages)
             except Exception as error:
                 failure = str(error) or type(error).__name__
-            connection.send(failure)
+            try:
+                connection.send(failure)
+            except OSError:  # nobody waits for it any more
+                return
 
 
 def lower_priority() -> None:

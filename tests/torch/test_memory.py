@@ -55,6 +55,7 @@ def program() -> Any:
 @pytest.fixture(autouse=True)
 def empty_pool(program: Any) -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # the next test need not go through this again
     loma.memory.limit(None)
     loma.memory.release()
     yield

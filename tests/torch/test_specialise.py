@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -399,6 +400,23 @@ assert specialise.made() == []
 assert "this is not C++" in str(warning.message), warning
 """
     )
+
+
+def test_a_process_that_nobody_waits_for_ends_quietly() -> None:
+    own, other = multiprocessing.Pipe()
+    code = "import time; from loma import background\n"
+    code += "background.make = lambda job, stages: time.sleep(1)\nbackground.main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(other.fileno())],
+        pass_fds=[other.fileno()],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    other.close()
+    own.send("job")
+    own.close()
+    assert process.communicate()[1] == ""
+    assert process.returncode == 0
 
 
 def test_the_process_that_compiles_tells_what_fails_and_may_end() -> None:
