@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from loma.core import builder as b
 from loma.core.effects import written
 from loma.core.ir import Assign, Declare, Function, If, Stmt, Unpack, Var
-from loma.core.walk import blocks, mentioned_names, own_names
+from loma.core.walk import blocks, mentioned_names, own_names, reads_of_type
 from loma.passes.liveness import CallModes, Modes, Uses, uses
 
 
@@ -17,7 +17,8 @@ def guard_by_need(
     """The body with statements that serve only some of the adjoints inside ``if`` on their needs.
 
     ``needs`` maps each adjoint variable to the int argument that says whether it is wanted. It is
-    taken for granted that at least one is.
+    taken for granted that at least one is. Sizes that tensors are declared with are set in any
+    case.
     """
     modes = CallModes(functions).of
     everything = frozenset(needs)
@@ -26,12 +27,17 @@ def guard_by_need(
     writers: dict[str, frozenset[str]] = {}
     done: list[tuple[frozenset[str], Stmt]] = []
     declared = {stmt.target.name for stmt in body if isinstance(stmt, Declare)}
+    sizes = frozenset().union(*map(_sizes_declared, body)) & written(body)
     early: list[Stmt] = []
     for stmt in reversed(body):
         read, whole, part = _uses(stmt, modes)
         wanted = frozenset().union(*(serves.get(name, frozenset()) for name in whole | part))
         if isinstance(stmt, Declare):
             wanted |= writers.get(stmt.target.name, frozenset())
+        if not sizes.isdisjoint(whole | part):
+            wanted = everything
+        if isinstance(stmt, Unpack) and not sizes.isdisjoint(_sizes_declared(stmt)):
+            wanted = everything
         for name in whole | part:
             writers[name] = writers.get(name, frozenset()) | wanted
         if not blocks(stmt):
@@ -44,8 +50,12 @@ def guard_by_need(
             continue
         match stmt:
             case Declare(target, value) if value is not None:
-                early.append(Declare(target, None))
-                stmt = Assign(target, "=", value, stmt.span)
+                done.append((wanted, Assign(target, "=", value, stmt.span)))
+                if sizes.isdisjoint(_sizes_declared(stmt)):
+                    early.append(Declare(target, None))
+                else:
+                    done.append((everything, Declare(target, None)))
+                continue
             case Unpack(targets):
                 early += [Declare(t, None) for t in targets if t.name not in declared]
             case _:
@@ -56,6 +66,17 @@ def guard_by_need(
         _place(groups, wanted, stmt)
     guarded = (stmt for group in groups for stmt in group.guarded(everything, needs))
     return (*reversed(early), *guarded)
+
+
+def _sizes_declared(stmt: Stmt) -> frozenset[str]:
+    """The variables that are sizes of what a statement declares."""
+    match stmt:
+        case Declare(target):
+            return reads_of_type(target.type)
+        case Unpack(targets):
+            return frozenset().union(*(reads_of_type(target.type) for target in targets))
+        case _:
+            return frozenset()
 
 
 @dataclass(slots=True)
