@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from loma.core import sizes
 from loma.core.ir import (
-    Declare, Expr, Function, Index, IndexAssign, Module, Op, Reduce, Stmt, TensorType,
+    Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt, TensorType,
     Var, Zero,
 )  # fmt: skip
 from loma.core.walk import (
     children, expressions, free_variables, map_blocks, map_children, map_expressions,
     map_tensor_functions, statements, variables,
 )  # fmt: skip
+from loma.passes.canonical.views import element
 
 Order = tuple[int, ...]  # which of the dimensions comes where
 
@@ -101,13 +101,9 @@ def _orders(expr: Expr, name: str, indices: tuple[str, ...] | None) -> Iterator[
 
 def _transposed(view: Op) -> Order | None:
     dims = view.type.dims if isinstance(view.type, TensorType) else None
-    given = [sizes.constant(value) for _, value in view.attrs if isinstance(value, Expr)]
-    if dims is None or len(given) != 2 or given[0] is None or given[1] is None:
-        return None
-    order = list(range(len(dims)))
-    one, other = given[0] % len(dims), given[1] % len(dims)
-    order[one], order[other] = other, one
-    return tuple(order)
+    read = element(view, tuple(map(IntConst, range(len(dims or ())))))
+    places = () if read is None else read.subscripts
+    return tuple(place.value for place in places if isinstance(place, IntConst)) or None
 
 
 def _stored(stmt: Stmt, name: str, order: Order) -> Stmt:
