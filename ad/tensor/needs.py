@@ -34,9 +34,8 @@ def guard_by_need(
         wanted = frozenset().union(*(serves.get(name, frozenset()) for name in whole | part))
         if isinstance(stmt, Declare):
             wanted |= writers.get(stmt.target.name, frozenset())
-        if not sizes.isdisjoint(whole | part):
-            wanted = everything
-        if isinstance(stmt, Unpack) and not sizes.isdisjoint(_sizes_declared(stmt)):
+        named = _sizes_declared(stmt) if isinstance(stmt, Unpack) else frozenset[str]()
+        if not sizes.isdisjoint(whole | part | named):
             wanted = everything
         for name in whole | part:
             writers[name] = writers.get(name, frozenset()) | wanted

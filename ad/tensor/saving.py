@@ -89,39 +89,37 @@ def _cheap(joint: Joint, available: set[str], results: set[str], writes: list[st
         return all(_rank(types.get(other)) < _rank(types.get(name)) for other in others)
 
     for position, stmt in enumerate(joint.forward):
-        if isinstance(stmt, Declare) and _is_view(stmt):
-            name, reads = stmt.target.name, free_variables(stmt.value) if stmt.value else set()
-            reads |= reads_of_type(stmt.target.type)
-            alone = writes.count(name) == 1 and name not in results
-            if alone and all(r in available and last.get(r, -1) < position for r in reads):
-                available.add(name)
-                out.append(position)
-            continue
-        if not isinstance(stmt, IndexAssign) or not isinstance(stmt.target, Index):
-            continue
-        name = stmt.target.base.name if isinstance(stmt.target.base, Var) else ""
-        axes = {axis.name for axis in stmt.axes}
-        reads = {v for e in (stmt.value, stmt.target) for v in free_variables(e)} - axes - {name}
-        reads |= {v for axis in stmt.axes for v in free_variables(axis.extent)}
-        if (
-            writes.count(name) == 1
-            and name not in results
-            and name not in free_variables(stmt.value)
-            and _writes_all(stmt)
-            and (reads <= available or (large & reads and smaller(reads - available, name)))
-            and all(last.get(read, -1) < position for read in reads)
-            and _is_cheap(stmt, large)
-        ):
-            if is_outer(stmt) or large & reads:
+        match stmt:
+            case Declare(Var(name), value) if value is not None and _is_view(value):
+                reads = {*free_variables(value), *reads_of_type(stmt.target.type)}
+                fits = reads <= available
+            case IndexAssign(Index(Var(name))):
+                axes = {axis.name for axis in stmt.axes}
+                parts = (stmt.value, stmt.target)
+                reads = {v for e in parts for v in free_variables(e)} - axes - {name}
+                reads |= {v for axis in stmt.axes for v in free_variables(axis.extent)}
+                fits = (
+                    name not in free_variables(stmt.value)
+                    and _writes_all(stmt)
+                    and (
+                        reads <= available
+                        or (bool(large & reads) and smaller(reads - available, name))
+                    )
+                    and _is_cheap(stmt, large)
+                )
+            case _:
+                continue
+        unchanged = all(last.get(read, -1) < position for read in reads)
+        if fits and unchanged and writes.count(name) == 1 and name not in results:
+            if isinstance(stmt, IndexAssign) and (is_outer(stmt) or large & reads):
                 large.add(name)
             available.add(name)
             out.append(position)
     return out
 
 
-def _is_view(stmt: Declare) -> bool:
-    """Whether a variable is another shape of one that lies in memory in order, as arguments do."""
-    value = stmt.value
+def _is_view(value: Expr) -> bool:
+    """Whether a value is another shape of one that lies in memory in order, as arguments do."""
     return isinstance(value, Op) and value.name == "reshape" and isinstance(value.args[0], Var)
 
 
