@@ -36,29 +36,27 @@ def alike(first: Stmt, second: Stmt) -> bool:
     same = (len(one.axes), one.own) == (len(other.axes), other.own)
     if not same or any(axis.extent != mate.extent for axis, mate in pairs):
         return False
-    names: dict[str, Expr] = {mate.name: Var(axis.name, INT) for axis, mate in pairs}
+    names = _names(one, other)
     return not one.reads.isdisjoint(substitute(read, names) for read in other.reads)
 
 
 def reads_beside(block: Sequence[Stmt], position: int) -> tuple[Index, ...]:
     """What the sums around a position of a block read that may run in one loop with the sum that
     stands there, by the names that this one's axes have."""
+    own = _sum(block[position])
+    if own is None:
+        return ()
     first = last = position
     while first > 0 and alike(block[first - 1], block[first]):
         first -= 1
     while last + 1 < len(block) and alike(block[last], block[last + 1]):
         last += 1
-    own = _sum(block[position])
-    if own is None:
-        return ()
     found: list[Index] = []
     for stmt in (*block[first:position], *block[position + 1 : last + 1]):
         other = _sum(stmt)
         assert other is not None
-        pairs = zip(own.axes, other.axes, strict=True)
-        names: dict[str, Expr] = {mate.name: Var(axis.name, INT) for axis, mate in pairs}
         for read in other.every:
-            renamed = substitute(read, names)
+            renamed = substitute(read, _names(own, other))
             assert isinstance(renamed, Index)
             found.append(renamed)
     return tuple(found)
@@ -74,6 +72,12 @@ class _Sum:
     own: int
     reads: frozenset[Expr]
     every: tuple[Index, ...]
+
+
+def _names(one: _Sum, other: _Sum) -> dict[str, Expr]:
+    """What the axes of the other sum are called in one that runs in the same loops."""
+    pairs = zip(one.axes, other.axes, strict=True)
+    return {mate.name: Var(axis.name, INT) for axis, mate in pairs}
 
 
 @remembered
