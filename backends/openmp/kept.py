@@ -18,7 +18,7 @@ from loma.backends.openmp.nest import Bounds, Keeper, Nest
 from loma.backends.schedule.access import ZERO, Access, Loop, score
 from loma.backends.schedule.ir import If, Let, Node, Part, Store
 from loma.backends.schedule.marks import mark_of
-from loma.core import sizes
+from loma.core import builder as b, sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Call, Element, Expr, FloatType, Index, IntConst, Op, Reduce,
@@ -124,8 +124,8 @@ class _Kept(Keeper):
         rest = [factor for factor in found if not self._stays(factor)]
         if len(own) < 2 or not rest:
             return None
-        kept = self.value(reduce(_times, own))
-        return None if kept is None else _times(self.nest.value(reduce(_times, rest)), kept)
+        kept = self.value(reduce(b.mul, own))
+        return None if kept is None else b.mul(self.nest.value(reduce(b.mul, rest)), kept)
 
     def condition(self, expr: Expr) -> Expr | None:
         if not self._stays(expr):
@@ -186,10 +186,6 @@ def _factors(expr: Expr) -> list[Expr]:
             return [*_factors(left), *_factors(right)]
         case _:
             return [expr]
-
-
-def _times(left: Expr, right: Expr) -> Expr:
-    return Binary("*", left, right, FLOAT)
 
 
 def _is_worth_it(expr: Expr) -> bool:
