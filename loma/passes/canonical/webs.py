@@ -15,11 +15,11 @@ from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
     Assign, Axis, Declare, Expr, FloatType, For, Function, If, Index, IndexAssign, Module, Stmt,
-    TensorType, Var, While, Zero,
+    TensorType, Var, Zero,
 )  # fmt: skip
 from loma.core.names import Names, axis_names, names_of
 from loma.core.walk import (
-    blocks, map_blocks, map_expressions, map_tensor_functions, mentioned_names, own_names, root,
+    blocks, map_blocks, map_expressions, map_tensor_functions, mentioned_names, root,
     statements, substitute,
 )  # fmt: skip
 from loma.passes.liveness import covers, set_first
@@ -92,7 +92,7 @@ class _Webs:
                 axes = tuple(Axis(axis.name, new(axis.extent, before)) for axis in axes)
                 place = replace(target, base=own, subscripts=subscripts)
                 return replace(stmt, target=place, value=new(value, before), axes=axes)
-            case For() | If() | While() if start and var.name not in own_names(stmt):
+            case For() | If() if start:
                 stmt = map_expressions(stmt, lambda expr: new(expr, own))
                 if sum(own.name in mentioned_names(block) for block in blocks(stmt)) == 1:
                     return map_blocks(stmt, lambda block: self._round(block, own))
@@ -124,7 +124,7 @@ def _starts(mentioning: list[Stmt], name: str) -> list[bool]:
                 start = target == name
             case IndexAssign(Index() as target, "="):
                 start = target.tensor.name == name and covers(stmt)
-            case For() | If() | While():
+            case For() | If():
                 start = alone and set_first(name, (stmt,))
             case _:
                 start = False
