@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from loma.core.effects import assigned, declared
 from loma.core.ir import Axis, Expr, For, If, IntConst, Stmt, Var, While
 
 
@@ -58,7 +59,8 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """``body`` for a few values of ``axis`` at a time, one panel after the other.
+    """``body`` for a few values of ``axis`` at a time, one panel after the other, or in any order
+    if all that a panel ``writes`` is among its views.
 
     Inside, the axis runs over ``count`` values, ``first`` of those outside being the first, and
     every tensor of ``views`` is what belongs to these values in one of its dimensions, whose whole
@@ -77,6 +79,11 @@ class Panels:
     streamed: tuple[Var, ...]
     body: tuple[Step, ...]
     source: tuple[Stmt, ...]
+
+    @property
+    def writes(self) -> set[str]:
+        """What the panels write that lives longer than one of them."""
+        return {*assigned(self.source)} - temporaries((self,)) - declared(self.source)
 
 
 @dataclass(frozen=True, slots=True)

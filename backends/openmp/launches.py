@@ -187,11 +187,10 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
         parts = extent, bytes_, operands, c.number(stream.cache), c.number(stream.least)
         writer.line(f"const int64_t {size} = loma::panel({c.list_text(parts)});")
         owner.nodes(stream.before)
-        test = c.Binary("<", c.Token(first), extent)
-        with writer.block(f"for (int64_t {first} = 0; {c.text(test)}; {first} += {size})"):
-            rest = c.Binary("-", extent, c.Token(first))
-            given = c.list_text((c.Token(size), rest))
-            writer.line(f"const int64_t {count} = std::min<int64_t>({given});")
+        given = c.list_text((extent, c.Token(size)))
+        run = "loma::panels_apart" if stream.apart else "loma::panels"
+        head = f"{run}({given}, [&](int64_t {first}, int64_t {count})"
+        with writer.block(head, ");"):
             for piece in stream.pieces:
                 view, whole = local_name(piece.var.name), context.variable(piece.tensor)
                 part = f"loma::part({whole}, {piece.dim}, {first}, {count})"

@@ -334,7 +334,7 @@ class Lowering:
             tuple(_bytes(var, "") for var in panels.streamed),
             machine.product_bytes if _multiplies(body) else machine.panel_bytes,
             1 if any(isinstance(step, Panels) for step in panels.body) else machine.panel_least,
-            pieces, context.end_panels(), body,
+            pieces, context.end_panels(), body, panels.writes <= {name for name, _ in panels.views},
         )  # fmt: skip
         return [*nodes, stream]
 

@@ -292,9 +292,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Panels of an axis, one after the other: as many values as keep temporaries, of ``bytes`` for
-    each value, in ``cache`` bytes, but enough to be worth reading ``operands`` bytes for every
-    panel, and ``least`` or more. ``before``: what is the same for all of them."""
+    """Panels of an axis: as many values as keep temporaries, of ``bytes`` for each value, in
+    ``cache`` bytes, but enough to be worth reading ``operands`` bytes for every panel, and
+    ``least`` or more. ``before``: what is the same for all of them.
+
+    They run one after the other, with parallel loops inside; or, where they are ``apart``, each
+    writing parts of its own, and at least as many as threads, in parallel, each on one thread."""
 
     panels: Panels
     bytes: tuple[Bytes, ...]
@@ -304,6 +307,7 @@ class Stream:
     pieces: tuple[Piece, ...]
     before: tuple[HostNode, ...]
     body: tuple[HostNode, ...]
+    apart: bool = False
 
 
 HostNode: TypeAlias = (

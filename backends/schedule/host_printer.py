@@ -207,7 +207,8 @@ def _stream(node: Stream) -> list[str]:
     facts = [f"a value takes {_bytes(node.bytes)}"] if node.bytes else []
     facts += [f"{_bytes(node.operands)} are read for each panel"] if node.operands else []
     facts.append(f"at least {node.least}")
-    head = f"panels of {panels.count.name} values of {panels.axis.name} in {span}:"
+    kind = "parallel panels" if node.apart else "panels"
+    head = f"{kind} of {panels.count.name} values of {panels.axis.name} in {span}:"
     head += f"  # {'; '.join(facts)}" if facts else ""
     before = [line for inner in node.before for line in _node(inner)]
     return [*before, head, *indented(_pieces(node.pieces)), *_block(node.body)]

@@ -249,6 +249,10 @@ class _Verifier:
         with self.inner():
             self.block(node.before)
             self.pieces(node.pieces, True)
+            if node.apart:
+                parts = {piece.tensor.name for piece in node.pieces}
+                shared = sorted(node.panels.writes - parts)
+                self.require(not shared, f"panels that are apart share {', '.join(shared)}")
             self.inside(node.body, node.panels.count.name, node.panels.first.name)
 
     def pieces(self, pieces: Sequence[Piece], allowed: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import assert_never
 
 from loma import errors
@@ -108,6 +109,8 @@ class Statements:
                     self.device.write(self, node)
             case Stream(panels=panels):  # the steps are timed one by one
                 title = f"panels of {panels.axis.name}: what surrounds the steps"
+                one_by_one = self._probes is not None  # so that no two times count the same second
+                node = replace(node, apart=node.apart and not one_by_one)
                 with self._timed((), title=title):
                     self.device.write(self, node)
             case _:

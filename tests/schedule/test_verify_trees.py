@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loma.backends.kernels.ir import Kernel
+from loma.backends.kernels.ir import Kernel, Panels
 from loma.backends.schedule import host, ir
 from loma.backends.schedule.ir import (
     Accumulator, Check, Compare, Each, Fill, Groups, InPlace, Lanes, Lazy, Let, Loop, Narrow, Node,
@@ -181,6 +181,10 @@ RANGE = host.CheckRange("x", 0, N, "i", 1)
 IMAGE, WINDOW = host.Arranged(X, (-1, 0, -1, -1, -1)), host.Meeting("u", "v", 1, 1, ZERO)
 CELLS = Var("@cells_", TensorType((N, N), "int"))
 PIECE = host.Piece(X, Var("@part_", VECTOR), 1, ONE)
+PANELS = Panels(
+    Axis("b", N), Var("b_count", INT), Var("b_first", INT), (), (("x", 0),), (), (), (),
+    (Assign(Y, "=", X),),
+)  # fmt: skip
 
 BROKEN_AROUND: list[tuple[str, host.HostNode]] = [
     ("q not declared", host.Run(Assign(S, "=", at(Q, ZERO)))),
@@ -208,6 +212,8 @@ BROKEN_AROUND: list[tuple[str, host.HostNode]] = [
     ("pieces without blocks", replace(LAUNCH, pieces=(PIECE,))),
     ("no such dimension", replace(
         LAUNCH, kernel=replace(KERNEL, count=Var("b_count", INT)), pieces=(PIECE,))),
+    ("panels that are apart share y", host.Stream(
+        PANELS, (), (), 1, 1, (replace(PIECE, dim=0),), (), (), apart=True)),
     ("'z' is not declared", store(Var("z", FLOAT))),
 ]  # fmt: skip
 

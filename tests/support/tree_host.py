@@ -211,7 +211,8 @@ class _Host:
 
     def take(self, target: Var, value: Array, assign: bool) -> None:
         if assign:
-            self.env[target.name] = value.astype(np.float64)
+            self.env[target.name] = array = self.memory(value.shape, target)
+            array[...] = value
         else:
             self.env[target.name] += value
 
@@ -327,7 +328,9 @@ class _Host:
     def stream(self, node: Stream) -> None:
         panels = node.panels
         self.nodes(node.before)
-        for first, count in list(self.machine.pieces(0, self.whole(panels.axis.extent), MOST)):
+        parts = list(self.machine.pieces(0, self.whole(panels.axis.extent), MOST))
+        order = self.machine.shuffled(range(len(parts))) if node.apart else range(len(parts))
+        for first, count in (parts[number] for number in order):
             self.env |= {panels.count.name: count, panels.first.name: first}
             with self.cut(node.pieces, first, count):
                 self.nodes(node.body)

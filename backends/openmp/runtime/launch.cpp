@@ -1,10 +1,12 @@
 // What runs the loops of generated code. Compiled with the same sanitizers.
 #include "launch.h"
 
+#include "memory.h"
 #include "sanitize.h"
 #include "workspace.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
 
 #include <algorithm>
 
@@ -102,6 +104,26 @@ int64_t panel(int64_t extent, int64_t bytes, int64_t operands, int64_t cache, in
   const int64_t wanted = std::max(cache, 2 * operands);
   const int64_t most = std::max(least, wanted / std::max<int64_t>(bytes, 1));
   return std::max<int64_t>(1, std::min({extent, most, kMostInPart}));
+}
+
+void panels(int64_t extent, int64_t size, Panel body) {
+  for (int64_t first = 0; first < extent; first += size) {
+    body(first, std::min(size, extent - first));
+  }
+}
+
+void panels_apart(int64_t extent, int64_t size, Panel body) {
+  const int64_t threads = in_parallel_region() ? 1 : at::get_num_threads();
+  const int64_t count = (extent + size - 1) / size;
+  if (threads == 1 || count < threads) return panels(extent, size, body);
+  const at::ThreadLocalState state;
+  parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+    const at::ThreadLocalStateGuard guard(state);
+    const PoolScope pool;
+    for (int64_t k = begin; k < end; ++k) {
+      body(k * size, std::min(size, extent - k * size));
+    }
+  });
 }
 
 int64_t block_size(int64_t extent, int64_t bytes, int64_t least) {

@@ -51,6 +51,15 @@ class WorkspacePlan {
 // results may depend on it.
 int64_t panel(int64_t extent, int64_t bytes, int64_t operands, int64_t cache, int64_t least);
 
+using Panel = Callback<int64_t, int64_t>;
+
+// body(first, count) for panels of ``size`` of ``extent`` values, one after the other.
+void panels(int64_t extent, int64_t size, Panel body);
+
+// The same for panels that do not meet: in parallel, each on one thread, where there are at least as
+// many as threads. What runs inside, operators of ATen too, is as it is on the calling thread.
+void panels_apart(int64_t extent, int64_t size, Panel body);
+
 // How many values of an axis make a block: so many that private tensors, of ``bytes`` for each value,
 // stay in the first-level cache; ``least`` or a multiple of that, as whole vectors are.
 int64_t block_size(int64_t extent, int64_t bytes, int64_t least);
