@@ -116,17 +116,24 @@ def as_statement(step: Step) -> Stmt:
             return step
 
 
+def kernels_of(steps: tuple[Step, ...]) -> Iterator[Kernel]:
+    """All kernels, those in panels, branches and loops among them."""
+    for step in steps:
+        match step:
+            case Kernel():
+                yield step
+            case Panels(body=body):
+                yield from kernels_of(body)
+            case Nested(blocks=blocks):
+                for block in blocks:
+                    yield from kernels_of(block)
+            case _:
+                continue
+
+
 def private_tensors(steps: tuple[Step, ...]) -> set[str]:
     """Names of all tensors that live inside kernels alone."""
-    found: set[str] = set()
-    for step in steps:
-        if isinstance(step, Kernel):
-            found |= {var.name for var in step.private}
-        elif isinstance(step, Panels):
-            found |= private_tensors(step.body)
-        elif isinstance(step, Nested):
-            found = found.union(*(private_tensors(block) for block in step.blocks))
-    return found
+    return {var.name for kernel in kernels_of(steps) for var in kernel.private}
 
 
 def temporaries(steps: tuple[Step, ...]) -> set[str]:

@@ -185,7 +185,8 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
     with writer.block():
         bytes_, operands = (_bytes(context, part) for part in (stream.bytes, stream.operands))
         parts = extent, bytes_, operands, c.number(stream.cache), c.number(stream.least)
-        writer.line(f"const int64_t {size} = loma::panel({c.list_text(parts)});")
+        rule = "shared_panel" if stream.of_any_size else "panel"
+        writer.line(f"const int64_t {size} = loma::{rule}({c.list_text(parts)});")
         owner.nodes(stream.before)
         given = c.list_text((extent, c.Token(size)))
         run = "loma::panels_apart" if stream.apart else "loma::panels"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loma.backends.kernels.ir import Kernel, Panels
+from loma.backends.kernels.ir import Kernel, Panels, kernels_of
 from loma.backends.schedule.ir import InPlace, Parallel
 from loma.core.ir import Element, Expr, For, If, Stmt, Var, While
 
@@ -308,6 +308,13 @@ class Stream:
     before: tuple[HostNode, ...]
     body: tuple[HostNode, ...]
     apart: bool = False
+
+    @property
+    def of_any_size(self) -> bool:
+        """Whether generated loops take no sum whose parts depend on how many values a panel has."""
+        blocks = any(kernel.blocks is not None for kernel in kernels_of(self.panels.body))
+        inner = (node for node in self.body if isinstance(node, Stream))
+        return self.apart and not blocks and all(node.of_any_size for node in inner)
 
 
 HostNode: TypeAlias = (

@@ -58,6 +58,14 @@ def test_which_may_run_at_once() -> None:
     assert heads(UNSCALED, "attention__backward") == ["parallel panels", "panels"]
 
 
+def test_what_may_depend_on_the_number_of_threads() -> None:
+    """How many values a panel has, unless sums inside are taken panel by panel."""
+    code = pipeline.stage_text(UNSCALED, "cpp", "attention__forward")
+    assert code.count("loma::shared_panel(") == 2
+    code = pipeline.stage_text(UNSCALED, "cpp", "attention__backward")
+    assert code.count("loma::panel(") == 2
+
+
 def arguments(B: int, T: int, S: int, D: int = 3, E: int = 2) -> list[Tensor]:
     draw = torch.Generator().manual_seed(0)
     shapes = [(B, T, D), (B, S, D), (B, S, E)]
@@ -85,13 +93,14 @@ def test_any_number_of_threads(size: tuple[int, int, int], threads: Callable[[in
         torch.testing.assert_close(other, found[0])
 
 
-def test_every_bit(threads: Callable[[int], None]) -> None:
+@pytest.mark.parametrize("size", [(40, 120, 130), (1, 701, 1501), (33, 65, 257)], ids=str)
+def test_every_bit(size: tuple[int, int, int], threads: Callable[[int], None]) -> None:
     module = loma.compile(LOOPS)
-    x, c = (tensor.detach() for tensor in arguments(40, 120, 130)[:2])
-    n = torch.arange(120) + 1
-    assert heads(LOOPS, "loops")[0] == "parallel panels"
+    x, c = (tensor.detach() for tensor in arguments(*size)[:2])
+    n = torch.arange(size[1]) + 1
+    assert heads(LOOPS, "loops") == ["parallel panels", "parallel panels"]
     found = []
-    for count in (1, 2, 3):
+    for count in (1, 2, 3, 7):
         threads(count)
         found.append(module.loops(x, c, n))
     assert all(torch.equal(other, found[0]) for other in found[1:])

@@ -17,6 +17,12 @@
 #endif
 
 namespace loma {
+namespace {
+
+// Bytes of temporaries in a panel that is worth a thread.
+constexpr int64_t kLeastShare = 128 << 10;
+
+}  // namespace
 
 #ifdef LOMA_SANITIZE_THREAD
 
@@ -124,6 +130,16 @@ void panels_apart(int64_t extent, int64_t size, Panel body) {
       body(k * size, std::min(size, extent - k * size));
     }
   });
+}
+
+int64_t shared_panel(int64_t extent, int64_t bytes, int64_t operands, int64_t cache, int64_t least) {
+  const int64_t threads = in_parallel_region() ? 1 : at::get_num_threads();
+  const int64_t alone = panel(extent, bytes, operands, cache, least);
+  if (threads == 1) return alone;
+  const auto values = [&](int64_t many) { return std::max(least, many / std::max<int64_t>(bytes, 1)); };
+  const int64_t room = values(std::max(cache, 2 * operands / threads));
+  const int64_t share = std::max(values(kLeastShare), (extent + threads - 1) / threads);
+  return std::min({alone, room, share});
 }
 
 int64_t block_size(int64_t extent, int64_t bytes, int64_t least) {

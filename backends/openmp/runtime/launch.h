@@ -51,6 +51,10 @@ class WorkspacePlan {
 // results may depend on it.
 int64_t panel(int64_t extent, int64_t bytes, int64_t operands, int64_t cache, int64_t least);
 
+// The same where nothing but the rounding of a library depends on it: as many as leave a panel to
+// each thread, and let the panels of all of them share the cache.
+int64_t shared_panel(int64_t extent, int64_t bytes, int64_t operands, int64_t cache, int64_t least);
+
 using Panel = Callback<int64_t, int64_t>;
 
 // body(first, count) for panels of ``size`` of ``extent`` values, one after the other.
