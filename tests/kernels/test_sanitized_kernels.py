@@ -26,7 +26,7 @@ SUITES = (
     "test_register_tiles.py", "test_vector_math.py", "test_arithmetic.py",
     "test_scalar_in_tensors.py", "test_integration_calls.py", "test_integration_embedded.py",
     "test_saving.py", "test_convolution.py", "test_convolution_statements.py",
-    "test_codegen_run.py", "test_capsnet_network.py", "test_specialise.py",
+    "test_codegen_run.py", "test_capsnet_network.py", "test_specialise.py", "test_panels_apart.py",
 )  # fmt: skip
 
 
