@@ -367,7 +367,9 @@ def reduction_statement(context: FunctionContext, reduce: Reduce) -> IndexAssign
 
 def _is_new(call: Contract | Convolve | None) -> bool:
     """Whether a library gives a statement's target as a new tensor."""
-    return isinstance(call, Contract) or (call is not None and not call.result.cuts)
+    if isinstance(call, Contract):
+        return not (call.target.cuts or call.target.fixed)
+    return call is not None and not call.result.cuts
 
 
 def _has_reads(value: Expr) -> bool:

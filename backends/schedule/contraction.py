@@ -3,7 +3,8 @@
 A statement that sums the product of two element reads over axes that both have is a (batched)
 matrix product when each read has an axis of its own. Where the target does not begin with an axis
 that both reads have, too (of the batch), a matrix would be spread over all of it, and a generated
-loop nest is as good.
+loop nest is as good, as it is where all sizes are known and small. A dimension may be cut, or
+fixed at the counter of a loop around.
 """
 
 from __future__ import annotations
@@ -11,25 +12,33 @@ from __future__ import annotations
 import string
 from typing import TypeAlias
 
-from loma.backends.schedule.host import Contract
+from loma.backends.schedule.host import Contract, Cut, Operand
 from loma.core import sizes
 from loma.core.axes import runs_over
-from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, Var, ZeroPad
+from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, IntConst, Unary, Var, ZeroPad
+from loma.core.walk import walk
+
+
+SMALL = 8192  # multiplications that take no longer than a call
 
 
 Factors: TypeAlias = tuple[Index | ZeroPad, Index | ZeroPad]
 
 
-def match(target: Index, found: Factors, axes: tuple[Axis, ...]) -> Contract | None:
+def match(target: Index, factors: Factors, axes: tuple[Axis, ...]) -> Contract | None:
     """The statement as a matrix product, or None where it is not one."""
-    left, right = found
+    left, right = factors
     if isinstance(left, ZeroPad) or isinstance(right, ZeroPad):
         return None
-    names = {axis.name: axis for axis in axes}
-    subscripts = [bare(access, names) for access in (target, left, right)]
-    if any(own is None for own in subscripts):
+    count = sizes.constant(sizes.product(tuple(axis.extent for axis in axes)))
+    if count is not None and count <= SMALL:
         return None
-    out, a, b = (list(own or ()) for own in subscripts)
+    names = [axis.name for axis in axes]
+    found = [_dimensions(access, axes) for access in (target, left, right)]
+    known = [own for own in found if own is not None]
+    if len(known) < len(found):
+        return None
+    (out, result), (a, first), (b, second) = known
     summed = [name for name in names if name not in out]
     if not summed or not all(name in a and name in b for name in summed):
         return None
@@ -41,8 +50,8 @@ def match(target: Index, found: Factors, axes: tuple[Axis, ...]) -> Contract | N
     if (batch and out[0] not in batch) or len(names) > len(string.ascii_letters):
         return None
     letters = dict(zip(names, string.ascii_letters, strict=False))
-    first, second, result = ("".join(letters[name] for name in own) for own in (a, b, out))
-    return Contract(target.tensor, left.tensor, right.tensor, f"{first},{second}->{result}")
+    left_text, right_text, text = ("".join(letters[name] for name in own) for own in (a, b, out))
+    return Contract(result, first, second, f"{left_text},{right_text}->{text}")
 
 
 def factors(target: Index, kind: str, body: Expr) -> Factors | None:
@@ -57,15 +66,30 @@ def factors(target: Index, kind: str, body: Expr) -> Factors | None:
     return (left, right) if left.type == right.type == FLOAT else None
 
 
-def bare(access: Index, axes: dict[str, Axis]) -> dict[str, int] | None:
-    """The position of each subscript, by name, where all of them are distinct axes that run over
-    their whole dimension."""
+def _dimensions(access: Index, axes: tuple[Axis, ...]) -> tuple[list[str], Operand] | None:
+    """The axis of each dimension, all of them distinct ones with steps of 1, and what they run
+    over; without the dimensions at a place that no axis tells."""
+    names: list[str] = []
+    cuts: list[Cut] = []
+    fixed: list[tuple[int, Expr]] = []
+    by_name = {axis.name: axis for axis in axes}
     dims = sizes.dims_of(access.tensor)
-    found: dict[str, int] = {}
-    for position, subscript in enumerate(access.subscripts):
-        if not isinstance(subscript, Var) or subscript.name in found:
+    for position, (subscript, dim) in enumerate(zip(access.subscripts, dims, strict=True)):
+        parts = sizes.affine(subscript, axes) if _is_plain(subscript) else None
+        if parts is None:
             return None
-        if not runs_over(subscript, dims[position], axes):
-            return None
-        found[subscript.name] = position
-    return found
+        match [*parts[0].items()]:
+            case []:
+                fixed.append((position, subscript))
+            case [(name, IntConst(1))] if name not in names:
+                names.append(name)
+                if not runs_over(subscript, dim, by_name):
+                    cuts.append(Cut(position, parts[1], by_name[name].extent))
+            case _:
+                return None
+    return names, Operand(access.tensor, tuple(cuts), tuple(reversed(fixed)))
+
+
+def _is_plain(subscript: Expr) -> bool:
+    """Whether the host computes a place from sizes and counters."""
+    return all(isinstance(n, Var | IntConst | Binary | Unary) for n in walk(subscript))

@@ -115,14 +115,33 @@ class CheckOnce:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Of dimension ``dim`` the ``count`` elements from ``start`` on; none for a negative count."""
+
+    dim: int
+    start: Expr
+    count: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What ``cuts`` leave of a tensor, at the places ``fixed`` of some dimensions, the last one
+    first. Checks say that it is inside, if it has elements."""
+
+    tensor: Var
+    cuts: tuple[Cut, ...] = ()
+    fixed: tuple[tuple[int, Expr], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
     """``target[out] = sum(left[a] * right[b])`` or ``+=``, as a matrix product; ``equation`` as for
     einsum. ``into``: the target is a part of a tensor, else an assignment gives it new memory.
     """
 
-    target: Var
-    left: Var
-    right: Var
+    target: Operand
+    left: Operand
+    right: Operand
     equation: str
     assign: bool = False
     into: bool = False
@@ -138,15 +157,6 @@ class Meeting:
     step: int
     tap: int
     shift: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Of dimension ``dim`` the ``count`` elements from ``start`` on; none for a negative count."""
-
-    dim: int
-    start: Expr
-    count: Expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Bytes, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
+    Operand,
     Count, HostNode, Later, Launch, Meeting, Permute, Piece, Repeat, Reserve, Run, Serial, Stream,
     Unit,
 )  # fmt: skip
@@ -33,6 +34,12 @@ def _block(nodes: Sequence[HostNode]) -> list[str]:
     return indented([line for node in nodes for line in _node(node)] or ["pass"])
 
 
+def _operand(part: Operand) -> str:
+    cuts = (f".narrow({cut.dim}, {text(cut.start)}, {text(cut.count)})" for cut in part.cuts)
+    places = (f".select({dim}, {text(place)})" for dim, place in part.fixed)
+    return "".join((name(part.tensor), *cuts, *places))
+
+
 def _node(node: HostNode) -> list[str]:
     match node:
         case Reserve(var):
@@ -48,8 +55,8 @@ def _node(node: HostNode) -> list[str]:
         case CheckRange() | CheckSome() | CheckOnce():
             return _check(node)
         case Contract(target, left, right, equation, assign, into):
-            product = f'product("{equation}", {name(left)}, {name(right)})'
-            place = f"{name(target)}[...]" if into else name(target)
+            product = f'product("{equation}", {_operand(left)}, {_operand(right)})'
+            place = f"{_operand(target)}[...]" if into else _operand(target)
             return [f"{place} {'=' if assign else '+='} {product}"]
         case Convolve():
             return [_convolve(node)]

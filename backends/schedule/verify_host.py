@@ -128,12 +128,8 @@ class _Verifier:
                 self.declare(var)
             case CheckRange() | CheckSome() | CheckOnce():
                 self.check(node)
-            case Contract(target, left, right, equation):
-                self.alone()
-                parts = re.split(",|->", equation)
-                for var, part in zip((left, right, target), parts, strict=True):
-                    self.tensor(var)
-                    self.require(len(part) == _rank(var), f"'{var.name}' has another rank")
+            case Contract():
+                self.product(node)
             case Convolve():
                 self.convolve(node)
             case Branch(_, condition, then, other):
@@ -205,6 +201,16 @@ class _Verifier:
                     self.block(noted)
             case _:
                 assert_never(node)
+
+    def product(self, node: Contract) -> None:
+        self.alone()
+        parts = re.split(",|->", node.equation)
+        for operand, part in zip((node.left, node.right, node.target), parts, strict=True):
+            self.tensor(operand.tensor)
+            self.ints(*(place for _, place in operand.fixed))
+            self.ints(*(value for cut in operand.cuts for value in (cut.start, cut.count)))
+            rank = _rank(operand.tensor) - len(operand.fixed)
+            self.require(len(part) == rank, f"'{operand.tensor.name}' has another rank")
 
     def convolve(self, node: Convolve) -> None:
         self.alone()

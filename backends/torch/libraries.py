@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.writer import Writer
-from loma.backends.schedule.host import Arranged, Contract, Convolve
+from loma.backends.schedule.host import Arranged, Contract, Convolve, Operand
 from loma.core.ir import Expr, IntConst
 
 # What of the runtime is compiled for modules that call it only, with its functions.
@@ -34,8 +34,17 @@ def write_call(writer: Writer, context: CppContext, call: Contract | Convolve) -
     if isinstance(call, Convolve):
         _write_convolution(writer, context, call)
         return
-    left, right = context.variable(call.left), context.variable(call.right)
-    target = context.variable(call.target)
+
+    def operand(part: Operand) -> str:
+        tensor = context.variable(part.tensor)
+        for cut in part.cuts:
+            given = (c.text(context.ints(value)) for value in (cut.start, cut.count))
+            tensor = f"loma::places({tensor}, {cut.dim}, {', '.join(given)})"
+        for dim, place in part.fixed:
+            tensor = f"loma::at_place({tensor}, {dim}, {c.text(context.ints(place))})"
+        return tensor
+
+    left, right, target = map(operand, (call.left, call.right, call.target))
     given = f'"{call.equation}", {left}, {right}'
     if call.assign and not call.into:
         writer.line(f"{target} = loma::product({given});")

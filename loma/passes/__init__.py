@@ -6,6 +6,7 @@ from loma import config
 from loma.core.ir import Module
 from loma.passes.additions import additions as additions
 from loma.passes.canonical import canonical_form as canonical_form
+from loma.passes.canonical import distribution as distribution
 from loma.passes.canonical import temporaries as temporaries
 from loma.passes.dead_code import dead_code as dead_code
 from loma.passes.first_write import first_write as first_write
@@ -25,4 +26,6 @@ def optimise(module: Module) -> Module:
         module = additions(module)
         if "temporaries" in config.optimisations():  # adjoints that have one statement now
             module = temporaries(module)
+    if "distribution" in config.optimisations():
+        module = distribution(module)
     return dead_code(module)

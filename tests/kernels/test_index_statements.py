@@ -152,6 +152,7 @@ SMALL = {
     "kronecker": ((1, 1), (1, 1)),
     "strided_convolution": ((1, 1, 1, 1), (1, 1, 1, 1)),
     "per_pixel_convolution": ((1, 1, 1, 1), (3, 3, 1, 1, 1)),
+    "products_of_parts": ((1, 1, 1), (2, 1, 2), (1, 3), 0),
     "routing": ((1, 1, 1, 1), 1),
     "reversed_and_shifted": ((1,),),
     "running_sums": ((1, 1),),
@@ -171,6 +172,7 @@ EMPTY = {
     "recurrence": ((0, 3), ()),
     "prod_with_zeros": ((0, 3),),
     "products": ((0, 3), 2),
+    "products_of_parts": ((4, 0, 5), (2, 6, 6), (6, 8), 3),
     "tensor_calls": ((0, 4), ()),
     "routing": ((0, 3, 2, 4), 2),
 }
@@ -195,6 +197,12 @@ def test_size_one(program: Program, name: str) -> None:
 @pytest.mark.parametrize("name", EMPTY)
 def test_size_zero(program: Program, name: str) -> None:
     _check_shapes(program, name, EMPTY[name])
+
+
+def test_a_product_of_nothing_may_lie_outside(program: Program) -> None:
+    args = [torch.zeros(shape) for shape in ((2, 0, 5), (2, 6, 6), (6, 8))]
+    found = program.compiled("products_of_parts")(*args, 7)
+    assert [part.shape for part in found] == [(3, 0, 6), (0, 7)]
 
 
 # --------------------------------------------------------------------------- errors at the call

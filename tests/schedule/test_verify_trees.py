@@ -24,6 +24,7 @@ ZERO, ONE, HALF = IntConst(0), IntConst(1), FloatConst(0.5)
 N, I = Var("n", INT), Var("i", INT)  # noqa: E741
 VECTOR = TensorType((N,))
 X, Y, Q = Var("x", VECTOR), Var("y", VECTOR), Var("q", VECTOR)
+WHOLE_X, WHOLE_Y = host.Operand(X), host.Operand(Y)
 S = Var("s", FLOAT)
 OUTSIDE = {"x", "y", "n", "s"}
 
@@ -196,7 +197,7 @@ BROKEN_AROUND: list[tuple[str, host.HostNode]] = [
     ("'y' is not among what may be written here", replace(LAUNCH, writes=frozenset())),
     ("s hides a variable", host.Count(For("s", N, ()), N, ())),
     ("no order of dimensions", host.Permute(Q, X, (0, 1))),
-    ("'y' has another rank", host.Contract(Y, X, X, "a,b->ab")),
+    ("'y' has another rank", host.Contract(WHOLE_Y, WHOLE_X, WHOLE_X, "a,b->ab")),
     ("loops on other threads", host.Serial(LOOP, (LOOPS,), frozenset({"y"}))),
     ("inside of a loop", replace(LAUNCH, body=(host.Permute(Q, X, (0,)),))),
     ("inside of a loop", host.Serial(LOOP, (LAUNCH,), frozenset({"y"}))),

@@ -26,6 +26,7 @@ from tree_routines import convolve
 from tree_loops import run_tree
 from loma.backends.schedule.host import (
     Allocate, Arranged, Branch, Buffer, CheckOnce, CheckRange, CheckSome, Clear, Contract, Convolve,
+    Operand,
     Count, HostNode, Later, Launch, Permute, Piece, Repeat, Reserve, Run, Serial, Stream, Unit,
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
@@ -138,11 +139,13 @@ class _Host:
             case CheckRange() | CheckSome() | CheckOnce():
                 self.check(node)
             case Contract(target, left, right, equation, assign, into):
-                product = np.einsum(equation, env[left.name], env[right.name], order="C")
-                if assign and into:
-                    env[target.name][...] = product
+                product = np.einsum(equation, self.operand(left), self.operand(right), order="C")
+                if into:
+                    self.operand(target)[...] = (
+                        product if assign else self.operand(target) + product
+                    )
                 else:
-                    self.take(target, product, assign)
+                    self.take(target.tensor, product, assign)
             case Convolve():
                 self.convolve(node)
             case Branch(_, condition, then, other):
@@ -164,6 +167,20 @@ class _Host:
                 run_tree(self.frame, node, self.machine)
             case _:
                 assert_never(node)
+
+    def operand(self, operand: Operand) -> Any:
+        """A view, or zeros that nobody looks at for places that there are not."""
+        found = self.frame.env[operand.tensor.name]
+        places = {dim: (self.whole(place), 1) for dim, place in operand.fixed}
+        places |= {c.dim: (self.whole(c.start), self.whole(c.count)) for c in operand.cuts}
+        shape = [places[k][1] if k in places else size for k, size in enumerate(found.shape)]
+        if all(0 <= at <= found.shape[dim] - n for dim, (at, n) in places.items()):
+            begin = [places.get(k, (0, 0))[0] for k in range(found.ndim)]
+            spans = zip(begin, shape, strict=True)
+            found = found[tuple(slice(at, at + count) for at, count in spans)]
+        else:
+            found = np.zeros(shape)
+        return found.squeeze(tuple(dim for dim, _ in operand.fixed))
 
     # ---------------------------------------------------------------------------- statements
 

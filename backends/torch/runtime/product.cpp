@@ -61,7 +61,7 @@ std::optional<at::Tensor> view(const at::Tensor& tensor, std::string_view letter
       if (size == 1) continue;
       if (sizes[k] == 1) {
         strides[k] = stride;
-      } else if (stride != strides[k] * sizes[k]) {
+      } else if (stride != strides[k] * sizes[k] && tensor.numel() > 0) {
         return std::nullopt;
       }
       sizes[k] *= size;
@@ -125,6 +125,19 @@ void product_into(at::Tensor target, std::string_view equation, const at::Tensor
                   const at::Tensor& right, bool add) {
   const Equation e = parsed(equation);
   write(e, target, e.swapped ? right : left, e.swapped ? left : right, add);
+}
+
+at::Tensor at_place(const at::Tensor& tensor, int64_t dim, int64_t place) {
+  return places(tensor, dim, place, 1).squeeze(dim);
+}
+
+at::Tensor places(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t count) {
+  if (start >= 0 && count >= 0 && start + count <= tensor.size(dim)) {
+    return tensor.narrow(dim, start, count);
+  }
+  c10::SmallVector<int64_t, 6> sizes(tensor.sizes().begin(), tensor.sizes().end());
+  sizes[dim] = std::max<int64_t>(count, 0);
+  return tensor.new_zeros(sizes);
 }
 
 }  // namespace loma

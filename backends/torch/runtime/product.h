@@ -21,6 +21,11 @@ at::Tensor product(std::string_view equation, const at::Tensor& left, const at::
 void product_into(at::Tensor target, std::string_view equation, const at::Tensor& left,
                   const at::Tensor& right, bool add);
 
+// What a tensor has at one place of a dimension, or at `count` of them from `start` on. Where they do
+// not exist, which has been checked unless nothing is to be read or written, zeros of that shape.
+at::Tensor at_place(const at::Tensor& tensor, int64_t dim, int64_t place);
+at::Tensor places(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t count);
+
 #pragma GCC visibility pop
 
 }  // namespace loma

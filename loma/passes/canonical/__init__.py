@@ -12,6 +12,7 @@ from loma.passes.canonical.conditions import conditions as conditions
 from loma.passes.canonical.copies import copies as copies
 from loma.passes.canonical.costly import costly as costly
 from loma.passes.canonical.recurrences.cumulative import cumulative as cumulative
+from loma.passes.canonical.recurrences.distribution import distribution as distribution
 from loma.passes.canonical.exponentials import exponentials as exponentials
 from loma.passes.canonical.recurrences.extremes import extremes as extremes
 from loma.passes.canonical.factor import factor as factor
@@ -78,6 +79,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = rounds(module)
     if "costly" in wanted:
         module = costly(module)
+    if "distribution" in wanted and not every:  # adjoints: when each has one statement
+        module = distribution(module)
     if "factor" in wanted:
         module = factor(module)
     return groups(module) if "divisions" in wanted else module

@@ -34,7 +34,12 @@ from loma.passes.canonical.views import element
 
 def loops(module: Module) -> Module:
     """The pass on every tensor function of a module."""
-    return map_tensor_functions(module, lambda function: _Loops(function).run())
+    return map_tensor_functions(module, without_loops)
+
+
+def without_loops(function: Function) -> Function:
+    """The pass on a function."""
+    return _Loops(function).run()
 
 
 class _Refused(Exception):
@@ -66,7 +71,7 @@ class _Loops:
             for stmt in function.body
             if isinstance(stmt, Declare) and stmt.value is None
         }
-        self._mentions = _mentions(function.body)
+        self._mentions = mentions(function.body)
         self._around: tuple[Axis, ...] = ()  # the counters of loops around what is looked at
 
     def run(self) -> Function:
@@ -132,7 +137,7 @@ class _Loops:
         """Variables of the loop alone, which each iteration sets before it looks at them."""
         found = {
             name
-            for name, times in _mentions(loop.body).items()
+            for name, times in mentions(loop.body).items()
             if name in self._declared and times == self._mentions[name]
         }
         return {name for name in found if set_first(name, loop.body)}
@@ -279,7 +284,7 @@ def _with_counters(
             yield from _with_counters(block, inner)
 
 
-def _mentions(body: tuple[Stmt, ...]) -> Counter[str]:
+def mentions(body: tuple[Stmt, ...]) -> Counter[str]:
     """How many statements mention each variable, declarations without a value aside."""
     found: Counter[str] = Counter()
     for stmt in statements(body):

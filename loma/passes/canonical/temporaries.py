@@ -3,7 +3,7 @@
 ``c[i, j, d] = a[i, d] - b[j, d]`` goes where every read of c can have the difference in its place:
 a read goes over the indices of c and no others, the value is cheap or read once, and what it is
 made of is there. A running sum, ``sum(c[q] for q in range(t + 1))``, takes a cheap value once for
-all t. A sum goes into a statement that only copies it. A copy may be read at any place,
+all t. A sum goes into a statement that only copies or sums it. A copy may be read at any place,
 and one into the middle of zeros, ``z[i + 1] = x[i]``, with ``zero_pad`` around. So may a product
 like ``w[t, q] = a[t] * k[q]``, on a triangle or not, as a factor of ``sum(w[t, q] * v[q, d] for q
 in Q)``: the sum does without ``w``. Weights ``w[t, q] = e[t, q] / z[t]`` go into it, too, and then
@@ -165,10 +165,10 @@ class _Temporaries:
                     raise _Kept
                 places = frozenset().union(*map(free_variables, subscripts))
                 summed = inner.keys() - around.keys() - places
-                if found.sums and not self._is_copy(stmt, found, summed):
+                if found.sums and not self._takes_sum(stmt, found, summed):
                     raise _Kept
                 value = self._product(value, frozenset(summed), found, inner)
-                return replace(stmt, value=self._expr(value, found, inner))
+                return replace(stmt, value=_joined(self._expr(value, found, inner)))
             case Assign(Var(), _, value) if not found.sums:
                 return replace(stmt, value=self._expr(value, found, around))
             case For(_, size) | If(size) if name not in free_variables(size):
@@ -179,16 +179,23 @@ class _Temporaries:
             case _:
                 raise _Kept
 
-    def _is_copy(self, stmt: IndexAssign, found: Definition, summed: AbstractSet[str]) -> bool:
-        """Whether the statement is a copy of the tensor as it is, at indices that the sum does not
-        have: a library may fill no other part, and no other order of dimensions."""
-        target, value = stmt.target, stmt.value
-        if stmt.op != "=" or not (isinstance(target, Index) and isinstance(value, Index)):
-            return False
+    def _takes_sum(self, stmt: IndexAssign, found: Definition, summed: AbstractSet[str]) -> bool:
+        """Whether the statement is a copy of the tensor as it is, or a sum of it along some of its
+        dimensions: a library may fill no other part, and no other order of dimensions."""
+        target, read, along = stmt.target, stmt.value, frozenset[str]()
         assert isinstance(found.value, Reduce)
-        own = {axis.name for axis in found.value.axes}
-        same = value.base == found.tensor and value.subscripts == target.subscripts
-        return same and not summed and own.isdisjoint(axis.name for axis in stmt.axes)
+        if isinstance(read, Reduce) and read.kind == found.value.kind == "sum":
+            along, read = frozenset(axis.name for axis in read.axes), read.body
+        if stmt.op != "=" or not (isinstance(target, Index) and isinstance(read, Index)):
+            return False
+        left = tuple(s for s in read.subscripts if not (isinstance(s, Var) and s.name in along))
+        same = read.base == found.tensor and left == target.subscripts
+        once = len(left) + len(along) == len(read.subscripts)
+        taken = {axis.name for axis in stmt.axes} | along
+        apart = taken.isdisjoint(axis.name for axis in found.value.axes)
+        own = {axis.name for axis in found.axes}  # a running sum takes each value once
+        ragged = any(own & free_variables(axis.extent) for axis in found.value.axes)
+        return same and once and apart and not summed and not (along and ragged)
 
     def _expr(self, expr: Expr, found: Definition, extents: Extents) -> Expr:
         """With the value for reads of the tensor, in loops over ``extents``."""
@@ -284,6 +291,15 @@ class _Temporaries:
             raise _Kept  # it would be computed for other indices, too
         pairs = zip(found.axes, read.subscripts, strict=True)
         return substitute(found.value, {axis.name: s for axis, s in pairs})
+
+
+def _joined(value: Expr) -> Expr:
+    """One sum for a sum of sums."""
+    match value:
+        case Reduce("sum", Reduce("sum", body, inner), outer):
+            return replace(value, body=body, axes=(*outer, *inner))
+        case _:
+            return value
 
 
 def _old(tensor: Var) -> Var:

@@ -59,6 +59,13 @@ class Indices:
 FLOAT: tuple[int, ...] = ()
 
 
+def _products_of_parts(x: Tensor, w: Tensor, u: Tensor, p: int) -> tuple[Tensor, Tensor]:
+    h = [x[p] @ w[1, :, 1:].T]
+    for t in range(len(x)):
+        h.append(torch.tanh(x[t] @ w[0, :, :-1].T + h[-1] @ u[:, 1:-1].T))
+    return torch.stack(h), F.pad(h[-1] @ u[:, :-2].T, (1, 0))
+
+
 def _meeting(x: Tensor) -> Tensor:
     rows = [F.pad(x[i], (i, x.shape[0] - i)) for i in range(x.shape[0])]
     return torch.stack(rows).sum(0)
@@ -143,6 +150,20 @@ def matmul_sum(x : In[Tensor[N, K]], w : In[Tensor[M, K]]) -> Tensor[M, N]:
     y[j, i] = sum(x[i, k] * w[j, k] for k in K)
     return y
 """, lambda x, w: w @ x.T, ((3, 5), (4, 5))),
+    Case("products_of_parts", """
+def products_of_parts(
+    x : In[Tensor[T, N, M]], w : In[Tensor[2, K, M + 1]], u : In[Tensor[K, K + 2]], p : In[int]
+) -> tuple[Tensor[T + 1, N, K], Tensor[N, K + 1]]:
+    h : Tensor[T + 1, N, K]
+    h[0, n, k] = sum(x[p, n, m] * w[1, k, m + 1] for m in M)
+    for t in range(T):
+        h[t + 1, n, k] = tanh(
+            sum(x[t, n, m] * w[0, k, m + 0] for m in M) + sum(h[t, n, j] * u[k, j + 1] for j in K)
+        )
+    y : Tensor[N, K + 1]
+    y[n, k + 1] += h[T, n, j] * u[k, j + 0]
+    return h, y
+""", _products_of_parts, ((4, 3, 5), (2, 6, 6), (6, 8), 2)),
     Case("batched_einsum", """
 def batched_einsum(w : In[Tensor[I, R, O, K]], x : In[Tensor[B, R, K]]) -> Tensor[B, I, R, O]:
     u : Tensor[B, I, R, O]

@@ -11,5 +11,11 @@ void product_into(const Tensor& target, std::string_view equation, const Tensor&
                   const Tensor& right, bool add) {
   loma::product_into(target, equation, left, right, add);
 }
+Tensor at_place(const Tensor& tensor, int64_t dim, int64_t place) {
+  return loma::at_place(tensor, dim, place);
+}
+Tensor places(const Tensor& tensor, int64_t dim, int64_t start, int64_t count) {
+  return loma::places(tensor, dim, start, count);
+}
 
 }  // namespace loma::light

@@ -120,6 +120,8 @@ void check_once(const char* place, const char* target, const char* tensor, const
 Tensor product(std::string_view equation, const Tensor& left, const Tensor& right);
 void product_into(const Tensor& target, std::string_view equation, const Tensor& left,
                   const Tensor& right, bool add);
+Tensor at_place(const Tensor& tensor, int64_t dim, int64_t place);
+Tensor places(const Tensor& tensor, int64_t dim, int64_t start, int64_t count);
 
 struct Arranged {
   const Tensor& tensor;
