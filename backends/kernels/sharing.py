@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Literal, TypeAlias
@@ -18,7 +18,7 @@ from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
     Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce,
-    Return, Stmt, TensorType, Var, Zero, remembered,
+    Return, Stmt, TensorType, Var, Zero, remembered, replace,
 )  # fmt: skip
 from loma.core.walk import (
     blocks, expressions, free_variables, nodes, root, statements, subscript_variables,
