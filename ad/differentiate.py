@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from loma import errors
 from loma.ad.activity import carries_derivative
@@ -14,7 +13,7 @@ from loma.ad.tensor.forward_derivatives import TensorTangents
 from loma.ad.tensor.normalise import pure_results
 from loma.ad.tensor.pairs import SplitPair
 from loma.core.aliases import CERTAIN, meetings
-from loma.core.ir import Call, Derivative, Function, Module, Struct, is_tensor_function
+from loma.core.ir import Call, Derivative, Function, Module, Struct, is_tensor_function, replace
 from loma.core.names import module_names
 from loma.core.saving import Save
 from loma.core.walk import calls, is_place, root

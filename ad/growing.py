@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
-from loma.core.ir import Derivative, Function, Module, Struct
+from loma.core.ir import Derivative, Function, Module, Struct, replace
 from loma.core.names import Names, module_names
 from loma.passes.old_values import old_values, without_overlap
 

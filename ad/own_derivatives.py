@@ -3,8 +3,6 @@ derivatives are asked for."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from loma import errors
 from loma.ad.activity import carries_derivative, zeros_like
 from loma.ad.growing import GrowingModule
@@ -14,8 +12,8 @@ from loma.ad.tensor.normalise import normalise, pure_results
 from loma.ad.tensor.pairs import Arguments, Source, SplitPair
 from loma.core import builder as b
 from loma.core.ir import (
-    ArrayType, Call, CallStmt, Declare, Expr, Function, Module, Param, Return, Stmt,
-    TupleType, Unpack, Var,
+    ArrayType, Call, CallStmt, Declare, Expr, Function, Module, Param, Return, Stmt, TupleType,
+    Unpack, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import calls

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import gc
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,11 @@ os.environ.setdefault("LOMA_CACHE_DIR", str(ROOT / ".pytest_cache" / "loma"))
 
 # Kernels for sizes that are seen come when they are ready: only their own tests want them.
 os.environ.setdefault("LOMA_SPECIALISATIONS", "0")
+
+# All modules are kept as bytecode, too, whatever the environment asks for: tests start more than a
+# hundred processes, each of which would compile them, and each worker all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Files that take long, though some have few tests: they come first, so that no worker ends alone.
 LONGEST = (

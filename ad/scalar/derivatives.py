@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from loma import errors
 from loma.ad.growing import GrowingModule
@@ -12,7 +11,7 @@ from loma.ad.scalar.context import Callee, Variant
 from loma.ad.scalar.forward import forward_derivative
 from loma.ad.scalar.reverse import Reversal, as_callee
 from loma.core.differentials import with_differentials
-from loma.core.ir import Declare, Function, Module, Type
+from loma.core.ir import Declare, Function, Module, Type, replace
 from loma.core.walk import calls, statements
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.ad.tangents import slope
 from loma.core import builder as b
@@ -18,7 +18,7 @@ from loma.core.differentials import DFLOAT, differential
 from loma.core.ir import (
     FLOAT, INT, ArrayType, Assign, Binary, Builtin, Call, Declare, Expr, FloatConst, For, Function,
     If, Index, IntConst, MakeStruct, Member, NoDiff, Place, Select, Stmt, Struct, StructType,
-    TupleType, Type, Unary, Var,
+    TupleType, Type, Unary, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import children, map_children, variables

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import assert_never
 
 from loma import errors
@@ -12,7 +11,7 @@ from loma.core import builder as b
 from loma.core.differentials import differential, forward_signature
 from loma.core.ir import (
     FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, For, Function, If, IndexAssign, Member, Place,
-    Pop, Push, Return, StackType, Stmt, Struct, TupleType, Unpack, Var, While, Zero,
+    Pop, Push, Return, StackType, Stmt, Struct, TupleType, Unpack, Var, While, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import calls

@@ -16,7 +16,7 @@ What was a part of a conditional expression stays under its condition.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from loma import errors
@@ -26,7 +26,7 @@ from loma.core.effects import assigned, effects, written_places
 from loma.core.ir import (
     FLOAT, INT, Assign, AtomicAdd, Binary, Builtin, Call, CallStmt, Declare, Expr, FloatType, For,
     Function, If, Index, IndexAssign, MakeStruct, Member, NoDiff, Param, Place, Pop, Push, Return,
-    Select, Stmt, Struct, StructType, Type, Unary, Unpack, Var, While, Zero,
+    Select, Stmt, Struct, StructType, Type, Unary, Unpack, Var, While, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.unbounded import is_unbounded

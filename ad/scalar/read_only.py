@@ -8,13 +8,14 @@ written before anything else happens to it. Otherwise it is an ``Out`` argument,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from loma.ad.scalar.hoist import Normal
 from loma.ad.scalar.single_writes import overwrites_untouched
 from loma.core import builder as b
 from loma.core.effects import assigned
-from loma.core.ir import ArrayType, Assign, Declare, Expr, Function, Param, Stmt, Struct, Var, Zero
+from loma.core.ir import (
+    ArrayType, Assign, Declare, Expr, Function, Param, Stmt, Struct, Var, Zero, replace,
+)  # fmt: skip
 from loma.core.names import Names
 from loma.core.unbounded import is_unbounded
 from loma.core.walk import map_blocks, map_expressions, root, substitute

@@ -13,7 +13,6 @@ argument on entry, and turns the adjoint of its value on exit into that on entry
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from loma import errors
 from loma.ad.activity import active_variables, carries_derivative, differentiable_reads
@@ -30,7 +29,7 @@ from loma.core.differentials import reverse_signature
 from loma.core.effects import effects
 from loma.core.ir import (
     ArrayType, Assign, CallStmt, Declare, Expr, For, Function, If, Param, Push, Return, Stmt,
-    Struct, Type, Var, While,
+    Struct, Type, Var, While, replace,
 )  # fmt: skip
 from loma.core.names import Names, with_own_indices, without_locals
 from loma.core.unbounded import is_unbounded

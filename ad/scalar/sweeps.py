@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma import errors
 from loma.ad.scalar.context import Context
@@ -21,7 +21,7 @@ from loma.core import builder as b
 from loma.core.effects import effects
 from loma.core.ir import (
     INT, Assign, Declare, Expr, For, Function, If, IntConst, IntType, Place, Pop, Push, Return,
-    StackType, Stmt, Type, Var, While,
+    StackType, Stmt, Type, Var, While, replace,
 )  # fmt: skip
 from loma.core.walk import blocks, map_blocks, root, statements
 from loma.errors.spans import Span

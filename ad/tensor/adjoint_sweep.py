@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 from loma.ad.activity import carries_derivative, reaches
 from loma.ad.contributions import Contribution, contributions
@@ -14,8 +13,8 @@ from loma.ad.tensor.index_statements import adjoint_place, adjoint_statements
 from loma.ad.tensor.sweep import Env, Record, SweepContext
 from loma.core import builder as b
 from loma.core.ir import (
-    Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Stmt, TensorType,
-    Unpack, Var, While, Zero, is_tensor_function,
+    Assign, Call, Declare, Expr, For, If, Index, IndexAssign, NoDiff, Op, Stmt, TensorType, Unpack,
+    Var, While, Zero, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.effects import effects
 from loma.core.walk import at, blocks, map_expressions, root

@@ -4,7 +4,6 @@ derivatives of the scalar functions that index statements call."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from loma import errors
 from loma.ad.growing import GrowingModule
@@ -17,7 +16,7 @@ from loma.ad.tensor.partials import (
     check_is_value, has_only_numbers, partial_derivative, partial_from_forward,
 )  # fmt: skip
 from loma.ad.tensor.split import split
-from loma.core.ir import Declare, Function, Param, Stmt, Var
+from loma.core.ir import Declare, Function, Param, Stmt, Var, replace
 from loma.core.printer import print_type
 from loma.core.saving import Save
 from loma.core.walk import aggregates

@@ -15,7 +15,7 @@ counter has been written by all iterations before, so that recurrences are under
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma.ad.tensor.normalise import Normal
@@ -24,7 +24,7 @@ from loma.core.bounds import ONE, ZERO, facts, is_never_negative
 from loma.core.effects import assigned, effects, written
 from loma.core.ir import (
     INT, Axis, Binary, CallStmt, Declare, Expr, For, If, Index, IndexAssign, IntConst, Op, Return,
-    Stmt, TensorType, Var, While,
+    Stmt, TensorType, Var, While, replace,
 )  # fmt: skip
 from loma.core.overlap import Read, reads_of
 from loma.core.sizes import size_variables

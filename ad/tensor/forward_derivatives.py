@@ -4,7 +4,6 @@ set of arguments that vary."""
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
 
 from loma import errors
 from loma.ad.activity import carries_derivative
@@ -13,7 +12,7 @@ from loma.ad.growing import GrowingModule
 from loma.ad.tensor.derivatives import check_works_on_tensors
 from loma.ad.tensor.forward_mode import Forward, ForwardPlan
 from loma.ad.tensor.normalise import normalise
-from loma.core.ir import Function
+from loma.core.ir import Function, replace
 from loma.core.walk import calls
 from loma.errors.spans import NOWHERE
 from loma.passes.first_write import first_writes

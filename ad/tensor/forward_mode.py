@@ -12,7 +12,7 @@ A call of a tensor function becomes a call of that function's own forward deriva
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from loma.ad.activity import active_variables, carries_derivative, zeros_like
@@ -29,7 +29,7 @@ from loma.core.distinct import checked_elsewhere
 from loma.core.ir import (
     FLOAT, INT, Assign, AtomicAdd, Binary, Call, CallStmt, Declare, Expr, For, Function, If, Index,
     IndexAssign, Op, Param, Place, Pop, Push, Reduce, Return, Stmt, TensorType, TupleType, Type,
-    Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
+    Unpack, Var, While, Zero, ZeroPad, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import at, free_variables, root, substitute

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
 from loma import errors
@@ -17,6 +16,7 @@ from loma.core.effects import assigned
 from loma.core.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatType, For, If, Index,
     IndexAssign, IntType, Pop, Push, Return, Stmt, TensorType, TupleType, Unpack, Var, While, Zero,
+    replace,
 )  # fmt: skip
 from loma.core.walk import free_variables, map_blocks, map_expressions, root, statements
 from loma.errors.spans import Span

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from loma.core import builder as b, sizes
 from loma.core.axes import standalone
 from loma.core.bounds import stays_inside
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Expr, Index, IntConst, Reduce, Select, TensorType, Unary, Var,
-    ZeroPad,
+    ZeroPad, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.sizes import IsSize

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.ad.contributions import Contribution, PartialName, contributions
 from loma.ad.tensor.gather import between, both, gather, inside_tests
@@ -27,7 +27,7 @@ from loma.core.axes import index_statement, target_axes
 from loma.core.bounds import facts, stays_inside
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Expr, FloatConst, If, Index, IndexAssign, IntConst, Place, Reduce,
-    ReduceKind, Select, Stmt, TensorType, Var, Zero,
+    ReduceKind, Select, Stmt, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.overlap import reads_of, same_element
 from loma.core.walk import free_variables, map_children, root, walk

@@ -12,7 +12,7 @@ adjoints of what was read, and sets it to zero, in this order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.ad.activity import active_variables, carries_derivative
 from loma.ad.contributions import PartialName
@@ -25,7 +25,7 @@ from loma.ad.tensor.sweep import Env, SweepContext, Sweeps
 from loma.ad.tensor.trips import with_counts
 from loma.ad.tensor.versions import merged_names, rename
 from loma.core.distinct import checked_elsewhere
-from loma.core.ir import Assign, Declare, Function, IndexAssign, Module, Return, Stmt, Var
+from loma.core.ir import Assign, Declare, Function, IndexAssign, Module, Return, Stmt, Var, replace
 from loma.passes.outer import is_outer
 from loma.core.sizes import size_variables
 from loma.core.walk import mentioned_names, reads_of_type

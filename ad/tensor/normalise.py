@@ -17,7 +17,7 @@ In normal form
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma import errors
 from loma.ad.rules import reads_value
@@ -25,9 +25,9 @@ from loma.ad.tensor.products import nested
 from loma.core import builder as b
 from loma.core.effects import assigned, out_places
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Call, CallStmt, Declare, Expr, FloatType, For, Function,
-    If, Index, IndexAssign, IntType, Module, NoDiff, Op, Reduce, Return, Stmt, TensorType,
-    Type, Unpack, Var, While, Zero, is_tensor_function,
+    FLOAT, INT, Assign, Axis, Call, CallStmt, Declare, Expr, FloatType, For, Function, If, Index,
+    IndexAssign, IntType, Module, NoDiff, Op, Reduce, Return, Stmt, TensorType, Type, Unpack, Var,
+    While, Zero, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of, with_own_indices
 from loma.core.printer import print_expr

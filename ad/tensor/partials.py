@@ -8,8 +8,6 @@ differentiated in turn. A function that has arrays, structs or stacks goes throu
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from loma import errors
 from loma.ad.activity import active_variables
 from loma.ad.contributions import PartialName
@@ -18,7 +16,7 @@ from loma.core import builder as b
 from loma.core.differentials import DFLOAT
 from loma.core.ir import (
     FLOAT, Assign, Call, Declare, FloatType, For, Function, If, IntType, MakeStruct, Member, Place,
-    Return, Stmt, Type, Var, While,
+    Return, Stmt, Type, Var, While, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import expressions, map_blocks, statements, walk

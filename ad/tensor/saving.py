@@ -15,12 +15,12 @@ is given, so forward parts would copy it.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 from loma.ad.tensor.joint import Joint
 from loma.core.effects import assigned, written
 from loma.core.ir import (
     Builtin, Call, Declare, Expr, Index, IndexAssign, IntType, Op, Reduce, Stmt, TensorType, Var,
+    replace,
 )  # fmt: skip
 from loma.passes.outer import is_outer, summand
 from loma.core.saving import Save

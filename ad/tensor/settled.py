@@ -14,7 +14,7 @@ statements.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from loma.ad.tensor import limits
 from loma.core import sizes
@@ -23,7 +23,7 @@ from loma.core.distinct import told_apart
 from loma.core.effects import effects
 from loma.core.ir import (
     INT, Axis, Binary, Declare, Expr, For, If, Index, IndexAssign, IntConst, Return, Stmt,
-    TensorType, Var, While,
+    TensorType, Var, While, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.overlap import Read, apart, differ, reads_of

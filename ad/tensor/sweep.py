@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from loma.ad.tensor.trips import Trips
 from loma.core.effects import assigned
 from loma.core.ir import (
     FLOAT, Assign, Call, Declare, Expr, For, Function, IndexAssign, Stmt, TensorType, TupleType,
-    Type, Unpack, Var,
+    Type, Unpack, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import free_variables, statements, substitute

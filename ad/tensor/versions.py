@@ -8,12 +8,12 @@ program did in place is done in place again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
     Assign, Binary, Declare, Expr, Function, IndexAssign, Op, Stmt, TensorType, Type, Unpack, Var,
+    replace,
 )  # fmt: skip
 from loma.core.walk import map_blocks, map_children, map_expressions
 from loma.passes.liveness import Liveness

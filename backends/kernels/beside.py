@@ -8,13 +8,13 @@ one stands, unless it depends on what is in between.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
     INT, Axis, Declare, Expr, Function, Index, IndexAssign, Reduce, Stmt, TensorType, Var,
-    remembered,
+    remembered, replace,
 )  # fmt: skip
 from loma.core.walk import (
     free_variables, map_blocks, mentioned_names, reads_of_type, substitute, walk,

@@ -8,7 +8,7 @@ loop is not enough, the run goes through panels of the index; see
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma import config
 from loma.backends.kernels.beside import beside
@@ -20,7 +20,7 @@ from loma.backends.kernels.sharing import (
     OUTERMOST, Around, Library, Shared, is_last, is_row,
 )  # fmt: skip
 from loma.backends.kernels.panels import InPanels, in_panels
-from loma.core.ir import For, Function, If, Stmt, Var, While
+from loma.core.ir import For, Function, If, Stmt, Var, While, replace
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered
 from loma.passes.canonical.recurrences.scans import scans

@@ -13,7 +13,7 @@ threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.backends.kernels.ir import Blocks
 from loma.backends.kernels.sharing import (
@@ -23,7 +23,7 @@ from loma.core import builder as b
 from loma.core import sizes
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Axis, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var,
+    FLOAT, INT, Axis, Expr, Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names
 from loma.core.walk import mentioned_names, nodes

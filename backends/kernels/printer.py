@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.backends.kernels.ir import Kernel, Nested, Panels, Step, as_statement, temporaries
 from loma.backends.kernels.lifetimes import lifetimes
 from loma.backends.kernels.sharing import mentions
 from loma.core import sizes
-from loma.core.ir import Declare, For, Function, If, IntConst, Stmt, TensorType, Var, While
+from loma.core.ir import Declare, For, Function, If, IntConst, Stmt, TensorType, Var, While, replace
 from loma.core.printer import print_expr, print_head, print_stmt, print_type
 from loma.core.walk import blocks
 from loma.passes.old_values import PREFIX

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.backends.kernels.cut import Cut, zeros
 from loma.backends.kernels.ir import Blocks, Kernel, Step
 from loma.backends.kernels.parts import Part, blocks_of, with_parts
 from loma.backends.kernels.sharing import Shared, is_last, is_row, mentions
-from loma.core.ir import INT, Axis, Expr, Index, IndexAssign, Stmt, TensorType, Var, Zero
+from loma.core.ir import INT, Axis, Expr, Index, IndexAssign, Stmt, TensorType, Var, Zero, replace
 from loma.core.names import Names, axes_of
 from loma.core.walk import (
     expressions, map_blocks, map_children, map_expressions, statements, substitute, variables,

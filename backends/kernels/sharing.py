@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Literal, TypeAlias
@@ -17,8 +17,8 @@ from typing import Literal, TypeAlias
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce,
-    Return, Stmt, TensorType, Var, Zero, remembered,
+    Assign, Axis, Call, Declare, Expr, For, Function, If, Index, IndexAssign, Op, Reduce, Return,
+    Stmt, TensorType, Var, Zero, remembered, replace,
 )  # fmt: skip
 from loma.core.walk import (
     blocks, expressions, free_variables, nodes, root, statements, subscript_variables,
@@ -28,6 +28,8 @@ from loma.core.walk import (
 # What a backend hands to a library as a whole, and calls it; None: loops of its own
 Routine: TypeAlias = Literal["product", "convolution"]
 Library: TypeAlias = Callable[[IndexAssign], Routine | None]
+# At which dimensions of each tensor an index stands, None: it is read without
+Forms: TypeAlias = dict[str, set[int | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ class Sharing:
                 continue
             if not self._panels and streams_operand(stmt, axis.name):
                 continue
-            forms = _forms(stmt, axis)
+            forms = _forms(stmt)[axis]
             if forms is None or forms.get(name, {dim}) != {dim}:
                 continue
             new = replace(shared, extent=shared.extent or axis.extent)
@@ -193,10 +195,10 @@ class Sharing:
         for axis in stmt.axes:
             if axis.name in own or not self._may_share(shared, stmt, axis):
                 continue
-            forms = _forms(stmt, axis)
-            if forms is None:
+            forms = _forms(stmt)[axis]
+            if forms is None or forms.get(name, {None}) != {None}:
                 continue
-            if forms.pop(name, {None}) != {None} or all(f == {None} for f in forms.values()):
+            if all(f == {None} for f in forms.values()):
                 continue
             if name in variable_names(stmt.value):
                 continue
@@ -242,7 +244,7 @@ def _written(shared: Shared, tensor: str, dim: int) -> Iterator[Shared]:
         yield replace(shared, dims=(*shared.dims, (tensor, dim)))
 
 
-def _read(shared: Shared, forms: dict[str, set[int | None]], target: str) -> Shared | None:
+def _read(shared: Shared, forms: Forms, target: str) -> Shared | None:
     """With the reads of a statement; None if one depends on what another iteration writes."""
     reads, mixed = dict(shared.reads), shared.mixed
     for tensor, own in forms.items():
@@ -259,7 +261,12 @@ def _read(shared: Shared, forms: dict[str, set[int | None]], target: str) -> Sha
     return replace(shared, reads=tuple(sorted(reads.items())), mixed=mixed)
 
 
-def _forms(stmt: IndexAssign, index: Axis) -> dict[str, set[int | None]] | None:
+@remembered
+def _forms(stmt: IndexAssign) -> dict[Axis, Forms | None]:
+    return {axis: _forms_of(stmt, axis) for axis in stmt.axes}
+
+
+def _forms_of(stmt: IndexAssign, index: Axis) -> Forms | None:
     """For each tensor that the statement accesses: at which dimension the index stands, None where
     it does not occur. No result when the index takes part in a subscript in any other way."""
     found: dict[str, set[int | None]] = {}
@@ -282,6 +289,7 @@ def _forms(stmt: IndexAssign, index: Axis) -> dict[str, set[int | None]] | None:
     return found
 
 
+@remembered
 def opened(stmt: IndexAssign) -> IndexAssign:
     """``T[i] = sum(e for k in K)`` as ``T[i] += e``, which is the same when T is all zero."""
     value = stmt.value
@@ -294,17 +302,18 @@ def opened(stmt: IndexAssign) -> IndexAssign:
     return stmt
 
 
-def whole_reads(stmt: IndexAssign) -> set[str]:
+@remembered
+def whole_reads(stmt: IndexAssign) -> frozenset[str]:
     """The tensors of which a statement reads an element for each value of all of its indices."""
     stmt = opened(stmt)
     names = {axis.name for axis in stmt.axes}
-    return {
+    return frozenset(
         node.tensor.name
         for node in walk(stmt.value)
         if isinstance(node, Index)
         and isinstance(node.base.type, TensorType)
         and names <= free_variables(node)
-    }
+    )
 
 
 def _is_float(place: Index) -> bool:
@@ -325,16 +334,21 @@ def streams_operand(stmt: IndexAssign, name: str) -> bool:
     and more elements than an iteration reads of an operand of its own: not ``w`` in
     ``m[n] = sum(x[n, d] * w[d] for d in D)``.
     """
-    rest = subscripts_of(stmt) - {name}
-    read = {
-        subscript_variables(node)
-        for node in walk(stmt.value)
-        if isinstance(node, Index) and isinstance(node.base.type, TensorType)
-    }
+    rest, read = subscripts_of(stmt) - {name}, _read_over(stmt)
     return any(
         name not in own and own > rest and not any(other >= own | {name} for other in read)
         for own in read
     )
+
+
+@remembered
+def _read_over(stmt: IndexAssign) -> set[frozenset[str]]:
+    """The variables in the subscripts of each element that the statement reads."""
+    return {
+        subscript_variables(node)
+        for node in walk(stmt.value)
+        if isinstance(node, Index) and isinstance(node.base.type, TensorType)
+    }
 
 
 def is_last(group: tuple[Stmt, ...], shared: Shared) -> bool:
@@ -365,15 +379,19 @@ def is_row(group: tuple[Stmt, ...], shared: Shared) -> bool:
 
 def _places(group: tuple[Stmt, ...], shared: Shared) -> list[tuple[int, int]]:
     """The shared index's dimension of each tensor that has it, and how many the tensor has."""
-    ranks = {
-        node.name: len(node.type.dims)
-        for stmt in statements(group)
+    ranks = dict(chain.from_iterable(map(_ranks, statements(group))))
+    dims = dict((*shared.reads, *shared.dims)).items()
+    return [(dim, ranks[name]) for name, dim in dims if dim is not None and name in ranks]
+
+
+@remembered
+def _ranks(stmt: Stmt) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        (node.name, len(node.type.dims))
         for expr in expressions(stmt)
         for node in walk(expr)
         if isinstance(node, Var) and isinstance(node.type, TensorType) and node.type.dims
-    }
-    dims = dict((*shared.reads, *shared.dims)).items()
-    return [(dim, ranks[name]) for name, dim in dims if dim is not None and name in ranks]
+    )
 
 
 def index_assigns(group: tuple[Stmt, ...]) -> list[IndexAssign]:

@@ -87,9 +87,11 @@ def parts(
     numbers = {function.name: k for k, function in enumerate(functions)}
     called = {f.name: {call.function for call in calls(f.body)} & numbers.keys() for f in functions}
     group = {name: {name} for name in numbers}
-    for pair in pairs:  # under autograd the three are called together
-        three = {pair.primal, pair.forward, pair.backward} & numbers.keys()
-        group |= dict.fromkeys(three, three)
+    expected = dict(group)
+    for pair in pairs:  # with autograd these two are called, without it the function itself
+        halves = {pair.forward, pair.backward} & numbers.keys()
+        group |= dict.fromkeys(halves, halves)
+        expected |= {pair.primal: {pair.primal, *halves} & numbers.keys()}
 
     def with_callees(names: Collection[str]) -> tuple[int, ...]:
         found, waiting = set[str](), list(names)
@@ -103,5 +105,5 @@ def parts(
     together = {cpp_name(name): with_callees(names) for name, names in group.items()}
     if first is None:
         return Parts(None, together, flags, prelude)
-    start = {name for wanted in first if wanted in group for name in group[wanted]}
+    start = {name for wanted in first if wanted in expected for name in expected[wanted]}
     return Parts(with_callees(start), together, flags, prelude)

@@ -8,13 +8,12 @@ write statements that read back as what they are.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from itertools import pairwise
 
 from loma.core import sizes
 from loma.core.ir import (
     INT, Assign, Axis, Binary, Expr, For, If, Index, IndexAssign, IntConst, Reduce, Select, Stmt,
-    TensorType, Var, ZeroPad,
+    TensorType, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
 from loma.core.walk import children, free_variables, map_children, walk

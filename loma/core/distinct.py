@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.axes import target_axes
 from loma.core.ir import (
-    INT, Axis, Binary, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Unary, Var,
-    remembered,
+    INT, Axis, Binary, Expr, Index, IndexAssign, IntConst, Stmt, TensorType, Unary, Var, remembered,
+    replace,
 )  # fmt: skip
 from loma.core.walk import free_variables, map_blocks, map_children, walk
 

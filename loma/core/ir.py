@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from functools import wraps
-from operator import attrgetter
+from functools import cache, wraps
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from loma.errors.spans import NOWHERE, Span
@@ -72,6 +72,29 @@ def remembered(function: Callable[[Of], Found]) -> Callable[[Of], Found]:
         return value
 
     return found
+
+
+if TYPE_CHECKING:
+    from dataclasses import replace as replace  # whose arguments a type checker knows
+else:
+
+    def replace(node, **parts):
+        """The node with other parts: itself, with all that is remembered of it, if they are its own
+        already, or tuples of the same. Most passes find nothing to do in most statements."""
+        for name, new in parts.items():
+            old = getattr(node, name)
+            if old is not new and not _are_same(old, new):
+                own = {name: getattr(node, name) for name in _names(type(node))}
+                return type(node)(**own | parts)
+        return node
+
+    def _are_same(old, new):
+        tuples = type(old) is tuple is type(new) and len(old) == len(new)
+        return tuples and all(map(is_, old, new))
+
+    @cache
+    def _names(cls):
+        return tuple(field.name for field in fields(cls))
 
 
 # ----------------------------------------------------------------------------------------- types

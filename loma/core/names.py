@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from loma.core.effects import counters, declared, effects
 from loma.core.ir import (
     INT, Axis, Declare, Expr, For, Function, IndexAssign, Module, Reduce, Stmt, Var, remembered,
+    replace,
 )  # fmt: skip
 from loma.core.walk import (
     expressions, map_blocks, map_children, map_expressions, reads_of_type, statements, substitute,

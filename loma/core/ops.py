@@ -9,12 +9,12 @@ Operators marked ``internal`` come from derivative rules; programs may use them 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from loma.core import adjoint_shapes, shapes
 from loma.core.builtins import BUILTINS, BuiltinInfo
-from loma.core.ir import INT, Binary, BinaryOp, Builtin, Expr, IntConst, ReduceKind
+from loma.core.ir import INT, Binary, BinaryOp, Builtin, Expr, IntConst, ReduceKind, replace
 from loma.core.shapes import Dims, OpCall, ShapeRule
 
 # What an operator does: one operation for each element of the result, to which its arguments

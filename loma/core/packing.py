@@ -8,11 +8,11 @@ what belongs together, for those who call its functions and for messages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from loma.core.differentials import has_tangent
-from loma.core.ir import INT, Expr, Function, Param, Type, Var
+from loma.core.ir import INT, Expr, Function, Param, Type, Var, replace
 from loma.core.names import Names
 from loma.core.walk import substitute_type
 

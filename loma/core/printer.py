@@ -8,7 +8,6 @@ inside parentheses at its sums and products, or between a call's arguments.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import assert_never
 
 from loma.core.differentials import primal_name
@@ -16,7 +15,7 @@ from loma.core.ir import (
     ArrayType, Assign, AtomicAdd, Attr, Axis, Binary, Builtin, Call, CallStmt, Declare, Expr,
     FloatConst, FloatType, For, Function, If, Index, IndexAssign, IntConst, IntType, MakeStruct,
     Member, Module, NoDiff, Op, Param, Pop, Push, Reduce, Return, Select, StackType, Stmt, Struct,
-    StructType, TensorType, TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad,
+    StructType, TensorType, TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import OPS, AttrInfo
 from loma.core.walk import map_children, map_expressions

@@ -8,13 +8,13 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma import errors
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
-from loma.core.ir import INT, Attr, Element, Expr, FloatType, IntConst, IntType, TensorType
+from loma.core.ir import INT, Attr, Element, Expr, FloatType, IntConst, IntType, TensorType, replace
 from loma.core.sizes import arith
 from loma.errors.spans import Span
 

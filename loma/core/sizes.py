@@ -11,12 +11,12 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma.core.ir import (
-    INT, Axis, Binary, BinaryOp, Builtin, Expr, Function, Index, IntConst, Param, TensorType,
-    Type, Unary, Var, remembered,
+    INT, Axis, Binary, BinaryOp, Builtin, Expr, Function, Index, IntConst, Param, TensorType, Type,
+    Unary, Var, remembered, replace,
 )  # fmt: skip
 from loma.core.walk import map_children, variable_names, walk
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import chain, count
 from operator import attrgetter, is_
 from typing import TypeGuard, assert_never
@@ -13,7 +12,7 @@ from loma.core.ir import (
     Expr, FloatConst, For, Function, If, Index, IndexAssign, IntConst, MakeStruct, Member,
     Module, NoDiff, Op, Place, Pop, Push, Reduce, Return, Select, StackType, Stmt, StructType,
     TensorType, TupleType, Type, Unary, Unpack, Var, While, Zero, ZeroPad, is_tensor_function,
-    remembered,
+    remembered, replace,
 )  # fmt: skip
 from loma.errors.spans import Span
 

@@ -9,14 +9,14 @@ or needed later anyway.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.axes import runs_over
 from loma.core.effects import written
 from loma.core.ir import (
     INT, Axis, Binary, Call, Declare, Expr, FloatConst, Function, If, Index, IndexAssign, IntConst,
-    Module, Op, Reduce, Select, Stmt, TensorType, Var,
+    Module, Op, Reduce, Select, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import (

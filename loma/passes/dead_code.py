@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from loma.core.ir import Function, Module
+from loma.core.ir import Function, Module, replace
 from loma.core.walk import map_tensor_functions
 from loma.passes.liveness import CallModes, Liveness
 

@@ -8,13 +8,11 @@ adds to what ``x[i] = 0.0`` or another number has filled, as loops over elements
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over, target_axes
 from loma.core.ir import (
     Assign, Axis, Declare, Expr, FloatConst, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt,
-    TensorType, Var, Zero, ZeroPad,
+    TensorType, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.core.walk import children, free_variables, map_blocks, mentioned_names

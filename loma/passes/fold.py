@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from loma.arithmetic import BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    INT, Axis, Binary, Builtin, Expr, IntConst, Op, Reduce, Select, Type, Unary,
+    INT, Axis, Binary, Builtin, Expr, IntConst, Op, Reduce, Select, Type, Unary, replace,
 )  # fmt: skip
 from loma.core.ops import divisor
 from loma.core.walk import map_attrs, map_children, map_sizes

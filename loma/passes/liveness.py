@@ -7,14 +7,13 @@ at the start of a body is all that the body needs to be given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from loma.core.distinct import fills, unproved
 from loma.core.effects import effects, written
 from loma.core.ir import (
     Assign, Call, CallStmt, Declare, For, Function, If, Index, IndexAssign, Return, Stmt,
-    TensorType, Unpack, Var, While, Zero, remembered,
+    TensorType, Unpack, Var, While, Zero, remembered, replace,
 )  # fmt: skip
 from loma.core.walk import (
     blocks, free_variables, mentioned_names, own_names, reads_of_type, root, subscripts,

@@ -12,7 +12,7 @@ After this pass no statement depends on the order in which its elements are writ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from loma.core import sizes
@@ -22,7 +22,7 @@ from loma.core.distinct import names_once
 from loma.core.effects import assigned
 from loma.core.ir import (
     INT, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst, IntType,
-    Module, Stmt, TensorType, Var, is_tensor_function,
+    Module, Stmt, TensorType, Var, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.overlap import Read, apart, reads_of, same_element

@@ -6,10 +6,8 @@ would have to be a copy, only to be read and overwritten.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from loma.core.effects import written
-from loma.core.ir import Declare, Expr, Function, Index, IndexAssign, Module, Op, Stmt, Var
+from loma.core.ir import Declare, Expr, Function, Index, IndexAssign, Module, Op, Stmt, Var, replace
 from loma.core.names import Names, names_of
 from loma.core.ops import OPS
 from loma.core.sizes import size_variables

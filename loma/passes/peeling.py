@@ -11,12 +11,13 @@ Without the condition, what one round hands to the next can stay in a register.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.core import bounds, sizes
 from loma.core.bounds import ONE, ZERO
 from loma.core.ir import (
     INT, Binary, Builtin, Expr, For, Function, If, IndexAssign, IntConst, Select, Stmt, Var,
+    replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import (

@@ -13,14 +13,14 @@ before derivatives are made (:func:`same_values`), which then have one adjoint f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Binary, Builtin, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst,
-    Module, NoDiff, Reduce, Stmt, TensorType, Var, While, ZeroPad,
+    Module, NoDiff, Reduce, Stmt, TensorType, Var, While, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.walk import (
     blocks, children, expressions, free_variables, map_children, map_expressions,

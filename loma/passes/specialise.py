@@ -8,12 +8,11 @@ extent, and which dimensions are equal.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Reduce,
-    Stmt, Type, Var, While,
+    Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Reduce, Stmt,
+    Type, Var, While, replace,
 )  # fmt: skip
 from loma.core.names import axis_names
 from loma.core.walk import (

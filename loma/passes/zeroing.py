@@ -7,10 +7,11 @@ whenever a block begins to use it, so that the first addition may assign, and no
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
-from loma.core.ir import Declare, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero
+from loma.core.ir import (
+    Declare, If, Index, IndexAssign, Module, Stmt, TensorType, Var, Zero, replace,
+)  # fmt: skip
 from loma.core.walk import (
     blocks, free_variables, map_blocks, map_tensor_functions, mentioned_names, statements,
 )  # fmt: skip

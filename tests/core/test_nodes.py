@@ -1,10 +1,9 @@
 """What nodes remember of themselves never shows: in equality, in copies, in other processes."""
 
 import pickle
-from dataclasses import replace
 from typing import get_args
 
-from loma.core.ir import INT, Binary, Expr, IntConst, Node, Var, remembered
+from loma.core.ir import INT, Binary, Call, Expr, IntConst, Node, Var, remembered, replace
 from loma.core.sizes import polynomial
 from loma.core.walk import _CHILDREN, free_variables, map_children
 from loma.errors.spans import Span
@@ -55,6 +54,18 @@ def test_a_node_of_the_same_children_is_the_same() -> None:
     total = Binary("+", X, IntConst(1), INT)
     assert map_children(total, lambda child: child) is total
     assert map_children(total, lambda _: Y) == Binary("+", Y, Y, INT)
+
+
+def test_a_node_with_the_parts_that_it_has_is_the_same() -> None:
+    total = Binary("+", X, Y, INT)
+    assert replace(total, left=X, right=Y) is total
+    assert replace(total, left=Y) == Binary("+", Y, Y, INT)
+    assert replace(total, span=Span(3, 1, 3, 6)).span.line == 3  # though they are equal
+    call = Call("f", (X, Y), INT)
+    assert replace(call, args=tuple(iter(call.args))) is call  # another tuple
+    other = Var("x", INT, Span(3, 1, 3, 6))
+    assert replace(call, args=(other, Y)).args[0] is other
+    assert replace(call, args=(X,)) == Call("f", (X,), INT)
 
 
 def test_every_expression_is_a_node_whose_children_are_known() -> None:

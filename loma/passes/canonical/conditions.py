@@ -13,14 +13,14 @@ A mask that is compared is the condition that made it: ``(1.0 if j <= i else 0.0
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.arithmetic import COMPARISONS
 from loma.core import builder as b, sizes
 from loma.core.bounds import conjuncts, counted, facts, is_never_negative, room_of, unsaid_of
 from loma.core.ir import (
-    INT, Binary, Call, Expr, FloatConst, For, Function, Index, IndexAssign, IntConst,
-    Module, Reduce, Select, Stmt, Unary, Var, ZeroPad,
+    INT, Binary, Call, Expr, FloatConst, For, Function, Index, IndexAssign, IntConst, Module,
+    Reduce, Select, Stmt, Unary, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import INFIX, divisor
 from loma.core.sizes import IsSize

@@ -7,11 +7,9 @@ are constants go with it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from loma.core import sizes
 from loma.core.effects import written
-from loma.core.ir import Declare, Function, If, IntConst, Module, Stmt, TensorType, Var
+from loma.core.ir import Declare, Function, If, IntConst, Module, Stmt, TensorType, Var, replace
 from loma.core.walk import (
     map_blocks, map_expressions, map_tensor_functions, mentioned_names, substitute,
 )  # fmt: skip

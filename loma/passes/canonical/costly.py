@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.core import builder as b
 from loma.core.builtins import BUILTINS
 from loma.core.effects import written
 from loma.core.ir import (
     INT, Axis, Binary, Builtin, Call, Expr, FloatConst, FloatType, Function, Index, IndexAssign,
-    IntConst, Module, Reduce, Stmt, TensorType, Var,
+    IntConst, Module, Reduce, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import constant
 from loma.core.walk import (

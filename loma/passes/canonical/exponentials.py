@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from loma.core import builder as b
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Expr, FloatType, Function, If, Index, IndexAssign, Module,
-    NoDiff, Reduce, Select, Stmt, Unary, Var, Zero,
+    NoDiff, Reduce, Select, Stmt, Unary, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.effects import written
 from loma.core.walk import (

@@ -13,7 +13,7 @@ through all filters, and the statement and its adjoints are convolutions for the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import permutations
 
 from loma.core import bounds, sizes
@@ -21,7 +21,7 @@ from loma.core import builder as b
 from loma.core.axes import ranged
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, Expr, For, Index, IndexAssign, Module, Reduce, Stmt,
-    TensorType, Var, Zero, ZeroPad,
+    TensorType, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.walk import free_variables, map_children, map_tensor_functions, walk
 from loma.passes.canonical.steps import Steps

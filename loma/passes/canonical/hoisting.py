@@ -14,7 +14,6 @@ inside an expression, are made by this code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import pairwise
 
 from loma.core import builder as b
@@ -23,7 +22,7 @@ from loma.core.bounds import interval, is_never_negative, stays_inside
 from loma.core.effects import assigned
 from loma.core.ir import (
     FLOAT, INT, OF_NOTHING, POSITIONS, Assign, Axis, Binary, Call, Declare, Expr, For, Function, If,
-    Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Type, Var, Zero, ZeroPad,
+    Index, IndexAssign, IntConst, Reduce, Stmt, TensorType, Type, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of, with_own_indices
 from loma.core.ops import divisor

@@ -9,13 +9,12 @@ call checks them; and where the callee has ``Out`` arguments.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from loma.core import sizes
 from loma.core.effects import counters, declared, effects, out_places, written
 from loma.core.ir import (
     INT, Assign, Call, CallStmt, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType,
-    Module, Op, Return, Stmt, TensorType, Unpack, Var, While, Zero, is_tensor_function,
+    Module, Op, Return, Stmt, TensorType, Unpack, Var, While, Zero, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.names import Names, axes_of, axis_names, names_of, with_own_indices
 from loma.core.sizes import size_variables

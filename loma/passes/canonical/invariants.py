@@ -11,14 +11,14 @@ stays, and what leaves guards it, ``-mul_no_nan(1 / z, mul_no_nan(1 / z, s))``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.core import builder as b, sizes
 from loma.core.axes import target_axes
 from loma.core.bounds import counted, exists
 from loma.core.ir import (
     FLOAT, INT, Axis, Binary, Builtin, Expr, For, Function, Index, IndexAssign, IntConst, IntType,
-    Module, Reduce, Stmt, Unary, Var,
+    Module, Reduce, Stmt, Unary, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
 from loma.core.walk import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.core import builder as b, sizes
 from loma.core.axes import ranged
@@ -19,7 +19,7 @@ from loma.core.distinct import told_apart
 from loma.core.effects import counters, written
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Call, Declare, Expr, FloatType, For, Function, If, Index, IndexAssign,
-    IntType, Module, Op, Reduce, Stmt, TensorType, Var, Zero,
+    IntType, Module, Op, Reduce, Stmt, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names, axes_of, names_of
 from loma.core.sizes import size_variables

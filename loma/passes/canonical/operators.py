@@ -15,7 +15,7 @@ statements run for all rounds at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
@@ -26,7 +26,7 @@ from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Assign, Axis, Binary, BinaryOp, Builtin, Declare, Expr, FloatConst, FloatType, For,
     Function, If, Index, IndexAssign, IntConst, IntType, Module, NoDiff, Op, Reduce, ReduceKind,
-    Return, Select, Stmt, TensorType, Type, Unary, Var, Zero, ZeroPad,
+    Return, Select, Stmt, TensorType, Type, Unary, Var, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.passes.outer import is_outer

@@ -9,11 +9,10 @@ twice that is more than a read.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from loma.core.ir import (
     FLOAT, INT, Builtin, Call, Declare, Expr, FloatType, Function, IndexAssign, IntType, Module,
-    Return, Stmt, is_tensor_function,
+    Return, Stmt, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.walk import (
     map_blocks, map_children, map_tensor_functions, substitute, variables, walk,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from loma.core import sizes
-from loma.core.ir import Declare, Function, IndexAssign, Stmt, TensorType, Var
+from loma.core.ir import Declare, Function, IndexAssign, Stmt, TensorType, Var, replace
 from loma.core.names import Names, names_of
 from loma.core.walk import map_blocks
 from loma.errors.spans import NOWHERE, Span

@@ -14,15 +14,14 @@ of indices alone, goes into every read that is no operand of a product of matric
 from __future__ import annotations
 
 from collections.abc import Mapping, Set as AbstractSet
-from dataclasses import replace
 
 from loma.core import builder as b, sizes
 from loma.core.axes import runs_over
 from loma.core.bounds import exists, is_never_negative
 from loma.core.effects import written
 from loma.core.ir import (
-    FLOAT, INT, Assign, Axis, Binary, Call, Declare, Expr, For, Function, If, Index,
-    IndexAssign, IntConst, IntType, Module, Op, Reduce, Stmt, TensorType, Var, ZeroPad,
+    FLOAT, INT, Assign, Axis, Binary, Call, Declare, Expr, For, Function, If, Index, IndexAssign,
+    IntConst, IntType, Module, Op, Reduce, Stmt, TensorType, Var, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import (

@@ -14,13 +14,13 @@ As one reduction for each element they need no loops over single statements, and
 from __future__ import annotations
 
 from collections.abc import Mapping, Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.core import bounds, sizes
 from loma.core import builder as b
 from loma.core.ir import (
     INT, OF_NOTHING, Axis, Binary, Expr, For, Function, If, Index, IndexAssign, IntConst, Module,
-    Reduce, Select, Stmt, TensorType, Unary, Var,
+    Reduce, Select, Stmt, TensorType, Unary, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.sizes import IsSize, arith

@@ -4,13 +4,13 @@ dimensions of size 1 dropped or added."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from loma.core import builder as b, sizes
 from loma.core.bounds import is_never_negative
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Binary, Declare, Expr, Function, Index, IntConst, Op, Stmt, TensorType, Var,
+    replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize
 from loma.core.walk import map_children, map_expressions, mentioned_names

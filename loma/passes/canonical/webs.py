@@ -9,13 +9,12 @@ passes which ask what a variable is find one answer. What goes around a loop sta
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
     Assign, Axis, Declare, Expr, FloatType, For, Function, If, Index, IndexAssign, Module, Stmt,
-    TensorType, Var, Zero,
+    TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.names import Names, axis_names, names_of
 from loma.core.walk import (

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.core import builder as b
 from loma.core import sizes
@@ -25,7 +25,7 @@ from loma.core.axes import ranged
 from loma.core.effects import written
 from loma.core.ir import (
     INT, POSITIONS, Axis, Binary, Declare, Expr, Function, Index, IndexAssign, Module, Reduce, Stmt,
-    TensorType, Var,
+    TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (

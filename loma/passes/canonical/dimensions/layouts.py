@@ -10,11 +10,10 @@ keeps its order: rows whose recurrence is theirs alone go through it inside of t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from loma.core.ir import (
     Declare, Expr, Function, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt, TensorType,
-    Var, Zero,
+    Var, Zero, replace,
 )  # fmt: skip
 from loma.core.walk import (
     children, expressions, free_variables, map_blocks, map_children, map_expressions,

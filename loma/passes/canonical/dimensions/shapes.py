@@ -14,14 +14,13 @@ have an index with them; arguments and results keep theirs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
 from loma.core import builder as b, sizes
 from loma.core.effects import declared, written
 from loma.core.ir import (
-    INT, Assign, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign,
-    IntConst, Module, Op, Reduce, Return, Stmt, TensorType, Var, While, Zero, ZeroPad,
+    INT, Assign, Axis, Binary, Declare, Expr, For, Function, If, Index, IndexAssign, IntConst,
+    Module, Op, Reduce, Return, Stmt, TensorType, Var, While, Zero, ZeroPad, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (

@@ -8,10 +8,9 @@ computes are found in both.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from loma.core.ir import (
-    Declare, Expr, Function, Index, IntConst, Module, TensorType, Var, Zero,
+    Declare, Expr, Function, Index, IntConst, Module, TensorType, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.walk import (
     children, expressions, map_children, map_expressions, map_tensor_functions, statements,

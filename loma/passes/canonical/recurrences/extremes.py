@@ -8,13 +8,12 @@ front of them, behind which the loop begins, the reduction alone says all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from loma.core import builder as b, sizes
 from loma.core.effects import written
 from loma.core.ir import (
     INT, Assign, Axis, Builtin, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, Op,
-    Reduce, Stmt, TensorType, Var,
+    Reduce, Stmt, TensorType, Var, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (

@@ -12,7 +12,6 @@ which add up and none of which can fail: an error in the last round is one of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 from loma.core import builder as b, sizes
@@ -20,7 +19,7 @@ from loma.core.bounds import exists
 from loma.core.effects import written
 from loma.core.ir import (
     INT, Call, Expr, For, Function, If, Index, IndexAssign, IntConst, Module, Op, Reduce, Stmt, Var,
-    While,
+    While, replace,
 )  # fmt: skip
 from loma.core.walk import (
     blocks, expressions, free_variables, map_blocks, map_tensor_functions, needed_places,

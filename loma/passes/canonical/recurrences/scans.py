@@ -16,14 +16,13 @@ in. Factors that depend on t leave the sum. Where they have an index that is sum
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 
 from loma.core import bounds, builder as b, sizes
 from loma.core.axes import runs_over
 from loma.core.bounds import ONE, ZERO
 from loma.core.ir import (
-    INT, OF_NOTHING, Axis, Binary, Builtin, Expr, FloatConst, For, Function, If, Index,
-    IndexAssign, IntConst, Reduce, Select, Stmt, TensorType, Type, Var, Zero,
+    INT, OF_NOTHING, Axis, Binary, Builtin, Expr, FloatConst, For, Function, If, Index, IndexAssign,
+    IntConst, Reduce, Select, Stmt, TensorType, Type, Var, Zero, replace,
 )  # fmt: skip
 from loma.core.sizes import arith
 from loma.core.walk import children, exchanged, free_variables, substitute
