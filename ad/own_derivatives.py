@@ -9,7 +9,8 @@ from loma.ad.growing import GrowingModule
 from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import normalise, pure_results
-from loma.ad.tensor.pairs import Arguments, Source, SplitPair
+from loma.ad.tensor.pairs import Arguments
+from loma.core.saving import Source, SplitPair
 from loma.core import builder as b
 from loma.core.ir import (
     ArrayType, Call, CallStmt, Declare, Expr, Function, Module, Param, Return, Stmt, TupleType,

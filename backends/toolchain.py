@@ -245,11 +245,13 @@ def _part_key(module: Path, flags: tuple[str, ...]) -> str:
 
 
 def _link_to_module(toolchain: Toolchain, made: Sequence[Path], module: Path, folder: Path) -> None:
-    """A library whose kernels join those of a module, and use its runtime."""
-    objects = (*made, module / MODULE_FILE, _memory_library(toolchain))
-    torch = _names_of_torch(toolchain, "torch_cpu", "c10")
-    flags = ("-shared", *toolchain.link_flags, *torch, f"-Wl,-rpath-link,{module}")
-    toolchain.link(objects, flags, folder / KERNELS_FILE)
+    """A library whose kernels join those of a module, and use its runtime. What else they need the
+    loader finds in the libraries that the module needs; a linker that is shown those, too, takes
+    four times as long. But without C's own it would not know which version of a function is meant.
+    """
+    c = toolchain.link_flags if toolchain.sanitized else ("-nodefaultlibs", "-lm", "-lgcc", "-lc")
+    flags = ("-shared", *c, f"-Wl,-rpath-link,{module}")
+    toolchain.link((*made, module / MODULE_FILE), flags, folder / KERNELS_FILE)
 
 
 def build_specialisation(source: GeneratedSource, module: Path, toolchain: Toolchain) -> Path:
@@ -263,8 +265,9 @@ def build_specialisation(source: GeneratedSource, module: Path, toolchain: Toolc
         cache.check(module)
         prelude = source.metadata["prelude"]
         made = _compile_generated(toolchain, source, folder, OBJECT_FILE, prelude)
-        text = next(module.glob("*.cpp")).read_text("utf-8")
-        lacking = set(called(source.files[0][1])) - set(called(text))
+        lacking = set(called(source.files[0][1]))
+        if lacking:
+            lacking -= set(called(next(module.glob("*.cpp")).read_text("utf-8")))
         objects = [made, *(_runtime_object(toolchain, part) for part in sorted(lacking))]
         _link_to_module(toolchain, objects, module, folder)
 

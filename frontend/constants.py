@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loma import errors
-from loma.arithmetic import truncated_quotient
+from loma.arithmetic.integers import truncated_quotient
 from loma.errors.spans import Span
 from loma.frontend.scope import span_of
 from loma.frontend.syntax.python_syntax import elts

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple
 
 from loma import errors
-from loma.arithmetic import truncated_quotient
+from loma.arithmetic.integers import truncated_quotient
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -25,19 +24,18 @@ from loma.errors import ToolchainError
 
 if TYPE_CHECKING:
     from loma.backends.toolchain import Toolchain
-    from loma.pipeline import Optimised
+    from loma.compiler import Program
 
 Note = dict[str, Any]  # what the cache has about a kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A kernel to be made: of a function of the program that ``stage`` optimises, whose operators
-    are in ``namespace``, for the values ``slots`` of its sizes and ints. ``key`` tells programs
-    apart; ``folder`` is the compiled module's, ``notes`` where the cache notes its kernels."""
+    """A kernel to be made: of a function of a program, whose operators are in ``namespace``, for
+    the values ``slots`` of its sizes and ints. ``key`` is the program's in the cache's index,
+    ``folder`` the compiled module's, ``notes`` where the cache notes its kernels."""
 
-    stage: Callable[[], Optimised]
-    contract: bool
+    program: Program
     key: str
     namespace: str
     operator: str
@@ -106,7 +104,6 @@ class Background:
 
 def main() -> None:
     lower_priority()
-    stages: dict[str, Optimised] = {}
     with Connection(int(sys.argv[1])) as connection:
         while True:
             try:
@@ -115,7 +112,7 @@ def main() -> None:
                 return
             failure = ""
             try:
-                make(job, stages)
+                make(job)
             except Exception as error:
                 failure = str(error) or type(error).__name__
             try:
@@ -138,21 +135,19 @@ def lower_priority() -> None:
         os.nice(math.ceil(math.log((1.0 - share) / share, 1.25)))
 
 
-def make(job: Job, stages: dict[str, Optimised]) -> None:
-    """Compiles the kernel and notes it in the cache. ``stages`` has the last program's."""
+def make(job: Job) -> None:
+    """Compiles the kernel and notes it in the cache."""
     from loma import pipeline
     from loma.backends import toolchain
     from loma.backends.torch import binding
 
-    if job.key not in stages:
-        stages.clear()
-        stages[job.key] = job.stage()
-    stage, name = stages[job.key], job.function
+    stage, name = job.program.stage(job.key), job.function
     function = pipeline.find(stage.module, name)
     names = binding.slot_names(function, stage.zeroed.get(name, ()))
     sizes = dict(zip(names, job.slots, strict=True))
     start = time.perf_counter()
-    source = pipeline.specialised(stage, name, sizes, job.namespace, job.dtype, job.contract)
+    contract = job.program.contract
+    source = pipeline.specialised(stage, name, sizes, job.namespace, job.dtype, contract)
     folder = toolchain.build_specialisation(source, job.folder, job.toolchain)
     note: Note = {
         "operator": job.operator,

@@ -25,12 +25,11 @@ from loma.core.ir import Function, Module, is_tensor_function
 from loma.core.names import module_names
 from loma.core.packing import Packings
 from loma.core.printer import print_function, print_module
-from loma.core.saving import Save
+from loma.core.saving import Save, SplitPair
 from loma.core.walk import calls, aggregates
 from loma.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from loma.ad.tensor.pairs import SplitPair
     from loma.backends.cfamily.source import GeneratedSource
     from loma.backends.c import Options
 

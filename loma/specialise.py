@@ -196,7 +196,7 @@ def _job(request: _Request) -> Job | None:
     if program.key() != module.key:
         return None
     return Job(
-        program.stage, program.contract, module.key, module.namespace, request.operator,
+        program, module.key, module.namespace, request.operator,
         module.operators[request.operator], request.slots, request.dtype, module.folder,
         _notes_key(module.folder), toolchain.detect(),
     )  # fmt: skip

@@ -11,7 +11,8 @@ from loma.ad.scalar.derivatives import ScalarDerivatives
 from loma.ad.scalar.reverse import needs_entry_value, reverse_doc
 from loma.ad.tensor.entry_values import entry_of
 from loma.ad.tensor.joint import Joint, joint_sweeps
-from loma.ad.tensor.pairs import CallPlan, SplitPair
+from loma.ad.tensor.pairs import CallPlan
+from loma.core.saving import SplitPair
 from loma.ad.tensor.partials import (
     check_is_value, has_only_numbers, partial_derivative, partial_from_forward,
 )  # fmt: skip

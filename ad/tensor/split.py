@@ -13,7 +13,8 @@ from loma.ad.activity import carries_derivative, zeros_like
 from loma.ad.tensor.joint import Joint
 from loma.ad.tensor.needs import guard_by_need
 from loma.ad.tensor.normalise import pure_results
-from loma.ad.tensor.pairs import Arguments, Source, SplitPair
+from loma.ad.tensor.pairs import Arguments
+from loma.core.saving import Source, SplitPair
 from loma.ad.tensor.saving import recomputed
 from loma.core.distinct import checked_elsewhere
 from loma.core.effects import assigned, written

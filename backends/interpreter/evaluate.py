@@ -8,7 +8,8 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from loma import errors, arithmetic as arith
+from loma import errors
+from loma.arithmetic import grids as arith
 from loma.backends.interpreter.frame import Frame
 from loma.backends.interpreter.grid import SCALAR, Grid
 from loma.backends.interpreter.ops import OPS

@@ -10,7 +10,7 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from loma import arithmetic as arith
+from loma.arithmetic import grids as arith
 from loma.backends.interpreter import values
 from loma.backends.interpreter.arguments import bind_arguments, check_shape
 from loma.backends.interpreter.evaluate import array_position, checked_subscripts, evaluate

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loma.arithmetic import BUILTIN_FUNCTIONS, to_float
+from loma.arithmetic.grids import BUILTIN_FUNCTIONS, to_float
 from loma.backends.interpreter import windows
 from loma.core.builtins import BUILTINS
 

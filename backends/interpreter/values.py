@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from loma.arithmetic import to_float, to_int
+from loma.arithmetic.grids import to_float, to_int
 from loma.core.ir import (
     ArrayType, FloatType, IntType, StackType, Struct, StructType, TensorType, TupleType, Type,
 )  # fmt: skip

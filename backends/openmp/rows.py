@@ -80,16 +80,18 @@ def _tiles(
 ) -> list[Node]:
     """A reduction into a row of the target, a tile at a time in registers.
 
-    The first summed axis is cut as well, unless a row is one tile. ``starts``: what the target held
-    does not count.
+    The first summed axis is cut as well, unless a row is one tile, or all steps are one block.
+    ``starts``: what the target held does not count.
     """
     row, dtype, machine = plan.row, _dtype(plan), nest.context.machine
     low, high = bounds or (ZERO, nest.value(row.extent))
     length = None if bounds else sizes.constant(row.extent)
+    total = sizes.constant(sizes.product(tuple(axis.extent for axis in steps)))
     grouped = plan.group is not None
 
     def inside() -> list[Node]:
-        if length is not None and length <= machine.short:
+        short = length is not None and length <= machine.short
+        if short or (total is not None and total <= machine.block):
             sums = tuple(_sums(nest, plan, steps, starts, False))
             return [Tiles(low, high, dtype, sums, length, grouped)]
         count = nest.value(steps[0].extent)

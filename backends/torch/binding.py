@@ -21,7 +21,7 @@ from loma.core.sizes import bindings
 from loma.packed_calls import packed_record
 
 if TYPE_CHECKING:
-    from loma.ad.tensor.pairs import SplitPair
+    from loma.core.saving import SplitPair
     from loma.core.packing import Packings
 
 # By function: positions of parameters that no caller passes, because they start at zero.

@@ -16,7 +16,7 @@ from loma.core.ir import Function
 from loma.core.walk import calls
 
 if TYPE_CHECKING:
-    from loma.ad.tensor.pairs import SplitPair
+    from loma.core.saving import SplitPair
 
 Real: TypeAlias = Literal["float", "double"]
 REALS: tuple[Real, ...] = ("float", "double")

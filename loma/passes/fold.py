@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from loma.arithmetic import BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY
+from loma.arithmetic import integers
 from loma.core import sizes
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
@@ -65,11 +62,12 @@ def _value(expr: Expr) -> int | None:
         case Binary("**"):
             return None
         case Binary(op, IntConst(left), IntConst(right)):
-            return _fitting((COMPARISONS | INT_BINARY)[op](left, right))
+            return _fitting(int(integers.BINARY[op](left, right)))
         case Builtin(name, args) if BUILTINS[name].result == "operands":
             numbers = [arg.value for arg in args if isinstance(arg, IntConst)]
-            function: Callable[..., Any] = BUILTIN_FUNCTIONS[name]
-            return _fitting(function(*numbers)) if len(numbers) == len(args) else None
+            if len(numbers) < len(args):
+                return None
+            return _fitting(integers.FUNCTIONS[name](*numbers))
         case _:
             return None
 

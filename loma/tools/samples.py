@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from loma.arithmetic import INT_BINARY
+from loma.arithmetic.grids import INT_BINARY
 from loma.core.distinct import unproved
 from loma.core.ir import (
     Binary, Expr, FloatType, Function, Index, IndexAssign, IntConst, IntType, Param, TensorType,

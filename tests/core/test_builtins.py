@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from keyword import iskeyword
 from typing import Any
 
@@ -11,8 +12,9 @@ from c_host import CProgram, differentiated
 
 from loma import pipeline
 from loma.ad.rules import SCALAR_RULES
-from loma.arithmetic import BUILTIN_FUNCTIONS
+from loma.arithmetic.grids import BUILTIN_FUNCTIONS, COMPARISONS, INT_BINARY
 from loma.backends.interpreter import Interpreter
+from loma.arithmetic import integers
 from loma.core.builtins import BUILTINS
 from loma.core.ops import OPS
 from loma.core.printer import print_module
@@ -28,13 +30,27 @@ RANGE = "len(range(n, 2 * n, n))"
 def test_every_builtin_has_a_derivative_and_a_row_of_the_interpreter() -> None:
     tables = {
         "ad/rules.py": set(SCALAR_RULES),
-        "loma/arithmetic/__init__.py": set(BUILTIN_FUNCTIONS),
+        "loma/arithmetic/grids.py": set(BUILTIN_FUNCTIONS),
     }
     missing = [
         f"{name} in {table}" for table, names in tables.items() for name in NAMES
         if name not in names
     ]  # fmt: skip
     assert not missing, f"missing rows: {missing}"
+
+
+def test_ints_are_computed_alike() -> None:
+    """When a program is compiled, and in the interpreter."""
+    ints = (-7, -1, 0, 1, 3, 7)
+    general = COMPARISONS | INT_BINARY
+    for op, function in integers.BINARY.items():
+        for a, b in itertools.product(ints, ints):
+            if b or op not in ("/", "//", "%"):
+                assert function(a, b) == general[op](a, b), (op, a, b)
+    assert set(integers.FUNCTIONS) == {n for n in NAMES if BUILTINS[n].result == "operands"}
+    for name, own in integers.FUNCTIONS.items():
+        for args in itertools.product(ints, repeat=len(BUILTINS[name].args)):
+            assert own(*args) == BUILTIN_FUNCTIONS[name](*args), (name, args)
 
 
 @pytest.mark.parametrize("name", NAMES)

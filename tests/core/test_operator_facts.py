@@ -102,8 +102,8 @@ def checked(info: OpInfo, rule: Callable[..., Any]) -> Callable[..., Any]:
 
 # The tables of rules, of what backends call operators, of precedence and of hints.
 TABLES = (
-    "ad/rules.py", "ad/scalar_rules.py", "backends/c/expressions.py", "loma/arithmetic/__init__.py",
-    "backends/cfamily/syntax.py", "backends/interpreter/ops.py",
+    "ad/rules.py", "ad/scalar_rules.py", "backends/c/expressions.py", "loma/arithmetic/grids.py",
+    "loma/arithmetic/integers.py", "backends/cfamily/syntax.py", "backends/interpreter/ops.py",
     "backends/interpreter/values.py", "backends/schedule/verify.py",
     "backends/cfamily/cpp.py", "backends/openmp/print.py", "backends/torch/ops.py",
     "backends/torch/sizes.py", "frontend/expressions/calls.py", "loma/core/printer.py",

@@ -14,46 +14,35 @@ static __attribute__((noinline)) void blur__loop1(
     const int64_t b = p_ % B;
     const int64_t hend_ = loma::min<int64_t>(H, (h__in__strips__ + 1) * loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W))));
     for (int64_t h = h__in__strips__ * loma::max<int64_t>(1, loma::floordiv(512, loma::max<int64_t>(1, W))); h < hend_; ++h) {
-      const int64_t block_ = loma::steps_of(64, 3);
-      for (int64_t first_ = 0; first_ == 0 || first_ < 3; first_ += block_) {
-        const int64_t last_ = std::min<int64_t>(3, first_ + block_);
-        loma::tiles<real>(0, W, [&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE {
-          loma::Lanes<real> sums_[vectors_];
-          if (first_ == 0) loma::fill<real>(sums_, vectors_, real(0));
-          if (first_ > 0) {
-            const int64_t at1_ = H * W * b + W * h;
-            loma::update<real>(sums_, vectors_, tile_, count_, [&](int lane_, int64_t w, real sum_) LOMA_INLINE {
-              sum_ = Z_data_[at1_ + w];
-              return sum_;
-            });
-          }
-          for (int64_t p = first_; p < last_; ++p) {
-            for (int64_t q = 0; q < 3; ++q) {
-              const int64_t at2_ = H * W * b + W * h + W * p + q + (-W - 1);
-              const int64_t at3_ = 3 * H * W * p + H * W * q + W * h;
-              loma::Stretch inside1_(tile_, count_);
-              inside1_.narrow(0, h + p - 1, H);
-              inside1_.narrow(1, q - 1, W);
-              if (inside1_.whole()) {
-                loma::update<real>(sums_, vectors_, tile_, count_, [&](int lane_, int64_t w, real sum_) LOMA_INLINE {
-                  sum_ += X_data_[at2_ + w] * K_data_[at3_ + w];
-                  return sum_;
-                });
-              }
-              else {
-                loma::update<real>(sums_, vectors_, tile_, count_, [&](int lane_, int64_t w, real sum_) LOMA_INLINE {
-                  sum_ += (inside1_.has(lane_) ? X_data_[at2_ + w] : real(0)) * K_data_[at3_ + w];
-                  return sum_;
-                });
-              }
+      loma::tiles<real>(0, W, [&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE {
+        loma::Lanes<real> sums_[vectors_];
+        loma::fill<real>(sums_, vectors_, real(0));
+        for (int64_t p = 0; p < 3; ++p) {
+          for (int64_t q = 0; q < 3; ++q) {
+            const int64_t at1_ = H * W * b + W * h + W * p + q + (-W - 1);
+            const int64_t at2_ = 3 * H * W * p + H * W * q + W * h;
+            loma::Stretch inside1_(tile_, count_);
+            inside1_.narrow(0, h + p - 1, H);
+            inside1_.narrow(1, q - 1, W);
+            if (inside1_.whole()) {
+              loma::update<real>(sums_, vectors_, tile_, count_, [&](int lane_, int64_t w, real sum_) LOMA_INLINE {
+                sum_ += X_data_[at1_ + w] * K_data_[at2_ + w];
+                return sum_;
+              });
+            }
+            else {
+              loma::update<real>(sums_, vectors_, tile_, count_, [&](int lane_, int64_t w, real sum_) LOMA_INLINE {
+                sum_ += (inside1_.has(lane_) ? X_data_[at1_ + w] : real(0)) * K_data_[at2_ + w];
+                return sum_;
+              });
             }
           }
-          const int64_t at4_ = H * W * b + W * h;
-          loma::store<real>(sums_, vectors_, tile_, count_, [&](int64_t w, real sum_) LOMA_INLINE {
-            Z_data_[at4_ + w] = sum_;
-          });
+        }
+        const int64_t at3_ = H * W * b + W * h;
+        loma::store<real>(sums_, vectors_, tile_, count_, [&](int64_t w, real sum_) LOMA_INLINE {
+          Z_data_[at3_ + w] = sum_;
         });
-      }
+      });
     }
   }
 }

@@ -55,6 +55,23 @@ def test_names_are_told_apart() -> None:
     assert shown == ["acc1", "$acc1", "$b.i", "$b__i", "$x.size(0)", "acc1_"]
 
 
+def test_a_sum_of_few_known_steps_is_one_block() -> None:
+    text = """
+def f(x : In[Tensor[COUNT, M]]) -> Tensor[M]:
+    y : Tensor[M]
+    y[j] = sum(x[i, j] for i in COUNT)
+    return y
+"""
+
+    def shown(count: str) -> str:
+        return pipeline.stage_text(text.replace("COUNT", count), "schedule", "f")
+
+    assert "blocks $first" in shown("65")
+    assert "blocks $first" in shown("N")
+    assert "blocks $first" not in shown("64")
+    assert "if $first" not in shown("64")
+
+
 def test_stage() -> None:
     text = "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return x + 1.0\n"
     shown = pipeline.stage_text(text, "schedule", "f")

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from loma import arithmetic as arith
+from loma.arithmetic import grids as arith
 from loma.backends.interpreter import values
 from loma.backends.interpreter.arguments import bind_arguments
 from loma.backends.interpreter.evaluate import evaluate

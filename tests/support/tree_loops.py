@@ -15,7 +15,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from loma import arithmetic as arith
+from loma.arithmetic import grids as arith
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
 from tree_memory import Elements, Machine, TreeError, Variables

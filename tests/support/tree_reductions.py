@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from loma import arithmetic as arith
+from loma.arithmetic import grids as arith
 from loma.backends.interpreter import values
 from loma.backends.schedule.ir import Kind, Lanes
 from loma.core.ir import POSITIONS, Element

@@ -7,17 +7,19 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import loma
 from conftest import ROOT
-from loma import cache, config
+from loma import cache, config, pipeline
 from loma.backends import toolchain
 from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file
 from loma.backends.torch.parts import Parts
+from loma.compiler import Program
 from loma.errors import CompilationFailed, CompilerNotFound
 
 SQUARE = "def square(x : In[Tensor[N]]) -> Tensor[N]:\n    return x * x\n"
@@ -127,6 +129,22 @@ def test_a_broken_index_counts_as_none(empty_cache: Path) -> None:
     assert cache.info()["entries"] == 1
     assert cache.clear() == 1
     assert cache.info()["bytes"] == 0
+
+
+def test_a_program_is_optimised_once(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its derivatives' derivatives and kernels for known sizes begin with what was kept."""
+    program = Program(SQUARE, "<text>", "module")
+    made, (pair,) = program.stage(), program.stage().pairs
+    again = replace(program, derived=(pair.backward,))
+    assert again.stage() != made
+    program.keep(made)
+    with monkeypatch.context() as patch:
+        patch.delattr(pipeline, "program")
+        assert program.stage() == made
+        assert again.stage().pairs[0].primal == pair.backward
+    (kept,) = (empty_cache / "objects").glob("*/stage.pickle")
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert program.stage() == made
 
 
 # ------------------------------------------------------------------------------------- settings

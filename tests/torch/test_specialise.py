@@ -405,7 +405,7 @@ assert "this is not C++" in str(warning.message), warning
 def test_a_process_that_nobody_waits_for_ends_quietly() -> None:
     own, other = multiprocessing.Pipe()
     code = "import time; from loma import background\n"
-    code += "background.make = lambda job, stages: time.sleep(1)\nbackground.main()"
+    code += "background.make = lambda job: time.sleep(1)\nbackground.main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(other.fileno())],
         pass_fds=[other.fileno()],
@@ -446,6 +446,26 @@ make(own, jobs[0])  # in a new one
 own.stop()
 """
     )
+
+
+def test_the_process_imports_what_it_needs() -> None:
+    """Each of these takes longer to import than a small kernel to compile."""
+    found = run(
+        """
+import pickle, subprocess, sys
+from loma.background import Background
+jobs, make = [], Background.make
+Background.make = lambda self, job: (jobs.append(job), make(self, job))
+reach(1, lambda: m.pick(torch.randn(3), torch.tensor([1])))
+code = "import pickle, sys; from loma import background\\n"
+code += "background.make(pickle.load(sys.stdin.buffer)); print(*sys.modules)"
+job = pickle.dumps(jobs[0])
+modules = subprocess.run([sys.executable, "-c", code], input=job, stdout=subprocess.PIPE)
+print(modules.stdout.decode())
+"""
+    ).split()
+    assert "loma.passes.specialise" in found
+    assert not {"torch", "numpy", "loma.ad", "loma.frontend"} & set(found)
 
 
 def test_a_process_does_not_wait_for_its_compiler() -> None:

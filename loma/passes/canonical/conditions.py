@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loma.arithmetic import COMPARISONS
 from loma.core import builder as b, sizes
 from loma.core.bounds import conjuncts, counted, facts, is_never_negative, room_of, unsaid_of
+from loma.arithmetic.integers import COMPARISONS
 from loma.core.ir import (
     INT, Binary, Call, Expr, FloatConst, For, Function, Index, IndexAssign, IntConst, Module,
     Reduce, Select, Stmt, Unary, Var, ZeroPad, replace,
@@ -149,7 +149,7 @@ def _decided(expr: Expr) -> Expr:
     numbers = [tuple(map(_number, pair)) for pair in pairs]
     if any(number is None for pair in numbers for number in pair):
         return expr
-    first, second = (bool(COMPARISONS[op](*pair)) for pair in numbers)
+    first, second = (COMPARISONS[op](*pair) for pair in numbers)
     return expr if first == second else cond if first else _negated(cond)
 
 
