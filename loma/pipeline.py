@@ -16,6 +16,8 @@ A user's mistake is a :class:`loma.errors.UserError` that knows its place in the
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -329,12 +331,42 @@ def _verified(module: Module) -> Module:
 def _located(source: str, path: str, packings: Packings | None = None) -> Iterator[None]:
     """Tells errors that pass which text they point into, and how it calls things."""
     try:
-        yield
+        with _deep():
+            yield
     except UserError as error:
         error.locate(source, path)
         if packings is not None:
             error.rename(packings.shown)
         raise
+
+
+class _Deep:
+    """As many frames as programs need that are as deep as the frontend lets them be."""
+
+    FRAMES = 10_000
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._before = sys.getrecursionlimit()
+                sys.setrecursionlimit(max(self._before, self.FRAMES))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0 and sys.getrecursionlimit() == self.FRAMES:
+                    sys.setrecursionlimit(self._before)
+
+
+_deep = _Deep()
 
 
 def _located_in(module: Module) -> AbstractContextManager[None]:

@@ -47,6 +47,12 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     return _CHILDREN[type(expr)](expr)  # passes spend much of their time here: no ``match``
 
 
+@remembered
+def depth(expr: Expr) -> int:
+    """How many levels an expression has."""
+    return 1 + max(map(depth, children(expr)), default=0)
+
+
 def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
     """The same node with ``function`` applied to each direct subexpression: itself, with all that
     is remembered of it, if none changes."""

@@ -5,8 +5,10 @@ A file there is a list of ``=== name``, the program, ``--- class of the error`` 
 
 from __future__ import annotations
 
+import inspect
 import random
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from teaching_derivatives import DERIVATIVES
 from teaching_programs import PROGRAMS as TEACHING
 
-from loma import errors
+from loma import errors, pipeline
 from loma.core.printer import print_module
 from loma.core.verify import verify
 from loma.frontend import parse
@@ -115,6 +117,19 @@ def test_nesting_up_to_the_limit_is_read() -> None:
     with pytest.raises(errors.SyntaxNotSupported, match="levels deep") as caught:
         parse(f"def f(x : In[float]) -> float:\n    return {factors}{' * x' * 20}\n")
     assert caught.value.hint == "split a long expression over several statements"
+
+
+def test_what_is_read_is_compiled() -> None:
+    before, limit = sys.getrecursionlimit(), len(inspect.stack()) + 250
+    calls = "sin(" * 40 + "x[i]" + ")" * 40
+    head = "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    y : Tensor[N]\n"
+    module = pipeline.parsed(f"{head}    y[i] = {calls}\n    return y\n")
+    sys.setrecursionlimit(limit)
+    try:
+        assert pipeline.optimised(module, ["f"]).pairs
+        assert sys.getrecursionlimit() == limit
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def _branches(count: int) -> str:

@@ -9,6 +9,7 @@ from test_loops import program
 
 from loma import passes
 from loma.core.printer import print_function
+from loma.core.walk import depth, nodes
 from loma.frontend import parse
 from loma.passes import canonical
 
@@ -265,3 +266,10 @@ def test_ints_stay_ints() -> None:
     text = "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    c : Tensor[N]\n    c[i] = i\n"
     text += "    y : Tensor[N]\n    y[i] = x[i] * (c[i] / 2)\n    return y\n"
     assert left(text)[0] == "c[i] = i"
+
+
+def test_long_chains_stay_within_a_depth() -> None:
+    chain = "    y[i] = sin(y[i])\n" * 100
+    text = "def f(x : In[Tensor[N]]) -> Tensor[N]:\n    y : Tensor[N]\n    y[i] = x[i]\n"
+    module = canonical.temporaries(parse(f"{text}{chain}    return y\n"))
+    assert 30 < max(map(depth, nodes(module.function("f").body))) < 50

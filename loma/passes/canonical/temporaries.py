@@ -25,7 +25,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import (
-    children, exchanged, expressions, free_variables, map_blocks, map_children,
+    children, depth, exchanged, expressions, free_variables, map_blocks, map_children,
     map_expressions, map_tensor_functions, mentioned_names, own_names, statements, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.defined import Definition
@@ -33,6 +33,8 @@ from loma.passes.canonical.recurrences.running import factors, running
 from loma.passes.liveness import covers
 
 Extents = Mapping[str, Expr]
+
+DEEPEST = 40  # levels of an expression: analyses of deeper ones take long
 
 
 def temporaries(module: Module, weights: bool = False) -> Module:
@@ -75,6 +77,8 @@ class _Temporaries:
         """The block without the temporary of the statement at that position, if it may go."""
         found = self._definition(body[position], body[:position], around)
         if found is None or (self._weights and found.scaled is None):
+            return None
+        if depth(found.value) > DEEPEST:
             return None
         name = found.tensor.name
         end = _end(name, body, position)
