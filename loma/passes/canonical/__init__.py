@@ -60,6 +60,8 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = layouts(units(shapes(channels(module))))
     if "temporaries" in wanted:
         module = temporaries(module)
+        if "loops" in wanted:  # which a temporary that is gone would have made too large
+            module = temporaries(loops(module))
         if "conditions" in wanted:  # on masks that were tensors
             module = conditions(module)
     if "scans" in wanted:
