@@ -40,7 +40,8 @@ for n in range(N):
     ("differences", """for n in range(N):
     for k in range(K):
         e = x[n] - w[:, k]
-        y[n, k] = sum(e * e, [0])""", "= sum((x[n, _k0] - w[_k0, k]) * (x[n, _k0] - w[_k0, k])", "for n in range"),
+        y[n, k] = sum(e * e, [0])""",
+     "= sum((x[n, _k0] - w[_k0, k]) * (x[n, _k0] - w[_k0, k])", "for n in range"),
     ("used_as_a_whole", "s = sum(x, [1], keepdim=True)\ny = s @ reshape(w[0], [1, K]) + x @ w",
      "s : Tensor[N, 1]", "s : Tensor[N]"),
     ("one_element", "s : Tensor[1]\ns[0] = x[0, 0]\ny[n, k] = s[0] * w[0, k] + x[n, 0]",
