@@ -184,12 +184,14 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
     writer.comment(f"panels of {panels.axis.name}{_lines(panels.source)}")
     with writer.block():
         bytes_, operands = (_bytes(context, part) for part in (stream.bytes, stream.operands))
-        parts = extent, bytes_, operands, c.number(stream.cache), c.number(stream.least)
+        cache = c.number(stream.cache)
+        parts = extent, bytes_, operands, cache, c.number(stream.least)
         rule = "shared_panel" if stream.of_any_size else "panel"
         writer.line(f"const int64_t {size} = loma::{rule}({c.list_text(parts)});")
         owner.nodes(stream.before)
-        given = c.list_text((extent, c.Token(size)))
         run = "loma::panels_apart" if stream.apart else "loma::panels"
+        shared = (bytes_, cache) if stream.apart else ()
+        given = c.list_text((extent, c.Token(size), *shared))
         head = f"{run}({given}, [&](int64_t {first}, int64_t {count})"
         with writer.block(head, ");"):
             for piece in stream.pieces:

@@ -118,10 +118,11 @@ void panels(int64_t extent, int64_t size, Panel body) {
   }
 }
 
-void panels_apart(int64_t extent, int64_t size, Panel body) {
+void panels_apart(int64_t extent, int64_t size, int64_t bytes, int64_t cache, Panel body) {
   const int64_t threads = in_parallel_region() ? 1 : at::get_num_threads();
   const int64_t count = (extent + size - 1) / size;
-  if (threads == 1 || count < threads) return panels(extent, size, body);
+  const bool fit = threads * size * bytes <= 2 * cache;
+  if (threads == 1 || count < threads || !fit) return panels(extent, size, body);
   const at::ThreadLocalState state;
   parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     const at::ThreadLocalStateGuard guard(state);

@@ -61,8 +61,9 @@ using Panel = Callback<int64_t, int64_t>;
 void panels(int64_t extent, int64_t size, Panel body);
 
 // The same for panels that do not meet: in parallel, each on one thread, where there are at least as
-// many as threads. What runs inside, operators of ATen too, is as it is on the calling thread.
-void panels_apart(int64_t extent, int64_t size, Panel body);
+// many as threads, and those that run at once, of ``bytes`` for each value, are about what the cache
+// holds. What runs inside, operators of ATen too, is as it is on the calling thread.
+void panels_apart(int64_t extent, int64_t size, int64_t bytes, int64_t cache, Panel body);
 
 // How many values of an axis make a block: so many that private tensors, of ``bytes`` for each value,
 // stay in the first-level cache; ``least`` or a multiple of that, as whole vectors are.
