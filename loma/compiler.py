@@ -73,12 +73,16 @@ class Program:
     def stage(self, key: str = "") -> Optimised:
         """The program with what autograd runs; from the cache where that has it, which takes a
         hundredth of the time. ``key`` is that of the index, where it is known."""
-        from loma import pipeline
-
         folder = cache.find(_stage_key(key or self.key()))
         if folder is not None:
             stage: Optimised = pickle.loads((folder / _STAGE_FILE).read_bytes())
             return stage
+        return self.optimised()
+
+    def optimised(self) -> Optimised:
+        """The same, made anew, but for the program that it is a derivative of."""
+        from loma import pipeline
+
         if not self.derived:
             return pipeline.program(self.source, self.path, self.name, self.save)
         base = replace(self, derived=self.derived[:-1]).stage()
@@ -224,7 +228,7 @@ def _build(program: Program) -> tuple[Path, Record]:
     from loma.backends import scalar, toolchain
     from loma.backends.torch.parts import Parts
 
-    stage = program.stage()
+    stage = program.optimised()
     if stage.tensor_functions:
         source = pipeline.generated(stage, program.timed, program.contract)
         operators, parts = source.metadata["operators"], source.metadata["parts"]
