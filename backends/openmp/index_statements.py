@@ -27,7 +27,7 @@ from loma.backends.schedule.access import (
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.divisions import without_divisions
 from loma.backends.schedule.guards import marked
-from loma.backends.schedule.host import CheckSome, Contract, Convolve, HostNode, Operand
+from loma.backends.schedule.host import CheckSome, Contract, Convolve, HostNode
 from loma.backends.schedule.ir import (
     QUOTIENT, REMAINDER, If, InPlace, Kind, Let, Node, Parallel, builtin,
 )  # fmt: skip
@@ -94,7 +94,7 @@ def _without_divisions(
     if isinstance(stmt.target, Index) and context.kernel is None and not ragged(axes):
         call = _library_call(context.machine, stmt, kind, body, axes)
         if isinstance(call, Contract):
-            into = call.target.tensor.name in context.views or _is_part(call.target)
+            into = call.target.tensor.name in context.views or not call.target.is_whole
             return [*nodes, replace(call, assign=assign, into=into)]
         if call is not None:
             return [*nodes, replace(call, dims=context.dims(call.result.tensor), assign=assign)]
@@ -279,10 +279,6 @@ def _longest(nest: StatementNest, extent: Expr) -> Expr:
 def _is_conditional(extent: Expr) -> bool:
     """Whether elements say how long an axis is that need not exist."""
     return any(mark_of(node) is not None for node in walk(extent))
-
-
-def _is_part(target: Operand) -> bool:
-    return bool(target.cuts or target.fixed)
 
 
 def library_call(stmt: IndexAssign, machine: Target) -> Contract | Convolve | None:

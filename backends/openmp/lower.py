@@ -368,7 +368,7 @@ def reduction_statement(context: FunctionContext, reduce: Reduce) -> IndexAssign
 def _is_new(call: Contract | Convolve | None) -> bool:
     """Whether a library gives a statement's target as a new tensor."""
     if isinstance(call, Contract):
-        return not (call.target.cuts or call.target.fixed)
+        return call.target.is_whole
     return call is not None and not call.result.cuts
 
 

@@ -18,9 +18,7 @@ from loma.core.axes import runs_over
 from loma.core.ir import FLOAT, Axis, Binary, Expr, Index, IntConst, Unary, Var, ZeroPad
 from loma.core.walk import walk
 
-
 SMALL = 8192  # multiplications that take no longer than a call
-
 
 Factors: TypeAlias = tuple[Index | ZeroPad, Index | ZeroPad]
 

@@ -132,6 +132,10 @@ class Operand:
     cuts: tuple[Cut, ...] = ()
     fixed: tuple[tuple[int, Expr], ...] = ()
 
+    @property
+    def is_whole(self) -> bool:
+        return not (self.cuts or self.fixed)
+
 
 @dataclass(frozen=True, slots=True)
 class Contract:
@@ -307,7 +311,8 @@ class Stream:
     ``least`` or more. ``before``: what is the same for all of them.
 
     They run one after the other, with parallel loops inside; or, where they are ``apart``, each
-    writing parts of its own, and at least as many as threads, in parallel, each on one thread."""
+    writing parts of its own, and at least as many as threads, which hold no more at once than about
+    what the cache does, in parallel, each on one thread."""
 
     panels: Panels
     bytes: tuple[Bytes, ...]

@@ -60,8 +60,9 @@ def canonical_form(module: Module, every: bool = False) -> Module:
         module = layouts(units(shapes(channels(module))))
     if "temporaries" in wanted:
         module = temporaries(module)
-        if "loops" in wanted:  # which a temporary that is gone would have made too large
-            module = temporaries(loops(module))
+        # Loops stay that a temporary would make too large, which may be gone now.
+        if "loops" in wanted and (without := loops(module)) != module:
+            module = temporaries(without)
         if "conditions" in wanted:  # on masks that were tensors
             module = conditions(module)
     if "scans" in wanted:

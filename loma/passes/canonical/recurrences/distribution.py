@@ -14,12 +14,13 @@ Optimizing Compilers for Modern Architectures, 2001, chapter 5.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loma.core import sizes
 from loma.core.effects import counters, written
 from loma.core.ir import (
     INT, Declare, Expr, For, Function, Index, IndexAssign, Module, Reduce, Stmt, TensorType, Var,
+    replace,
 )  # fmt: skip
 from loma.core.sizes import size_variables
 from loma.core.walk import (
