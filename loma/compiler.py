@@ -302,9 +302,8 @@ def _kernel_hook(program: Program, key: str) -> Callable[[str, bool, bool], str]
         with lock:
             folder, kept = cache.recall(key, _FIELDS, lambda: _build(program))
             if on_gpu:
-                operators, namespace = kept["operators"], kept["namespace"]
-                library = gpu.build(program, key, folder, operators, namespace, operator, real)
-                libraries[library] = toolchain.load_kernels(library)
+                part = gpu.build(program, key, folder, kept, operator, real)
+                libraries[part] = toolchain.load_kernels(part)
                 return ""
             parts, so_far = Parts.of(kept["parts"]), made.setdefault(real, set())
             known = (parts.behind(real == program.real), parts.together[operator])

@@ -7,7 +7,6 @@ kernels themselves, which it has as text, when they are first launched
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from loma.reports import public
 if TYPE_CHECKING:
     from loma.backends.torch.parts import Real
     from loma.compiler import Program
+    from loma.functions import Record
 
 
 @public
@@ -45,24 +45,21 @@ def attach(native: ModuleType) -> None:
 
 
 def build(
-    program: Program,
-    key: str,
-    module: Path,
-    operators: Mapping[str, str],
-    namespace: str,
-    operator: str,
-    real: Real,
+    program: Program, key: str, module: Path, record: Record, operator: str, real: Real
 ) -> Path:
-    """The folder with what launches an operator's kernels, from the cache or compiled now; ``key``
-    is the program's in the cache's index, ``module`` the folder of the compiled module."""
+    """The folder with what launches an operator's kernels, from the cache or compiled now.
+
+    ``key`` is the program's in the cache's index, which has the record; ``module`` is the folder of
+    the compiled module.
+    """
+    function, namespace = record["operators"][operator], record["namespace"]
     from loma.backends import toolchain
 
     def make() -> tuple[Path, dict[str, object]]:
         from loma import pipeline
 
-        source = pipeline.device_part(
-            program.stage(key), operators[operator], namespace, real, program.contract
-        )
+        stage = program.stage(key)
+        source = pipeline.device_part(stage, function, namespace, real, program.contract)
         return toolchain.build_specialisation(source, module, toolchain.detect()), {}
 
     return cache.recall(program.key(f"cuda {operator} {real}"), (), make)[0]

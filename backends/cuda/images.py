@@ -6,6 +6,7 @@ tests put a compiler for the CPU in its place.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -79,15 +80,13 @@ class _Worker:
         if self._reported:
             return
         self._reported = True
-        try:
+        with contextlib.suppress(Warning):  # where warnings are errors, nobody is there to catch it
             warnings.warn(
                 f"loma: the kernel '{name}' was not compiled for the numbers it is called with, "
                 f"the general one stays (further failures are not reported): {error}",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        except RuntimeWarning:  # where warnings are errors, nobody is there to catch it
-            pass
 
 
 _worker = _Worker()

@@ -140,8 +140,8 @@ def _loaded(paths: tuple[str, ...]) -> Library:
         return Library(functions, path, version, _architectures(functions))
     why = next((f" ({reason})" for reason in refused if "cannot open" not in reason), "")
     raise ToolchainError(
-        f"loma compiles kernels for GPUs with NVRTC, which was not found{why}. PyTorch's builds for "
-        "CUDA bring it; for others, `pip install nvidia-cuda-nvrtc` (for CUDA 12 "
+        f"loma compiles kernels for GPUs with NVRTC, which was not found{why}. PyTorch's builds "
+        "for CUDA bring it; for others, `pip install nvidia-cuda-nvrtc` (for CUDA 12 "
         "nvidia-cuda-nvrtc-cu12) installs it."
     )
 
