@@ -50,7 +50,7 @@ def _write_tree(writer: Writer, context: CppContext, tree: Parallel | InPlace) -
             text.nodes(inside, tree.body)
         _write_call(writer, context, text, inside, tree)
     for check in tree.checks:
-        _write_check(writer, context, check)
+        write_check(writer, context, check)
     if isinstance(tree, Parallel) and tree.total is not None:
         total = context.variable(tree.total)
         writer.line(f"for (const auto part_ : parts_) {total} += part_;")
@@ -108,7 +108,7 @@ def _write_call(
         writer.line(f"{name}<real>({', '.join(args)});")
 
 
-def _write_check(writer: Writer, context: CppContext, check: Check) -> None:
+def write_check(writer: Writer, context: CppContext, check: Check) -> None:
     """Says what elements have noted while the tree ran."""
     place, text = cpp_string(context.place(check.line)), cpp_string(check.text)
     if check.size is None:
