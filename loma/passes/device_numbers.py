@@ -24,7 +24,7 @@ from loma.core import builder as b
 from loma.core.effects import written
 from loma.core.ir import (
     FLOAT, INT, Assign, AtomicAdd, Axis, Call, CallStmt, Declare, Expr, FloatConst, For, Function,
-    If, Index, IndexAssign, IntConst, Module, NoDiff, Op, Place, Reduce, Return, Select,
+    If, Index, IndexAssign, IntConst, Module, NoDiff, Op, Place, Pop, Push, Reduce, Return, Select,
     Stmt, TensorType, TupleType, Type, Unary, Unpack, Var, While, Zero, is_tensor_function, replace,
 )  # fmt: skip
 from loma.core.names import Names, names_of
