@@ -1,0 +1,1 @@
+"""The CUDA backend: loops of tensor functions as kernels of a GPU."""
