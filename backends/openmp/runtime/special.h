@@ -117,7 +117,7 @@ inline double zeta(double s, double q) {
 
 // (-1)^(n + 1) n! zeta(n + 1, x); below 0 the terms on both sides of the pole next to x.
 inline double polygamma_of(int64_t n, double x) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double kInfinity = std::numeric_limits<double>::infinity();
   if (n == 0) return digamma_of(x);
   if (n < 0 || n > 170 || x != x || x == -kInfinity) return std::numeric_limits<double>::quiet_NaN();
   const double s = double(n) + 1, part = std::fmod(x, 1.0);

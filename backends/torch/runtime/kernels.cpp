@@ -29,7 +29,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const std::optional<
   return at::_ops::linear::call(x, w, b);
 }
 
-at::TensorOptions options_of(at::ScalarType dtype, at::DeviceType device) {
+at::TensorOptions options_of(at::ScalarType dtype, at::Device device) {
   return at::TensorOptions().dtype(dtype).device(device);
 }
 

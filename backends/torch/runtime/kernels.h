@@ -1,6 +1,6 @@
 // What the host's part of generated functions is made of: tensors, operators that ATen lacks, checks
-// with messages. Needs ATen's core only, and `kDevice` of the device's prelude. Numbers are the host's
-// on any device. What is no template is compiled once, in kernels.cpp: torch's inline functions would
+// with messages. Needs ATen's core only. Tensors are made on the device of the call, numbers on the
+// host. What is no template is compiled once, in kernels.cpp: torch's inline functions would
 // cost every generated file as much as its own loops.
 #pragma once
 
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "allocate.h"
+#include "call_device.h"
 #include "calls.h"
 #include "checks.h"
 #include "once.h"
@@ -24,10 +25,10 @@ namespace loma {
 
 // ------------------------------------------------------------------------------------ tensors
 
-at::TensorOptions options_of(at::ScalarType dtype, at::DeviceType device);
+at::TensorOptions options_of(at::ScalarType dtype, at::Device device);
 
 template <typename number>
-at::TensorOptions options(at::DeviceType device = kDevice) {
+at::TensorOptions options(at::Device device = call_device()) {
   return options_of(c10::CppTypeToScalarType<number>::value, device);
 }
 

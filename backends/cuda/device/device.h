@@ -1,0 +1,27 @@
+// What the text of every kernel includes. The compiler is given, as macros:
+//   LOMA_REAL     float or double
+//   LOMA_THREADS  threads of a block, a power of 2
+//   LOMA_TEAM     threads that share an iteration, a power of 2; more than 32 are the whole block
+//   LOMA_ACROSS   1: neighbours are threads of neighbouring teams (statements only)
+//   LOMA_STAGE    0, or 1 and 2 for a reduction in two stages (statements only)
+//   LOMA_SHARED   1: private memory is shared memory, 0: it is the workspace (iterations only)
+//   LOMA_KNOWN    and LOMA_KNOWN_0, ...: the ints that this kernel is for
+#pragma once
+
+#include "arithmetic.h"
+#include "checks.h"
+#include "grid.h"
+#include "special.h"
+#include "statement.h"
+#include "team.h"
+
+using real = LOMA_REAL;
+
+#define LOMA_KERNEL extern "C" __global__ void __launch_bounds__(LOMA_THREADS)
+
+#define LOMA_NUMBER_GIVEN(name) [[maybe_unused]] const int64_t name##_given_
+#ifdef LOMA_KNOWN
+#define LOMA_NUMBER(place, name) [[maybe_unused]] constexpr int64_t name = LOMA_KNOWN_##place
+#else
+#define LOMA_NUMBER(place, name) [[maybe_unused]] const int64_t name = name##_given_
+#endif

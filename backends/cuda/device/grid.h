@@ -1,0 +1,28 @@
+// What a kernel is given besides its tensors and ints: the layouts that the host fills in, too.
+#pragma once
+
+#include <cstdint>
+
+namespace loma {
+
+struct Report;
+
+struct Grid {
+  int64_t count;    // iterations
+  int64_t slices;   // of a reduction in two stages
+  void* parts;      // its partial results: [slices][count]
+  char* workspace;  // private memory of iterations, where it is not shared memory
+  int64_t bytes;    // of an iteration, a multiple of 16
+  Report* report;   // where checks that fail are told
+};
+
+// A float argument: an element on the device, or a value where there is no pointer.
+template <typename real>
+struct Number {
+  const real* pointer;
+  real value;
+
+  real operator[](int64_t) const { return pointer ? *pointer : value; }
+};
+
+}  // namespace loma

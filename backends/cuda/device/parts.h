@@ -1,0 +1,143 @@
+// The threads that share an iteration. Each kind of them has
+//   first(low), last(high), step(): for (d = first(low); d < last(high); d += step()) in each thread
+//     passes range(low, high) once in all of them together;
+//   all_reduce<Kind>(acc): what all have, joined, in all; called by all or none of them;
+//   leads(): one of them, which writes the result.
+#pragma once
+
+#include <cstdint>
+
+#include "grid.h"
+#include "reduce.h"
+
+namespace loma {
+
+constexpr int kThreads = LOMA_THREADS;
+constexpr int kTeam = LOMA_TEAM;
+constexpr int kTeams = kThreads / kTeam;  // of a block
+
+static_assert(kThreads > 0 && (kThreads & (kThreads - 1)) == 0, "LOMA_THREADS: no power of 2");
+static_assert(kTeam > 0 && (kTeam & (kTeam - 1)) == 0, "LOMA_TEAM: no power of 2");
+static_assert(kTeam <= 32 || kTeam == kThreads, "a team larger than a warp is a block");
+static_assert(kTeam <= kThreads, "a team is in one block");
+static_assert(!LOMA_ACROSS || kTeam == 1 || (kTeam <= 32 && kTeams % 32 == 0),
+              "LOMA_ACROSS: at most 32 threads a team, a multiple of 32 teams");
+
+// A thread by itself.
+struct Alone {
+  static int64_t first(int64_t low) { return low; }
+  static int64_t last(int64_t high) { return high; }
+  static constexpr int64_t step() { return 1; }
+  template <typename Kind = Best, typename number>
+  static void all_reduce(number&) {}
+  static constexpr bool leads() { return true; }
+};
+
+// Neighbours in a warp. Other such groups of it may be elsewhere in the program meanwhile.
+template <int width>
+struct Lanes {
+  static int64_t rank() { return threadIdx.x % width; }
+  static int64_t first(int64_t low) { return low + rank(); }
+  static int64_t last(int64_t high) { return high; }
+  static constexpr int64_t step() { return width; }
+  template <typename Kind = Best, typename number>
+  static void all_reduce(number& acc) {
+    acc = over_lanes<Kind, width>(lanes_mask<width>(), acc);
+  }
+  static bool leads() { return rank() == 0; }
+};
+
+// All threads of a block. Reductions take turns with two halves of the memory: whoever writes one
+// again has passed the barrier of the reduction between, before which all have read it.
+struct Block {
+  static int64_t first(int64_t low) { return low + threadIdx.x; }
+  static int64_t last(int64_t high) { return high; }
+  static constexpr int64_t step() { return kThreads; }
+  template <typename Kind = Best, typename number>
+  void all_reduce(number& acc) const {
+    static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
+    constexpr int warps = kThreads / 32;
+    number* const totals =
+        reinterpret_cast<number*>(exchange<2 * warps>() + turn_ * (warps * kEntry));
+    turn_ ^= 1;
+    const number own = over_lanes<Kind, 32>(lanes_mask<32>(), acc);
+    if (threadIdx.x % 32 == 0) totals[threadIdx.x / 32] = own;
+    __syncthreads();
+    acc = over_lanes<Kind, warps>(lanes_mask<32>(), totals[threadIdx.x % warps]);
+  }
+  static bool leads() { return threadIdx.x == 0; }
+
+ private:
+  mutable int turn_ = 0;
+};
+
+// Threads of the same place in neighbouring teams are neighbours. ``inside``: whether the team has an
+// iteration of its own; else it goes along with another, as barriers are the block's.
+struct Across {
+  static int64_t rank() { return threadIdx.x / kTeams; }
+  static int64_t first(int64_t low) { return low + rank(); }
+  static int64_t last(int64_t high) { return high; }
+  static constexpr int64_t step() { return kTeam; }
+
+  // The numbers change places, so that a team's lie side by side: one barrier before its lanes join
+  // them, one before all read the total. Each also keeps apart what two calls write and read.
+  template <typename Kind = Best, typename number>
+  static void all_reduce(number& acc) {
+    static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
+    constexpr int row = kTeams + 1;  // so that a team's numbers are in different banks
+    char* const memory = exchange<kTeam * row + kTeams>();
+    number* const all = reinterpret_cast<number*>(memory);
+    number* const totals = reinterpret_cast<number*>(memory + kTeam * row * kEntry);
+    all[rank() * row + threadIdx.x % kTeams] = acc;
+    __syncthreads();
+    const int team = threadIdx.x / kTeam, place = threadIdx.x % kTeam;
+    const number total = over_lanes<Kind, kTeam>(lanes_mask<32>(), all[place * row + team]);
+    if (place == 0) totals[team] = total;
+    __syncthreads();
+    acc = totals[threadIdx.x % kTeams];
+  }
+  bool leads() const { return inside && rank() == 0; }
+
+  bool inside;
+};
+
+// A block's slice of a reduction in two stages: it leaves its total for the second.
+template <typename Part>
+struct Slice {
+  int64_t first(int64_t low) const { return part.first(low) + blockIdx.y * part.step(); }
+  int64_t last(int64_t high) const { return part.last(high); }
+  int64_t step() const { return slices * part.step(); }
+  template <typename Kind = Best, typename number>
+  void all_reduce(number& acc) const {
+    part.template all_reduce<Kind>(acc);
+    if (part.leads()) static_cast<number*>(parts)[place] = acc;
+  }
+  static constexpr bool leads() { return false; }
+
+  const Part& part;
+  int64_t slices;
+  void* parts;
+  int64_t place;  // of the total
+};
+
+// The second stage: a thread joins the slices' totals, in their order.
+struct Joined {
+  static constexpr int64_t first(int64_t) { return 0; }
+  static constexpr int64_t last(int64_t) { return 0; }
+  static constexpr int64_t step() { return 1; }
+  template <typename Kind = Best, typename number>
+  void all_reduce(number& acc) const {
+    const number* const totals = static_cast<const number*>(parts) + place;
+    acc = totals[0];
+    for (int64_t slice = 1; slice < slices; ++slice) {
+      acc = Kind::join(acc, totals[slice * count]);
+    }
+  }
+  static constexpr bool leads() { return true; }
+
+  int64_t slices, count;
+  const void* parts;
+  int64_t place;
+};
+
+}  // namespace loma

@@ -1,0 +1,51 @@
+// The loop of a kernel that is one statement: body(p, part) for p in range(grid.count). Iterations
+// go round over the teams of the grid.
+#pragma once
+
+#include <cstdint>
+
+#include "parts.h"
+
+namespace loma {
+
+// body(p, part) as the stage wants it.
+template <typename Body, typename Part>
+inline void staged(const Grid& grid, const Body& body, int64_t p, const Part& part) {
+  if constexpr (LOMA_STAGE == 1) {
+    body(p, Slice<Part>{part, grid.slices, grid.parts, blockIdx.y * grid.count + p});
+  } else {
+    body(p, part);
+  }
+}
+
+template <typename Body>
+inline void statement(const Grid& grid, const Body& body) {
+  const int64_t count = grid.count;
+  if constexpr (LOMA_STAGE == 2) {
+    const int64_t all = int64_t(gridDim.x) * kThreads;
+    for (int64_t p = int64_t(blockIdx.x) * kThreads + threadIdx.x; p < count; p += all) {
+      body(p, Joined{grid.slices, count, grid.parts, p});
+    }
+  } else if constexpr (kTeam > 32) {
+    const Block part{};
+    for (int64_t p = blockIdx.x; p < count; p += gridDim.x) staged(grid, body, p, part);
+  } else if constexpr (LOMA_ACROSS && kTeam > 1) {
+    const int64_t all = int64_t(gridDim.x) * kTeams;
+    for (int64_t p = int64_t(blockIdx.x) * kTeams; p < count; p += all) {
+      const int64_t own = p + threadIdx.x % kTeams;
+      const bool inside = own < count;
+      staged(grid, body, inside ? own : count - 1, Across{inside});
+    }
+  } else {
+    const int64_t all = int64_t(gridDim.x) * kTeams;
+    for (int64_t p = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam; p < count; p += all) {
+      if constexpr (kTeam == 1) {
+        staged(grid, body, p, Alone());
+      } else {
+        staged(grid, body, p, Lanes<kTeam>());
+      }
+    }
+  }
+}
+
+}  // namespace loma

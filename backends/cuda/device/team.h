@@ -1,0 +1,90 @@
+// The loop of a kernel that runs several statements an iteration, with private memory between them:
+// body(i, team, memory) for i in range(grid.count).
+#pragma once
+
+#include <cstdint>
+
+#include "parts.h"
+
+namespace loma {
+
+// The threads of an iteration. Each of the functions below that runs something ends with a barrier
+// of the team, so what one has written, the next reads.
+struct Team {
+  static int rank() { return threadIdx.x % kTeam; }
+
+  static void barrier() {
+    if constexpr (kTeam > 32) {
+      __syncthreads();
+    } else if constexpr (kTeam > 1) {
+      __syncwarp(lanes_mask<kTeam>());
+    }
+  }
+
+  // body(p, part) for p in range(count), where ``inner`` is the length of what a part shares.
+  template <typename Body>
+  static void each(int64_t count, int64_t inner, const Body& body) {
+    constexpr int warps = kTeam / 32;
+    if (kTeam == 1 || count >= kTeam || inner < 8) {
+      for (int64_t p = rank(); p < count; p += kTeam) body(p, Alone());
+    } else if (warps > 1 && count >= warps) {
+      if constexpr (warps > 1) {
+        for (int64_t p = threadIdx.x / 32; p < count; p += warps) body(p, Lanes<32>());
+      }
+    } else if constexpr (kTeam > 1) {
+      whole([&](const auto& part) {
+        for (int64_t p = 0; p < count; ++p) body(p, part);
+      });
+    }
+    barrier();
+  }
+
+  // body(part), once, with all threads: what it sets besides memory, it sets in each.
+  template <typename Body>
+  static void together(const Body& body) {
+    whole(body);
+    barrier();
+  }
+
+  // body(), in one thread.
+  template <typename Body>
+  static void alone(const Body& body) {
+    if (rank() == 0) body();
+    barrier();
+  }
+
+ private:
+  template <typename Body>
+  static void whole(const Body& body) {
+    if constexpr (kTeam > 32) {
+      const Block part{};
+      body(part);
+    } else if constexpr (kTeam > 1) {
+      body(Lanes<kTeam>());
+    } else {
+      body(Alone());
+    }
+  }
+};
+
+// An iteration's private memory.
+inline char* private_memory(const Grid& grid) {
+  const int64_t team = threadIdx.x / kTeam;
+  if constexpr (LOMA_SHARED) {
+    extern __shared__ __align__(16) char loma_shared_[];
+    return loma_shared_ + team * grid.bytes;
+  } else {
+    return grid.workspace + (int64_t(blockIdx.x) * kTeams + team) * grid.bytes;
+  }
+}
+
+template <typename Body>
+inline void iterations(const Grid& grid, const Body& body) {
+  char* const memory = private_memory(grid);
+  const int64_t count = grid.count, all = int64_t(gridDim.x) * kTeams;
+  for (int64_t i = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam; i < count; i += all) {
+    body(i, Team(), memory);
+  }
+}
+
+}  // namespace loma

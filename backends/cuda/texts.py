@@ -1,0 +1,26 @@
+"""The headers of a kernel's text, by the names under which NVRTC finds them."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+_BACKENDS = Path(__file__).parent.parent
+# The first two are those of CPUs as they are.
+_FILES = (
+    "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "cuda/runtime/report.h",
+    "cuda/device/checks.h", "cuda/device/device.h", "cuda/device/grid.h", "cuda/device/parts.h",
+    "cuda/device/reduce.h", "cuda/device/statement.h", "cuda/device/std.h", "cuda/device/team.h",
+    "cuda/device/vector_math.h",
+)  # fmt: skip
+_STANDARD = ("algorithm", "cmath", "cstddef", "cstdint", "functional", "limits")
+
+# What a kernel's text begins with.
+INCLUDE = '#include "device.h"\n'
+
+
+@functools.cache
+def headers() -> dict[str, str]:
+    """The text of each header. No header of the system or of CUDA is among them."""
+    own = {Path(file).name: (_BACKENDS / file).read_text(encoding="utf-8") for file in _FILES}
+    return {**own, **dict.fromkeys(_STANDARD, '#include "std.h"\n')}
