@@ -12,5 +12,11 @@ from loma.backends.schedule import target
 
 CPU = Device(target.CPU, "prelude.h", "light_prelude.h", library_call, lower, write)
 CUDA = Device(
-    target.GPU, "prelude.h", "light_prelude.h", library_call, cuda_lower.lower, cuda.write
+    target.GPU,
+    "prelude.h",
+    "light_prelude.h",
+    library_call,
+    cuda_lower.lower,
+    cuda.write,
+    "gpu.h",
 )

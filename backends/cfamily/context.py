@@ -55,8 +55,9 @@ class CppContext(FunctionContext):
     ``loops``: the functions that loops have become. ``looked_up``: in serial loops, the pointers to
     tensors' data. ``pointers``: in kernels, the tensors that are pointers, which are private or
     parts of others. ``steady``: in kernels, tensors of the outside, which keep their memory, and
-    whether the kernel writes to them; ``taken``: the pointers to those that it uses, the tensor, and
-    whether it is written. ``captured``: what stands in text for another device takes of the host.
+    whether the kernel writes to them; ``taken``: the pointers to those that it uses, the tensor,
+    and whether it is written. ``captured``: what text for another device takes of the host, and
+    ``helpers`` the scalar functions of the module in such text.
     """
 
     def __init__(self, function: Function, module: Module, machine: Target) -> None:
@@ -68,6 +69,7 @@ class CppContext(FunctionContext):
         self.steady: dict[str, bool] = {}
         self.taken: dict[str, tuple[Var, bool]] = {}
         self.captured: Captured | None = None
+        self.helpers = ""
         self.mutated = _mutated(function)
         self.dense = _dense(function)
 

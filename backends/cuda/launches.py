@@ -1,5 +1,5 @@
-"""What a GPU runs as CUDA C++: the kernels of statements, fused ones, serial loops; and what the host
-does to start them.
+"""What a GPU runs as CUDA C++: the kernels of statements, fused ones, serial loops; and what the
+host does to start them.
 
 A kernel's text is a string in the host's code, which the runtime compiles for the device at hand.
 Its parameters are pointers, numbers, and the grid; what it takes of the host's variables is found
@@ -120,7 +120,7 @@ class _Launch:
         self.name = f"{cpp_name(self._context.function.name)}__{stem}{number}"
         self._params: list[str] = []
         self._given: list[str] = []
-        self._numbers: list[str] = []
+        self._numbers: dict[str, str] = {}  # which a kernel has last
 
     def pointer(self, param: str, argument: str) -> None:
         self._params.append(param)
@@ -138,9 +138,7 @@ class _Launch:
 
     def number(self, type_: str, name: str, argument: str) -> None:
         if type_ == "int64_t":
-            self._params.append(f"LOMA_NUMBER_GIVEN({name})")
-            self._given.append(f"launch_.number({argument});")
-            self._numbers.append(name)
+            self._numbers[name] = argument
         else:
             self._params.append(f"const {type_} {name}")
             self._given.append(f"launch_.template value<{type_}>({argument});")
@@ -150,7 +148,8 @@ class _Launch:
         kernel = Writer()
         kernel.comment("\n".join(map(statement_text, self._source)))
         kernel.line(f"LOMA_KERNEL {self.name}(")
-        params = ",\n    ".join([*self._params, "const loma::Grid grid_"])
+        numbers = [f"LOMA_NUMBER_GIVEN({name})" for name in self._numbers]
+        params = ",\n    ".join([*self._params, *numbers, "const loma::Grid grid_"])
         kernel.line(f"    {params}) {{")
         for k, name in enumerate(self._numbers):
             kernel.line(f"  LOMA_NUMBER({k}, {name});")
@@ -158,14 +157,15 @@ class _Launch:
         kernel.line("}")
         text = kernel.text()
         if "__scalar<" in text:
-            self._context.device_helpers = True
-            text = f'loma::gpu::joined(helpers__, R"loma(\n{text}\n)loma")'
-        else:
-            text = f'R"loma(\n{text}\n)loma"'
-        self._context.loops.append(f'static loma::gpu::Kernel {self.name}("{self.name}", {text});')
+            text = f"{self._context.helpers}\n\n{text}"
+        context = self._context
+        contract = "" if context.machine.reciprocals else ", /*contract=*/false"
+        made = f'"{self.name}", R"loma(\n{text}\n)loma"{contract}'
+        context.loops.append(f"static loma::gpu::Kernel {self.name}({made});")
         writer = self._owner.writer
         writer.declare(f"loma::gpu::Launch launch_({self.name}, sizeof(real));")
         writer.extend(self._given)
+        writer.extend([f"launch_.number({argument});" for argument in self._numbers.values()])
         writer.line(f"launch_.{start};")
 
 

@@ -55,15 +55,10 @@ def make_tree(
     rest = [loop for loop in loops if loop not in flat]
     plan = _plan(stmt, kind, body, assign, rest)
     nest.scope[:] = [loop.axis for loop in (*flat, *rest)]
-    team = None
-    if rest and not any(loop.target for loop in rest):
-        shared = _shared(rest, found)
-        nest.shared = shared.name
-        across = bool(flat) and score(flat[-1].name, found) > score(shared.name, found)
-        splits = context.kernel is None and kind not in POSITIONS
-        team = Team(longest(nest, shared.axis.extent), across, splits)
+    nest.shares = not any(loop.target for loop in rest)
     counter, before = _decoded(nest, flat)
     inside = _total(nest, plan) if isinstance(stmt.target, Var) else elements(nest, plan)
+    team = nest.team(flat)
     return Parallel(
         counter, sizes.product(tuple(loop.axis.extent for loop in flat)), IntConst(steps(body)),
         (*before, *inside), written(stmt.target), (source,),
@@ -73,10 +68,15 @@ def make_tree(
 
 
 class _Nest(StatementNest):
-    """Loops without a form for the inside of padded tensors. ``shared``: the axis whose loop the
-    statement's own reduction shares."""
+    """Loops without a form for the inside of padded tensors. ``shares``: the threads of a team
+    share a loop of each reduction that is no part of another one."""
 
-    shared: str | None = None
+    shares = False
+
+    def __init__(self, context: FunctionContext, axes: tuple[Axis, ...]) -> None:
+        super().__init__(context, axes)
+        self._shared: list[tuple[Axis, Kind]] = []
+        self._inside = False
 
     def splittable(self, value: Expr) -> list[Access]:
         return []
@@ -84,19 +84,42 @@ class _Nest(StatementNest):
     def reduction(
         self, kind: Kind, body: Expr, axes: Sequence[Axis], accumulator: Var
     ) -> tuple[list[Node], Expr]:
+        if not self.shares or self._inside or any(frame.guards for frame in self.frames):
+            return super().reduction(kind, body, axes, accumulator)
+        self._inside = True
         nodes, result = super().reduction(kind, body, axes, accumulator)
-        if self.shared is None or len(self.frames) > 1:
-            return nodes, result
+        self._inside = False
+        axis = self._longest(axes, body)
+        self._shared.append((axis, kind))
         dtype: Element = "int" if accumulator.type == INT else "float"
-        return [*self._shared(tuple(nodes)), AllReduce(accumulator, kind, dtype)], result
+        return [*_shared(tuple(nodes), axis.name), AllReduce(accumulator, kind, dtype)], result
 
-    def _shared(self, block: tuple[Node, ...]) -> tuple[Node, ...]:
-        return tuple(
-            replace(node, role="shared")
-            if isinstance(node, LoopNode) and node.counter.name == self.shared
-            else map_blocks(node, self._shared)
-            for node in block
-        )
+    def team(self, flat: list[Loop]) -> Team | None:
+        """The threads of an iteration of the loop over those axes."""
+        if not self._shared:
+            return None
+        axis, kind = self._shared[0]
+        found = list(self.accesses.values())
+        across = bool(flat) and score(flat[-1].name, found) > score(axis.name, found)
+        alone = len(self._shared) == 1 and self.context.kernel is None
+        return Team(longest(self, axis.extent), across, alone and kind not in POSITIONS)
+
+    def _longest(self, axes: Sequence[Axis], body: Expr) -> Axis:
+        """The axis of a reduction that is shared: that along which operands lie, unless it is
+        short."""
+        best = self.best(axes, body)
+        long = [axis for axis in axes if (sizes.constant(axis.extent) or _SHORT) >= _SHORT]
+        return best if best in long or not long else self.best(long, body)
+
+
+def _shared(block: tuple[Node, ...], axis: str) -> tuple[Node, ...]:
+    """With the loop over the axis shared."""
+    return tuple(
+        replace(node, role="shared")
+        if isinstance(node, LoopNode) and node.counter.name == axis
+        else map_blocks(node, lambda inner: _shared(inner, axis))
+        for node in block
+    )
 
 
 def _plan(stmt: IndexAssign, kind: Kind, body: Expr, assign: bool, rest: list[Loop]) -> Plan:
@@ -162,13 +185,3 @@ def _fastest_last(flat: list[Loop], found: list[Access]) -> list[Loop]:
         return flat
     best = max(reversed(flat), key=lambda loop: score(loop.name, found))
     return [*(loop for loop in flat if loop is not best), best]
-
-
-def _shared(loops: list[Loop], found: list[Access]) -> Loop:
-    """The axis of a reduction that is shared: that along which operands lie, unless it is short."""
-
-    def value(loop: Loop) -> tuple[bool, int]:
-        extent = sizes.constant(loop.axis.extent)
-        return extent is None or extent >= _SHORT, score(loop.name, found)
-
-    return max(reversed(loops), key=value)

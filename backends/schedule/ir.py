@@ -300,9 +300,9 @@ class Part:
 
 
 Node: TypeAlias = (
-    Let | Lazy | Variable | Accumulator | Store | Note | Narrow | If | Loop | Blocks | Groups | Each
-    | AllReduce | Tiles | Lanes | Fill | UpdateLanes | Compare | StoreLanes | Total | Stretch | Transpose
-    | Part
+    Let | Lazy | Variable | Accumulator | AllReduce | Store | Note | Narrow | If | Loop | Blocks
+    | Groups | Each | Tiles | Lanes | Fill | UpdateLanes | Compare | StoreLanes | Total | Stretch
+    | Transpose | Part
 )  # fmt: skip
 
 

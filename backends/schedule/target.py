@@ -80,7 +80,7 @@ CPU = Target(
     product_bytes=2 << 20, panel_least=16,
 )  # fmt: skip
 
-# GPUs of NVIDIA. Panels keep temporaries in the second-level cache, which all multiprocessors share.
+# GPUs of NVIDIA. Panels keep temporaries in the second-level cache.
 GPU = Target(
     threads=True, library=True, teams=True,
     vector_bytes=0, tile=1, accumulators=1, group=1, gain=0.0,

@@ -215,7 +215,7 @@ class Statements:
         self.writer.line(f"int64_t {count} = 0;")
         with self.writer.block(f"while ({c.text(self.host.condition(condition))})"):
             error = f"loma::while_error({name}, {line}, {stmt.max_iter});"
-            if self.context.captured is not None:  # text for devices cannot throw
+            if self.context.machine.teams:  # text for devices cannot throw
                 error = f"{{ {error} break; }}"
             self.writer.line(f"if ({count}++ == {stmt.max_iter}) {error}")
             body()

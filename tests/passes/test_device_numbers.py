@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from control_cases import CONTROL
-from corpus import tensor_programs
 from count_cases import COUNTS
 from guard_cases import CASES as GUARDS
 from index_cases import CASES as INDEX_CASES
@@ -22,12 +21,8 @@ from trap_cases import TRAPS
 
 from loma import pipeline
 from loma.backends.interpreter import Interpreter
-from loma.core.ir import FLOAT, INT, If, Module, TensorType, While, is_tensor_function
-from loma.core.printer import print_function, print_module
+from loma.core.ir import FLOAT, Module, is_tensor_function
 from loma.core.verify import verify
-from loma.core.walk import nodes, statements
-from loma.errors import UserError
-from loma.frontend import parse
 from loma.passes.device_numbers import on_device
 
 ALL: list[Any] = [
