@@ -25,8 +25,10 @@ from loma.backends.schedule.host import (
 )  # fmt: skip
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes
-from loma.core.effects import assigned, counters, declared, written_places
+from loma.backends.kernels.sharing import mentions
+from loma.core.effects import assigned, counters, declared, effects, written_places
 from loma.core.ir import INT, Builtin, Expr, IntConst, Stmt, TensorType, Var
+from loma.core.walk import statements
 
 _ONE = IntConst(1)
 
@@ -50,7 +52,7 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
         case Launch():
             _write_launch(owner, node)
         case Serial(source, body):
-            _write_serial(owner, tuple(node.writes), body, source.body)
+            _write_serial(owner, tuple(node.writes), body, (source,))
         case Clear(var):
             _write_zeros(owner, var)
         case Stream():
@@ -356,6 +358,7 @@ def _write_serial(
     source = tuple(source)
     own = counters(source) | declared(source)
     changed = {var.name: var for var in _scalars(source) if var.name not in own}
+    kept = {name: var for name, var in changed.items() if _is_elsewhere(context, name, source)}
     used: dict[str, tuple[str, Var]] = {}
     context.looked_up, owner.writer = used, Writer(1)
     with context.capturing(Captured(frozenset(own | changed.keys()))) as captured:
@@ -366,6 +369,9 @@ def _write_serial(
     kernel.line("[[maybe_unused]] loma::Outside outside_(grid_);")
     for var in changed.values():
         type_, name = scalar_type(var.type, var.span), context.variable(var)
+        if var.name not in kept:
+            kernel.line(f"{type_} {name} = 0;")
+            continue
         captured.params[f"{name}_before_"] = (type_, name)
         kernel.line(f"{type_} {name} = {name}_before_;")
         launch.pointer(
@@ -373,20 +379,27 @@ def _write_serial(
             f"{name}_after_.template mutable_data_ptr<{type_}>()",
         )
     kernel.extend(_dedented(inside.lines))
-    for var in changed.values():
+    for var in kept.values():
         kernel.line(f"*{context.variable(var)}_after_ = {context.variable(var)};")
     for name, tensor in used.values():
         launch.tensor(tensor, name, tensor.name in written)
     for name, (type_, argument) in captured.params.items():
         launch.number(type_, name, argument)
     with outer.block():
-        for var in changed.values():
+        for var in kept.values():
             made = f"loma::empty({{1}}, loma::options<{scalar_type(var.type, var.span)}>())"
             outer.line(f"loma::Tensor {context.variable(var)}_after_ = {made};")
         launch.write(kernel, "serial()")
-        for var in changed.values():
+        for var in kept.values():
             name, type_ = context.variable(var), scalar_type(var.type, var.span)
             outer.line(f"{name} = loma::item<{type_}>({name}_after_);")
+
+
+def _is_elsewhere(context: CppContext, name: str, source: Sequence[Stmt]) -> bool:
+    """Whether anything but these statements, and a declaration, mentions a variable."""
+    body = context.function.body
+    own = sum(var.name == name for stmt in statements(body) for var in effects(stmt).declares)
+    return mentions(body)[name] > mentions(tuple(source))[name] + own
 
 
 def _scalars(source: Sequence[Stmt]) -> list[Var]:

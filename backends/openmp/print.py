@@ -165,12 +165,12 @@ class TreeText(LoopText):
                 head = "[&](auto vectors_, const int64_t tile_, const auto count_) LOMA_INLINE"
                 self._locals[schedule.TILE] = local_name(schedule.TILE)
                 if length is not None:
-                    rows = "many_" if grouped else "1"
-                    start = f"loma::known_tiles<{TYPES[dtype]}, {rows}, {length}>({head}"
+                    across = "many_" if grouped else "1"
+                    call = f"loma::known_tiles<{TYPES[dtype]}, {across}, {length}>({head}"
                 else:
                     types = f"{TYPES[dtype]}, many_" if grouped else TYPES[dtype]
-                    start = f"loma::tiles<{types}>({self._ints(low, high)}, {head}"
-                with writer.block(start, ");"):
+                    call = f"loma::tiles<{types}>({self._ints(low, high)}, {head}"
+                with writer.block(call, ");"):
                     self.nodes(writer, body)
             case Lanes():
                 writer.line(self._lanes(node))
