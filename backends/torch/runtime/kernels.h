@@ -89,6 +89,9 @@ auto located(const char* place, Call call) {
 // The tensor, whose sizes must be these. ``place`` reads "f: line 4: 'y'".
 at::Tensor shaped(at::Tensor tensor, at::IntArrayRef sizes, const char* place);
 
+LOMA_COLD void element_error(const char* place, const char* tensor, int64_t dim, int64_t value,
+                             int64_t size);
+
 // Where an element lies behind a tensor's first, its subscripts checked.
 int64_t offset_of(const at::Tensor& tensor, std::initializer_list<int64_t> subscripts,
                   const char* place, const char* name);
