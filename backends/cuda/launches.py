@@ -67,7 +67,7 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
 def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     context = owner.context
     text = ThreadText(context, tree)
-    inside = Writer(1)
+    counter, inside = text.local(tree.counter), Writer(1)
     text.nodes(inside, tree.body)
     launch = _Launch(owner, "kernel", tree.source)
     body = Writer(1)
@@ -75,7 +75,7 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         body.line("loma::Outside outside_(grid_);")
     else:
         body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
-    head = f"[&](const int64_t {text.local(tree.counter)}, [[maybe_unused]] const auto& part_)"
+    head = f"[&](const int64_t {counter}, [[maybe_unused]] const auto& part_)"
     with body.block(f"loma::statement(grid_, {head}", ");"):
         body.extend(_dedented(inside.lines))
     with context.capturing(Captured(frozenset())) as captured:
