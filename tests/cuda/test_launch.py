@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import gpu_stand_in
 import pytest
 import torch
 
 import loma
+from loma import gpu
 from loma.backends.cuda import images
 
 PROGRAM = """
@@ -273,3 +275,48 @@ def test_the_cpus_kernels_stay(module: loma.LomaModule) -> None:
     finally:
         module.__native__.serve_cpu_by_gpu(True)
     assert gpu_stand_in.count() == before
+
+
+def test_without_a_driver_the_message_says_so(
+    asked: gpu_stand_in.Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of its own, since each keeps the driver that it found."""
+    module = loma.compile(PROGRAM.split("def total")[0])
+    native = module.__native__
+    assert native is not None
+    gpu_stand_in.part(module, "scale", SCALE, "light_prelude.h")
+    native.serve_cpu_by_gpu(True)
+    monkeypatch.setenv("LOMA_CUDA_DRIVER", "/nowhere/libcuda.so")
+    with pytest.raises(RuntimeError, match=r"no CUDA driver \(/nowhere/libcuda\.so\).*install"):
+        module.scale(torch.ones(2, 2), 2.0)
+    monkeypatch.setenv("LOMA_CUDA_DRIVER", gpu_stand_in.driver()._name)
+    assert torch.equal(module.scale(torch.ones(2, 2), 2.0), torch.full((2, 2), 2.0))
+
+
+def test_what_is_compiled_is_asked_for_at_the_first_call(
+    asked: gpu_stand_in.Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = loma.compile(PROGRAM.split("def total")[0].replace("scale", "scale_later"))
+    native = module.__native__
+    assert native is not None
+    found = []
+
+    def build(*given: object) -> Path:
+        found.append(given[-2:])
+        return gpu_stand_in.built(module, "scale_later", SCALE, "light_prelude.h")
+
+    monkeypatch.setattr(gpu, "build", build)
+    native.serve_cpu_by_gpu(True)
+    for _ in range(2):
+        assert torch.equal(module.scale_later(torch.ones(2, 2), 2.0), torch.full((2, 2), 2.0))
+    assert found == [("scale_later", "float")]
+
+
+def test_other_devices_are_refused(module: loma.LomaModule) -> None:
+    x = torch.ones(2, 2)
+    assert module.scale(x.to("meta"), 2.0).is_meta
+    with pytest.raises(ValueError, match="argument 'y' is on cpu, but argument 'x'"):
+        module.add(torch.ones(2, device="meta"), torch.ones(2))
+    assert module.scale(x, torch.tensor(2.0)).device.type == "cpu"
+    with pytest.raises(ValueError, match="'a' is on meta, but the call is on cpu"):
+        module.scale(x, torch.tensor(2.0, device="meta"))

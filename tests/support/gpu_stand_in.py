@@ -71,6 +71,11 @@ def _library(text: str) -> Path:
 
 def part(module: loma.LomaModule, operator: str, text: str, prelude: str) -> None:
     """Loads what launches an operator's kernels: C++ whose function ``run<real>`` does."""
+    _libraries.append(toolchain.load_kernels(built(module, operator, text, prelude)))
+
+
+def built(module: loma.LomaModule, operator: str, text: str, prelude: str) -> Path:
+    """The folder with it."""
     text = f"""#include "{prelude}"
 #include "gpu.h"
 namespace {{
@@ -84,8 +89,7 @@ const bool registered__ = loma::register_device_kernels(
         ((f"{operator}.cpp", text),),
         {"prelude": prelude},
     )
-    folder = toolchain.build_specialisation(source, module.__folder__, toolchain.detect())
-    _libraries.append(toolchain.load_kernels(folder))
+    return toolchain.build_specialisation(source, module.__folder__, toolchain.detect())
 
 
 _libraries: list[ctypes.CDLL] = []  # never unloaded

@@ -15,7 +15,7 @@ namespace loma {
 
 // Where this block's threads report. Each thread writes the same, before it reads, so no barrier is
 // needed.
-inline Report** report_place() {
+[[maybe_unused]] static Report** report_place() {
   __shared__ Report* report_;
   return &report_;
 }

@@ -23,6 +23,18 @@ static_assert(kTeam <= kThreads, "a team is in one block");
 static_assert(!LOMA_ACROSS || kTeam == 1 || (kTeam <= 32 && kTeams % 32 == 0),
               "LOMA_ACROSS: at most 32 threads a team, a multiple of 32 teams");
 
+// Memory in which the threads of a block exchange what they have, of 16 bytes at most each. With
+// LOMA_ACROSS it is a row for each rank, one number longer than the teams, so that a team's numbers
+// are in different banks; then the totals.
+constexpr int kEntry = 16;
+constexpr int kRow = kTeams + 1;
+constexpr int kEntries = LOMA_ACROSS ? kTeam * kRow + kTeams : 2 * (kThreads / 32 + 1);
+
+[[maybe_unused]] static char* exchange() {
+  __shared__ __align__(16) char memory_[kEntries * kEntry];
+  return memory_;
+}
+
 // A thread by itself.
 struct Alone {
   static int64_t first(int64_t low) { return low; }
@@ -57,8 +69,7 @@ struct Block {
   void all_reduce(number& acc) const {
     static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
     constexpr int warps = kThreads / 32;
-    number* const totals =
-        reinterpret_cast<number*>(exchange<2 * warps>() + turn_ * (warps * kEntry));
+    number* const totals = reinterpret_cast<number*>(exchange() + turn_ * (warps * kEntry));
     turn_ ^= 1;
     const number own = over_lanes<Kind, 32>(lanes_mask<32>(), acc);
     if (threadIdx.x % 32 == 0) totals[threadIdx.x / 32] = own;
@@ -84,14 +95,12 @@ struct Across {
   template <typename Kind = Best, typename number>
   static void all_reduce(number& acc) {
     static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
-    constexpr int row = kTeams + 1;  // so that a team's numbers are in different banks
-    char* const memory = exchange<kTeam * row + kTeams>();
-    number* const all = reinterpret_cast<number*>(memory);
-    number* const totals = reinterpret_cast<number*>(memory + kTeam * row * kEntry);
-    all[rank() * row + threadIdx.x % kTeams] = acc;
+    number* const all = reinterpret_cast<number*>(exchange());
+    number* const totals = reinterpret_cast<number*>(exchange() + kTeam * kRow * kEntry);
+    all[rank() * kRow + threadIdx.x % kTeams] = acc;
     __syncthreads();
     const int team = threadIdx.x / kTeam, place = threadIdx.x % kTeam;
-    const number total = over_lanes<Kind, kTeam>(lanes_mask<32>(), all[place * row + team]);
+    const number total = over_lanes<Kind, kTeam>(lanes_mask<32>(), all[place * kRow + team]);
     if (place == 0) totals[team] = total;
     __syncthreads();
     acc = totals[threadIdx.x % kTeams];

@@ -83,13 +83,4 @@ inline number over_lanes(unsigned mask, number value) {
   return value;
 }
 
-// Memory in which the threads of a block exchange what they have, of 16 bytes at most each.
-constexpr int kEntry = 16;
-
-template <int entries>
-inline char* exchange() {
-  __shared__ __align__(16) char memory_[entries * kEntry];
-  return memory_;
-}
-
 }  // namespace loma

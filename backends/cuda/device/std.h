@@ -96,6 +96,7 @@ struct numeric_limits<double> {
 template <>
 struct numeric_limits<int64_t> {
   static constexpr bool has_infinity = false;
+  static int64_t infinity() { return 0; }
   static constexpr int64_t max() { return INT64_MAX; }
   static constexpr int64_t lowest() { return INT64_MIN; }
   static constexpr int64_t min() { return INT64_MIN; }

@@ -6,6 +6,10 @@
 
 #include "parts.h"
 
+#ifndef LOMA_DYNAMIC_SHARED
+#define LOMA_DYNAMIC_SHARED(name) extern __shared__ __align__(16) char name[]
+#endif
+
 namespace loma {
 
 // The threads of an iteration. Each of the functions below that runs something ends with a barrier
@@ -71,8 +75,8 @@ struct Team {
 inline char* private_memory(const Grid& grid) {
   const int64_t team = threadIdx.x / kTeam;
   if constexpr (LOMA_SHARED) {
-    extern __shared__ __align__(16) char loma_shared_[];
-    return loma_shared_ + team * grid.bytes;
+    LOMA_DYNAMIC_SHARED(shared);
+    return shared + team * grid.bytes;
   } else {
     return grid.workspace + (int64_t(blockIdx.x) * kTeams + team) * grid.bytes;
   }

@@ -1,0 +1,90 @@
+"""CUDA kernels on the CPU: images that g++ makes of their texts, and the driver that runs them.
+
+:func:`image` takes a text as NVRTC does; ``LOMA_CUDA_DRIVER`` is to name the library of
+:func:`driver`. Nothing here is fast or complete: it is what loma's kernels use, made to find races.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from loma import cache
+from loma.backends.cuda import texts
+
+_HERE = Path(__file__).resolve().parent
+_KERNEL = re.compile(r"\bLOMA_KERNEL\s+(\w+)")
+_IMAGE_FLAGS = (
+    "g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-nostdinc", "-fvisibility=hidden", "-Wall",
+    "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-parameter", "-Werror", "-fno-math-errno",
+    "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables",
+)  # fmt: skip
+_DRIVER_FLAGS = ("g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-Wall", "-Wextra")
+
+
+class CompileError(Exception):
+    """g++ does not take a kernel's text; has what it says."""
+
+
+@functools.cache
+def driver() -> Path:
+    """The library that stands for libcuda.so.1."""
+    files = {name: (_HERE / name).read_text() for name in ("fake_driver.cpp", "threads.h")}
+
+    def build(folder: Path) -> None:
+        command = [*_DRIVER_FLAGS, str(_HERE / "fake_driver.cpp"), "-o", str(folder / "libcuda.so")]
+        _run(command)
+
+    key = cache.digest(["cuda shim driver", *_DRIVER_FLAGS, *files.values()])
+    return cache.obtain(key, build) / "libcuda.so"
+
+
+def image(name: str, text: str, options: Sequence[str], architecture: str = "sm_90") -> bytes:
+    """The text of kernels as a shared library. Of ``options`` only macros are used."""
+    del architecture
+    macros = [option for option in options if option.startswith(("-D", "-U"))]
+    launchers = "".join(
+        f'extern "C" __attribute__((visibility("default"))) void {kernel}__shim(void** arguments)'
+        f" {{ loma_shim::run({kernel}, arguments); }}\n"
+        for kernel in _KERNEL.findall(text)
+    )
+    include = "" if texts.INCLUDE in text else texts.INCLUDE
+    source = f'#include "shim.h"\n{include}#line 1 "{name}"\n{text}\n{launchers}'
+
+    def build(folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            path = Path(place, "kernel.cpp")
+            path.write_text(source)
+            _run([*_IMAGE_FLAGS, *macros, f"-I{_headers()}", str(path), "-o", str(folder / "image.so"), "-lm"])
+
+    key = cache.digest(["cuda shim image", *_IMAGE_FLAGS, *macros, *_all_headers().values(), source])
+    return (cache.obtain(key, build) / "image.so").read_bytes()
+
+
+@functools.cache
+def _all_headers() -> dict[str, str]:
+    """Those that NVRTC is given, and the shim's own."""
+    own = {name: (_HERE / name).read_text() for name in ("shim.h", "threads.h")}
+    return {**texts.headers(), **own}
+
+
+@functools.cache
+def _headers() -> Path:
+    """A folder with all of them and no others."""
+    files = _all_headers()
+
+    def build(folder: Path) -> None:
+        for name, text in files.items():
+            (folder / name).write_text(text)
+
+    return cache.obtain(cache.digest(["cuda shim headers", *files, *files.values()]), build)
+
+
+def _run(command: Sequence[str]) -> None:
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise CompileError(f"{' '.join(command)}\n{made.stderr}")
