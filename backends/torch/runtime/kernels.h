@@ -146,6 +146,9 @@ at::Tensor gather(const at::Tensor& tensor, int64_t dim, const at::Tensor& index
 at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& index, at::IntArrayRef sizes,
                        int64_t dim, const char* place);
 
+// y[t] += a[t] * y[t - 1] along a dimension, in place, on a device with kernels of its own.
+at::Tensor scan_on_device(const at::Tensor& a, const at::Tensor& y, int64_t dim, size_t real_bytes);
+
 // The numbers of the elements that an assignment names, one for each point of some axes.
 inline at::Tensor cells(at::IntArrayRef extents) { return empty(extents, options<int64_t>()); }
 
