@@ -30,6 +30,15 @@ class Kernel {
   State* state_;  // never freed: calls may run while the process ends
 };
 
+// How many values of an axis make a block of a fused kernel: a thread each, fewer where their private
+// tensors, of `bytes` for each, would fill shared memory, or where there would be few blocks.
+inline int64_t block_size(int64_t extent, int64_t bytes) {
+  constexpr int64_t kRoom = 24576, kMost = 256, kLeast = 32, kBlocks = 512;
+  int64_t size = kMost;
+  while (size > kLeast && (size * bytes > kRoom || size * kBlocks > extent)) size /= 2;
+  return size;
+}
+
 // One launch on the current stream of the call's device. The arguments are given in the kernel's
 // order, but for the numbers, which it has last; then one of statement, fused and serial launches
 // it. Nothing is launched for no iterations.

@@ -74,6 +74,7 @@ void throw_check(const Report& report) {
   const auto& n = report.numbers;
   const auto text = [&](int k) { return report.texts[k]; };
   switch (static_cast<Check>(report.kind)) {
+    case Check::element: element_error(text(0), text(1), n[0], n[1], n[2]); break;
     case Check::range: {
       Interval found(n[2]);
       found.high = n[3];

@@ -79,8 +79,7 @@ at::Tensor shaped(at::Tensor tensor, at::IntArrayRef sizes, const char* place) {
   return tensor;
 }
 
-LOMA_COLD static void element_error(const char* place, const char* tensor, int64_t dim, int64_t value,
-                                    int64_t size) {
+void element_error(const char* place, const char* tensor, int64_t dim, int64_t value, int64_t size) {
   TORCH_CHECK_VALUE(false, place, "subscript ", value, " of '", tensor, "' is outside dimension ", dim,
                     " of size ", size);
 }
