@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 
 from loma.core.effects import counters, effects, out_places, written_places
 from loma.core.ir import (
-    FLOAT, INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index, IndexAssign,
-    Op, Reduce, Stmt, TensorType, Unpack, Var, Zero, is_tensor_function,
+    FLOAT, INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index,
+    IndexAssign, Op, Reduce, Stmt, TensorType, Unpack, Var, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import axis_names
 from loma.core.walk import (
@@ -49,7 +49,9 @@ class DeviceValues:
         self._given = params | changed
         flags = self._candidates(ints) - kept - axis_names(function) - counters(function.body)
         self._find(flags)
-        while wrong := flags & self.numbers & self._known_to_host():
+        # A loop on the device cannot change what the host has.
+        moved = changed.difference(*(reads_of_type(var.type) for var in variables.values()))
+        while wrong := (flags & self.numbers & self._known_to_host()) - moved:
             flags -= wrong
             self._find(flags)
 
