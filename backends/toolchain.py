@@ -131,7 +131,7 @@ def _detect(
         *(flag for flag in sanitizing if flag.startswith("-fsanitize")),
         *_cxx_library(), f"-Wl,-rpath,{library}", *compilers.openmp_flags(),
     )  # fmt: skip
-    torch_flags = (f"-L{library}", "-Wl,--as-needed", "-ltorch_cpu", "-lc10")
+    torch_flags = (f"-L{library}", "-Wl,--as-needed", "-ltorch_cpu", "-lc10", "-ldl")
     python_flags = compilers.python_flags()
     identity = (torch.__version__, *versions)
     told = (*compiler, "", *flags, "", *python_flags, "", *link_flags, *torch_flags, "", *identity)

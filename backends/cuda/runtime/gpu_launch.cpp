@@ -111,7 +111,8 @@ void Launch::statement(int64_t count, int64_t inner, bool across, bool splits) {
 void Launch::fused(int64_t count, int64_t inner, int64_t bytes) {
   if (count <= 0) return;
   Launcher launcher(*this);
-  const Geometry geometry = fused_geometry(count, inner, bytes, most_shared(launcher.device()));
+  const int64_t most = most_shared(launcher.device()) - kOwnShared;
+  const Geometry geometry = fused_geometry(count, inner, bytes, most);
   launcher.grid_.count = count;
   launcher.grid_.slices = 1;
   launcher.grid_.bytes = bytes;
