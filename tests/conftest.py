@@ -72,6 +72,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how often test_training_kill.py kills a training before it may end",
     )
     parser.addoption(
+        "--device",
+        choices=("cpu", "shim", "cuda"),
+        default="cpu",
+        help="where tensor functions run: on the CPU, on a GPU, or as on a GPU by a stand-in",
+    )
+    parser.addoption(
         "--full",
         action="store_true",
         help="the tests that are marked as full run, too",
@@ -81,6 +87,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="test_sanitized_kernels.py runs all tests of kernels with sanitizers: for hours",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    import devices
+
+    devices.use(config.getoption("--device"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
