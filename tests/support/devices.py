@@ -15,11 +15,12 @@ from typing import Any
 def use(device: str) -> None:
     """Lets the tests of this process run there."""
     if device == "shim":
-        from cuda_shim import shim
+        import shim
 
         from loma.backends.cuda import images
 
         os.environ["LOMA_DEVICE"] = "shim"
+        os.environ["LOMA_CHECK"] = "sync"
         os.environ["LOMA_CUDA_DRIVER"] = str(shim.driver())
         images.use(shim.image)
     elif device == "cuda":
