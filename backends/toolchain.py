@@ -38,6 +38,7 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # time. Programs without Python have "core" instead of "python".
 _CORE = (
     "arguments dispatch autograd autocast memory specialise each once kernels light_tensors checks"
+    " call_device gpu_geometry gpu_driver gpu_kernels gpu_launch gpu_reports"
 )
 _PARTS = {
     "core": _CORE,
@@ -46,7 +47,7 @@ _PARTS = {
     " light_convolution cache_roots tuning",
     "launch": "launch",
     "pool": "heap pool",
-    "python": f"{_CORE} python tuning_python specialise_python",
+    "python": f"{_CORE} python tuning_python specialise_python gpu_python",
 }
 # What LOMA_SANITIZE adds. UBSan leaves out what AddressSanitizer finds itself (null, object-size,
 # pointer-overflow) and what needs types that libraries hide (vptr). What is found is told, and the
@@ -130,7 +131,7 @@ def _detect(
         *(flag for flag in sanitizing if flag.startswith("-fsanitize")),
         *_cxx_library(), f"-Wl,-rpath,{library}", *compilers.openmp_flags(),
     )  # fmt: skip
-    torch_flags = (f"-L{library}", "-Wl,--as-needed", "-ltorch_cpu", "-lc10")
+    torch_flags = (f"-L{library}", "-Wl,--as-needed", "-ltorch_cpu", "-lc10", "-ldl")
     python_flags = compilers.python_flags()
     identity = (torch.__version__, *versions)
     told = (*compiler, "", *flags, "", *python_flags, "", *link_flags, *torch_flags, "", *identity)

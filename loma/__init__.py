@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from loma.embedded import module as module
     from loma.errors import UserError as UserError, UserWarning as UserWarning
     from loma.functions import LomaModule as LomaModule
+    from loma.gpu import check_device as check_device
     from loma.tools.check import check_gradients as check_gradients
 
 _PUBLIC = {  # name: the module that has it, or that it is
     "LomaModule": "loma.functions",
     "UserError": "loma.errors",
     "UserWarning": "loma.errors",
+    "check_device": "loma.gpu",
     "check_gradients": "loma.tools.check",
     "compile": "loma.compiler",
     "compile_many": "loma.compiler",

@@ -268,7 +268,7 @@ def _scalar_functions(program: Program, kept: Record, module: LomaModule) -> Fun
 
 
 def _native(program: Program, key: str, kept: Record, folder: Path) -> ModuleType:
-    from loma import specialise
+    from loma import gpu, specialise
     from loma.backends import toolchain
 
     namespace = kept["namespace"]
@@ -278,26 +278,33 @@ def _native(program: Program, key: str, kept: Record, folder: Path) -> ModuleTyp
             native = toolchain.load(folder, namespace)
             native.set_derivative_hook(public(partial(_derivative, program, kept["operators"])))
             native.set_kernel_hook(public(_kernel_hook(program, key)))
+            gpu.attach(native)
             if not program.timed:  # whose statements count all calls
                 specialise.attach(native, program, kept["operators"], folder)
             _natives[namespace] = native
         return _natives[namespace]
 
 
-def _kernel_hook(program: Program, key: str) -> Callable[[str, bool], str]:
-    """What the runtime calls when a function is called in a floating type that it has no kernel for
-    yet, which is compiled then; the module, too, should the cache have lost it."""
+def _kernel_hook(program: Program, key: str) -> Callable[[str, bool, bool], str]:
+    """What the runtime calls when a function is called in a floating type, or on a kind of device,
+    that it has no kernel for yet, which is compiled then; the module, too, should the cache have
+    lost it."""
     lock = threading.Lock()
     libraries: dict[Path, ctypes.CDLL] = {}  # never unloaded: the runtime holds pointers into them
     made: dict[Real, set[int]] = {}  # functions, by their numbers
 
-    def load_kernels(operator: str, is_double: bool) -> str:
+    def load_kernels(operator: str, is_double: bool, on_gpu: bool) -> str:
+        from loma import gpu
         from loma.backends import toolchain
         from loma.backends.torch.parts import Parts
 
         real: Real = "double" if is_double else "float"
         with lock:
             folder, kept = cache.recall(key, _FIELDS, lambda: _build(program))
+            if on_gpu:
+                part = gpu.build(program, key, folder, kept, operator, real)
+                libraries[part] = toolchain.load_kernels(part)
+                return ""
             parts, so_far = Parts.of(kept["parts"]), made.setdefault(real, set())
             known = (parts.behind(real == program.real), parts.together[operator])
             for numbers in known:

@@ -22,6 +22,12 @@
                            Read once.
 ``LOMA_SPECIALISATIONS``   how many kernels for sizes that are seen a function may have; default 8,
                            0 for none. Read when a module is loaded.
+``LOMA_CHECK``             sync: every call on a GPU waits for its kernels, so that the one in
+                           which a check fails raises. The compiled code reads this and the next
+                           two.
+``LOMA_CUDA_DRIVER``       for tests: a library in the place of CUDA's driver
+``LOMA_DEVICE``            for tests: shim: what serves GPUs serves tensors of the CPU, with that
+                           driver
 ``LOMA_SANITIZE``          for work on loma itself: C++ for libtorch is compiled with sanitizers
                            (:class:`Sanitizer`); ``tests/support/sanitized.py`` starts processes for
                            it

@@ -196,6 +196,28 @@ def specialised(
         )
 
 
+def device_part(
+    stage: Optimised,
+    function: str,
+    namespace: str,
+    dtype: Literal["float", "double"] = "float",
+    contract: bool = True,
+) -> GeneratedSource:
+    """One tensor function for GPUs: host code with the kernels that it starts, which registers
+    itself for the function's operator in ``namespace``, for calls in that type on such a device."""
+    from loma.backends import registry
+    from loma.backends import torch as libtorch
+    from loma.backends.cfamily.names import cpp_name
+    from loma.passes.device_numbers import on_device
+
+    with _located_in(stage.module):
+        module = _verified(on_device(_reachable(stage.module, (function,))))
+        operator = f"{namespace}::{cpp_name(function)}"
+        return libtorch.generate_specialised(
+            module, registry.CUDA, function, operator, {}, dtype, contract
+        )
+
+
 def known_sizes(module: Module, function: str, values: Mapping[str, int]) -> Module:
     """That function, specialised, with what it calls."""
     from loma import passes

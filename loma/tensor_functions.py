@@ -106,6 +106,12 @@ def _traced(record: Record, namespace: str) -> Callable[..., Any]:
     return call
 
 
+def _device(values: Sequence[Any]) -> str:
+    """The kind of device of a call: device_of_call of the runtime."""
+    kinds = [value.device.type for value in values if isinstance(value, torch.Tensor)]
+    return "cuda" if "cuda" in kinds else "cpu"
+
+
 def _as_tensor(value: Any, values: Sequence[Any], sources: Sequence[int], single: bool) -> Tensor:
     """A float argument as a 0-dim tensor of the call's dtype: dtype_of_numbers of the runtime.
 
@@ -115,7 +121,7 @@ def _as_tensor(value: Any, values: Sequence[Any], sources: Sequence[int], single
     dtype = dtypes[0] if dtypes else torch.get_default_dtype()
     if single:
         dtype = torch.float32
-    elif torch.is_autocast_enabled("cpu"):
+    elif torch.is_autocast_enabled(_device(values)):
         dtype = functools.reduce(torch.promote_types, dtypes, dtype)
     if isinstance(value, torch.Tensor):
         return value.to(dtype)

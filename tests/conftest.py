@@ -41,6 +41,17 @@ hypothesis.settings.register_profile("loma", deadline=None, derandomize=True, pr
 hypothesis.settings.load_profile("loma")
 
 
+def pytest_configure() -> None:
+    """With LOMA_DEVICE=shim in the environment the kernels of GPUs serve all tensors."""
+    if os.environ.get("LOMA_DEVICE") == "shim":
+        import shim
+
+        from loma.backends.cuda import images
+
+        os.environ.setdefault("LOMA_CUDA_DRIVER", str(shim.driver()))
+        images.use(shim.image)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden",

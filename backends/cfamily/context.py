@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.cpp import Expressions, element_type, scalar_type
@@ -34,6 +35,18 @@ class HostWriter(Protocol):
         """Writes the nodes where ``writer`` stands."""
 
 
+@dataclass(slots=True)
+class Captured:
+    """What text for another device takes of the host's numbers: by name, the type and the host's
+    text. ``own`` are the variables of that text itself."""
+
+    own: frozenset[str]
+    params: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+CapturedOrNone = TypeVar("CapturedOrNone", Captured, None)
+
+
 class CppContext(FunctionContext):
     """A function whose tree is written as C++.
 
@@ -42,7 +55,9 @@ class CppContext(FunctionContext):
     ``loops``: the functions that loops have become. ``looked_up``: in serial loops, the pointers to
     tensors' data. ``pointers``: in kernels, the tensors that are pointers, which are private or
     parts of others. ``steady``: in kernels, tensors of the outside, which keep their memory, and
-    whether the kernel writes to them; ``taken``: the pointers to those that it uses.
+    whether the kernel writes to them; ``taken``: the pointers to those that it uses, the tensor,
+    and whether it is written. ``captured``: what text for another device takes of the host, and
+    ``helpers`` the scalar functions of the module in such text.
     """
 
     def __init__(self, function: Function, module: Module, machine: Target) -> None:
@@ -52,11 +67,32 @@ class CppContext(FunctionContext):
         self.looked_up: dict[str, tuple[str, Var]] | None = None
         self.pointers: frozenset[str] | None = None
         self.steady: dict[str, bool] = {}
-        self.taken: dict[str, tuple[str, str]] = {}
+        self.taken: dict[str, tuple[Var, bool]] = {}
+        self.captured: Captured | None = None
+        self.helpers = ""
         self.mutated = _mutated(function)
         self.dense = _dense(function)
 
     def variable(self, var: Var) -> str:
+        captured = self.captured
+        outside = captured is not None and var.name not in captured.own
+        if captured is None or not outside or isinstance(var.type, TensorType):
+            return self._text(var)
+        with self.capturing(None):
+            name, _ = self.parameter(var)
+            assert self.host is not None
+            value = c.text(self.host.variable(var))
+        captured.params[name] = scalar_type(var.type, var.span), value
+        return name
+
+    @contextmanager
+    def capturing(self, captured: CapturedOrNone) -> Iterator[CapturedOrNone]:
+        """While text for another device is written."""
+        before, self.captured = self.captured, captured
+        yield captured
+        self.captured = before
+
+    def _text(self, var: Var) -> str:
         if var.name in self.views:
             return local_name(self.views[var.name].var.name)
         if var.name in self._slots:
@@ -67,6 +103,8 @@ class CppContext(FunctionContext):
     def parameter(self, var: Var) -> tuple[str, str]:
         """How a loop's function calls a scalar of the one around it: (name there, text here)."""
         text = self.variable(var)
+        if self.captured is not None:
+            return text, text
         if var.name in self._slots:
             tensor, dim = self._slots[var.name]
             return f"{cpp_name(tensor)}_size{dim}_", text
@@ -98,7 +136,7 @@ def data(context: CppContext, tensor: Var, written: bool) -> tuple[str, str]:
     value = f"{name}.template {access}_data_ptr<{element}>()"
     if steady:
         # what each call of a loop would ask for again
-        context.taken[f"{name}_data_"] = type_, value
+        context.taken[f"{name}_data_"] = tensor, changed
         value = f"{name}_data_"
     return f"{'' if written else 'const '}{element}*", value
 

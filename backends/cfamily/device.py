@@ -30,7 +30,8 @@ class Device:
     no operator of ATen. ``library_call``: what a statement becomes
     that a library computes as a whole. ``lower``: a function's steps to its tree. ``write`` writes
     a node that the device runs; what the host does besides is the same for all devices. Tensors are
-    cleared by the device inside kernels and serial loops.
+    cleared by the device inside kernels and serial loops. ``launches``: the header of what the host
+    starts kernels with, on a device that has some of its own.
     """
 
     machine: Target
@@ -39,6 +40,7 @@ class Device:
     library_call: Callable[[IndexAssign, Target], Library | None]
     lower: Callable[[FunctionContext, tuple[Step, ...]], tuple[HostNode, ...]]
     write: Callable[[HostWriter, DeviceNode], None]
+    launches: str = ""
 
     def library_call_of(self, stmt: IndexAssign) -> Library | None:
         return self.library_call(stmt, self.machine)

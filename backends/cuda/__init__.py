@@ -1,1 +1,1 @@
-"""The CUDA backend: loops of tensor functions as kernels of a GPU."""
+"""Loops for NVIDIA GPUs: statements to trees for teams of threads, and these to CUDA C++."""

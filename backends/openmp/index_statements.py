@@ -98,10 +98,13 @@ def _without_divisions(
             return [*nodes, replace(call, assign=assign, into=into)]
         if call is not None:
             return [*nodes, replace(call, dims=context.dims(call.result.tensor), assign=assign)]
-        copies, body = packed(context, stmt.target, kind, body, axes)
-        nodes += [copy for copy in copies if not context.before_panels(copy)]
+        if context.make_tree is None:
+            copies, body = packed(context, stmt.target, kind, body, axes)
+            nodes += [copy for copy in copies if not context.before_panels(copy)]
     if kind not in OF_NOTHING:
         nodes += _nonempty(stmt, kind, axes, line)
+    if context.make_tree is not None:
+        return [*nodes, context.make_tree(context, stmt, kind, body, axes, assign, source)]
     axes, body = written_out(context, stmt.target, kind, body, axes)
     nest = StatementNest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign, beside)
@@ -166,8 +169,8 @@ def _tree(
     inside = lambda: _inside(nest, plan, bounds, counter)  # noqa: E731
     body = [*before, *nest.loops(around, inside)]
     return Parallel(
-        counter, count, _work(nest, plan, loops, chunked), tuple(body), _written(target),
-        (source,), _shared_axes(plan, loops, chunked), _needs(context, plan.stmt), total,
+        counter, count, _work(nest, plan, loops, chunked), tuple(body), written(target),
+        (source,), _shared_axes(plan, loops, chunked), needs(context, plan.stmt), total,
         tuple(nest.checks),
     )  # fmt: skip
 
@@ -175,10 +178,10 @@ def _tree(
 def _in_place(context: FunctionContext, nest: StatementNest, plan: Plan) -> InPlace:
     loops = [] if isinstance(plan.stmt.target, Var) else [*plan.parallel, *plan.around]
     body = nest.loops([loop.axis for loop in loops], lambda: _inside(nest, plan, None, None))
-    some = [Binary(">", extent, ZERO, INT) for extent in _needs(context, plan.stmt)]
+    some = [Binary(">", extent, ZERO, INT) for extent in needs(context, plan.stmt)]
     if some:
         body = [If(b.every(some), tuple(body))]
-    return InPlace(tuple(body), _written(plan.stmt.target), tuple(nest.checks))
+    return InPlace(tuple(body), written(plan.stmt.target), tuple(nest.checks))
 
 
 def _shared_loops(plan: Plan) -> tuple[list[Loop], bool]:
@@ -201,7 +204,7 @@ def _chunk(machine: Target, plan: Plan) -> int:
     return machine.chunk if not plan.summed else machine.chunk // 16
 
 
-def _written(target: Index | Var) -> tuple[Var, ...]:
+def written(target: Index | Var) -> tuple[Var, ...]:
     return (target.tensor,) if isinstance(target, Index) else ()
 
 
@@ -213,7 +216,7 @@ def _inside(
     return rows(nest, plan, bounds) if plan.by_rows else elements(nest, plan)
 
 
-def _needs(context: FunctionContext, stmt: IndexAssign) -> tuple[Expr, ...]:
+def needs(context: FunctionContext, stmt: IndexAssign) -> tuple[Expr, ...]:
     """When a sum has terms, if the element that it is added to may be missing otherwise: the range
     check of a subscript that no axis moves says nothing where other axes are empty, nor can
     ``t % N`` be computed for an N of 0."""
@@ -259,16 +262,17 @@ def _work(nest: StatementNest, plan: Plan, loops: list[Loop], chunked: bool) -> 
         if not sizes.mentions(axis.extent, names) and not _is_conditional(axis.extent)
     ]
     factor = steps(plan.value)
-    extents = [_longest(nest, extent) for extent in extents]
+    extents = [longest(nest, extent) for extent in extents]
     if chunked:
-        summed = [_longest(nest, loop.axis.extent) for loop in plan.summed]
+        summed = [longest(nest, loop.axis.extent) for loop in plan.summed]
         return sizes.product(
             (IntConst(_chunk(nest.context.machine, plan) * factor), *summed, *below)
         )
     return sizes.product((IntConst(factor), *extents, *below))
 
 
-def _longest(nest: StatementNest, extent: Expr) -> Expr:
+def longest(nest: StatementNest, extent: Expr) -> Expr:
+    """That of rows of several lengths which is the longest; 1 where nobody knows."""
     names = {axis.name for axis in nest.scope}
     if not sizes.mentions(extent, names):
         return extent

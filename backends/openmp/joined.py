@@ -96,7 +96,8 @@ def loop(
     tree = InPlace(tuple(inside), tuple(bases.values()))
     for name in sorted(scalars):
         tree = rewrites.stage(tree, rewrites.loops(tree)[0], bases[name], private=True)
-    tree = rewrites.split(tree, rewrites.loops(tree)[0], context.machine.chunk)
+    if not context.machine.teams:
+        tree = rewrites.split(tree, rewrites.loops(tree)[0], context.machine.chunk)
     work = IntConst(context.machine.chunk * sum(steps(stmt.value) for stmt in source))
     return rewrites.bind(tree, rewrites.loops(tree)[0], work, source, (axis.name,))
 

@@ -39,7 +39,7 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
         case Launch():
             _write_launch(owner, node)
         case Stream():
-            _write_stream(owner, node)
+            write_stream(owner, node)
         case Serial(_, body, writes):
             _write_serial(owner, writes, lambda: owner.nodes(body))
         case Clear(var):
@@ -79,11 +79,11 @@ def _write_zeros(owner: HostWriter, var: Var) -> None:
 
 def _write_launch(owner: HostWriter, launch: Launch) -> None:
     context, writer, kernel = owner.context, owner.writer, launch.kernel
-    writer.comment(f"kernel over {kernel.axis.name}{_lines(kernel.source)}")
+    writer.comment(f"kernel over {kernel.axis.name}{lines_of(kernel.source)}")
     with writer.block():
         count = context.ints(kernel.axis.extent)
         if kernel.count is not None:
-            size, each = c.Token(cpp_name(kernel.count.name)), _bytes(context, launch.bytes)
+            size, each = c.Token(cpp_name(kernel.count.name)), bytes_of(context, launch.bytes)
             given = c.list_text((count, each, c.number(launch.least)))
             found = f"loma::block_size({given})"
             if kernel.blocks is not None:
@@ -96,14 +96,15 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
             b.var for b in launch.buffers if sizes.product(sizes.dims_of(b.var)) == IntConst(1)
         ]
         buffers = [buffer for buffer in launch.buffers if buffer.var not in local]
-        _write_workspace(owner, buffers)
+        write_workspace(owner, buffers)
         given = c.list_text((count, context.ints(launch.work)))
         lambda_ = "[&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_)"
         context.taken, outer, owner.writer = {}, writer, Writer()
         with owner.writer.block(f"loma::kernel({given}, workspace_, {lambda_}", ");"):
             _write_iterations(owner, launch, local, buffers)
         inside, owner.writer = owner.writer, outer
-        for pointer, (type_, memory) in context.taken.items():
+        for pointer, (tensor, changed) in context.taken.items():
+            type_, memory = data(context, tensor, changed)
             writer.line(f"{type_} const {pointer} = {memory};")
         writer.extend(inside.lines)
 
@@ -126,18 +127,18 @@ def _write_iterations(
     for var in launch.scalars:
         ctype = scalar_type(var.type, var.span)
         writer.line(f"{ctype} {context.variable(var)} = 0;")
-    step = cpp_name(kernel.axis.name) if kernel.count is None else _block(kernel)
+    step = cpp_name(kernel.axis.name) if kernel.count is None else block_of(kernel)
     with writer.block(f"for (int64_t {step} = begin_; {step} < end_; ++{step})"):
         if kernel.count is not None:
             _write_block(owner, launch, cpp_name(kernel.count.name))
         context.pointers = frozenset(private | parts)
-        context.steady = {name: name in launch.writes for name in _steady(launch)}
+        context.steady = {name: name in launch.writes for name in steady(launch)}
         with context.cut(launch.pieces, kernel.axis.extent):
             owner.nodes(launch.body)
         context.pointers, context.steady = None, {}
 
 
-def _steady(launch: Launch) -> set[str]:
+def steady(launch: Launch) -> set[str]:
     """The tensors that keep their memory while a kernel runs: those of the outside that none of its
     statements makes anew."""
     source = launch.kernel.source
@@ -149,7 +150,7 @@ def _steady(launch: Launch) -> set[str]:
     return tensors_in(source).keys() - made
 
 
-def _block(kernel: Kernel) -> str:
+def block_of(kernel: Kernel) -> str:
     """The number of a block."""
     return "block_" if kernel.blocks is None else cpp_name(kernel.blocks.number.name)
 
@@ -164,7 +165,7 @@ def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
     assert launch.kernel.first is not None
     first = c.Token(cpp_name(launch.kernel.first.name))
     rest = c.Binary("-", context.ints(launch.kernel.axis.extent), first)
-    writer.line(f"const int64_t {first.text} = {_block(launch.kernel)} * {name};")
+    writer.line(f"const int64_t {first.text} = {block_of(launch.kernel)} * {name};")
     writer.line(f"const int64_t rest_ = {c.item_text(rest)};")
     for piece in launch.pieces:
         tensor = piece.tensor
@@ -176,14 +177,14 @@ def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
     writer.line(f"const int64_t {name} = std::min(whole_, rest_);")
 
 
-def _write_stream(owner: HostWriter, stream: Stream) -> None:
+def write_stream(owner: HostWriter, stream: Stream) -> None:
     context, writer, panels = owner.context, owner.writer, stream.panels
     count = cpp_name(panels.count.name)
     first, size = cpp_name(panels.first.name), f"{count}_panel_"
     extent = context.ints(panels.axis.extent)
-    writer.comment(f"panels of {panels.axis.name}{_lines(panels.source)}")
+    writer.comment(f"panels of {panels.axis.name}{lines_of(panels.source)}")
     with writer.block():
-        bytes_, operands = (_bytes(context, part) for part in (stream.bytes, stream.operands))
+        bytes_, operands = (bytes_of(context, part) for part in (stream.bytes, stream.operands))
         cache = c.number(stream.cache)
         parts = extent, bytes_, operands, cache, c.number(stream.least)
         rule = "shared_panel" if stream.of_any_size else "panel"
@@ -202,7 +203,7 @@ def _write_stream(owner: HostWriter, stream: Stream) -> None:
                 owner.nodes(stream.body)
 
 
-def _bytes(context: CppContext, parts: Sequence[Bytes]) -> c.Expression:
+def bytes_of(context: CppContext, parts: Sequence[Bytes]) -> c.Expression:
     terms = [
         c.Binary("*", context.ints(count), c.Token(f"int64_t(sizeof({ELEMENTS[dtype]}))"))
         for dtype, count in parts
@@ -210,14 +211,14 @@ def _bytes(context: CppContext, parts: Sequence[Bytes]) -> c.Expression:
     return c.chain("+", terms or [c.number(0)])
 
 
-def _lines(source: tuple[Stmt, ...]) -> str:
+def lines_of(source: tuple[Stmt, ...]) -> str:
     lines = {line_in_file(stmt.span.line) for stmt in statements(source) if stmt.span.line}
     if len(lines) < 2:
         return "".join(f", line {line}" for line in lines)
     return f", lines {min(lines)} to {max(lines)}"
 
 
-def _write_workspace(owner: HostWriter, buffers: Sequence[Buffer]) -> None:
+def write_workspace(owner: HostWriter, buffers: Sequence[Buffer]) -> None:
     """Declares the plan of the workspace."""
     context, writer = owner.context, owner.writer
     writer.line("loma::WorkspacePlan workspace_;")

@@ -77,7 +77,9 @@ class Lowering:
                 position += len(run)
             else:
                 made = self._step(steps[position], block, position, fresh)
-                both = together.unit(out[-1], made, self._context.machine) if out else None
+                both = None
+                if out and not self._context.machine.teams:
+                    both = together.unit(out[-1], made, self._context.machine)
                 out[len(out) - (both is not None) :] = made if both is None else [both]
                 position += 1
         self._outermost = before
@@ -334,7 +336,8 @@ class Lowering:
             tuple(_bytes(var, "") for var in panels.streamed),
             machine.product_bytes if _multiplies(body) else machine.panel_bytes,
             1 if any(isinstance(step, Panels) for step in panels.body) else machine.panel_least,
-            pieces, context.end_panels(), body, panels.writes <= {name for name, _ in panels.views},
+            pieces, context.end_panels(), body,
+            not machine.teams and panels.writes <= {name for name, _ in panels.views},
         )  # fmt: skip
         return [*nodes, stream]
 

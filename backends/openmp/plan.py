@@ -88,35 +88,7 @@ def make_plan(
 ) -> Plan:
     """``beside``: what other statements read, which have the same loops unless axes are merged that
     they need apart."""
-    for root in (stmt.target, body):
-        for read, scope, padded in reads(root, axes):
-            nest.accesses.setdefault((read, padded), analyse(nest.context, read, scope, padded))
-    own = target_axes(stmt)
-    alone: set[str] = set()
-    target: Access | None = None
-    if isinstance(stmt.target, Index):
-        alone = own_elements(stmt)
-        target = nest.access(stmt.target, False)
-        nest.writable.add(stmt.target.tensor.name)
-    found = list(nest.accesses.values())
-    keep = used_as_value(body) | {
-        name
-        for node in walk(body)
-        if isinstance(node, Reduce)
-        for axis in node.axes
-        for name in used_as_value(axis.extent)
-    }
-    keep |= {name for axis in axes for name in used_as_value(axis.extent)}
-    if kind in POSITIONS:
-        keep |= {axis.name for axis in axes[len(stmt.axes) :]}
-    loops = [Loop(axis, axis.name in own, axis.name in alone, (axis.name,)) for axis in axes]
-    if kind == "sum":
-        loops = _as_in_memory(loops, found)
-    loops.sort(key=lambda loop: (not loop.target, not loop.alone))
-    theirs = [analyse(nest.context, read, axes, False) for read in beside]
-    loops = merge(loops, [*found, *theirs], keep)
-    nest.parts = {loop.name: loop.parts for loop in loops}
-    nest.scope[:] = [loop.axis for loop in loops]
+    loops, found, target = merged_loops(nest, stmt, kind, body, axes, beside)
     inner = _innermost(nest, loops, found, target, kind, stmt, body, assign)
     rest = [loop for loop in loops if loop is not inner]
     parallel = [loop for loop in rest if loop.alone]
@@ -157,6 +129,48 @@ def make_plan(
         stmt, body, kind, assign, parallel[:2], parallel[2:],
         others, inner, by_rows, group, square, keeps, scattered if keeps else None,
     )  # fmt: skip
+
+
+def merged_loops(
+    nest: Nest,
+    stmt: IndexAssign,
+    kind: Kind,
+    body: Expr,
+    axes: tuple[Axis, ...],
+    beside: tuple[Index, ...] = (),
+) -> tuple[list[Loop], list[Access], Access | None]:
+    """The loops of a statement, those of the target first, with axes merged that every access walks
+    through as one; what is accessed, and the target among it."""
+    for root in (stmt.target, body):
+        for read, scope, padded in reads(root, axes):
+            nest.accesses.setdefault((read, padded), analyse(nest.context, read, scope, padded))
+    own = target_axes(stmt)
+    alone: set[str] = set()
+    target: Access | None = None
+    if isinstance(stmt.target, Index):
+        alone = own_elements(stmt)
+        target = nest.access(stmt.target, False)
+        nest.writable.add(stmt.target.tensor.name)
+    found = list(nest.accesses.values())
+    keep = used_as_value(body) | {
+        name
+        for node in walk(body)
+        if isinstance(node, Reduce)
+        for axis in node.axes
+        for name in used_as_value(axis.extent)
+    }
+    keep |= {name for axis in axes for name in used_as_value(axis.extent)}
+    if kind in POSITIONS:
+        keep |= {axis.name for axis in axes[len(stmt.axes) :]}
+    loops = [Loop(axis, axis.name in own, axis.name in alone, (axis.name,)) for axis in axes]
+    if kind == "sum":
+        loops = _as_in_memory(loops, found)
+    loops.sort(key=lambda loop: (not loop.target, not loop.alone))
+    theirs = [analyse(nest.context, read, axes, False) for read in beside]
+    loops = merge(loops, [*found, *theirs], keep)
+    nest.parts = {loop.name: loop.parts for loop in loops}
+    nest.scope[:] = [loop.axis for loop in loops]
+    return loops, found, target
 
 
 def _as_in_memory(loops: list[Loop], found: list[Access]) -> list[Loop]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from loma.errors.spans import NOWHERE, Span, line_in_file
 
 if TYPE_CHECKING:
     from loma.backends.schedule.host import Permute, Piece
+    from loma.backends.schedule.ir import InPlace, Parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class FunctionContext:
         self.function = function
         self.module = module
         self.machine = machine
+        # How index statements become loops, on machines where these are not rows and tiles.
+        self.make_tree: Callable[..., Parallel | InPlace] | None = None
         self.kernel: KernelScope | None = None
         self.serial = False
         # Of the loops, kernels and panels around, with ranges that do not change.

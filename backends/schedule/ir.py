@@ -128,8 +128,9 @@ class If:
     other: tuple[Node, ...] = ()
 
 
-# plain loops around others; innermost ones; innermost ones whose iterations are independent
-Role: TypeAlias = Literal["serial", "inner", "vector"]
+# plain loops around others; innermost ones; innermost ones whose iterations are independent; those
+# that the threads of a team share, each of which has accumulators of its own
+Role: TypeAlias = Literal["serial", "inner", "vector", "shared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,16 @@ class Loop:
     body: tuple[Node, ...]
     role: Role = "serial"
     without: tuple[Var, Var] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """The accumulator gets what those of all threads of a team have found, in an order that depends
+    on sizes alone. Behind it only the team's first thread writes memory."""
+
+    var: Var
+    kind: Kind
+    dtype: Element
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +300,9 @@ class Part:
 
 
 Node: TypeAlias = (
-    Let | Lazy | Variable | Accumulator | Store | Note | Narrow | If | Loop | Blocks | Groups | Each
-    | Tiles | Lanes | Fill | UpdateLanes | Compare | StoreLanes | Total | Stretch | Transpose
-    | Part
+    Let | Lazy | Variable | Accumulator | AllReduce | Store | Note | Narrow | If | Loop | Blocks
+    | Groups | Each | Tiles | Lanes | Fill | UpdateLanes | Compare | StoreLanes | Total | Stretch
+    | Transpose | Part
 )  # fmt: skip
 
 
@@ -309,13 +320,26 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Team:
+    """The threads that an iteration of a parallel loop may have, on machines with many: as many as
+    its shared loop, of ``extent`` values, is worth. ``across``: what neighbouring iterations read
+    lies beside each other, and what one reads does not. ``splits``: the shared loop makes one
+    result, whose parts may be added up later."""
+
+    extent: Expr
+    across: bool = False
+    splits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Parallel:
     """``body`` for every value of ``counter`` in range(count), in parallel.
 
     ``work``: about how many steps of arithmetic an iteration takes. ``needs``: extents without
     which, if one of them is 0, nothing runs. ``total``: the scalar to which the parts of all
     iterations are added, in order. ``writes``: the tensors that are written. ``source``: the
-    statements that it runs. ``over``: the axes of theirs whose values threads share.
+    statements that it runs. ``over``: the axes of theirs whose values threads share. ``team``: the
+    threads of an iteration, where that may have several.
     """
 
     counter: Var
@@ -328,6 +352,7 @@ class Parallel:
     needs: tuple[Expr, ...] = ()
     total: Var | None = None
     checks: tuple[Check, ...] = ()
+    team: Team | None = None
 
 
 @dataclass(frozen=True, slots=True)

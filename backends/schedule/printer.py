@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import assert_never
 
 from loma.backends.schedule.ir import (
-    Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Lanes, Lazy, Let, Loop,
-    Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Test, Tiles, Total, Transpose,
-    UpdateLanes, Variable,
+    Accumulator, AllReduce, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Lanes, Lazy,
+    Let, Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Test, Tiles, Total,
+    Transpose, UpdateLanes, Variable,
 )  # fmt: skip
 from loma.core.ir import INT, Binary, Builtin, Expr, IntConst, Var
 from loma.core.printer import print_expr, print_type
@@ -23,7 +23,7 @@ from loma.errors.spans import line_in_file
 
 INDENT = "    "
 _UPDATE = {"set": "=", "sum": "+=", "prod": "*="}  # others by their names: `max=`
-_ROLES = {"serial": "for", "inner": "inner for", "vector": "vector for"}
+_ROLES = {"serial": "for", "inner": "inner for", "vector": "vector for", "shared": "team for"}
 
 
 def print_tree(tree: Parallel | InPlace) -> str:
@@ -36,6 +36,8 @@ def print_tree(tree: Parallel | InPlace) -> str:
                 facts.append(f"if all of {', '.join(map(text, tree.needs))} are positive")
             if tree.total is not None:
                 facts.append(f"adds the parts of all to {name(tree.total)}")
+            if tree.team is not None:
+                facts.append(f"a team for {text(tree.team.extent)}" + " across" * tree.team.across)
         case InPlace():
             head, facts = "in place:", []
         case _:
@@ -133,6 +135,8 @@ def _node(node: Node) -> list[str]:
             return [f"{name(var)} : {dtype} = {text(value)}"]
         case Accumulator(var, kind, dtype):
             return [f"{name(var)} : {kind} of {dtype}"]
+        case AllReduce(var, kind):
+            return [f"{name(var)} = {kind} of the team's {name(var)}"]
         case Store(place, kind, value, position):
             where = "" if position is None else f" at {text(position)}"
             return [f"{text(place)} {_UPDATE.get(kind, f'{kind}=')} {text(value)}{where}"]

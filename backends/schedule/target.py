@@ -22,6 +22,7 @@ class Target:
 
     threads: bool
     library: bool
+    teams: bool  # an iteration may have many threads, and the host goes through panels one by one
 
     # Vectors. Where the processor's are shorter (no AVX), or fewer (no AVX-512), headers take half.
     vector_bytes: int  # 0: there are none
@@ -71,10 +72,20 @@ class Target:
 # x86-64. Half of AVX-512's vectors: short rows fill them, and twice as many sums are under way at a
 # time. A set of a first-level cache has 8 to 12 lines.
 CPU = Target(
-    threads=True, library=True,
+    threads=True, library=True, teams=False,
     vector_bytes=32, tile=4, accumulators=16, group=8, gain=0.8,
     strip=512, across=8, square=16, block=64,
     chunk=4096, grain=16384,
     block_bytes=16384, block_least=64, block_most=4096, rows=1 << 16, panel_bytes=8 << 20,
     product_bytes=2 << 20, panel_least=16,
+)  # fmt: skip
+
+# GPUs of NVIDIA. Panels keep temporaries in the second-level cache.
+GPU = Target(
+    threads=True, library=True, teams=True,
+    vector_bytes=0, tile=1, accumulators=1, group=1, gain=0.0,
+    strip=1, across=1, square=1, block=1,
+    chunk=1, grain=1,
+    block_bytes=16384, block_least=32, block_most=256, rows=0, panel_bytes=64 << 20,
+    product_bytes=64 << 20, panel_least=64,
 )  # fmt: skip

@@ -12,9 +12,9 @@ from typing import assert_never
 
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
-    Accumulator, Blocks, Compare, Each, Fill, Form, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
-    Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Tiles, Total, Transpose,
-    UpdateLanes, Variable,
+    Accumulator, AllReduce, Blocks, Compare, Each, Fill, Form, Groups, If, InPlace, Kind, Lanes,
+    Lazy, Let, Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Tiles, Total,
+    Transpose, UpdateLanes, Variable,
 )  # fmt: skip
 from loma.backends.schedule.scope import Scope
 from loma.core.ir import INT, POSITIONS, Index, IntConst, Var
@@ -50,7 +50,8 @@ class _Verifier(Scope):
         for tensor in tree.writes:
             self.tensor(tensor)
         if isinstance(tree, Parallel):
-            self.host_ints(tree.count, tree.work, *tree.needs)
+            extents = (tree.team.extent,) if tree.team is not None else ()
+            self.host_ints(tree.count, tree.work, *extents, *tree.needs)
             if tree.total is not None:
                 self.number(tree.total)
             self.independent = 1
@@ -99,6 +100,10 @@ class _Verifier(Scope):
             case Accumulator(var, kind, dtype):
                 self.kind(kind, dtype in ("float", "float32", "int"))
                 self.declare(var, "accumulator")
+            case AllReduce(var, kind):
+                found = self.known(var, "accumulator").node
+                same = isinstance(found, Accumulator) and found.kind == kind
+                self.require(same, "another reduction than the accumulator's")
             case Store():
                 self.store(node)
             case Note(number):

@@ -87,7 +87,8 @@ def generate_specialised(
     dtype: Literal["float", "double"],
     contract: bool = True,
 ) -> GeneratedSource:
-    """A function for the sizes that it has been specialised for: C++ that registers its kernel.
+    """A function for the sizes that it has been specialised for, or one for a device with kernels
+    of its own: C++ that registers its kernel.
 
     ``operator`` is the full name of the operator, ``slots`` what calls have in theirs, in order.
     ``module`` has nothing but the function and what it calls.
@@ -142,6 +143,7 @@ def _code(module: Module, device: Device, probes: list[Probe] | None = None) -> 
         "aten": codegen.calls_aten(module),
         "prelude": device.prelude,
         "light_prelude": device.light_prelude,
+        "launches": device.launches,
         "includes": codegen.includes(module, device),
         "helpers": codegen.lower_scalars(module, device.machine),
         "kernels": kernels,

@@ -14,15 +14,17 @@ def write_check(owner: HostWriter, check: CheckRange | CheckSome | CheckOnce) ->
     """Writes a check where ``owner`` stands."""
     context, writer = owner.context, owner.writer
     place = cpp_string(context.place(check.line))
+    ends = "" if context.captured is None else "return "  # text for devices cannot throw
     match check:
         case CheckRange():
             test, error = _range(context, check, place)
             tests = [*context.positive(check.needs), test]
-            writer.line(f"if ({c.text(c.chain('&&', tests))}) {error};")
+            writer.line(f"if ({c.text(c.chain('&&', tests))}) {ends}{error};")
         case CheckSome(kind, own, reduced):
             empty = c.chain("||", [c.Binary("==", context.ints(e), c.number(0)) for e in reduced])
             test = c.chain("&&", [*context.positive(own), empty])
-            writer.line(f"if ({c.text(test)}) loma::empty_error({place}, {cpp_string(kind)});")
+            error = f"loma::empty_error({place}, {cpp_string(kind)})"
+            writer.line(f"if ({c.text(test)}) {ends}{error};")
         case CheckOnce(needs=needs):
             some = context.positive(needs)
             with writer.block(f"if ({c.text(c.chain('&&', some))})" if some else ""):

@@ -100,6 +100,8 @@ def lower_function(
             hint="put what needs it into a scalar function, and call that in an index statement",
         )
     context, tree = tree_of(function, steps_of(function, device), module, device)
+    if device.machine.teams:
+        context.helpers = lower_scalars(module, device.machine)
     host = Host(context)
     writer = Writer(1)
     params = []

@@ -17,7 +17,7 @@ RUNTIME_FOLDERS = tuple(
     _BACKENDS / folder
     for folder in (
         "torch/runtime", "torch/runtime/light", "torch/runtime/memory", "openmp/runtime",
-        "openmp/runtime/convolution",
+        "openmp/runtime/convolution", "cuda/runtime",
     )
 )  # fmt: skip
 

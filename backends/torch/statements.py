@@ -214,10 +214,10 @@ class Statements:
         name = cpp_string(function.primal or function.name)
         self.writer.line(f"int64_t {count} = 0;")
         with self.writer.block(f"while ({c.text(self.host.condition(condition))})"):
-            self.writer.line(
-                f"if ({count}++ == {stmt.max_iter}) "
-                f"loma::while_error({name}, {line}, {stmt.max_iter});"
-            )
+            error = f"loma::while_error({name}, {line}, {stmt.max_iter});"
+            if self.context.machine.teams:  # text for devices cannot throw
+                error = f"{{ {error} break; }}"
+            self.writer.line(f"if ({count}++ == {stmt.max_iter}) {error}")
             body()
 
     # ---------------------------------------------------------------------------- statements

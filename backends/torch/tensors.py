@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from loma import errors
 from loma.backends.cfamily import syntax as c
-from loma.backends.cfamily.context import CppContext
+from loma.backends.cfamily.context import CppContext, data
 from loma.backends.cfamily.cpp import (
     Expressions, body_name, element_type, scalar_type, value_type,
 )  # fmt: skip
@@ -49,6 +49,8 @@ class Host(Expressions):
         assert isinstance(read.base.type, TensorType)
         base = c.Token(self.tensor(read.base))
         number, value = element_type(read.base.type), value_type(read.base.type)
+        if self.context.captured is not None and isinstance(read.base, Var):
+            return self._device_element(read, read.base)
         if read.subscripts:
             subscripts = c.Braces("", tuple(self.value(s, INT) for s in read.subscripts))
             name = self.context.show(read.base) if isinstance(read.base, Var) else "the value"
@@ -58,6 +60,23 @@ class Host(Expressions):
             found = c.call(f"loma::item<{number}>", base)
         # Sums of C++'s own bool would have 32 bits.
         return found if value == number else c.call(value, found)
+
+    def _device_element(self, read: Index, base: Var) -> c.Expression:
+        """An element that a loop on a device looks at, which finds tensors by their pointers."""
+        context = self.context
+        pointer = f"{context.variable(base)}_data_"
+        if context.looked_up is not None:
+            context.looked_up.setdefault(base.name, (pointer, base))
+        else:
+            pointer = data(context, base, False)[1]
+        assert isinstance(base.type, TensorType)
+        sized = [
+            c.Braces("loma::At", (self.value(dim, INT), self.value(at, INT)))
+            for dim, at in zip(context.dims(base), read.subscripts, strict=True)
+        ]
+        texts = (cpp_string(text) for text in (self.place(read.span), context.show(base)))
+        given: list[c.Expression] = [c.Token(pointer), *map(c.Token, texts), *sized]
+        return c.call(f"loma::element<{value_type(base.type)}>", *given)
 
     def zero_pad(self, pad: ZeroPad) -> c.Expression:
         base, tests = c.Token(self.tensor(pad.read.base)), []

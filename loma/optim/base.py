@@ -28,9 +28,9 @@ def program(name: str) -> LomaModule:
 class Optimizer(torch.optim.Optimizer):
     """An optimiser whose :meth:`update` steps the parameters of one group.
 
-    Parameters are dense CPU tensors of float32, float64, bfloat16 or float16 (the last two are
-    computed in float32 and rounded at the end of a step). Others are refused when they are added,
-    with TypeError or ValueError.
+    Parameters are dense tensors, on CPUs or with CUDA, of float32, float64, bfloat16 or float16
+    (the last two are computed in float32 and rounded at the end of a step). Others are refused when
+    they are added, with TypeError or ValueError.
     """
 
     # Calls update, into which torch.compile does not trace: of calls of compiled kernels there is
@@ -61,10 +61,10 @@ class Optimizer(torch.optim.Optimizer):
                 f"{name} is {param.dtype}; loma's optimisers take float32, float64, bfloat16 and "
                 "float16"
             )
-        if param.device.type != "cpu" or param.layout is not torch.strided:
+        if param.device.type not in ("cpu", "cuda") or param.layout is not torch.strided:
             kind = f"{param.layout} on {param.device}"
             raise ValueError(
-                f"{name} is {kind}; loma's optimisers take dense tensors on the CPU, "
+                f"{name} is {kind}; loma's optimisers take dense tensors on CPUs and with CUDA, "
                 f"torch.optim.{type(self).__name__} takes others"
             )
 

@@ -22,9 +22,9 @@ from tree_memory import Elements, Machine, TreeError, Variables
 from tree_reductions import UPDATE, Extreme, Registers, initial, is_int, poison
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
-    Accumulator, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes, Lazy, Let,
-    Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Test, Tiles, Total,
-    Transpose, UpdateLanes, Variable, dtype_of,
+    Accumulator, AllReduce, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes,
+    Lazy, Let, Loop, Narrow, Node, Note, Parallel, Part, Store, StoreLanes, Stretch, Test, Tiles,
+    Total, Transpose, UpdateLanes, Variable, dtype_of,
 )  # fmt: skip
 from loma.backends.schedule.printer import head
 from loma.backends.schedule.walk import nodes
@@ -188,6 +188,8 @@ class _Run:
             case Accumulator(var, kind, dtype):
                 position = kind in POSITIONS
                 self.declare(var, Extreme(kind) if position else initial(dtype, kind))
+            case AllReduce():
+                pass  # one thread runs all of a shared loop
             case Store():
                 self.store(node)
             case Note(check):

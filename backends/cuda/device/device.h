@@ -11,6 +11,7 @@
 #include "arithmetic.h"
 #include "checks.h"
 #include "grid.h"
+#include "places.h"
 #include "special.h"
 #include "statement.h"
 #include "team.h"

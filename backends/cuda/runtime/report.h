@@ -9,7 +9,8 @@ namespace loma {
 // The function of checks.h whose exception the host throws. Its arguments, in their order: the texts
 // in `texts`, the numbers in `numbers`.
 enum class Check : int32_t {
-  range = 1,      // place, subscript, tensor; dim, size, low, high
+  element = 1,    // element_error: place, tensor; dim, value, size
+  range,      // place, subscript, tensor; dim, size, low, high
   outside,        // place, subscript, tensor; dim, size, value
   extent,         // place, axis, tensor; extent, dim, size
   empty,          // place, kind

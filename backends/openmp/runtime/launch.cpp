@@ -1,6 +1,7 @@
 // What runs the loops of generated code. Compiled with the same sanitizers.
 #include "launch.h"
 
+#include "call_device.h"
 #include "memory.h"
 #include "sanitize.h"
 #include "workspace.h"
@@ -119,7 +120,9 @@ void panels(int64_t extent, int64_t size, Panel body) {
 }
 
 void panels_apart(int64_t extent, int64_t size, int64_t bytes, int64_t cache, Panel body) {
-  const int64_t threads = in_parallel_region() ? 1 : at::get_num_threads();
+  // Kernels on a GPU are launched one after the other, on this thread's stream.
+  const bool alone = in_parallel_region() || call_on_gpu();
+  const int64_t threads = alone ? 1 : at::get_num_threads();
   const int64_t count = (extent + size - 1) / size;
   const bool fit = threads * size * bytes <= 2 * cache;
   if (threads == 1 || count < threads || !fit) return panels(extent, size, body);

@@ -17,6 +17,7 @@ at::Tensor scan(const at::Tensor& a, const at::Tensor& b, int64_t dim, const cha
   at::Tensor y = b.clone(at::MemoryFormat::Contiguous);
   if (y.is_meta() || y.numel() == 0) return y;
   const at::Tensor factors = dense(a);
+  if (!y.is_cpu()) return scan_on_device(factors, y, dim, sizeof(real));
   dim = dim < 0 ? dim + y.dim() : dim;
   const int64_t length = y.size(dim), inner = y.stride(dim), columns = y.numel() / length;
   const real* factor = factors.const_data_ptr<real>();

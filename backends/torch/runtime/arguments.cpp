@@ -178,6 +178,18 @@ I bound(const Function& f, const Parameter& p, int d, const I& size) {
   return floor_div(rest, I(dim.scale));
 }
 
+// Numbers lie on the host or beside the tensors. What a meta call gets is not looked at.
+void check_numbers(const Operator& op, Arguments arguments) {
+  const at::Device device = device_of_call(op, arguments);
+  if (device.is_meta()) return;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (op.parameter(i).kind != Kind::Float) continue;
+    const at::Device own = arguments[i].toTensor().device();
+    TORCH_CHECK_VALUE(own.is_cpu() || own == device, argument_text(*op.function, op.parameter(i)),
+                      " is on ", own, ", but the call is on ", device);
+  }
+}
+
 template <class I>
 I to_int(const c10::IValue& value) {
   if constexpr (std::is_same_v<I, int64_t>) {
@@ -191,6 +203,17 @@ I to_int(const c10::IValue& value) {
 
 std::string argument_text(const Function& f, const Parameter& p) {
   return c10::str(f.display, ": argument '", p.name, "'");
+}
+
+at::Device device_of_call(const Operator& op, Arguments arguments) {
+  at::Device device(at::kCPU);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
+    const at::Device own = arguments[i].toTensor().device();
+    if (op.parameter(i).kind != Kind::Float) return own;
+    if (device.is_cpu()) device = own;
+  }
+  return device;
 }
 
 at::ScalarType dtype_of_call(const Operator& op, Arguments arguments) {
@@ -253,6 +276,7 @@ std::vector<I> bind_slots(const Operator& op, Arguments arguments) {
       }
     }
   }
+  check_numbers(op, arguments);
   for (size_t i = 0; checks && i < arguments.size(); ++i) {
     const Parameter& p = op.parameter(i);
     for (int d = 0; p.kind != Kind::Int && d < p.rank; ++d) {

@@ -38,7 +38,8 @@ bool is_cast(const Parameter& p, at::ScalarType own, at::ScalarType dtype) {
 }  // namespace
 
 at::ScalarType dtype_of_numbers(const Operator& op, Arguments arguments) {
-  if (!c10::impl::tls_is_dispatch_key_excluded(op.module->autocast_key)) {
+  const auto key = served(device_of_call(op, arguments).type()).autocast_key;
+  if (!c10::impl::tls_is_dispatch_key_excluded(key)) {
     if (const auto dtype = widest(op, arguments)) return *dtype;
   }
   return dtype_of_call(op, arguments);

@@ -17,8 +17,9 @@ struct ModuleState;
 // Fills the Python module with `entry`, `set_derivative_hook` and the probes; see python.cpp.
 void bind_module(pybind11::module_& python, const Module& module);
 
-// Parts of it; see tuning_python.cpp and specialise_python.cpp.
+// Parts of it; see tuning_python.cpp, gpu_python.cpp and specialise_python.cpp.
 void bind_tuning(pybind11::module_& python);
+void bind_gpu(pybind11::module_& python);
 void bind_specialise(pybind11::module_& python, ModuleState& state);
 
 }  // namespace loma

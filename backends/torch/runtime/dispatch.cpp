@@ -1,6 +1,7 @@
 // Functions as operators of PyTorch's dispatcher: registration, the kernel on the device's tensors,
 // and the shapes of results for meta and fake tensors.
 #include "allocate.h"
+#include "call_device.h"
 #include "memory.h"
 #include "operators.h"
 
@@ -44,27 +45,18 @@ struct KernelArguments {
   std::vector<int64_t> ints;
 };
 
+// Numbers that kernels write lie where these do.
 at::Tensor zero_adjoint(const Operator& op, const Parameter& p, Arguments arguments,
                         const std::vector<int64_t>& slots, at::TensorOptions options) {
   options = options.dtype(dtype_of(p.kind, options.dtype().toScalarType()));
   if (p.kind == Kind::Float) {
-    return at::zeros({}, options.device(at::kCPU));
+    return at::zeros({}, options.device(call_device()));
   }
   if (p.rank < 0) {
     return at::zeros_like(arguments[op.argument_of[p.like]].toTensor(),
                           options.memory_format(at::MemoryFormat::Contiguous));
   }
   return at::zeros(shape_of(p.rank, p.dims, slots), options);
-}
-
-// That of the tensors, which agree; numbers may be on another one.
-at::Device device_of_call(const Operator& op, Arguments arguments) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].isTensor() && op.parameter(i).kind != Kind::Float) {
-      return arguments[i].toTensor().device();
-    }
-  }
-  return op.module->module->device;
 }
 
 KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
@@ -87,6 +79,9 @@ KernelArguments kernel_arguments(const Operator& op, Arguments arguments,
     } else {
       const at::Tensor& x = arguments[op.argument_of[i]].toTensor();
       out.tensors.push_back(as_dtype(x, dtype_of(p.kind, dtype)));
+      if (p.kind == Kind::Float && p.role == Role::Out && call_device().is_cuda()) {
+        out.tensors.back() = out.tensors.back().to(call_device());
+      }
     }
   }
   return out;
@@ -128,11 +123,12 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
   check_result_sizes(op, slots);
   const auto dtype = dtype_of_call(op, arguments);
   const c10::DeviceGuard on_device(device_of_call(op, arguments));
+  const CallOn call_on(on_device.current_device());
   const auto options = at::device(on_device.current_device()).dtype(computed_in(dtype));
   const auto inputs = kernel_arguments(op, arguments, slots, options);
-  const Kernel kernel = general_kernel(op, is_double(inputs.tensors));
+  const Kernel kernel = general_kernel(op, is_double(inputs.tensors), call_on.on_gpu());
   const size_t count = op.function->results.size();
-  Tensors results = general
+  Tensors results = general || call_on.on_gpu()
                         ? call_kernel(kernel, inputs.tensors, inputs.ints, false, count)
                         : run_specialised(*op.specialisations, op.module->specialisation.load(),
                                           slots, kernel, inputs.tensors, inputs.ints, count);
@@ -144,6 +140,7 @@ Tensors run_kernel(const Operator& op, Arguments arguments, const std::vector<in
     }
   }
   own_results(results, inputs.tensors);
+  call_on.finish();
   return results;
 }
 
@@ -250,15 +247,15 @@ void give(Stack* stack, size_t arguments, Tensors results) {
   }
 }
 
-Kernel general_kernel(const Operator& op, bool is_double) {
-  const std::atomic<Kernel>& general = op.specialisations->general[is_double];
+Kernel general_kernel(const Operator& op, bool is_double, bool on_gpu) {
+  const std::atomic<Kernel>& general = op.specialisations->general[on_gpu][is_double];
   Kernel kernel = general.load(std::memory_order_acquire);
   if (kernel == nullptr && op.module->kernels) {
-    op.module->kernels(op.function->name, is_double);
+    op.module->kernels(op.function->name, is_double, on_gpu);
     kernel = general.load(std::memory_order_acquire);
   }
   TORCH_CHECK_TYPE(kernel != nullptr, op.function->display, ": this program was built without ",
-                   is_double ? "float64" : "float32", " kernels");
+                   is_double ? "float64" : "float32", " kernels", on_gpu ? " for GPUs" : "");
   return kernel;
 }
 
@@ -270,20 +267,18 @@ void register_module(const Module& module) {
   slot = std::make_unique<ModuleState>();
   ModuleState& state = *slot;
   state.module = &module;
-  state.key = c10::computeDispatchKey(std::nullopt, std::nullopt, module.device);
-  state.autocast_key =
-      c10::getAutocastRelatedKeySetFromBackend(c10::toBackendComponent(state.key))
-          .highestPriorityTypeId();
   state.library = std::make_unique<torch::Library>(torch::Library::DEF, module.name_space,
                                                    std::nullopt, __FILE__, __LINE__);
   for (const Function& function : module.functions) {
     Operator& op = state.operators.emplace_back();
     fill(op, state, function);
     state.library->def(function.schema, {at::Tag::pt2_compliant_tag});
-    implement<run_on_device>(state, op, state.key);
+    for (const Served& device : kServed) {
+      implement<run_on_device>(state, op, device.key);
+      implement<run_autocast>(state, op, device.autocast_key);
+    }
     implement<run_on_meta>(state, op, c10::DispatchKey::Meta);
     implement<run_autograd>(state, op, c10::DispatchKey::Autograd);
-    implement<run_autocast>(state, op, state.autocast_key);
   }
   const auto handle = [&](const char* name) {
     const std::string full = std::string(module.name_space) + "::" + name;
@@ -326,15 +321,16 @@ void refuse_shared_out(const Operator& op, const Stack& arguments) {
 bool may_write_in_place(const Operator& op, const Stack& arguments) {
   if (!op.function->in_place) return false;
   const auto dtype = dtype_of_call(op, arguments);
+  const auto device = device_of_call(op, arguments);
   const bool gradients = c10::GradMode::is_enabled();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!arguments[i].isTensor()) continue;
     const at::Tensor& x = arguments[i].toTensor();
-    if (!x.defined() || !has_plain_keys(*op.module, x) || (gradients && x.requires_grad())) {
+    if (!x.defined() || !has_plain_keys(x) || (gradients && x.requires_grad())) {
       return false;
     }
     if (op.parameter(i).role == Role::Out &&
-        (!x.is_contiguous() || (x.is_inference() && !c10::InferenceMode::is_enabled()) ||
+        (!x.is_contiguous() || x.device() != device || (x.is_inference() && !c10::InferenceMode::is_enabled()) ||
          x.scalar_type() != dtype || is_narrow(dtype))) {
       return false;
     }
@@ -349,26 +345,28 @@ Tensors call_in_place(const Operator& op, const Stack& arguments, const Tensors&
   const auto slots = bind_slots<int64_t>(op, arguments);
   check_result_sizes(op, slots);
   const c10::DeviceGuard on_device(device_of_call(op, arguments));
+  const CallOn call_on(on_device.current_device());
   const auto options = at::device(on_device.current_device()).dtype(dtype_of_call(op, arguments));
   const auto inputs = kernel_arguments(op, arguments, slots, options);
-  const Kernel kernel = general_kernel(op, is_double(inputs.tensors));
+  const Kernel kernel = general_kernel(op, is_double(inputs.tensors), call_on.on_gpu());
   Tensors results = call_kernel(kernel, inputs.tensors, inputs.ints, true, op.function->results.size());
   results.resize(op.returned);
   own_results(results, inputs.tensors);
   for (const at::Tensor& out : outs) {
     out.unsafeGetTensorImpl()->bump_version();
   }
+  call_on.finish();
   return results;
 }
 
 }  // namespace
 
-bool has_plain_keys(const ModuleState& module, const at::Tensor& x) {
+bool has_plain_keys(const at::Tensor& x) {
   const auto local = c10::impl::tls_local_dispatch_key_set();
   const auto passed = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
                       c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
   const auto keys = (x.key_set() | local.included_) - local.excluded_ - passed;
-  return keys.highestPriorityTypeId() == module.key &&
+  return keys.highestPriorityTypeId() == served(x.device().type()).key &&
          !torch::autograd::isFwGradDefined(x);
 }
 

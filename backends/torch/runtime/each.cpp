@@ -1,5 +1,6 @@
 // A function over lists: one call from Python for many tensors of any shape, each of which is
 // written where it lies.
+#include "call_device.h"
 #include "memory.h"
 #include "operators.h"
 
@@ -45,10 +46,10 @@ bool overlap(const at::Tensor& x, const at::Tensor& y) {
 
 // The elements of a dense tensor in the order in which they lie, for a kernel: a tensor without
 // history and version of its own.
-at::Tensor flat(const Operator& op, const at::Tensor& x) {
+at::Tensor flat(const at::Tensor& x) {
   auto made = c10::make_intrusive<c10::TensorImpl>(
       c10::TensorImpl::VIEW, c10::Storage(x.storage()),
-      c10::DispatchKeySet(op.module->key), x.dtype());
+      c10::DispatchKeySet(served(x.device().type()).key), x.dtype());
   made->set_storage_offset(x.storage_offset());
   made->set_sizes_contiguous({x.numel()});
   return at::Tensor(std::move(made));
@@ -56,7 +57,6 @@ at::Tensor flat(const Operator& op, const at::Tensor& x) {
 
 void check(const Operator& op, size_t k, ListCall& call) {
   const Function& f = *op.function;
-  const at::DeviceType device = op.module->module->device;
   const bool gradients = c10::GradMode::is_enabled();
   const at::Tensor* first = nullptr;
   const char* first_name = "";
@@ -65,10 +65,10 @@ void check(const Operator& op, size_t k, ListCall& call) {
     if (p.kind == Kind::Float) continue;
     const at::Tensor& x = call.lists[i][k];
     const auto where = [&] { return c10::str(f.display, ".each: '", p.name, "'[", k, "]"); };
-    TORCH_CHECK_VALUE(x.device().type() == device && x.layout() == at::kStrided, where(),
-                      " must be a dense tensor on ", c10::DeviceTypeName(device, true),
-                      ", got layout ", x.layout(), " on ", x.device());
-    TORCH_CHECK_TYPE(has_plain_keys(*op.module, x), where(),
+    TORCH_CHECK_VALUE(is_served(x.device().type()) && x.layout() == at::kStrided, where(),
+                      " must be a dense tensor on ", kServedNames, ", got layout ", x.layout(),
+                      " on ", x.device());
+    TORCH_CHECK_TYPE(has_plain_keys(x), where(),
                      " must be an ordinary tensor, got one that PyTorch handles in Python, traces or"
                      " transforms");
     TORCH_CHECK_VALUE(!gradients || !x.requires_grad(), where(),
@@ -86,6 +86,8 @@ void check(const Operator& op, size_t k, ListCall& call) {
     }
     TORCH_CHECK_TYPE(x.scalar_type() == first->scalar_type(), where(), " is ", x.scalar_type(),
                      ", but '", first_name, "'[", k, "] is ", first->scalar_type());
+    TORCH_CHECK_VALUE(x.device() == first->device(), where(), " is on ", x.device(), ", but '",
+                      first_name, "'[", k, "] is on ", first->device());
     TORCH_CHECK_VALUE(x.sizes() == first->sizes(), where(), " has shape ", x.sizes(), ", but '",
                       first_name, "'[", k, "] has shape ", first->sizes());
   }
@@ -133,19 +135,21 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
       direct = !is_out(j) || !overlap(x, call.lists[j][k]);
     }
     if (direct) {
-      inputs[i] = flat(op, x);
+      inputs[i] = flat(x);
       continue;
     }
     const auto format = is_dense(model) ? at::MemoryFormat::Preserve : at::MemoryFormat::Contiguous;
     at::Tensor copy = at::empty_like(model, model.options().dtype(dtype), format);
     copy.copy_(x);
-    inputs[i] = flat(op, copy);
+    inputs[i] = flat(copy);
     if (is_out(i)) {
       copies.resize(inputs.size());
       copies[i] = std::move(copy);
     }
   }
-  call_kernel(general_kernel(op, is_double(inputs)), inputs, {}, true, op.function->results.size());
+  const CallOn call_on(model.device());
+  const Kernel kernel = general_kernel(op, is_double(inputs), call_on.on_gpu());
+  call_kernel(kernel, inputs, {}, true, op.function->results.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!copies.empty() && copies[i].defined()) {
       call.lists[i][k].copy_(copies[i]);
@@ -153,6 +157,7 @@ void run(const Operator& op, size_t k, const ListCall& call, const Tensors& numb
       call.lists[i][k].unsafeGetTensorImpl()->bump_version();
     }
   }
+  call_on.finish();
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const std::optional<
   return at::_ops::linear::call(x, w, b);
 }
 
-at::TensorOptions options_of(at::ScalarType dtype, at::DeviceType device) {
+at::TensorOptions options_of(at::ScalarType dtype, at::Device device) {
   return at::TensorOptions().dtype(dtype).device(device);
 }
 
@@ -79,8 +79,7 @@ at::Tensor shaped(at::Tensor tensor, at::IntArrayRef sizes, const char* place) {
   return tensor;
 }
 
-LOMA_COLD static void element_error(const char* place, const char* tensor, int64_t dim, int64_t value,
-                                    int64_t size) {
+void element_error(const char* place, const char* tensor, int64_t dim, int64_t value, int64_t size) {
   TORCH_CHECK_VALUE(false, place, "subscript ", value, " of '", tensor, "' is outside dimension ", dim,
                     " of size ", size);
 }

@@ -1,6 +1,6 @@
 // What the host's part of generated functions is made of: tensors, operators that ATen lacks, checks
-// with messages. Needs ATen's core only, and `kDevice` of the device's prelude. Numbers are the host's
-// on any device. What is no template is compiled once, in kernels.cpp: torch's inline functions would
+// with messages. Needs ATen's core only. Tensors are made on the device of the call, numbers on the
+// host. What is no template is compiled once, in kernels.cpp: torch's inline functions would
 // cost every generated file as much as its own loops.
 #pragma once
 
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "allocate.h"
+#include "call_device.h"
 #include "calls.h"
 #include "checks.h"
 #include "once.h"
@@ -24,10 +25,10 @@ namespace loma {
 
 // ------------------------------------------------------------------------------------ tensors
 
-at::TensorOptions options_of(at::ScalarType dtype, at::DeviceType device);
+at::TensorOptions options_of(at::ScalarType dtype, at::Device device);
 
 template <typename number>
-at::TensorOptions options(at::DeviceType device = kDevice) {
+at::TensorOptions options(at::Device device = call_device()) {
   return options_of(c10::CppTypeToScalarType<number>::value, device);
 }
 
@@ -88,6 +89,9 @@ auto located(const char* place, Call call) {
 // The tensor, whose sizes must be these. ``place`` reads "f: line 4: 'y'".
 at::Tensor shaped(at::Tensor tensor, at::IntArrayRef sizes, const char* place);
 
+LOMA_COLD void element_error(const char* place, const char* tensor, int64_t dim, int64_t value,
+                             int64_t size);
+
 // Where an element lies behind a tensor's first, its subscripts checked.
 int64_t offset_of(const at::Tensor& tensor, std::initializer_list<int64_t> subscripts,
                   const char* place, const char* name);
@@ -141,6 +145,9 @@ at::Tensor gather(const at::Tensor& tensor, int64_t dim, const at::Tensor& index
 
 at::Tensor scatter_add(const at::Tensor& tensor, const at::Tensor& index, at::IntArrayRef sizes,
                        int64_t dim, const char* place);
+
+// y[t] += a[t] * y[t - 1] along a dimension, in place, on a device with kernels of its own.
+at::Tensor scan_on_device(const at::Tensor& a, const at::Tensor& y, int64_t dim, size_t real_bytes);
 
 // The numbers of the elements that an assignment names, one for each point of some axes.
 inline at::Tensor cells(at::IntArrayRef extents) { return empty(extents, options<int64_t>()); }

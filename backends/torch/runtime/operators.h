@@ -64,12 +64,12 @@ struct Operator {
 // Compiles the derivative of a function; returns the namespace of the module that holds it.
 using DerivativeHook = std::function<std::string(const std::string& function)>;
 
-// Compiles the kernels of a function in one floating type, and loads them.
-using KernelHook = std::function<void(const std::string& function, bool is_double)>;
+// Compiles the kernels of a function in one floating type, and loads them: the CPU's, or those that
+// are launched on GPUs.
+using KernelHook = std::function<void(const std::string& function, bool is_double, bool on_gpu)>;
 
 struct ModuleState {
   const Module* module;
-  c10::DispatchKey key, autocast_key;  // of the device's tensors
   std::unique_ptr<torch::Library> library;
   std::deque<Operator> operators;
   DerivativeHook derivative;
@@ -81,11 +81,29 @@ struct ModuleState {
 
 ModuleState& state_of(const Module& module);
 
+// The devices that functions are implemented for, with what the dispatcher calls them.
+struct Served {
+  c10::DeviceType device;
+  c10::DispatchKey key, autocast_key;
+};
+constexpr Served kServed[] = {
+    {c10::DeviceType::CPU, c10::DispatchKey::CPU, c10::DispatchKey::AutocastCPU},
+    {c10::DeviceType::CUDA, c10::DispatchKey::CUDA, c10::DispatchKey::AutocastCUDA},
+};
+inline const Served& served(c10::DeviceType device) {
+  return kServed[device == c10::DeviceType::CUDA];
+}
+inline bool is_served(c10::DeviceType device) { return served(device).device == device; }
+constexpr const char* kServedNames = "cpu or cuda";
+
 // --- arguments.cpp ---
 
 // The floating dtype of a call: that of its first float tensor, else of its first float, else the
 // default dtype.
 at::ScalarType dtype_of_call(const Operator& op, Arguments arguments);
+
+// That of the tensors, which agree; that of the numbers where there are no tensors.
+at::Device device_of_call(const Operator& op, Arguments arguments);
 
 // "f: argument 'x'", which messages begin with.
 std::string argument_text(const Function& f, const Parameter& p);
@@ -120,14 +138,14 @@ void run_autocast(Operator& op, c10::DispatchKeySet keys, Stack* stack);
 void give(Stack* stack, size_t arguments, Tensors results);
 
 // The kernel for any sizes, compiled now if it is the first call in that floating type.
-Kernel general_kernel(const Operator& op, bool is_double);
+Kernel general_kernel(const Operator& op, bool is_double, bool on_gpu);
 
 // Calls the operator; see loma::call. `arguments` are in the order of the schema.
 Tensors call_and_write(Operator& op, Stack arguments);
 
 // Whether nobody but the device's kernels and autograd looks at operators on that tensor: no mode, no
 // tracer, no transformation.
-bool has_plain_keys(const ModuleState& module, const at::Tensor& x);
+bool has_plain_keys(const at::Tensor& x);
 
 // --- each.cpp ---
 

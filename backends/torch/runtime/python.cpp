@@ -94,14 +94,11 @@ double as_double(PyObject* number) {
 
 at::Tensor tensor_argument(const Operator& op, const Parameter& p, PyObject* value) {
   const Function& f = *op.function;
-  const at::DeviceType device = op.module->module->device;
   TORCH_CHECK_TYPE(THPVariable_Check(value), argument_text(f, p), " must be a tensor, got ",
                    type_name(value));
   const at::Tensor& tensor = THPVariable_Unpack(value);
-  const bool known = tensor.device().type() == device || tensor.is_meta() ||
-                     (p.kind == Kind::Float && tensor.is_cpu());
-  TORCH_CHECK_VALUE(known, argument_text(f, p), " is on ", tensor.device(),
-                    ", but this module is compiled for ", c10::DeviceTypeName(device, true));
+  TORCH_CHECK_VALUE(is_served(tensor.device().type()) || tensor.is_meta(), argument_text(f, p),
+                    " is on ", tensor.device(), ", but must be on ", kServedNames);
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, argument_text(f, p),
                     " must be a dense tensor, got layout ", tensor.layout());
   return tensor;
@@ -330,8 +327,8 @@ void set_derivative_hook(ModuleState& state, py::object hook) {
 
 void set_kernel_hook(ModuleState& state, py::object hook) {
   auto* kept = new py::object(std::move(hook));
-  state.kernels = [kept](const std::string& function, bool is_double) {
-    call_hook(*kept, function, is_double);
+  state.kernels = [kept](const std::string& function, bool is_double, bool on_gpu) {
+    call_hook(*kept, function, is_double, on_gpu);
   };
 }
 
@@ -365,6 +362,7 @@ void bind_module(py::module_& python, const Module& module) {
   python.def("zeros_like", zeros_like);
   bind_tuning(python);
   bind_specialise(python, *state);
+  bind_gpu(python);
   python.def("set_derivative_hook",
              [state](py::object hook) { set_derivative_hook(*state, std::move(hook)); });
   python.def("set_kernel_hook",

@@ -26,11 +26,18 @@ Specialisations& specialisations_of(const std::string& name) {
   return *own;
 }
 
-bool register_kernels(const char* name, Kernels kernels) {
-  auto& general = specialisations_of(name).general;
+static bool register_general(std::atomic<Kernel> (&general)[2], Kernels kernels) {
   if (kernels.of_float != nullptr) general[0].store(kernels.of_float, std::memory_order_release);
   if (kernels.of_double != nullptr) general[1].store(kernels.of_double, std::memory_order_release);
   return true;
+}
+
+bool register_kernels(const char* name, Kernels kernels) {
+  return register_general(specialisations_of(name).general[0], kernels);
+}
+
+bool register_device_kernels(const char* name, Kernels kernels) {
+  return register_general(specialisations_of(name).general[1], kernels);
 }
 
 bool register_specialisation(const char* name, std::vector<int64_t> slots, bool is_double,

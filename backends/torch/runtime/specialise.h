@@ -36,8 +36,8 @@ class Specialisations {
  public:
   explicit Specialisations(std::string name) : name_(std::move(name)) {}
 
-  // The kernels for any sizes, for float and for double.
-  std::atomic<Kernel> general[2] = {nullptr, nullptr};
+  // The kernels for any sizes, for float and for double: of the CPU, and of GPUs.
+  std::atomic<Kernel> general[2][2] = {{nullptr, nullptr}, {nullptr, nullptr}};
 
   // The kernel for a call with those slots, null where there is none.
   Kernel find(const std::vector<int64_t>& slots, bool is_double) const;

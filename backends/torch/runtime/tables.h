@@ -57,6 +57,10 @@ constexpr Kernels kernels_of(Kernel kernel) {
 // before the operator itself is registered.
 __attribute__((visibility("default"))) bool register_kernels(const char* name, Kernels kernels);
 
+// The same for tensors on a GPU, whose kernels for any sizes these are.
+__attribute__((visibility("default"))) bool register_device_kernels(const char* name,
+                                                                    Kernels kernels);
+
 // Registers a kernel of the operator for those slots (sizes, then ints), as above.
 __attribute__((visibility("default"))) bool register_specialisation(const char* name,
                                                                     std::vector<int64_t> slots,

@@ -341,4 +341,9 @@ void loma_scope_enter() noexcept { ++loma::scope_depth; }
 void loma_scope_leave() noexcept { --loma::scope_depth; }
 bool loma_scope_active() noexcept { return loma::scope_depth > 0; }
 
+void** loma_device_place(int device) noexcept {
+  static void* places[LOMA_DEVICES] = {};
+  return &places[device];
+}
+
 }  // extern "C"

@@ -59,6 +59,10 @@ LOMA_SHARED void loma_pool_disable() noexcept;
 // allocator of tensors.
 LOMA_SHARED bool loma_pool_claim() noexcept;
 
+// A place for what one GPU's kernels report, for whoever comes first; null at first.
+#define LOMA_DEVICES 64
+LOMA_SHARED void** loma_device_place(int device) noexcept;
+
 // How many functions of loma this thread is in, one inside the other. Their tensors are the pool's.
 LOMA_SHARED void loma_scope_enter() noexcept;
 LOMA_SHARED void loma_scope_leave() noexcept;

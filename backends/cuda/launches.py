@@ -1,0 +1,448 @@
+"""What a GPU runs as CUDA C++: the kernels of statements, fused ones, serial loops; and what the
+host does to start them.
+
+A kernel's text is a string in the host's code, which the runtime compiles for the device at hand.
+Its parameters are pointers, numbers, and the grid; what it takes of the host's variables is found
+while its body is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import assert_never
+
+from loma.backends.cfamily import syntax as c
+from loma.backends.cfamily.context import Captured, CppContext, HostWriter, data, statement_text
+from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
+from loma.backends.cfamily.device import DeviceNode
+from loma.backends.cfamily.names import cpp_name, local_name
+from loma.backends.cfamily.writer import Writer
+from loma.backends.cuda.print import ThreadText
+from loma.backends.openmp import launches as host
+from loma.backends.openmp.print import write_check
+from loma.backends.schedule.host import (
+    Branch, Clear, Count, HostNode, Launch, Repeat, Serial, Stream, Unit,
+)  # fmt: skip
+from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
+from loma.core import sizes
+from loma.backends.kernels.sharing import mentions
+from loma.core.effects import assigned, counters, declared, effects, written_places
+from loma.core.ir import INT, Builtin, Expr, IntConst, Stmt, TensorType, Var
+from loma.core.walk import statements
+
+_ONE = IntConst(1)
+
+
+def write(owner: HostWriter, node: DeviceNode) -> None:
+    """Writes a node where ``owner`` stands, on the host or in a kernel."""
+    context = owner.context
+    inside = context.captured is not None
+    match node:
+        case Parallel() if inside:
+            _write_in_team(owner, node)
+        case InPlace() if context.looked_up is not None:
+            _write_looked_up(owner, node)
+        case InPlace() if inside:
+            with owner.writer.block("team_.alone([&]", ");"):
+                _write_nodes(owner, ThreadText(context, node), node)
+        case InPlace():
+            _write_serial(owner, node.writes, (node,), ())
+        case Parallel():
+            _write_statement(owner, node)
+        case Launch():
+            _write_launch(owner, node)
+        case Serial(source, body):
+            _write_serial(owner, tuple(node.writes), body, (source,))
+        case Clear(var):
+            _write_zeros(owner, var)
+        case Stream():
+            host.write_stream(owner, node)
+        case _:
+            assert_never(node)
+
+
+# ------------------------------------------------------------------------ one statement, a kernel
+
+
+def _write_statement(owner: HostWriter, tree: Parallel) -> None:
+    context = owner.context
+    text = ThreadText(context, tree)
+    counter, inside = text.local(tree.counter), Writer(1)
+    text.nodes(inside, tree.body)
+    launch = _Launch(owner, "kernel", tree.source)
+    body = Writer(1)
+    if tree.checks:
+        body.line("loma::Outside outside_(grid_);")
+    else:
+        body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
+    head = f"[&](const int64_t {counter}, [[maybe_unused]] const auto& part_)"
+    with body.block(f"loma::statement(grid_, {head}", ");"):
+        body.extend(_dedented(inside.lines))
+    with context.capturing(Captured(frozenset())) as captured:
+        for check in tree.checks:
+            write_check(body, context, check)
+    total = tree.total
+    if total is not None:
+        number = scalar_type(total.type, total.span)
+        launch.pointer(
+            f"{number}* __restrict parts_", f"parts_.template mutable_data_ptr<{number}>()"
+        )
+    written = {var.name for var in tree.writes}
+    for base, (name, tensor) in text.pointers.items():
+        launch.tensor(tensor, name, base in written)
+    for name, (type_, argument) in {**captured.params, **text.params}.items():
+        launch.number(type_, name, argument)
+    count = context.ints(tree.count)
+    if tree.needs:
+        some = c.chain("&&", context.positive(tree.needs))
+        count = c.Conditional(some, count, c.number(0))
+    inner, across, splits = "1", "false", "false"
+    if tree.team is not None:
+        inner = c.item_text(context.ints(tree.team.extent))
+        across, splits = _bool(tree.team.across), _bool(tree.team.splits)
+    with owner.writer.block():
+        if total is not None:
+            made = f"loma::empty({{1}}, loma::options<{number}>())"
+            owner.writer.line(f"loma::Tensor parts_ = {made};")
+        launch.write(body, f"statement({c.item_text(count)}, {inner}, {across}, {splits})")
+        if total is not None:
+            found = f"loma::item<{number}>(parts_)"
+            if tree.needs or tree.count != _ONE:
+                found = f"({c.text(c.Binary('>', count, c.number(0)))}) ? {found} : {number}(0)"
+            owner.writer.line(f"{context.variable(total)} += {found};")
+
+
+class _Launch:
+    """A kernel and the call that starts it: parameters are added to both in the same order."""
+
+    def __init__(self, owner: HostWriter, stem: str, source: Sequence[Stmt]) -> None:
+        self._owner, self._context = owner, owner.context
+        self._source = source
+        number = len(self._context.loops) + 1
+        self.name = f"{cpp_name(self._context.function.name)}__{stem}{number}"
+        self._params: list[str] = []
+        self._given: list[str] = []
+        self._numbers: dict[str, str] = {}  # which a kernel has last
+
+    def pointer(self, param: str, argument: str) -> None:
+        self._params.append(param)
+        self._given.append(f"launch_.pointer({argument});")
+
+    def tensor(self, tensor: Var, name: str, written: bool) -> None:
+        context = self._context
+        if not written and _is_number(context, tensor):
+            element = ELEMENTS[dtype_of(tensor)]
+            self._params.append(f"const loma::Number<{element}> {name}")
+            self._given.append(f"launch_.template element<{element}>({context.variable(tensor)});")
+            return
+        type_, argument = data(context, tensor, written)
+        self.pointer(f"{type_} __restrict {name}", argument)
+
+    def number(self, type_: str, name: str, argument: str) -> None:
+        if type_ == "int64_t":
+            self._numbers[name] = argument
+        else:
+            self._params.append(f"const {type_} {name}")
+            self._given.append(f"launch_.template value<{type_}>({argument});")
+
+    def write(self, body: Writer, start: str) -> None:
+        """The kernel with that body goes to the context, its start to where the host stands."""
+        kernel = Writer()
+        kernel.comment("\n".join(map(statement_text, self._source)))
+        kernel.line(f"LOMA_KERNEL {self.name}(")
+        numbers = [f"LOMA_NUMBER_GIVEN({name})" for name in self._numbers]
+        params = ",\n    ".join([*self._params, *numbers, "const loma::Grid grid_"])
+        kernel.line(f"    {params}) {{")
+        for k, name in enumerate(self._numbers):
+            kernel.line(f"  LOMA_NUMBER({k}, {name});")
+        kernel.extend(body.lines)
+        kernel.line("}")
+        text = kernel.text()
+        if "__scalar<" in text:
+            text = f"{self._context.helpers}\n\n{text}"
+        context = self._context
+        contract = "" if context.machine.reciprocals else ", /*contract=*/false"
+        made = f'"{self.name}", R"loma(\n{text}\n)loma"{contract}'
+        context.loops.append(f"static loma::gpu::Kernel {self.name}({made});")
+        writer = self._owner.writer
+        writer.declare(f"loma::gpu::Launch launch_({self.name}, sizeof(real));")
+        writer.extend(self._given)
+        writer.extend([f"launch_.number({argument});" for argument in self._numbers.values()])
+        writer.line(f"launch_.{start};")
+
+
+def _is_number(context: CppContext, tensor: Var) -> bool:
+    """Whether a tensor may be a number of the host's: a parameter of one element."""
+    floats = isinstance(tensor.type, TensorType) and tensor.type.element in ("float", "float32")
+    return (
+        floats
+        and sizes.dims_of(tensor) == ()
+        and any(
+            param.name == tensor.name and param.mode == "In" for param in context.function.params
+        )
+    )
+
+
+# -------------------------------------------------------------------------------- fused kernels
+
+
+def _write_launch(owner: HostWriter, launch: Launch) -> None:
+    context, writer, kernel = owner.context, owner.writer, launch.kernel
+    writer.comment(f"kernel over {kernel.axis.name}{host.lines_of(kernel.source)}")
+    made = _Launch(owner, "kernel", kernel.source)
+    own = {*assigned(kernel.body), *counters(kernel.body), kernel.axis.name}
+    own |= {var.name for var in (kernel.count, kernel.first, *launch.scalars) if var is not None}
+    if kernel.blocks is not None:
+        own.add(kernel.blocks.number.name)
+    size = None if kernel.count is None else f"{cpp_name(kernel.count.name)}_size_"
+    with writer.block():
+        count = context.ints(kernel.axis.extent)
+        if kernel.count is not None and size is not None:
+            whole = "1" if kernel.rows else None
+            if kernel.blocks is not None:
+                whole = c.item_text(context.ints(kernel.blocks.size))
+            if whole is None:
+                given = c.list_text((count, host.bytes_of(context, launch.bytes)))
+                whole = f"loma::gpu::block_size({given})"
+            writer.line(f"const int64_t {size} = {whole};")
+            writer.line(f"const int64_t {cpp_name(kernel.count.name)} = {size};")
+            rounded = c.Binary("-", c.Binary("+", count, c.Token(size)), c.number(1))
+            count = c.Binary("/", rounded, c.Token(size))
+        host.write_workspace(owner, launch.buffers)
+        widest = _widest(owner, launch, own)
+        body = Writer(1)
+        body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
+        context.taken, outer, owner.writer = {}, writer, body
+        with context.capturing(Captured(frozenset(own))) as captured:
+            captured.params |= {
+                f"offset{k}_": ("int64_t", f"int64_t(workspace_.offset({k}))")
+                for k in range(len(launch.buffers))
+            }
+            if size is not None and not kernel.rows:
+                captured.params[size] = ("int64_t", size)
+            _write_iterations(owner, launch, size)
+        owner.writer = outer
+        for name, (tensor, changed) in context.taken.items():
+            made.tensor(tensor, name, changed)
+        for name, (type_, argument) in captured.params.items():
+            made.number(type_, name, argument)
+        context.taken = {}
+        made.write(body, f"fused({c.item_text(count)}, {widest}, workspace_.bytes())")
+
+
+def _write_iterations(owner: HostWriter, launch: Launch, size: str | None) -> None:
+    """What a team does that has an iteration of a kernel."""
+    context, writer, kernel = owner.context, owner.writer, launch.kernel
+    step = cpp_name(kernel.axis.name) if kernel.count is None else host.block_of(kernel)
+    params = f"const int64_t {step}, const auto& team_, [[maybe_unused]] char* const memory_"
+    with writer.block(f"loma::iterations(grid_, [&]({params})", ");"):
+        for slot, buffer in enumerate(launch.buffers):
+            element, name = ELEMENTS[dtype_of(buffer.var)], context.variable(buffer.var)
+            memory = f"reinterpret_cast<{element}*>(memory_ + offset{slot}_)"
+            writer.line(f"{element}* const {name} = {memory};")
+        for var in launch.scalars:
+            ctype = scalar_type(var.type, var.span)
+            writer.line(f"{ctype} {context.variable(var)} = 0;")
+        context.pointers = frozenset(buffer.var.name for buffer in launch.buffers) | frozenset(
+            piece.tensor.name for piece in launch.pieces
+        )
+        context.steady = {name: name in launch.writes for name in host.steady(launch)}
+        if size is not None:
+            _write_block(owner, launch, size)
+        with context.cut(launch.pieces, kernel.axis.extent):
+            owner.nodes(launch.body)
+        context.pointers, context.steady = None, {}
+
+
+def _write_block(owner: HostWriter, launch: Launch, size: str) -> None:
+    """Declares a block's first value, the number of its values, and where tensors begin."""
+    context, writer, kernel = owner.context, owner.writer, launch.kernel
+    assert kernel.first is not None
+    assert kernel.count is not None
+    first, count = c.Token(cpp_name(kernel.first.name)), cpp_name(kernel.count.name)
+    if kernel.rows and kernel.blocks is None:
+        writer.line(f"constexpr int64_t {count} = 1;")
+        writer.line(f"const int64_t {first.text} = {host.block_of(kernel)};")
+    else:
+        writer.line(f"const int64_t {first.text} = {host.block_of(kernel)} * {size};")
+        rest = c.Binary("-", context.ints(kernel.axis.extent), first)
+        end = c.item_text(rest)
+        writer.line(f"const int64_t {count} = std::min<int64_t>({size}, {end});")
+    pointers, context.pointers = (
+        context.pointers,
+        frozenset(buffer.var.name for buffer in launch.buffers),
+    )
+    for piece in launch.pieces:
+        tensor = piece.tensor
+        type_, memory = data(context, tensor, tensor.name in launch.writes)
+        start = c.Binary("+", c.Token(memory), c.Binary("*", first, context.ints(piece.stride)))
+        writer.line(f"{type_} const {local_name(piece.var.name)} = {c.item_text(start)};")
+    context.pointers = pointers
+
+
+def _widest(owner: HostWriter, launch: Launch, own: set[str]) -> str:
+    """How many threads the widest statement of an iteration has something to do for, as far as the
+    host knows."""
+    whole = {}
+    if launch.kernel.count is not None:
+        whole = {launch.kernel.count.name: launch.kernel.count}
+    rest = frozenset(own - whole.keys())
+    found: list[Expr] = []
+    for tree in _trees(launch.body):
+        extent = tree.team.extent if tree.team is not None else _ONE
+        width = sizes.product((tree.count, extent))
+        if not sizes.mentions(width, rest) and width not in found:
+            found.append(width)
+    widest: Expr = found[0] if found else _ONE
+    for width in found[1:]:
+        widest = Builtin("max", (widest, width), INT)
+    return c.item_text(owner.context.ints(widest))
+
+
+def _trees(nodes: Sequence[HostNode]) -> Iterator[Parallel]:
+    for node in nodes:
+        match node:
+            case Parallel():
+                yield node
+            case Unit(_, body) | Count(_, _, body) | Repeat(_, _, body):
+                yield from _trees(body)
+            case Branch(_, _, then, other):
+                yield from _trees((*then, *other))
+            case _:
+                continue
+
+
+def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
+    """A statement's loop inside of a kernel."""
+    context = owner.context
+    text = ThreadText(context, tree)
+    counter = text.local(tree.counter)
+    inside = Writer()
+    text.nodes(inside, tree.body)
+    count = context.ints(tree.count)
+    if tree.needs:
+        some = c.chain("&&", context.positive(tree.needs))
+        count = c.Conditional(some, count, c.number(0))
+    inner = c.number(1) if tree.team is None else context.ints(tree.team.extent)
+    head = f"[&](const int64_t {counter}, [[maybe_unused]] const auto& part_)"
+    given = c.list_text((count, inner))
+    if tree.checks:
+        owner.writer.declare("loma::Outside outside_(grid_);")
+    with owner.writer.block(f"team_.each({given}, {head}", ");"):
+        owner.writer.extend(inside.lines)
+    for check in tree.checks:
+        write_check(owner.writer, context, check)
+
+
+def _write_nodes(owner: HostWriter, text: ThreadText, tree: InPlace) -> None:
+    if tree.checks:
+        owner.writer.line("loma::Outside outside_(grid_);")
+    inside = Writer()
+    text.nodes(inside, tree.body)
+    owner.writer.extend(inside.lines)
+    for check in tree.checks:
+        write_check(owner.writer, owner.context, check)
+
+
+# ------------------------------------------------------------------------------------ one thread
+
+
+def _write_serial(
+    owner: HostWriter, writes: Sequence[str | Var], body: Sequence[HostNode], source: Sequence[Stmt]
+) -> None:
+    """Loops that write one element at a time, on one thread; what they change of the host's numbers
+    comes back to it, which waits for that."""
+    context, outer = owner.context, owner.writer
+    written = {name if isinstance(name, str) else name.name for name in writes}
+    launch = _Launch(owner, "serial", source)
+    source = tuple(source)
+    own = counters(source) | declared(source)
+    changed = {var.name: var for var in _scalars(source) if var.name not in own}
+    kept = {name: var for name, var in changed.items() if _is_elsewhere(context, name, source)}
+    used: dict[str, tuple[str, Var]] = {}
+    context.looked_up, owner.writer = used, Writer(1)
+    with context.capturing(Captured(frozenset(own | changed.keys()))) as captured:
+        owner.nodes(body)
+    inside, owner.writer = owner.writer, outer
+    context.looked_up = None
+    kernel = Writer(1)
+    kernel.line("[[maybe_unused]] loma::Outside outside_(grid_);")
+    for var in changed.values():
+        type_, name = scalar_type(var.type, var.span), context.variable(var)
+        if var.name not in kept:
+            kernel.line(f"{type_} {name} = 0;")
+            continue
+        captured.params[f"{name}_before_"] = (type_, name)
+        kernel.line(f"{type_} {name} = {name}_before_;")
+        launch.pointer(
+            f"{type_}* __restrict {name}_after_",
+            f"{name}_after_.template mutable_data_ptr<{type_}>()",
+        )
+    kernel.extend(_dedented(inside.lines))
+    for var in kept.values():
+        kernel.line(f"*{context.variable(var)}_after_ = {context.variable(var)};")
+    for name, tensor in used.values():
+        launch.tensor(tensor, name, tensor.name in written)
+    for name, (type_, argument) in captured.params.items():
+        launch.number(type_, name, argument)
+    with outer.block():
+        for var in kept.values():
+            made = f"loma::empty({{1}}, loma::options<{scalar_type(var.type, var.span)}>())"
+            outer.line(f"loma::Tensor {context.variable(var)}_after_ = {made};")
+        launch.write(kernel, "serial()")
+        for var in kept.values():
+            name, type_ = context.variable(var), scalar_type(var.type, var.span)
+            outer.line(f"{name} = loma::item<{type_}>({name}_after_);")
+
+
+def _is_elsewhere(context: CppContext, name: str, source: Sequence[Stmt]) -> bool:
+    """Whether anything but these statements, and a declaration, mentions a variable."""
+    body = context.function.body
+    own = sum(var.name == name for stmt in statements(body) for var in effects(stmt).declares)
+    return mentions(body)[name] > mentions(tuple(source))[name] + own
+
+
+def _scalars(source: Sequence[Stmt]) -> list[Var]:
+    """The scalars that statements assign to."""
+    places = (place for place in written_places(tuple(source)) if isinstance(place, Var))
+    return [place for place in places if not isinstance(place.type, TensorType)]
+
+
+def _write_looked_up(owner: HostWriter, tree: InPlace) -> None:
+    context, writer = owner.context, owner.writer
+    assert context.looked_up is not None
+    text = ThreadText(context, tree)
+    inside = Writer()
+    text.nodes(inside, tree.body)
+    context.looked_up |= text.pointers
+    for name, (ctype, argument) in text.params.items():
+        if name != argument:
+            writer.declare(f"const {ctype} {name} = {argument};")
+    if tree.checks:
+        writer.declare("loma::Outside outside_(grid_);")
+    writer.extend(inside.lines)
+    for check in tree.checks:
+        write_check(writer, context, check)
+
+
+def _write_zeros(owner: HostWriter, var: Var) -> None:
+    """Fills a tensor by its pointer, in a kernel or in serial loops."""
+    context, writer = owner.context, owner.writer
+    pointer, dims, zero = context.variable(var), sizes.dims_of(var), ELEMENTS[dtype_of(var)]
+    if context.looked_up is not None:
+        pointer, dims = f"{pointer}_data_", context.dims(var)
+        context.looked_up[var.name] = (pointer, var)
+        count = c.text(context.ints(sizes.product(dims)))
+        writer.line(f"for (int64_t p_ = 0; p_ < {count}; ++p_) {pointer}[p_] = {zero}(0);")
+        return
+    count = c.item_text(context.ints(sizes.product(dims)))
+    with writer.block(f"team_.each({count}, 1, [&](const int64_t p_, const auto&)", ");"):
+        writer.line(f"{pointer}[p_] = {zero}(0);")
+
+
+def _dedented(lines: Sequence[str]) -> list[str]:
+    return [line.removeprefix("  ") for line in lines]
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,59 @@
+"""Loop trees as CUDA C++: what the threads of a team do."""
+
+from __future__ import annotations
+
+from loma.backends.cfamily import syntax as c
+from loma.backends.cfamily.context import CppContext, data
+from loma.backends.cfamily.loops import LoopText, initial
+from loma.backends.cfamily.writer import Writer
+from loma.backends.schedule import ir as schedule
+from loma.backends.schedule.ir import (
+    AllReduce, Fill, InPlace, Loop, Node, Parallel, Store, dtype_of,
+)  # fmt: skip
+from loma.core.ir import POSITIONS, Index, Var
+
+
+class ThreadText(LoopText):
+    """The nodes of one tree as lines. ``captured``: the tree stands inside of a kernel, whose names
+    it uses; else it is a kernel itself."""
+
+    def __init__(self, context: CppContext, tree: Parallel | InPlace) -> None:
+        self._inside = context.captured is not None and context.looked_up is None
+        self._written = {var.name for var in tree.writes}
+        self._has_team = isinstance(tree, Parallel) and tree.team is not None
+        super().__init__(context, tree.writes)
+
+    def in_vectors(self) -> bool:
+        return False
+
+    def _pointer(self, tensor: Var) -> str:
+        if self._inside and tensor.name not in self._locals and tensor.name != schedule.PARTS:
+            return data(self.context, tensor, tensor.name in self._written)[1]
+        return super()._pointer(tensor)
+
+    def special(self, writer: Writer, node: Node) -> None:
+        match node:
+            case AllReduce(var, kind):
+                how = "Best" if kind in POSITIONS else kind.capitalize()
+                name = c.text(self.value(var))
+                writer.line(f"part_.template all_reduce<loma::{how}>({name});")
+            case Fill(Index(Var() as base) as place, kind):
+                start = initial(kind, dtype_of(base))
+                writer.line(f"{c.text(self._element(place))} = {start};")
+            case _:
+                super().special(writer, node)
+
+    def _store(self, store: Store) -> str:
+        leads = self._has_team and isinstance(store.place, Index)
+        return "if (part_.leads()) " * leads + super()._store(store)
+
+    def _loop(self, writer: Writer, loop: Loop) -> None:
+        if loop.role != "shared":
+            super()._loop(writer, loop)
+            return
+        assert loop.without is None
+        low, high = self._ints(loop.low), self._ints(loop.high)
+        name = self.local(loop.counter)
+        steps = f"{name} = part_.first({low}); {name} < part_.last({high}); {name} += part_.step()"
+        with writer.block(f"for (int64_t {steps})"):
+            self.nodes(writer, loop.body)

@@ -1,0 +1,104 @@
+// How generated host code launches its kernels on a GPU. Has nothing of torch, and stands behind
+// either prelude, whose loma::Tensor it takes.
+#ifndef LOMA_GPU_H
+#define LOMA_GPU_H
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace at {
+class Tensor;
+}
+
+#pragma GCC visibility push(default)
+
+namespace loma::gpu {
+
+// A kernel of generated code, for all devices and launches of a process: its text is compiled when it
+// is first launched. Not `contract`: every product and every sum is rounded by itself.
+class Kernel {
+ public:
+  Kernel(const char* name, const char* text, bool contract = true);
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  struct State;
+  State& state() const { return *state_; }
+
+ private:
+  State* state_;  // never freed: calls may run while the process ends
+};
+
+// How many values of an axis make a block of a fused kernel: a thread each, fewer where their private
+// tensors, of `bytes` for each, would fill shared memory, or where there would be few blocks.
+inline int64_t block_size(int64_t extent, int64_t bytes) {
+  constexpr int64_t kRoom = 24576, kMost = 256, kLeast = 32, kBlocks = 512;
+  int64_t size = kMost;
+  while (size > kLeast && (size * bytes > kRoom || size * kBlocks > extent)) size /= 2;
+  return size;
+}
+
+// One launch on the current stream of the call's device. The arguments are given in the kernel's
+// order, but for the numbers, which it has last; then one of statement, fused and serial launches
+// it. Nothing is launched for no iterations.
+class Launch {
+ public:
+  // `real_bytes`: 4 for a kernel in float, 8 for one in double.
+  Launch(Kernel& kernel, size_t real_bytes);
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  void pointer(const void* address);
+
+  // A 0-dim tensor, on the host or on the device, for a parameter of type Number<real>.
+  template <typename real, class Tensor>
+  void element(const Tensor& tensor) {
+    static_assert(std::is_floating_point_v<real>);
+    const at::Tensor& whole = tensor;
+    element_of(whole, sizeof(real));
+  }
+
+  // A number of the host, for a parameter of that type.
+  template <typename number>
+  void value(number given) {
+    static_assert(std::is_arithmetic_v<number> && sizeof(number) <= sizeof(uint64_t));
+    uint64_t bits = 0;
+    __builtin_memcpy(&bits, &given, sizeof given);
+    add(bits);
+  }
+
+  // The next of the kernel's LOMA_NUMBERs.
+  void number(int64_t given);
+
+  // `inner`: how many steps one iteration has, 1 without a reduction. `across`: neighbouring
+  // iterations, not neighbouring steps, read neighbouring memory. `splits`: there is exactly one
+  // reduction, whose steps blocks may share.
+  void statement(int64_t count, int64_t inner, bool across, bool splits);
+
+  // `inner`: the steps of an iteration's widest statement; `bytes` of private memory for each.
+  void fused(int64_t count, int64_t inner, int64_t bytes);
+
+  void serial();
+
+ private:
+  static constexpr int kMost = 500;  // of 8 bytes: CUDA takes 4096 bytes, of which the grid has some
+
+  void add(uint64_t bits, uint64_t behind = 0, int slots = 1);
+  void element_of(const at::Tensor& tensor, size_t bytes);
+
+  Kernel& kernel_;
+  const size_t real_bytes_;
+  int slots_ = 0, arguments_ = 0, numbers_ = 0;
+  uint64_t bits_[kMost];
+  void* starts_[kMost];  // of each argument among the bits
+  int64_t known_[kMost];
+
+  friend class Launcher;
+};
+
+}  // namespace loma::gpu
+
+#pragma GCC visibility pop
+
+#endif  // LOMA_GPU_H

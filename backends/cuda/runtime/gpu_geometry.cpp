@@ -1,0 +1,106 @@
+#include "gpu_geometry.h"
+
+#include <algorithm>
+
+namespace loma::gpu {
+namespace {
+
+constexpr int64_t kFull = 1 << 17;  // threads that fill a GPU
+constexpr int64_t kFew = 1 << 16;   // below that many a reduction's steps are shared by blocks, too
+constexpr int kBlock = 256, kWarp = 32;
+constexpr int kMostTeam = 512, kMostThreads = 1024;
+constexpr int kSideBySide = 32;       // iterations whose reads are one
+constexpr int64_t kLeastSteps = 8;    // of a thread that shares an iteration
+constexpr int64_t kLeastSlice = 1024, kMostSlices = 256;
+constexpr int64_t kMostBlocks = 1 << 14;      // more iterations are taken in turns
+constexpr int64_t kMostFused = 1 << 16;
+constexpr int64_t kMostWorkspaces = 1024;
+constexpr int64_t kPlainShared = 48 << 10;    // what any block may have
+constexpr int kLeastFused = 64;               // threads of a block whose teams are small
+
+int64_t blocks_for(int64_t count, int64_t teams, int64_t most) {
+  return std::clamp<int64_t>((count + teams - 1) / teams, 1, most);
+}
+
+// The largest power of 2 that is not larger.
+int64_t power_below(int64_t number) {
+  int64_t power = 1;
+  while (power <= number / 2) power *= 2;
+  return power;
+}
+
+// Threads that read along memory together: few where steps are, then as many as fill the GPU.
+int along(int64_t count, int64_t inner) {
+  if (inner < kWarp) return static_cast<int>(std::max<int64_t>(power_below(inner) / 2, 1));
+  int64_t team = kWarp;
+  while (team < kMostTeam && 2 * team <= inner / 4 && count * team < kFull) team *= 2;
+  return static_cast<int>(team);
+}
+
+// Threads of an iteration that lie apart, so that those side by side read along memory.
+int ranks(int64_t count, int64_t inner) {
+  int64_t team = 1;
+  while (team < kMostThreads / kSideBySide && 2 * team * kLeastSteps <= inner &&
+         count * team < kFull) {
+    team *= 2;
+  }
+  return static_cast<int>(team);
+}
+
+}  // namespace
+
+Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits) {
+  Geometry g;
+  g.threads = kBlock;
+  if (inner > 1) {
+    g.team = across ? ranks(count, inner) : along(count, inner);
+    g.across = across && g.team > 1;
+    if (g.across) {
+      g.threads = std::max(kBlock, g.team * kSideBySide);
+    } else if (g.team > kWarp) {
+      g.threads = g.team;
+    }
+  }
+  g.blocks = blocks_for(count, g.threads / g.team, kMostBlocks);
+  const int64_t threads = count * g.team;
+  if (splits && threads < kFew) {
+    const int64_t wanted = (kFull + threads - 1) / std::max<int64_t>(threads, 1);
+    g.slices = std::max<int64_t>(1, std::min({wanted, inner / kLeastSlice, kMostSlices}));
+  }
+  return g;
+}
+
+Geometry joining_geometry(int64_t count) {
+  Geometry g;
+  g.threads = kBlock;
+  g.blocks = blocks_for(count, kBlock, kMostBlocks);
+  return g;
+}
+
+Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared) {
+  Geometry g;
+  const int64_t whole = power_below(std::max<int64_t>(inner, 1));
+  int64_t team = std::min<int64_t>(whole, kWarp);
+  const auto larger = [&] {
+    const bool worth = 2 * team <= std::min<int64_t>(inner / 4, kMostTeam);
+    return 2 * team <= kMostThreads && 2 * team <= whole && count * team < (worth ? 4 : 1) * kFull;
+  };
+  while (larger()) team *= 2;
+  // Where few teams' memory fits beside each other, each has more threads.
+  while (team < std::min<int64_t>(whole, kBlock) && bytes * (kBlock / team) > kPlainShared) team *= 2;
+  int64_t teams = team > kWarp ? 1 : kBlock / team;
+  while (teams > 1 && teams * team > kLeastFused && teams * bytes > kPlainShared) teams /= 2;
+  g.team = static_cast<int>(team);
+  g.threads = static_cast<int>(team * teams);
+  g.blocks = blocks_for(count, teams, kMostFused);
+  g.shared_bytes = teams * bytes;
+  g.shared = g.shared_bytes <= (teams == 1 ? std::max(most_shared, kPlainShared) : kPlainShared);
+  if (!g.shared) {
+    g.blocks = std::min(g.blocks, kMostWorkspaces);
+    g.workspace_bytes = g.blocks * g.shared_bytes;
+    g.shared_bytes = 0;
+  }
+  return g;
+}
+
+}  // namespace loma::gpu

@@ -1,0 +1,30 @@
+// How many threads a launch has, and who of them does what: by sizes alone, so that results do not
+// depend on the GPU.
+#ifndef LOMA_GPU_GEOMETRY_H
+#define LOMA_GPU_GEOMETRY_H
+
+#include <cstdint>
+
+namespace loma::gpu {
+
+// A block has `threads`, of which each `team` shares an iteration. `across`: neighbours are threads of
+// the same rank in neighbouring teams. So many `blocks` take the iterations in turns. With `slices`
+// above 1 the steps of a reduction are cut, blocks for each slice, and a second launch joins them.
+// Private memory, `shared_bytes` of a block, is shared memory if `shared`, else it is in
+// workspaces of `workspace_bytes` for all blocks.
+struct Geometry {
+  int threads = 1, team = 1;
+  bool across = false, shared = true;
+  int64_t blocks = 1, slices = 1;
+  int64_t shared_bytes = 0, workspace_bytes = 0;
+};
+
+Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits);
+// The second launch of a reduction in slices.
+Geometry joining_geometry(int64_t count);
+// `most_shared`: the shared memory that a block can have at most on that device.
+Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared);
+
+}  // namespace loma::gpu
+
+#endif  // LOMA_GPU_GEOMETRY_H

@@ -1,0 +1,85 @@
+// Kernels of generated code, compiled for what a launch asks for; not for generated code.
+#ifndef LOMA_GPU_KERNELS_H
+#define LOMA_GPU_KERNELS_H
+
+#include "gpu.h"
+#include "gpu_driver.h"
+#include "gpu_geometry.h"
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace loma::gpu {
+
+// What a kernel is compiled from.
+struct Request {
+  std::string name, text, architecture;
+  std::vector<std::string> options;
+};
+
+// Whoever compiles kernels; Python, which has a cache. One for all kernels of a module.
+struct Compiler {
+  std::function<std::string(const Request&)> make;  // the image
+  // Makes it some time, on another thread, and hands it over; nothing where it could not be made.
+  std::function<void(const Request&, std::function<void(std::string)>)> make_later;
+  int known = 0;  // for how many sets of numbers a kernel is compiled again
+};
+void set_compiler(Compiler compiler);
+
+// One of the forms in which a kernel is compiled.
+struct Form {
+  int device;
+  size_t real_bytes;
+  int threads, team, stage;
+  bool across, shared;
+  int set = 0;  // of known numbers, from 1 on
+
+  bool operator==(const Form& other) const;
+};
+
+// What reductions have of a block's shared memory, at most, beside an iteration's private memory.
+constexpr int64_t kOwnShared = 4 << 10;
+
+struct Compiled {
+  Form form;
+  Function function = nullptr;
+  std::string image;               // what a thread has made, until it is loaded
+  int64_t most_shared = (48 << 10) - kOwnShared;  // how much its blocks may have
+};
+
+struct Kernel::State {
+  const std::string name, text;
+  const bool contract;
+
+  // The kernel in that form; `numbers` are those of this launch.
+  Compiled& find(Form form, const int64_t* numbers, int count);
+
+ private:
+  struct Seen {
+    std::vector<int64_t> numbers;
+    int launches = 0;
+    int set = 0;
+  };
+
+  int set_of(const int64_t* numbers, int count, int most);
+  Compiled* known(const Form& form, const int64_t* numbers, int count);
+  Compiled* made(const Form& form);
+  Request request(const Form& form, const int64_t* numbers, int count) const;
+
+  std::mutex mutex_;  // never held while something is compiled
+  std::vector<std::unique_ptr<Compiled>> compiled_;
+  std::vector<Seen> seen_;
+  size_t next_seen_ = 0;
+  int sets_ = 0;
+
+ public:
+  State(const char* name, const char* text, bool contract)
+      : name(name), text(text), contract(contract) {}
+};
+
+}  // namespace loma::gpu
+
+#endif  // LOMA_GPU_KERNELS_H

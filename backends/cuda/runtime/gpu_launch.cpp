@@ -1,0 +1,134 @@
+// Launches: arguments, geometry, and memory that lasts as long as a launch.
+#include "gpu_kernels.h"
+#include "gpu_reports.h"
+
+#include "allocate.h"
+#include "call_device.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstring>
+
+namespace loma::gpu {
+
+// A kernel's last parameter: loma::Grid of the device's headers.
+struct Grid {
+  int64_t count;     // of iterations
+  int64_t slices;    // of a reduction, in its first stage: gridDim.y
+  void* parts;       // what the slices gave, [slices][count]
+  char* workspace;   // private memory that is not shared memory
+  int64_t bytes;     // of it, for each iteration
+  Report* report;
+};
+
+namespace {
+
+constexpr int64_t kPart = 16;  // bytes of a partial result: a value with its position
+
+at::Tensor memory(int64_t bytes) {
+  const auto options = at::TensorOptions().dtype(at::kByte).device(call_device());
+  return empty({bytes}, options);
+}
+
+}  // namespace
+
+class Launcher {
+ public:
+  explicit Launcher(Launch& launch) : launch_(launch) {
+    TORCH_CHECK(call_on_gpu(), launch.kernel_.state().name, ": launched outside of a call");
+    const at::Device device = call_device();
+    device_ = device.is_cuda() ? device.index() : 0;
+    grid_.report = report_of(device);
+  }
+
+  int device() const { return device_; }
+
+  void run(const Geometry& geometry, int stage) {
+    Kernel::State& kernel = launch_.kernel_.state();
+    const Form form{device_, launch_.real_bytes_, geometry.threads, geometry.team,
+                    stage,   geometry.across,     geometry.shared};
+    Compiled& compiled = kernel.find(form, launch_.known_, launch_.numbers_);
+    if (geometry.shared_bytes > compiled.most_shared) {
+      allow_shared(compiled.function, geometry.shared_bytes);
+      compiled.most_shared = geometry.shared_bytes;
+    }
+    launch_.starts_[launch_.arguments_] = &grid_;
+    launch(compiled.function, kernel.name.c_str(), device_, geometry.blocks,
+           stage == 1 ? geometry.slices : 1, geometry.threads, geometry.shared_bytes,
+           launch_.starts_);
+  }
+
+  Grid grid_{};
+
+ private:
+  Launch& launch_;
+  int device_;
+};
+
+Launch::Launch(Kernel& kernel, size_t real_bytes) : kernel_(kernel), real_bytes_(real_bytes) {}
+
+// Of two slots where a number has as many. The last of starts_ is the grid's.
+void Launch::add(uint64_t bits, uint64_t behind, int slots) {
+  TORCH_CHECK(slots_ + slots < kMost, kernel_.state().name,
+              ": more arguments than a kernel of a GPU takes");
+  starts_[arguments_++] = &bits_[slots_];
+  bits_[slots_] = bits;
+  bits_[slots_ + 1] = behind;
+  slots_ += slots;
+}
+
+void Launch::pointer(const void* address) { add(reinterpret_cast<uintptr_t>(address)); }
+
+void Launch::element_of(const at::Tensor& tensor, size_t bytes) {
+  TORCH_CHECK(tensor.element_size() == static_cast<int64_t>(bytes) && tensor.is_floating_point(),
+              kernel_.state().name, ": a number of ", tensor.dtype(), " where one of ", bytes,
+              " bytes is expected");
+  // Number<real>: where it lies, or itself. A stand-in's kernels reach the host's.
+  const bool reached = tensor.is_cuda() || !call_device().is_cuda();
+  uint64_t value = 0;
+  if (!reached) std::memcpy(&value, tensor.const_data_ptr(), bytes);
+  add(reached ? reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) : 0, value, 2);
+}
+
+void Launch::number(int64_t given) {
+  add(static_cast<uint64_t>(given));
+  known_[numbers_++] = given;
+}
+
+void Launch::statement(int64_t count, int64_t inner, bool across, bool splits) {
+  if (count <= 0) return;
+  const Geometry geometry = statement_geometry(count, inner, across, splits);
+  Launcher launcher(*this);
+  launcher.grid_.count = count;
+  launcher.grid_.slices = geometry.slices;
+  if (geometry.slices == 1) return launcher.run(geometry, 0);
+  const at::Tensor parts = memory(geometry.slices * count * kPart);
+  launcher.grid_.parts = parts.mutable_data_ptr();
+  launcher.run(geometry, 1);
+  launcher.run(joining_geometry(count), 2);
+}
+
+void Launch::fused(int64_t count, int64_t inner, int64_t bytes) {
+  if (count <= 0) return;
+  Launcher launcher(*this);
+  const int64_t most = most_shared(launcher.device()) - kOwnShared;
+  const Geometry geometry = fused_geometry(count, inner, bytes, most);
+  launcher.grid_.count = count;
+  launcher.grid_.slices = 1;
+  launcher.grid_.bytes = bytes;
+  at::Tensor workspace;
+  if (geometry.workspace_bytes > 0) {
+    workspace = memory(geometry.workspace_bytes);
+    launcher.grid_.workspace = static_cast<char*>(workspace.mutable_data_ptr());
+  }
+  launcher.run(geometry, 0);
+}
+
+void Launch::serial() {
+  Launcher launcher(*this);
+  launcher.grid_.count = 1;
+  launcher.grid_.slices = 1;
+  launcher.run(Geometry{}, 0);
+}
+
+}  // namespace loma::gpu

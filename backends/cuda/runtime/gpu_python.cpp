@@ -1,0 +1,118 @@
+// What Python does for kernels of GPUs: it compiles them (backends/cuda/images.py), asks what they
+// have reported, and tests all that needs no GPU.
+#include "binding.h"
+#include "call_device.h"
+#include "gpu_kernels.h"
+#include "gpu_reports.h"
+
+#include <torch/csrc/Exceptions.h>
+
+#include <cstring>
+
+namespace loma {
+
+namespace py = pybind11;
+
+namespace {
+
+using gpu::Request;
+
+py::tuple given(const Request& request) {
+  py::list options;
+  for (const std::string& option : request.options) options.append(option);
+  return py::make_tuple(request.name, request.text, options, request.architecture);
+}
+
+std::string make(const py::object& hook, const Request& request) {
+  const py::gil_scoped_acquire gil;
+  try {
+    return hook(*given(request)).cast<std::string>();
+  } catch (py::error_already_set& error) {  // as torch's engine carries Python's errors
+    error.restore();
+    python_error carried;
+    carried.persist();
+    throw carried;
+  }
+}
+
+// The call that led here hears nothing of what goes wrong.
+void make_later(const py::object& hook, const Request& request,
+                std::function<void(std::string)> done) {
+  const py::gil_scoped_acquire gil;
+  try {
+    hook(*given(request), py::cpp_function([done = std::move(done)](const py::bytes& image) {
+           done(std::string(image));
+         }));
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("loma's hook for kernels of known numbers");
+  }
+}
+
+// The hooks are never freed: a graph may outlive the interpreter's orderly end.
+void set_image_hooks(py::object now, py::object later, int known) {
+  auto* first = new py::object(std::move(now));
+  auto* second = new py::object(std::move(later));
+  gpu::set_compiler({
+      [first](const Request& request) { return make(*first, request); },
+      [second](const Request& request, std::function<void(std::string)> done) {
+        make_later(*second, request, std::move(done));
+      },
+      known,
+  });
+}
+
+py::dict as_dict(const gpu::Geometry& g) {
+  using py::literals::operator""_a;
+  return py::dict("threads"_a = g.threads, "team"_a = g.team, "across"_a = g.across,
+                  "shared"_a = g.shared, "blocks"_a = g.blocks, "slices"_a = g.slices,
+                  "shared_bytes"_a = g.shared_bytes, "workspace_bytes"_a = g.workspace_bytes);
+}
+
+// Throws what a kernel would report so.
+void throw_check(int kind, const py::list& texts, const py::list& numbers) {
+  Report report{};
+  report.kind = kind;
+  for (size_t k = 0; k < texts.size(); ++k) {
+    std::strncpy(report.texts[k], texts[k].cast<std::string>().c_str(), Report::kLength - 1);
+  }
+  for (size_t k = 0; k < numbers.size(); ++k) report.numbers[k] = numbers[k].cast<int64_t>();
+  gpu::throw_check(report);
+}
+
+// Errors of the runtime as torch's operators raise theirs.
+template <class Body>
+void raising(const Body& body) {
+  try {
+    body();
+  } catch (const c10::ValueError& error) {
+    throw py::value_error(error.what_without_backtrace());
+  } catch (const c10::IndexError& error) {
+    throw py::index_error(error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    throw std::runtime_error(error.what_without_backtrace());
+  }
+}
+
+}  // namespace
+
+void bind_gpu(py::module_& python) {
+  python.def("set_image_hooks", set_image_hooks);
+  python.def("check_devices", [] {
+    raising([] {
+      const py::gil_scoped_release without_gil;
+      gpu::check_devices();
+    });
+  });
+  python.def("serve_cpu_by_gpu", serve_cpu_by_gpu);
+  python.def("throw_check", [](int kind, const py::list& texts, const py::list& numbers) {
+    raising([&] { throw_check(kind, texts, numbers); });
+  });
+  python.def("statement_geometry", [](int64_t count, int64_t inner, bool across, bool splits) {
+    return as_dict(gpu::statement_geometry(count, inner, across, splits));
+  });
+  python.def("fused_geometry", [](int64_t count, int64_t inner, int64_t bytes, int64_t most) {
+    return as_dict(gpu::fused_geometry(count, inner, bytes, most));
+  });
+}
+
+}  // namespace loma

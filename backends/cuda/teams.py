@@ -1,0 +1,187 @@
+"""Index statements as trees for many threads: an element of the target for each of them, or for a
+team that shares a sum.
+
+The axes of the target whose values write elements of their own are one loop, whose iterations run
+in parallel, neighbours in memory being neighbours. Where there is a reduction, the threads of a
+team share the loop over one of its axes, and put together what they found. A statement that may
+write an element several times runs over these axes one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loma.backends.openmp.index_statements import COUNTER, longest, needs, written
+from loma.backends.openmp.plan import Plan, merged_loops
+from loma.backends.openmp.reductions import StatementNest
+from loma.backends.openmp.rows import elements, partial_sum
+from loma.backends.schedule.access import Access, Loop, score, steps
+from loma.backends.schedule.context import FunctionContext
+from loma.backends.schedule.ir import (
+    PARTS, QUOTIENT, REMAINDER, Accumulator, AllReduce, If, InPlace, Kind, Let, Loop as LoopNode,
+    Node, Parallel, Store, Team, builtin,
+)  # fmt: skip
+from loma.backends.schedule.walk import map_blocks
+from loma.core import builder as b
+from loma.core import sizes
+from loma.core.ir import (
+    INT, POSITIONS, Axis, Binary, Element, Expr, Index, IndexAssign, IntConst, Stmt, TensorType,
+    Var,
+)  # fmt: skip
+
+_SHORT = 32  # values of an axis that are too few for a team
+_ZERO = IntConst(0)
+
+
+def make_tree(
+    context: FunctionContext,
+    stmt: IndexAssign,
+    kind: Kind,
+    body: Expr,
+    axes: tuple[Axis, ...],
+    assign: bool,
+    source: Stmt,
+) -> Parallel | InPlace:
+    """The loops of a statement that reduces ``body`` over those ``axes`` which its target lacks; in
+    serial loops it runs where it stands. ``assign``: what the target held does not count."""
+    nest = _Nest(context, axes)
+    loops, found, _ = merged_loops(nest, stmt, kind, body, axes)
+    if context.serial:
+        return _in_place(nest, _plan(stmt, kind, body, assign, loops), loops)
+    names = {loop.name for loop in loops}
+    flat = [loop for loop in loops if loop.alone and not sizes.mentions(loop.axis.extent, names)]
+    flat = _fastest_last(flat, found)
+    rest = [loop for loop in loops if loop not in flat]
+    plan = _plan(stmt, kind, body, assign, rest)
+    nest.scope[:] = [loop.axis for loop in (*flat, *rest)]
+    nest.shares = not any(loop.target for loop in rest)
+    counter, before = _decoded(nest, flat)
+    inside = _total(nest, plan) if isinstance(stmt.target, Var) else elements(nest, plan)
+    team = nest.team(flat)
+    return Parallel(
+        counter, sizes.product(tuple(loop.axis.extent for loop in flat)), IntConst(steps(body)),
+        (*before, *inside), written(stmt.target), (source,),
+        tuple(dict.fromkeys(name for loop in flat for name in loop.parts)), needs(context, stmt),
+        stmt.target if isinstance(stmt.target, Var) else None, tuple(nest.checks), team,
+    )  # fmt: skip
+
+
+class _Nest(StatementNest):
+    """Loops without a form for the inside of padded tensors. ``shares``: the threads of a team
+    share a loop of each reduction that is no part of another one."""
+
+    shares = False
+
+    def __init__(self, context: FunctionContext, axes: tuple[Axis, ...]) -> None:
+        super().__init__(context, axes)
+        self._shared: list[tuple[Axis, Kind]] = []
+        self._inside = False
+
+    def splittable(self, value: Expr) -> list[Access]:
+        return []
+
+    def reduction(
+        self, kind: Kind, body: Expr, axes: Sequence[Axis], accumulator: Var
+    ) -> tuple[list[Node], Expr]:
+        if not self.shares or self._inside or any(frame.guards for frame in self.frames):
+            return super().reduction(kind, body, axes, accumulator)
+        self._inside = True
+        nodes, result = super().reduction(kind, body, axes, accumulator)
+        self._inside = False
+        axis = self._longest(axes, body)
+        self._shared.append((axis, kind))
+        dtype: Element = "int" if accumulator.type == INT else "float"
+        return [*_shared(tuple(nodes), axis.name), AllReduce(accumulator, kind, dtype)], result
+
+    def team(self, flat: list[Loop]) -> Team | None:
+        """The threads of an iteration of the loop over those axes."""
+        if not self._shared:
+            return None
+        axis, kind = self._shared[0]
+        found = list(self.accesses.values())
+        across = bool(flat) and score(flat[-1].name, found) > score(axis.name, found)
+        alone = len(self._shared) == 1 and self.context.kernel is None
+        return Team(longest(self, axis.extent), across, alone and kind not in POSITIONS)
+
+    def _longest(self, axes: Sequence[Axis], body: Expr) -> Axis:
+        """The axis of a reduction that is shared: that along which operands lie, unless it is
+        short."""
+        best = self.best(axes, body)
+        long = [axis for axis in axes if (sizes.constant(axis.extent) or _SHORT) >= _SHORT]
+        return best if best in long or not long else self.best(long, body)
+
+
+def _shared(block: tuple[Node, ...], axis: str) -> tuple[Node, ...]:
+    """With the loop over the axis shared."""
+    return tuple(
+        replace(node, role="shared")
+        if isinstance(node, LoopNode) and node.counter.name == axis
+        else map_blocks(node, lambda inner: _shared(inner, axis))
+        for node in block
+    )
+
+
+def _plan(stmt: IndexAssign, kind: Kind, body: Expr, assign: bool, rest: list[Loop]) -> Plan:
+    return Plan(stmt, body, kind, assign, [], [], rest, None, False)
+
+
+def _in_place(nest: _Nest, plan: Plan, loops: list[Loop]) -> InPlace:
+    target = plan.stmt.target
+    own = [] if isinstance(target, Var) else [loop for loop in loops if loop.alone]
+    plan = replace(plan, summed=[loop for loop in loops if loop not in own])
+
+    def inside() -> list[Node]:
+        if isinstance(target, Var):
+            return partial_sum(nest, plan, None, None)
+        return elements(nest, plan)
+
+    body = nest.loops([loop.axis for loop in own], inside)
+    some = [Binary(">", extent, _ZERO, INT) for extent in needs(nest.context, plan.stmt)]
+    if some:
+        body = [If(b.every(some), tuple(body))]
+    return InPlace(tuple(body), written(target), tuple(nest.checks))
+
+
+def _total(nest: _Nest, plan: Plan) -> list[Node]:
+    """A sum into a scalar, as the one part that there is of it."""
+    type_ = plan.stmt.target.type
+    dtype: Element = "int" if type_ == INT else "float"
+    part = Index(Var(PARTS, TensorType((IntConst(1),), dtype)), (COUNTER,), type_)
+    accumulator = nest.fresh("acc", type_)
+    if plan.summed:
+        axes = [loop.axis for loop in plan.summed]
+        nest.scope.clear()
+        nodes, found = nest.reduction("sum", plan.value, axes, accumulator)
+        return [*nodes, Store(part, "set", found)]
+    value = nest.value(plan.value)
+    nodes, nest.frame.body = nest.frame.body, []
+    return [Accumulator(accumulator, "sum", dtype), *nodes, Store(accumulator, "sum", value),
+            Store(part, "set", accumulator)]  # fmt: skip
+
+
+def _decoded(nest: _Nest, flat: list[Loop]) -> tuple[Var, list[Node]]:
+    """The counter of one loop over several axes, and their values."""
+    if len(flat) == 1:
+        return Var(flat[0].name, INT), []
+    nodes: list[Node] = []
+    left = COUNTER
+    for k, loop in enumerate(reversed(flat)):
+        counter = Var(loop.name, INT)
+        if k == len(flat) - 1:
+            nodes.append(Let(counter, left))
+            break
+        extent = nest.value(loop.axis.extent)
+        nodes.append(Let(counter, builtin(REMAINDER, left, extent)))
+        rest = nest.fresh("rest")
+        nodes.append(Let(rest, builtin(QUOTIENT, left, extent)))
+        left = rest
+    return COUNTER, nodes
+
+
+def _fastest_last(flat: list[Loop], found: list[Access]) -> list[Loop]:
+    """With the axis behind the others along which most of what is accessed lies in order."""
+    if not flat:
+        return flat
+    best = max(reversed(flat), key=lambda loop: score(loop.name, found))
+    return [*(loop for loop in flat if loop is not best), best]

@@ -1,0 +1,65 @@
+"""Functions on GPUs: what is compiled when one is first called with CUDA tensors.
+
+The C++ that launches a function's kernels is compiled then, as a library beside the module; the
+kernels themselves, which it has as text, when they are first launched
+(:mod:`loma.backends.cuda.images`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from loma import cache, config
+from loma.reports import public
+
+if TYPE_CHECKING:
+    from loma.backends.torch.parts import Real
+    from loma.compiler import Program
+    from loma.functions import Record
+
+
+@public
+def check_device() -> None:
+    """Waits for all GPUs, and raises what a kernel has found wrong since the last call.
+
+    Kernels run behind the calls that launch them: a subscript outside of its tensor is reported in
+    the next call of a function of loma on that GPU, or here. ``LOMA_CHECK=sync`` has every call
+    wait for its kernels, so that the right one raises.
+    """
+    from loma import compiler
+
+    for native in compiler.natives():
+        native.check_devices()  # of all modules
+        return
+
+
+def attach(native: ModuleType) -> None:
+    """Lets a module that has just been loaded have its kernels compiled."""
+    from loma.backends.cuda import images
+
+    specialises = "specialise" in config.optimisations()
+    known = config.specialisations() if specialises else 0
+    native.set_image_hooks(images.image, images.later, known)
+
+
+def build(
+    program: Program, key: str, module: Path, record: Record, operator: str, real: Real
+) -> Path:
+    """The folder with what launches an operator's kernels, from the cache or compiled now.
+
+    ``key`` is the program's in the cache's index, which has the record; ``module`` is the folder of
+    the compiled module.
+    """
+    function, namespace = record["operators"][operator], record["namespace"]
+    from loma.backends import toolchain
+
+    def make() -> tuple[Path, dict[str, object]]:
+        from loma import pipeline
+
+        stage = program.stage(key)
+        source = pipeline.device_part(stage, function, namespace, real, program.contract)
+        return toolchain.build_specialisation(source, module, toolchain.detect()), {}
+
+    return cache.recall(program.key(f"cuda {operator} {real}"), (), make)[0]

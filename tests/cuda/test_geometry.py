@@ -1,0 +1,100 @@
+"""How many threads a launch has: rules that depend on sizes alone."""
+
+from __future__ import annotations
+
+import itertools
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import loma
+
+FULL = 1 << 17
+SHARED = 227 << 10
+
+
+@pytest.fixture(scope="module")
+def native() -> ModuleType:
+    module = loma.compile("def f(x : In[Tensor[N]]) -> Tensor[N]:\n    return x + 1.0\n")
+    assert module.__native__ is not None
+    return module.__native__
+
+
+def check(geometry: dict[str, Any]) -> None:
+    """What kernels are compiled for (backends/cuda/device/parts.h)."""
+    threads, team = geometry["threads"], geometry["team"]
+    assert threads & (threads - 1) == 0
+    assert team & (team - 1) == 0
+    assert team <= threads <= 1024
+    assert team <= 32 or team == threads
+    assert not geometry["across"] or (1 < team <= 32 and threads // team >= 32)
+    assert 1 <= geometry["blocks"] < 1 << 31
+    assert 1 <= geometry["slices"] < 1 << 16
+
+
+SIZES = (1, 2, 3, 7, 31, 32, 33, 100, 1000, 4096, 65537, 1 << 20, 1 << 24)
+
+
+def test_every_statement_has_a_geometry_that_kernels_take(native: ModuleType) -> None:
+    for count, inner in itertools.product(SIZES, SIZES):
+        for across, splits in itertools.product((False, True), repeat=2):
+            found = native.statement_geometry(count, inner, across, splits)
+            check(found)
+            assert found["slices"] == 1 or splits
+            assert found["slices"] == 1 or inner // found["slices"] >= 1024
+            assert found["slices"] == 1 or count * found["team"] < FULL // 2
+            teams = found["threads"] // found["team"]
+            assert found["blocks"] * teams >= min(count, 1 << 14)
+
+
+def test_every_fused_kernel_has_a_geometry_that_kernels_take(native: ModuleType) -> None:
+    for count, inner in itertools.product(SIZES, SIZES):
+        for size in (0, 64, 1024, 16 << 10, 48 << 10, 200 << 10, 1 << 20):
+            found = native.fused_geometry(count, inner, size, SHARED)
+            check(found)
+            teams = found["threads"] // found["team"]
+            if found["shared"]:
+                assert found["shared_bytes"] == teams * size <= SHARED
+                assert found["workspace_bytes"] == 0
+            else:
+                assert found["shared_bytes"] == 0
+                assert found["workspace_bytes"] == found["blocks"] * teams * size
+                assert found["blocks"] <= 1024
+
+
+@pytest.mark.parametrize(
+    ("count", "inner", "across", "expected"),
+    [
+        (1 << 20, 1, False, (256, 1, 4096, 1)),  # one thread for each element
+        (4096, 4096, False, (256, 32, 512, 1)),  # rows enough for a warp each
+        (64, 4096, False, (512, 512, 64, 4)),  # few rows: a block each, and slices
+        (1, 1 << 24, False, (512, 512, 1, 256)),
+        (1 << 20, 8, False, (256, 4, 1 << 14, 1)),  # short rows
+        (1 << 20, 64, True, (256, 1, 4096, 1)),  # columns enough
+        (768, 65536, True, (1024, 32, 24, 6)),  # side by side, and slices
+    ],
+)
+def test_statements(
+    native: ModuleType, count: int, inner: int, across: bool, expected: tuple[int, ...]
+) -> None:
+    found = native.statement_geometry(count, inner, across, True)
+    assert tuple(found[name] for name in ("threads", "team", "blocks", "slices")) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "inner", "size", "expected"),
+    [
+        (1 << 20, 1, 0, (256, 1, True)),
+        (1 << 16, 64, 256, (256, 32, True)),  # small teams, several a block
+        (4096, 1024, 4096, (128, 128, True)),  # a block each
+        (128, 4096, 16 << 10, (1024, 1024, True)),
+        (1 << 16, 64, 8192, (64, 64, True)),  # memory for few teams a block
+        (128, 4096, 1 << 20, (1024, 1024, False)),  # too much for shared memory
+    ],
+)
+def test_fused(
+    native: ModuleType, count: int, inner: int, size: int, expected: tuple[int, ...]
+) -> None:
+    found = native.fused_geometry(count, inner, size, SHARED)
+    assert tuple(found[name] for name in ("threads", "team", "shared")) == expected

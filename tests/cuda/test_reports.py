@@ -1,0 +1,77 @@
+"""What kernels report, as the exceptions that the CPU's checks throw."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+
+import pytest
+import torch
+
+import loma
+
+PROGRAM = """
+def pick(x : In[Tensor[N]], p : In[IntTensor[K]]) -> Tensor[K]:
+    y : Tensor[K]
+    y[k] = x[p[k]]
+    return y
+"""
+
+
+@pytest.fixture(scope="module")
+def module() -> loma.LomaModule:
+    return loma.compile(PROGRAM)
+
+
+@pytest.fixture(scope="module")
+def native(module: loma.LomaModule) -> ModuleType:
+    assert module.__native__ is not None
+    return module.__native__
+
+
+def test_the_message_is_the_cpus(module: loma.LomaModule, native: ModuleType) -> None:
+    with pytest.raises(ValueError, match="outside dimension") as of_cpu:
+        module.pick(torch.ones(3), torch.tensor([0, 5]))
+    place = re.match(r"pick: line \d+: ", str(of_cpu.value))
+    assert place is not None
+    with pytest.raises(ValueError, match="outside dimension") as of_gpu:
+        native.throw_check(2, [place[0], "p[k]", "x"], [0, 3, 5])
+    assert str(of_gpu.value) == str(of_cpu.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "numbers", "error", "message"),
+    [
+        (1, ["f: line 2: ", "i + 1", "x"], [0, 4, 1, 4], ValueError,
+         "f: line 2: subscript 'i + 1' of 'x' runs from 1 to 4, outside dimension 0 of size 4"),
+        (3, ["f: line 2: ", "i", "x"], [5, 1, 4], ValueError,
+         "f: line 2: index 'i' runs over 5 values, but dimension 1 of 'x' has size 4"),
+        (4, ["f: line 2: ", "max"], [], ValueError, "f: line 2: max of no elements"),
+        (5, ["f"], [3, 10], RuntimeError,
+         "f: line 3: the while loop passed its max_iter of 10 iterations"),
+        (6, ["f: line 2: ", "division of an int by zero"], [], ValueError,
+         "f: line 2: division of an int by zero"),
+        (7, ["f: line 2: the step is 0"], [], ValueError, "f: line 2: the step is 0"),
+        (8, ["f"], [7, 5, 2], IndexError,
+         "f: line 2: subscript 7 is outside an array of 5 elements"),
+        (9, ["f"], [0, 1, 2], ValueError,
+         "f: line 2: arguments 0 and 1 are the same storage, and one of them is Out"),
+        (10, ["f"], [8, 2], RuntimeError, "f: line 2: push on a full stack of 8"),
+        (11, ["f"], [2], RuntimeError, "f: line 2: pop from an empty stack"),
+        (99, [], [], RuntimeError, "a kernel's report of an unknown kind, 99"),
+    ],
+)  # fmt: skip
+def test_every_kind(
+    native: ModuleType,
+    kind: int,
+    texts: list[str],
+    numbers: list[int],
+    error: type[Exception],
+    message: str,
+) -> None:
+    with pytest.raises(error, match="^" + re.escape(message)):
+        native.throw_check(kind, texts, numbers)
+
+
+def test_without_calls_there_is_nothing_to_report(module: loma.LomaModule) -> None:
+    loma.check_device()
