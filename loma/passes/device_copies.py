@@ -1,15 +1,19 @@
-"""Numbers on the device that are copies of others: each would be a kernel of its own."""
+"""Statements about numbers on the device, each of which is a kernel: without those that only copy,
+and early, so that they do not stand between others that could be one kernel."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from loma.core.effects import effects
+from loma.core.effects import effects, written
 from loma.core.ir import (
-    Assign, Declare, Expr, Function, Index, IndexAssign, Return, Stmt, TensorType, Var, replace,
+    Assign, Call, Declare, Expr, Function, Index, IndexAssign, Reduce, Return, Stmt, TensorType,
+    Var, replace,
 )  # fmt: skip
+from loma.core.ops import may_divide_by_zero
 from loma.core.walk import (
-    map_expressions, mentioned_names, root, statements, substitute, variable_names,
+    map_blocks, map_expressions, mentioned_names, own_names, root, statements, substitute,
+    variable_names, walk,
 )  # fmt: skip
 
 
@@ -28,6 +32,46 @@ def without_copies(function: Function) -> Function:
             new[pair[0]] = pair[1]
     kept = (s for s in out if not (isinstance(s, Declare) and s.target.name in new))
     return replace(function, body=tuple(kept)) if new else function
+
+
+def early(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A block, and those inside, with declarations of 0-dim tensors, and what computes these of
+    others alone, as far ahead as can be."""
+    out: list[Stmt] = []
+    for old in body:
+        stmt = map_blocks(old, early)
+        at = len(out)
+        if _is_of_numbers(stmt):
+            while at and not _depends(stmt, out[at - 1]):
+                at -= 1
+        out.insert(at, stmt)
+    return tuple(out)
+
+
+def _is_of_numbers(stmt: Stmt) -> bool:
+    match stmt:
+        case Declare(Var(_, TensorType(())), None):
+            return True
+        case IndexAssign(Index(Var(), ()), _, value, ()):
+            return not any(
+                isinstance(node, Reduce | Call)
+                or (isinstance(node, Index) and node.subscripts)
+                or may_divide_by_zero(node)
+                for node in walk(value)
+            )
+        case _:
+            return False
+
+
+def _depends(stmt: Stmt, before: Stmt) -> bool:
+    """Whether a statement has to stay behind another one."""
+    if isinstance(stmt, Declare):
+        return stmt.target.name in mentioned_names((before,))
+    assert isinstance(stmt, IndexAssign)
+    target = stmt.element.tensor.name
+    return target in mentioned_names((before,)) or not own_names(stmt).isdisjoint(
+        written((before,))
+    )
 
 
 class _Copies:

@@ -30,8 +30,9 @@ from loma.core.names import Names, names_of
 from loma.core.walk import (
     free_variables, map_expressions, map_tensor_functions, root, statements, substitute,
 )  # fmt: skip
-from loma.passes.device_copies import without_copies
+from loma.passes.device_copies import early, without_copies
 from loma.passes.device_expressions import FLAG, NUMBER, Expressions, moved
+from loma.passes.first_write import first_writes
 
 
 def on_device(module: Module) -> Module:
@@ -40,7 +41,8 @@ def on_device(module: Module) -> Module:
 
     def changed(function: Function) -> Function:
         own = _with_own_values(function, functions)
-        return without_copies(_Rewriting(own, functions).function())
+        new = without_copies(_Rewriting(own, functions).function())
+        return replace(new, body=early(first_writes(new.body)))
 
     return map_tensor_functions(module, changed)
 
