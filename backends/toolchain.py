@@ -38,7 +38,7 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # time. Programs without Python have "core" instead of "python".
 _CORE = (
     "arguments dispatch autograd autocast memory specialise each once kernels light_tensors checks"
-    " call_device gpu_geometry gpu_driver gpu_kernels gpu_launch gpu_reports"
+    " call_device gpu_geometry gpu_driver gpu_kernels gpu_launch gpu_reports gpu_scan"
 )
 _PARTS = {
     "core": _CORE,

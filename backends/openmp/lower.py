@@ -206,9 +206,7 @@ class Lowering:
                 return self._index_assign(IndexAssign(target, op, value, (), stmt.span), False)
             case If(_, then, other):
                 return self._nested(stmt, (then, other))
-            case For() | While() if not self._context.serial and is_serial(
-                stmt, self._context.module, self._context.machine
-            ):
+            case For() | While() if self._runs_alone(stmt):
                 return self._serial(stmt)
             case For(_, _, body) | While(_, _, body):
                 return self._nested(stmt, (body,))
@@ -216,6 +214,13 @@ class Lowering:
                 nodes: list[HostNode] = []
                 stmt = map_expressions(stmt, lambda expr: self._host(expr, nodes))
                 return [*nodes, Run(stmt)]
+
+    def _runs_alone(self, loop: For | While) -> bool:
+        """Whether a loop runs on one thread; in a kernel, the threads of a team do what it does."""
+        context = self._context
+        if context.serial or (context.machine.teams and context.kernel is not None):
+            return False
+        return is_serial(loop, context.module, context.machine)
 
     def _nested(self, stmt: Stmt, inside: Sequence[Sequence[Step]]) -> list[HostNode]:
         """A branch or a loop: a branch runs at most once where the ``if`` does, a loop's body any
