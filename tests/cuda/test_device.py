@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import device_texts as texts
@@ -43,14 +44,10 @@ def written(shape: tuple[int, ...], dtype: Any) -> Array:
     return np.full(shape, -77, dtype)
 
 
-def with_form(form: Form, **changes: Any) -> Form:
-    return Form(**{**form.__dict__, **changes})
-
-
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("real", REALS)
 def test_sums_of_rows(form: Form, real: str) -> None:
-    kernel, form = Kernel(texts.ROW_SUMS), with_form(form, real=real)
+    kernel, form = Kernel(texts.ROW_SUMS), replace(form, real=real)
     for n, d in sizes(form):
         x = values((n, d), real)
         y, again = written((n,), x.dtype), written((n,), x.dtype)
@@ -90,7 +87,7 @@ def test_products_and_extremes(form: Form) -> None:
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("real", REALS)
 def test_first_of_the_best_positions(form: Form, real: str) -> None:
-    form = with_form(form, real=real)
+    form = replace(form, real=real)
     for n, d in sizes(form):
         if d == 0:
             continue
@@ -116,7 +113,7 @@ def test_two_reductions_of_columns(layout: tuple[int, int, bool], real: str) -> 
             arguments = (y, x, number(given, real), n, d)
             Kernel(texts.COLUMNS).launch(form, arguments, d)
             np.testing.assert_allclose(y, 2.5 * x.sum(0) + x.max(0), rtol=1e-5, atol=1e-4)
-        known = with_form(form, known=(n, d))
+        known = replace(form, known=(n, d))
         again = written((d,), x.dtype)
         if (n, d) == (70, 7):
             Kernel(texts.COLUMNS).launch(known, (again, x, number(a, real), 0, 0), d)

@@ -9,7 +9,7 @@ def _kernel(parameters: str, numbers: str, body: str) -> str:
     known = " ".join(f"LOMA_NUMBER({k}, {name});" for k, name in enumerate(names))
     return (
         f"LOMA_KERNEL kernel({parameters}, {given}const loma::Grid grid_) {{\n"
-        f"  {known}\n  loma::Outside outside_(grid_);\n{body}}}\n"
+        f"  {known}\n  [[maybe_unused]] loma::Outside outside_(grid_);\n{body}}}\n"
     )
 
 
