@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from shim_device import REALS, Form, Kernel, LaunchError, number, seed
+
+from loma.backends.cuda.texts import headers
 
 Array = np.ndarray[Any, Any]
 
@@ -147,6 +150,12 @@ def test_fused_softmax(layout: tuple[int, int, bool], shared: bool, real: str) -
             np.testing.assert_allclose(c, sums, rtol=tolerance)
 
 
+def check(name: str) -> int:
+    """The number of a loma::Check: its place among them, from 1."""
+    body = headers()["report.h"].partition("enum class Check : int32_t {")[2].partition("}")[0]
+    return re.findall(r"^ +(\w+)[ =\d]*,", body, re.MULTILINE).index(name) + 1
+
+
 def test_first_failure_is_told() -> None:
     kernel, x = Kernel(texts.GATHER), values((8,))
     q = np.arange(100) % 8
@@ -157,14 +166,14 @@ def test_first_failure_is_told() -> None:
 
     q[41] = -3
     kernel.launch(Form(64), (y, x, q, 8, 2), 100)
-    assert (kernel.report.state, kernel.report.kind) == (2, 2)
+    assert (kernel.report.state, kernel.report.kind) == (2, check("outside"))
     assert kernel.report.told() == ["f: line 3: ", "q[p]", "x", ""]
     assert list(kernel.report.numbers)[:4] == [0, 8, -3, 0]
     assert y[41] == x[0] + 3
 
     q[41] = 0
     kernel.launch(Form(64), (y, x, q, 8, 0), 100)
-    assert (kernel.report.state, kernel.report.kind) == (2, 6)
+    assert (kernel.report.state, kernel.report.kind) == (2, check("zero_division"))
     assert kernel.report.told() == ["f: line 2: ", "division of an int by zero", "", ""]
 
 
