@@ -41,17 +41,6 @@ hypothesis.settings.register_profile("loma", deadline=None, derandomize=True, pr
 hypothesis.settings.load_profile("loma")
 
 
-def pytest_configure() -> None:
-    """With LOMA_DEVICE=shim in the environment the kernels of GPUs serve all tensors."""
-    if os.environ.get("LOMA_DEVICE") == "shim":
-        import shim
-
-        from loma.backends.cuda import images
-
-        os.environ.setdefault("LOMA_CUDA_DRIVER", str(shim.driver()))
-        images.use(shim.image)
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden",
@@ -72,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how often test_training_kill.py kills a training before it may end",
     )
     parser.addoption(
+        "--device",
+        choices=("cpu", "shim", "cuda"),
+        default="cpu",
+        help="where tensor functions run: on the CPU, on a GPU, or as on a GPU by a stand-in",
+    )
+    parser.addoption(
         "--full",
         action="store_true",
         help="the tests that are marked as full run, too",
@@ -81,6 +76,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="test_sanitized_kernels.py runs all tests of kernels with sanitizers: for hours",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    import devices
+
+    devices.use(config.getoption("--device"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

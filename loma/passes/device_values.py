@@ -13,36 +13,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from loma.core.effects import counters, effects, out_places
+from loma.core.effects import counters, effects, out_places, written_places
 from loma.core.ir import (
-    FLOAT, INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, Function, If, Index, IndexAssign,
-    Op, Reduce, Stmt, TensorType, Unpack, Var, Zero, is_tensor_function,
+    FLOAT, INT, Assign, AtomicAdd, Call, CallStmt, Declare, Expr, For, Function, If, Index,
+    IndexAssign, Op, Reduce, Stmt, TensorType, Unpack, Var, Zero, is_tensor_function,
 )  # fmt: skip
 from loma.core.names import axis_names
 from loma.core.walk import (
     blocks, children, free_variables, reads_of_type, root, statements, walk,
 )  # fmt: skip
-
-_NONE: frozenset[str] = frozenset()
+from loma.passes.device_loops import loops_alone, own_variables
 
 
 class DeviceValues:
     """``numbers`` are the names of the float variables, parameters and flags that are the device's,
-    of which there are none among ``kept``; ``floats`` and ``locals`` of all variables."""
+    but for those that a loop which the device runs has for itself."""
 
-    def __init__(
-        self, function: Function, functions: Mapping[str, Function], kept: frozenset[str] = _NONE
-    ) -> None:
+    def __init__(self, function: Function, functions: Mapping[str, Function]) -> None:
         self._functions = functions
         self._body = tuple(statements(function.body))
-        self.locals = {var.name: var for stmt in self._body for var in effects(stmt).declares}
+        on_tensors = frozenset(f.name for f in functions.values() if is_tensor_function(f))
+        kept = own_variables(function, on_tensors)
+        alone = tuple(loops_alone(function.body, on_tensors))
+        self._alone = {
+            id(stmt)
+            for loop in alone
+            for stmt in statements(loop.body if isinstance(loop, For) else (loop,))
+        }
+        changed = {root(place) for place in written_places(alone)}
+        variables = {var.name: var for stmt in self._body for var in effects(stmt).declares}
         params = {param.name for param in function.params if param.type == FLOAT}
-        of_type = {name for name, var in self.locals.items() if var.type == FLOAT}
-        self.floats = (params | of_type) - kept
-        self._given = frozenset(params - kept)
-        flags = self._candidates() - kept - axis_names(function) - counters(function.body)
+        floats = {name for name, var in variables.items() if var.type == FLOAT}
+        ints = {name for name, var in variables.items() if var.type == INT}
+        self._floats = (params | floats) - kept
+        self._given = params | changed
+        flags = self._candidates(ints) - kept - axis_names(function) - counters(function.body)
         self._find(flags)
-        while wrong := flags & self.numbers & self._known_to_host():
+        # A loop on the device cannot change what the host has.
+        moved = changed.difference(*(reads_of_type(var.type) for var in variables.values()))
+        while wrong := (flags & self.numbers & self._known_to_host()) - moved:
             flags -= wrong
             self._find(flags)
 
@@ -51,8 +60,9 @@ class DeviceValues:
         return any(self._is_source(node) for node in walk(expr))
 
     def is_selected(self, stmt: If) -> bool:
-        """Whether the device can decide the branch by itself."""
-        return self.is_device(stmt.cond) and self._may_be_selected(stmt)
+        """Whether the device can decide the branch by itself, and has to."""
+        apart = id(stmt) not in self._alone
+        return apart and self.is_device(stmt.cond) and self._may_be_selected(stmt)
 
     def is_tensor_call(self, expr: Expr) -> bool:
         """Whether it is a call of a function on tensors."""
@@ -63,8 +73,8 @@ class DeviceValues:
     def _find(self, flags: frozenset[str]) -> None:
         """The numbers, if these ints may be flags."""
         self._flags = flags
-        self.numbers = self._given
-        able = self.floats | flags
+        able = self._floats | flags
+        self.numbers = frozenset(self._given & able)
         grows = True
         while grows:
             found = {name for stmt in self._body for name in self._waited_for(stmt)}
@@ -111,11 +121,11 @@ class DeviceValues:
     def _assigns_number(self, stmt: Stmt) -> bool:
         match stmt:
             case Assign(Var(name), _, value):
-                return name in self.floats | self._flags and self._is_scalar(value)
+                return name in self._floats | self._flags and self._is_scalar(value)
             case IndexAssign(Index(Var(), ()), _, value, ()):
                 return self._is_scalar(value)
             case Zero(Var(name)):
-                return name in self.floats | self._flags
+                return name in self._floats | self._flags
             case If():
                 return self._may_be_selected(stmt)
             case _:
@@ -132,9 +142,9 @@ class DeviceValues:
 
     # ------------------------------------------------------------------------------------ flags
 
-    def _candidates(self) -> frozenset[str]:
-        """Ints that only assignments of ints change."""
-        ints = {name for name, var in self.locals.items() if var.type == INT}
+    def _candidates(self, ints: set[str]) -> frozenset[str]:
+        """Those ints that only assignments of ints change."""
+        ints = set(ints)
         for stmt in self._body:
             match stmt:
                 case Declare(Var(name), value):
@@ -161,6 +171,8 @@ class DeviceValues:
             for inner in statements((stmt,))
         }
         for stmt in self._body:
+            if id(stmt) in self._alone:
+                continue
             match stmt:
                 case Declare(Var(name, type_), value):
                     found |= reads_of_type(type_)

@@ -39,7 +39,7 @@ KERNEL(scale_kernel) {
   for (int64_t k = 0; k < grid.count; ++k) y[k] = (a.pointer ? *a.pointer : a.value) * x[k];
   if (grid.count != rows * columns) y[0] = -1;
   if (y[0] == 13) {
-    grid.report->kind = 2;
+    grid.report->kind = 3;  // outside
     grid.report->numbers[0] = 1, grid.report->numbers[1] = 5, grid.report->numbers[2] = 7;
     const char* const texts[] = {"scale: line 3: ", "p[i]", "x"};
     for (int k = 0; k < 3; ++k) __builtin_strcpy(grid.report->texts[k], texts[k]);

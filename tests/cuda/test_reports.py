@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -16,6 +17,14 @@ def pick(x : In[Tensor[N]], p : In[IntTensor[K]]) -> Tensor[K]:
     y[k] = x[p[k]]
     return y
 """
+
+_HEADER = Path(loma.__file__).parent / "backends" / "cuda" / "runtime" / "report.h"
+KINDS = {
+    name: number
+    for number, name in enumerate(
+        re.findall(r"^  (\w+)(?: = 1)?,", _HEADER.read_text("utf-8"), re.M), 1
+    )
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,42 +44,44 @@ def test_the_message_is_the_cpus(module: loma.LomaModule, native: ModuleType) ->
     place = re.match(r"pick: line \d+: ", str(of_cpu.value))
     assert place is not None
     with pytest.raises(ValueError, match="outside dimension") as of_gpu:
-        native.throw_check(2, [place[0], "p[k]", "x"], [0, 3, 5])
+        native.throw_check(KINDS["outside"], [place[0], "p[k]", "x"], [0, 3, 5])
     assert str(of_gpu.value) == str(of_cpu.value)
 
 
 @pytest.mark.parametrize(
     ("kind", "texts", "numbers", "error", "message"),
     [
-        (1, ["f: line 2: ", "i + 1", "x"], [0, 4, 1, 4], ValueError,
+        ("element", ["f: line 2: ", "x"], [1, 5, 4], ValueError,
+         "f: line 2: subscript 5 of 'x' is outside dimension 1 of size 4"),
+        ("range", ["f: line 2: ", "i + 1", "x"], [0, 4, 1, 4], ValueError,
          "f: line 2: subscript 'i + 1' of 'x' runs from 1 to 4, outside dimension 0 of size 4"),
-        (3, ["f: line 2: ", "i", "x"], [5, 1, 4], ValueError,
+        ("extent", ["f: line 2: ", "i", "x"], [5, 1, 4], ValueError,
          "f: line 2: index 'i' runs over 5 values, but dimension 1 of 'x' has size 4"),
-        (4, ["f: line 2: ", "max"], [], ValueError, "f: line 2: max of no elements"),
-        (5, ["f"], [3, 10], RuntimeError,
+        ("empty", ["f: line 2: ", "max"], [], ValueError, "f: line 2: max of no elements"),
+        ("endless", ["f"], [3, 10], RuntimeError,
          "f: line 3: the while loop passed its max_iter of 10 iterations"),
-        (6, ["f: line 2: ", "division of an int by zero"], [], ValueError,
+        ("zero_division", ["f: line 2: ", "division of an int by zero"], [], ValueError,
          "f: line 2: division of an int by zero"),
-        (7, ["f: line 2: the step is 0"], [], ValueError, "f: line 2: the step is 0"),
-        (8, ["f"], [7, 5, 2], IndexError,
+        ("zero_step", ["f: line 2: the step is 0"], [], ValueError, "f: line 2: the step is 0"),
+        ("subscript", ["f"], [7, 5, 2], IndexError,
          "f: line 2: subscript 7 is outside an array of 5 elements"),
-        (9, ["f"], [0, 1, 2], ValueError,
+        ("storage", ["f"], [0, 1, 2], ValueError,
          "f: line 2: arguments 0 and 1 are the same storage, and one of them is Out"),
-        (10, ["f"], [8, 2], RuntimeError, "f: line 2: push on a full stack of 8"),
-        (11, ["f"], [2], RuntimeError, "f: line 2: pop from an empty stack"),
-        (99, [], [], RuntimeError, "a kernel's report of an unknown kind, 99"),
+        ("full", ["f"], [8, 2], RuntimeError, "f: line 2: push on a full stack of 8"),
+        ("drained", ["f"], [2], RuntimeError, "f: line 2: pop from an empty stack"),
+        ("", [], [], RuntimeError, "a kernel's report of an unknown kind, 99"),
     ],
 )  # fmt: skip
 def test_every_kind(
     native: ModuleType,
-    kind: int,
+    kind: str,
     texts: list[str],
     numbers: list[int],
     error: type[Exception],
     message: str,
 ) -> None:
     with pytest.raises(error, match="^" + re.escape(message)):
-        native.throw_check(kind, texts, numbers)
+        native.throw_check(KINDS.get(kind, 99), texts, numbers)
 
 
 def test_without_calls_there_is_nothing_to_report(module: loma.LomaModule) -> None:

@@ -15,7 +15,7 @@ constexpr int64_t kLeastSlice = 1024, kMostSlices = 256;
 constexpr int64_t kMostBlocks = 1 << 14;      // more iterations are taken in turns
 constexpr int64_t kMostFused = 1 << 16;
 constexpr int64_t kMostWorkspaces = 1024;
-constexpr int64_t kPlainShared = 48 << 10;    // what any block may have
+constexpr int64_t kPlain = kPlainShared - kOwnShared;
 constexpr int kLeastFused = 64;               // threads of a block whose teams are small
 
 int64_t blocks_for(int64_t count, int64_t teams, int64_t most) {
@@ -87,14 +87,14 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
   };
   while (larger()) team *= 2;
   // Where few teams' memory fits beside each other, each has more threads.
-  while (team < std::min<int64_t>(whole, kBlock) && bytes * (kBlock / team) > kPlainShared) team *= 2;
+  while (team < std::min<int64_t>(whole, kBlock) && bytes * (kBlock / team) > kPlain) team *= 2;
   int64_t teams = team > kWarp ? 1 : kBlock / team;
-  while (teams > 1 && teams * team > kLeastFused && teams * bytes > kPlainShared) teams /= 2;
+  while (teams > 1 && teams * team > kLeastFused && teams * bytes > kPlain) teams /= 2;
   g.team = static_cast<int>(team);
   g.threads = static_cast<int>(team * teams);
   g.blocks = blocks_for(count, teams, kMostFused);
   g.shared_bytes = teams * bytes;
-  g.shared = g.shared_bytes <= (teams == 1 ? std::max(most_shared, kPlainShared) : kPlainShared);
+  g.shared = g.shared_bytes <= (teams == 1 ? most_shared - kOwnShared : kPlain);
   if (!g.shared) {
     g.blocks = std::min(g.blocks, kMostWorkspaces);
     g.workspace_bytes = g.blocks * g.shared_bytes;

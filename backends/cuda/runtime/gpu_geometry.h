@@ -7,6 +7,10 @@
 
 namespace loma::gpu {
 
+constexpr int64_t kPlainShared = 48 << 10;  // bytes of shared memory that any block may have
+// What reductions have of them, at most, beside an iteration's private memory.
+constexpr int64_t kOwnShared = 4 << 10;
+
 // A block has `threads`, of which each `team` shares an iteration. `across`: neighbours are threads of
 // the same rank in neighbouring teams. So many `blocks` take the iterations in turns. With `slices`
 // above 1 the steps of a reduction are cut, blocks for each slice, and a second launch joins them.
@@ -22,7 +26,7 @@ struct Geometry {
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits);
 // The second launch of a reduction in slices.
 Geometry joining_geometry(int64_t count);
-// `most_shared`: the shared memory that a block can have at most on that device.
+// `most_shared`: the bytes of shared memory that a block can have at most on that device.
 Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared);
 
 }  // namespace loma::gpu

@@ -40,14 +40,11 @@ struct Form {
   bool operator==(const Form& other) const;
 };
 
-// What reductions have of a block's shared memory, at most, beside an iteration's private memory.
-constexpr int64_t kOwnShared = 4 << 10;
-
 struct Compiled {
   Form form;
   Function function = nullptr;
   std::string image;               // what a thread has made, until it is loaded
-  int64_t most_shared = (48 << 10) - kOwnShared;  // how much its blocks may have
+  int64_t most_shared = kPlainShared - kOwnShared;  // how much its blocks may have, of private memory
 };
 
 struct Kernel::State {

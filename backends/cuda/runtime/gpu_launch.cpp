@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace loma::gpu {
@@ -49,8 +50,8 @@ class Launcher {
                     stage,   geometry.across,     geometry.shared};
     Compiled& compiled = kernel.find(form, launch_.known_, launch_.numbers_);
     if (geometry.shared_bytes > compiled.most_shared) {
-      allow_shared(compiled.function, geometry.shared_bytes);
-      compiled.most_shared = geometry.shared_bytes;
+      compiled.most_shared = std::max(geometry.shared_bytes, kPlainShared + kOwnShared);
+      allow_shared(compiled.function, compiled.most_shared);
     }
     launch_.starts_[launch_.arguments_] = &grid_;
     launch(compiled.function, kernel.name.c_str(), device_, geometry.blocks,
@@ -111,7 +112,7 @@ void Launch::statement(int64_t count, int64_t inner, bool across, bool splits) {
 void Launch::fused(int64_t count, int64_t inner, int64_t bytes) {
   if (count <= 0) return;
   Launcher launcher(*this);
-  const int64_t most = most_shared(launcher.device()) - kOwnShared;
+  const int64_t most = most_shared(launcher.device());
   const Geometry geometry = fused_geometry(count, inner, bytes, most);
   launcher.grid_.count = count;
   launcher.grid_.slices = 1;
