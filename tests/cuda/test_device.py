@@ -130,7 +130,8 @@ def test_fused_softmax(layout: tuple[int, int, bool], shared: bool, real: str) -
     form = Form(*layout, shared=shared, real=real)
     tolerance = 1e-5 if real == "float" else 1e-13
     for n, d, m in ((0, 4, 2), (1, 1, 1), (5, 31, 1), (9, 33, 11), (300, 6, 3), (3, 1000, 500),
-                    (2, 1000, 10), (1, 800, 20), (1, 1024, 512)):  # fmt: skip
+                    (2, 1000, 10), (1, 800, 20),
+                    (1, 2048, 32), (1, 2100, 33), (1, 1024, 512)):  # fmt: skip
         x = values((n, d), real)
         private = 16 + (d * x.itemsize + 15) // 16 * 16
         if n * form.threads > 60000 or (

@@ -107,7 +107,7 @@ SOFTMAX = _kernel(
       if (part_.leads()) b_data_[i] = acc2_.position;
     });
     const int64_t parts = D / loma::nonzero(M, "f: line 3: ");
-    team_.each(parts, M, [&](const int64_t p_, const auto& part_) {
+    team_.each(parts, M, false, [&](const int64_t p_, const auto& part_) {
       real acc1_ = real(0);
       for (int64_t d = part_.first(0); d < part_.last(M); d += part_.step()) acc1_ += e[M * p_ + d];
       part_.template all_reduce<loma::Sum>(acc1_);
