@@ -151,6 +151,23 @@ def test_fused_softmax(layout: tuple[int, int, bool], shared: bool, real: str) -
             np.testing.assert_allclose(c, sums, rtol=tolerance)
 
 
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout[2]], ids=str)
+@pytest.mark.parametrize("shared", [True, False])
+def test_steps_wait_for_each_other(layout: tuple[int, int, bool], shared: bool) -> None:
+    form = Form(*layout, shared=shared)
+    for n, d in ((1, 1), (7, 33), (3, 1000), (60, 8)):
+        private = (d * 4 + 15) // 16 * 16
+        if shared and private * (form.threads // form.team) > 200 << 10:
+            continue
+        x = values((n, d))
+        y, z = written((n, d), x.dtype), written((n, d), x.dtype)
+        for given in range(4):
+            seed(given)
+            Kernel(texts.REVERSED).launch(form, (y, z, x, d), n, private)
+            np.testing.assert_array_equal(y, x[:, ::-1])
+            np.testing.assert_array_equal(z, x + (x[:, -1:] + 1))
+
+
 def check(name: str) -> int:
     """The number of a loma::Check: its place among them, from 1."""
     body = headers()["report.h"].partition("enum class Check : int32_t {")[2].partition("}")[0]

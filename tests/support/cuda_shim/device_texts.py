@@ -1,4 +1,8 @@
-"""Kernels as the CUDA backend prints them, written by hand."""
+"""Kernels as the CUDA backend prints them, written by hand.
+
+What a kernel of several steps writes is not ``__restrict``: compilers keep the values of such
+tensors over barriers.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +83,7 @@ COLUMNS = _kernel(
 # e = exp(x[i, :] - max), y[i, :] = e / sum(e), b[i] = where x[i, :] is largest, c[i, k] = the sum
 # of e over the k-th part of M elements.
 SOFTMAX = _kernel(
-    "real* __restrict y_data_, int64_t* __restrict b_data_, real* __restrict c_data_,"
-    " const real* __restrict x_data_",
+    "real* y_data_, int64_t* b_data_, real* c_data_, const real* __restrict x_data_",
     "D M offset0_",
     """  loma::iterations(grid_, [&](const int64_t i, const auto& team_, char* const memory_) {
     real* const e = reinterpret_cast<real*>(memory_ + offset0_);
@@ -118,6 +121,23 @@ SOFTMAX = _kernel(
     });
     team_.alone([&] {
       if (e[0] < 0) y_data_[D * i] = real(0);
+    });
+  });
+""",
+)
+
+# Steps that read what other threads wrote, without a reduction between: y[i, :] = x[i, ::-1] and
+# z[i, :] = x[i, :] + x[i, -1] + 1.
+REVERSED = _kernel(
+    "real* y_data_, real* z_data_, const real* __restrict x_data_",
+    "D",
+    """  loma::iterations(grid_, [&](const int64_t i, const auto& team_, char* const memory_) {
+    real* const e = reinterpret_cast<real*>(memory_);
+    team_.each(D, 1, [&](const int64_t p_, const auto&) { e[p_] = x_data_[D * i + p_]; });
+    team_.each(D, 1, [&](const int64_t p_, const auto&) { y_data_[D * i + p_] = e[D - 1 - p_]; });
+    team_.alone([&] { e[0] = e[D - 1] + real(1); });
+    team_.each(D, 1, [&](const int64_t p_, const auto&) {
+      z_data_[D * i + p_] = e[0] + x_data_[D * i + p_];
     });
   });
 """,
