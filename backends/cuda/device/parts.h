@@ -68,7 +68,7 @@ struct Block {
   template <typename Kind = Best, typename number>
   void all_reduce(number& acc) const {
     static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
-    constexpr int warps = kThreads / 32;
+    constexpr int warps = kThreads < 32 ? 1 : kThreads / 32;
     number* const totals = reinterpret_cast<number*>(exchange() + turn_ * (warps * kEntry));
     turn_ ^= 1;
     const number own = over_lanes<Kind, 32>(lanes_mask<32>(), acc);

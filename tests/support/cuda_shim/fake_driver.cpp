@@ -14,6 +14,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -91,11 +92,18 @@ struct Thread {
   uint64_t given = 0, taken = 0;
 };
 
+// Lanes of a warp that wait for each other, by the first of them.
+struct Gathering {
+  unsigned mask;
+  int count = 0;
+};
+
 jmp_buf scheduler;
 std::vector<std::unique_ptr<Fiber>> fibers;
 std::vector<Fiber*> idle;
 Fiber* running;
 std::vector<Thread> threads;
+std::vector<Gathering> gatherings;
 unsigned current, at_barrier;
 Function* function;
 void** arguments;
@@ -121,7 +129,8 @@ Fiber* idle_fiber() {
     fiber->stack = static_cast<char*>(stack);
     getcontext(&fiber->start);
     fiber->start.uc_stack.ss_sp = fiber->stack;
-    fiber->start.uc_stack.ss_size = kStack;
+    // Not all at the same distance from a page, or caches hold few of them.
+    fiber->start.uc_stack.ss_size = kStack - fibers.size() % 61 * 192;
     fiber->start.uc_link = nullptr;
     makecontext(&fiber->start, fiber_main, 0);
     Fiber* const made = fiber.get();
@@ -166,27 +175,21 @@ void barrier() {
 
 // Goes on when all lanes of the mask have called this, with the same mask.
 void warp_wait(unsigned mask, uint64_t given, unsigned source) {
-  const unsigned first = current / 32 * 32;
+  const unsigned lane = current % 32, first = current - lane;
   Thread& own = threads[current];
   own.wait = Wait::warp, own.mask = mask, own.given = given, own.source = source;
-  bool all = mask >> (current % 32) & 1;
-  for (unsigned lane = 0; lane < 32 && all; ++lane) {
-    if (!(mask >> lane & 1)) continue;
-    const unsigned index = first + lane;
-    all = index < threads.size() && threads[index].wait == Wait::warp && threads[index].mask == mask;
+  if (!(mask >> lane & 1)) wait();  // for ever
+  Gathering& gathering = gatherings[first + __builtin_ctz(mask)];
+  if (gathering.count == 0) gathering.mask = mask;
+  if (gathering.mask != mask) wait();
+  if (++gathering.count < __builtin_popcount(mask)) return wait();
+  gathering.count = 0;
+  for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
+    Thread& thread = threads[first + __builtin_ctz(rest)];
+    const bool found = thread.source < 32 && mask >> thread.source & 1;
+    thread.taken = found ? threads[first + thread.source].given : ~uint64_t(0);
+    thread.wait = Wait::none;
   }
-  if (all) {
-    for (unsigned lane = 0; lane < 32; ++lane) {
-      if (!(mask >> lane & 1)) continue;
-      Thread& thread = threads[first + lane];
-      const bool found = thread.source < 32 && mask >> thread.source & 1;
-      thread.taken = found ? threads[first + thread.source].given : ~uint64_t(0);
-    }
-    for (unsigned lane = 0; lane < 32; ++lane) {
-      if (mask >> lane & 1) threads[first + lane].wait = Wait::none;
-    }
-  }
-  wait();  // also the last one: who goes on first is another's turn
 }
 
 void warp_barrier(unsigned mask) { warp_wait(mask, 0, current % 32); }
@@ -217,28 +220,37 @@ std::string stuck() {
   return all;
 }
 
+// Runs the lanes of a warp, in an order of their own, until all are done or wait for other warps.
+void run_warp(const unsigned* lanes, unsigned count, unsigned& rest) {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (unsigned k = 0; k < count; ++k) {
+      Thread& thread = threads[lanes[k]];
+      if (thread.done || thread.wait != Wait::none) continue;
+      moved = true;
+      step(lanes[k]);
+      rest -= thread.done;
+    }
+  }
+}
+
 // Whether all threads came to the end.
 bool run_block(unsigned size, Random& random) {
   threads.assign(size, Thread());
+  gatherings.assign((size + 31) / 32 * 32, Gathering());
   at_barrier = 0;
-  std::vector<unsigned> order(size);
+  std::vector<unsigned> order(size), warps((size + 31) / 32);
   shuffle(order, random);
-  unsigned rest = size;
-  while (rest > 0) {
-    bool moved = false;
-    for (const unsigned index : order) {
-      if (threads[index].done || threads[index].wait != Wait::none) continue;
-      moved = true;
-      step(index);
-      if (threads[index].done) --rest;
+  std::stable_sort(order.begin(), order.end(), [](unsigned a, unsigned b) { return a / 32 < b / 32; });
+  for (unsigned rest = size; rest > 0;) {
+    shuffle(warps, random);
+    at_barrier = 0;
+    for (const unsigned warp : warps) {
+      run_warp(&order[warp * 32], std::min(size - warp * 32, 32u), rest);
     }
-    if (rest > 0 && at_barrier == size) {
-      for (Thread& thread : threads) thread.wait = Wait::none;
-      at_barrier = 0;
-      shuffle(order, random);
-    } else if (!moved) {
-      return false;
-    }
+    if (rest == 0) break;
+    if (at_barrier != size) return false;
+    for (Thread& thread : threads) thread.wait = Wait::none;
   }
   return true;
 }

@@ -23,7 +23,16 @@ _IMAGE_FLAGS = (
     "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-parameter", "-Werror", "-fno-math-errno",
     "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables",
 )  # fmt: skip
-_DRIVER_FLAGS = ("g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-Wall", "-Wextra")
+_DRIVER_FLAGS = (
+    "g++",
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-U_FORTIFY_SOURCE",
+    "-Wall",
+    "-Wextra",
+)
 
 
 class CompileError(Exception):
@@ -59,9 +68,21 @@ def image(name: str, text: str, options: Sequence[str], architecture: str = "sm_
         with tempfile.TemporaryDirectory() as place:
             path = Path(place, "kernel.cpp")
             path.write_text(source)
-            _run([*_IMAGE_FLAGS, *macros, f"-I{_headers()}", str(path), "-o", str(folder / "image.so"), "-lm"])
+            _run(
+                [
+                    *_IMAGE_FLAGS,
+                    *macros,
+                    f"-I{_headers()}",
+                    str(path),
+                    "-o",
+                    str(folder / "image.so"),
+                    "-lm",
+                ]
+            )
 
-    key = cache.digest(["cuda shim image", *_IMAGE_FLAGS, *macros, *_all_headers().values(), source])
+    key = cache.digest(
+        ["cuda shim image", *_IMAGE_FLAGS, *macros, *_all_headers().values(), source]
+    )
     return (cache.obtain(key, build) / "image.so").read_bytes()
 
 

@@ -1,0 +1,231 @@
+"""The device side of kernels, by hand-written texts on the shim, against NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from typing import Any
+
+import device_texts as texts
+import numpy as np
+import pytest
+import torch
+from shim_device import REALS, Form, Kernel, LaunchError, number, seed
+
+from loma.backends.cuda.texts import headers
+
+Array = np.ndarray[Any, Any]
+
+SIZES = ((0, 5), (1, 0), (1, 1), (3, 31), (40, 32), (33, 33), (2, 1000), (300, 3), (70, 7))
+# Threads, team, across.
+LAYOUTS = (
+    (256, 1, False), (64, 2, False), (64, 8, False), (32, 32, False), (128, 32, False),
+    (64, 64, False), (512, 512, False), (1024, 1024, False), (64, 2, True), (256, 8, True),
+    (1024, 32, True),
+)  # fmt: skip
+FORMS = [
+    Form(threads, team, across, slices, blocks=blocks)
+    for (threads, team, across), (slices, blocks) in zip(
+        LAYOUTS, itertools.cycle(((1, 3), (3, 2), (1, 1))), strict=False
+    )
+] + [Form(threads, team, across, 5, blocks=2) for threads, team, across in LAYOUTS[1::2]]
+
+
+def sizes(form: Form) -> list[tuple[int, int]]:
+    """Those that many threads are not too long at."""
+    return [(n, d) for n, d in SIZES if n * form.threads * form.slices < 60000]
+
+
+def values(shape: tuple[int, ...], real: str = "float") -> Array:
+    random = np.random.default_rng(sum(shape))
+    return random.standard_normal(shape).astype(REALS[real])
+
+
+def written(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An array in which what is never written shows."""
+    return np.full(shape, -77, dtype)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("real", REALS)
+def test_sums_of_rows(form: Form, real: str) -> None:
+    kernel, form = Kernel(texts.ROW_SUMS), replace(form, real=real)
+    for n, d in sizes(form):
+        x = values((n, d), real)
+        y, again = written((n,), x.dtype), written((n,), x.dtype)
+        seed(3)
+        kernel.launch(form, (y, x, n, d), n)
+        np.testing.assert_allclose(y, x.sum(1), rtol=1e-5, atol=1e-5)
+        seed(4)
+        kernel.launch(form, (again, x, n, d), n)
+        assert y.tobytes() == again.tobytes()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_sums_of_ints_are_exact(form: Form) -> None:
+    for n, d in sizes(form):
+        x = np.random.default_rng(n).integers(-(2**60), 2**60, (n, d))
+        y = written((n,), np.int64)
+        Kernel(texts.INT_SUMS).launch(form, (y, x, n, d), n)
+        np.testing.assert_array_equal(y, x.sum(1))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_products_and_extremes(form: Form) -> None:
+    for n, d in sizes(form):
+        x = values((n, d))
+        x[::3, : d // 2] = np.nan
+        x[1::3, d // 3 : d // 2] = 1.5
+        y = written((n,), x.dtype)
+        Kernel(texts.LARGEST).launch(form, (y, x, n, d), n)
+        np.testing.assert_array_equal(y, x.max(1, initial=-np.inf))
+        Kernel(texts.SMALLEST).launch(form, (y, x, n, d), n)
+        np.testing.assert_array_equal(y, x.min(1, initial=np.inf))
+        ones = np.sign(values((n, d)))
+        Kernel(texts.PRODUCTS).launch(form, (y, ones, n, d), n)
+        np.testing.assert_array_equal(y, ones.prod(1))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("real", REALS)
+def test_first_of_the_best_positions(form: Form, real: str) -> None:
+    form = replace(form, real=real)
+    for n, d in sizes(form):
+        if d == 0:
+            continue
+        x = np.round(values((n, d), real) * 2)
+        x[::4, d // 2 :: 3] = np.nan
+        y = written((n,), np.int64)
+        Kernel(texts.best("Argmax")).launch(form, (y, x, n, d), n)
+        np.testing.assert_array_equal(y, x.argmax(1))
+        Kernel(texts.best("Argmin")).launch(form, (y, x, n, d), n)
+        np.testing.assert_array_equal(y, x.argmin(1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("real", REALS)
+def test_two_reductions_of_columns(layout: tuple[int, int, bool], real: str) -> None:
+    form = Form(*layout, real=real)
+    for n, d in sizes(form):
+        if n == 0:
+            continue
+        x = values((n, d), real)
+        y, a = written((d,), x.dtype), np.array(2.5, x.dtype)
+        for given in (a, 2.5):
+            arguments = (y, x, number(given, real), n, d)
+            Kernel(texts.COLUMNS).launch(form, arguments, d)
+            np.testing.assert_allclose(y, 2.5 * x.sum(0) + x.max(0), rtol=1e-5, atol=1e-4)
+        known = replace(form, known=(n, d))
+        again = written((d,), x.dtype)
+        if (n, d) == (70, 7):
+            Kernel(texts.COLUMNS).launch(known, (again, x, number(a, real), 0, 0), d)
+            assert y.tobytes() == again.tobytes()
+
+
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout[2]], ids=str)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("real", REALS)
+def test_fused_softmax(layout: tuple[int, int, bool], shared: bool, real: str) -> None:
+    form = Form(*layout, shared=shared, real=real)
+    tolerance = 1e-5 if real == "float" else 1e-13
+    for n, d, m in ((0, 4, 2), (1, 1, 1), (5, 31, 1), (9, 33, 11), (300, 6, 3), (3, 1000, 500),
+                    (2, 1000, 10), (1, 800, 20), (1, 1024, 512)):  # fmt: skip
+        x = values((n, d), real)
+        private = 16 + (d * x.itemsize + 15) // 16 * 16
+        if n * form.threads > 60000 or (
+            shared and private * (form.threads // form.team) > 200 << 10
+        ):
+            continue
+        y, b, c = (
+            written((n, d), x.dtype), written((n,), np.int64), written((n, d // m), x.dtype),
+        )  # fmt: skip
+        for given in (5, 6):
+            seed(given)
+            Kernel(texts.SOFTMAX).launch(form, (y, b, c, x, d, m, 16), n, private)
+            e = np.exp(x - x.max(1, keepdims=True))
+            np.testing.assert_allclose(y, e / e.sum(1, keepdims=True), rtol=tolerance)
+            np.testing.assert_array_equal(b, x.argmax(1))
+            sums = e[:, : d // m * m].reshape(n, d // m, m).sum(2)
+            np.testing.assert_allclose(c, sums, rtol=tolerance)
+
+
+def check(name: str) -> int:
+    """The number of a loma::Check: its place among them, from 1."""
+    body = headers()["report.h"].partition("enum class Check : int32_t {")[2].partition("}")[0]
+    return re.findall(r"^ +(\w+)[ =\d]*,", body, re.MULTILINE).index(name) + 1
+
+
+def test_first_failure_is_told() -> None:
+    kernel, x = Kernel(texts.GATHER), values((8,))
+    q = np.arange(100) % 8
+    y = written((100,), x.dtype)
+    kernel.launch(Form(64), (y, x, q, 8, 2), 100)
+    assert kernel.report.state == 0
+    np.testing.assert_array_equal(y, x[q] + 3)
+
+    q[41] = -3
+    kernel.launch(Form(64), (y, x, q, 8, 2), 100)
+    assert (kernel.report.state, kernel.report.kind) == (2, check("outside"))
+    assert kernel.report.told() == ["f: line 3: ", "q[p]", "x", ""]
+    assert list(kernel.report.numbers)[:4] == [0, 8, -3, 0]
+    assert y[41] == x[0] + 3
+
+    q[41] = 0
+    kernel.launch(Form(64), (y, x, q, 8, 0), 100)
+    assert (kernel.report.state, kernel.report.kind) == (2, check("zero_division"))
+    assert kernel.report.told() == ["f: line 2: ", "division of an int by zero", "", ""]
+
+
+def test_special_functions() -> None:
+    x = np.array([0.3, 1.7, 2.5, 11.0, 0.05])
+    y = written((5, 10), np.float64)
+    Kernel(texts.SPECIAL).launch(Form(64, real="double"), (y, x, 5), 5)
+    t = torch.from_numpy(x)
+    expected = [
+        t.sigmoid(), torch.nn.functional.softplus(t), t.tanh(), t.lgamma(), t.digamma(),
+        t.polygamma(1), t.remainder(0.7), t.div(0.7, rounding_mode="floor"), t.round() + t.sign(),
+        t.erf() + t.clamp(-1, 2),
+    ]  # fmt: skip
+    for k, column in enumerate(expected):
+        tolerance = 1e-8 if k == 5 else 1e-12  # torch's trigamma is off by that much itself
+        np.testing.assert_allclose(y[:, k], column, rtol=tolerance, atol=1e-14)
+
+
+def test_one_thread() -> None:
+    x, s = values((50,), "double"), 0.0
+    y = written((50,), np.float64)
+    Kernel(texts.SERIAL).launch(Form(1, 1, blocks=1, real="double"), (y, x, 50), 1)
+    for i in range(50):
+        s = s * 0.5 + x[i]
+        assert y[i] == s
+
+
+def test_missing_barriers_show() -> None:
+    """That the tests above would see one: each of these breaks a kernel that is right."""
+    reverse = """LOMA_KERNEL kernel(double* y, const double* x, const loma::Grid grid_) {
+      LOMA_DYNAMIC_SHARED(memory);
+      double* const e = reinterpret_cast<double*>(memory);
+      e[threadIdx.x] = x[threadIdx.x];
+      BARRIER
+      y[threadIdx.x] = e[63 - threadIdx.x];
+    }"""
+    form, x = Form(64, blocks=1, real="double"), values((64,), "double")
+    y = written((64,), np.float64)
+    right = Kernel(reverse.replace("BARRIER", "__syncthreads();"))
+    for given in range(5):
+        seed(given)
+        right.launch(form, (y, x), 1, 8)
+        np.testing.assert_array_equal(y, x[::-1])
+    Kernel(reverse.replace("BARRIER", "")).launch(form, (y, x), 1, 8)
+    assert np.isnan(y).any()
+    for condition, why in (
+        ("if (threadIdx.x < 60) __syncthreads();", "4 are done, 60 wait at a barrier"),
+        ("if (threadIdx.x == 5) __syncwarp(0xf0);", "1 for lanes of their warp"),
+    ):
+        with pytest.raises(LaunchError, match=why):
+            Kernel(reverse.replace("BARRIER", condition)).launch(form, (y, x), 1, 8)
+    with pytest.raises(LaunchError, match="behind its 512 bytes"):
+        Kernel(reverse.replace("BARRIER", "e[64] = 0;")).launch(form, (y, x), 1, 8)
+    right.launch(form, (y, x), 1, 8)
+    np.testing.assert_array_equal(y, x[::-1])

@@ -1,0 +1,169 @@
+"""Kernels as the CUDA backend prints them, written by hand."""
+
+from __future__ import annotations
+
+
+def _kernel(parameters: str, numbers: str, body: str) -> str:
+    names = numbers.split()
+    given = "".join(f"LOMA_NUMBER_GIVEN({name}), " for name in names)
+    known = " ".join(f"LOMA_NUMBER({k}, {name});" for k, name in enumerate(names))
+    return (
+        f"LOMA_KERNEL kernel({parameters}, {given}const loma::Grid grid_) {{\n"
+        f"  {known}\n  [[maybe_unused]] loma::Outside outside_(grid_);\n{body}}}\n"
+    )
+
+
+def reduction(kind: str, start: str, step: str, number: str = "real") -> str:
+    """y[i] = kind of x[i, d] over d; ``step`` says how acc1_ takes v."""
+    return _kernel(
+        f"{number}* __restrict y_data_, const {number}* __restrict x_data_",
+        "N D",
+        f"""  loma::statement(grid_, [&](const int64_t p_, const auto& part_) {{
+    const int64_t i = p_;
+    {number} acc1_ = {start};
+    for (int64_t d = part_.first(0); d < part_.last(D); d += part_.step()) {{
+      const {number} v = x_data_[D * i + d];
+      {step}
+    }}
+    part_.template all_reduce<loma::{kind}>(acc1_);
+    if (part_.leads()) y_data_[i] = acc1_;
+  }});
+""",
+    )
+
+
+ROW_SUMS = reduction("Sum", "0", "acc1_ += v;")
+INT_SUMS = reduction("Sum", "0", "acc1_ += v;", "int64_t")
+PRODUCTS = reduction("Prod", "1", "acc1_ *= v;")
+LARGEST = reduction("Max", "loma::lowest<real>()", "acc1_ = loma::max<real>(acc1_, v);")
+SMALLEST = reduction("Min", "loma::highest<real>()", "acc1_ = loma::min<real>(acc1_, v);")
+
+
+def best(kind: str) -> str:
+    """y[i] = the position of the best x[i, d]."""
+    return _kernel(
+        "int64_t* __restrict y_data_, const real* __restrict x_data_",
+        "N D",
+        f"""  loma::statement(grid_, [&](const int64_t p_, const auto& part_) {{
+    loma::{kind}<real> acc1_;
+    for (int64_t d = part_.first(0); d < part_.last(D); d += part_.step()) {{
+      acc1_.take(x_data_[D * p_ + d], d);
+    }}
+    part_.all_reduce(acc1_);
+    if (part_.leads()) y_data_[p_] = acc1_.position;
+  }});
+""",
+    )
+
+
+# y[d] = a * (sum of x[i, d] over i) + the largest x[i, d]: two reductions of an iteration.
+COLUMNS = _kernel(
+    "real* __restrict y_data_, const real* __restrict x_data_, const loma::Number<real> a_data_",
+    "N D",
+    """  loma::statement(grid_, [&](const int64_t p_, const auto& part_) {
+    real acc1_ = real(0);
+    for (int64_t i = part_.first(0); i < part_.last(N); i += part_.step()) {
+      acc1_ += x_data_[D * i + p_];
+    }
+    part_.template all_reduce<loma::Sum>(acc1_);
+    real acc2_ = loma::lowest<real>();
+    for (int64_t i = part_.first(0); i < part_.last(N); i += part_.step()) {
+      acc2_ = loma::max<real>(acc2_, x_data_[D * i + p_]);
+    }
+    part_.template all_reduce<loma::Max>(acc2_);
+    if (part_.leads()) y_data_[p_] = a_data_[0] * acc1_ + acc2_;
+  });
+""",
+)
+
+# e = exp(x[i, :] - max), y[i, :] = e / sum(e), b[i] = where x[i, :] is largest, c[i, k] = the sum
+# of e over the k-th part of M elements.
+SOFTMAX = _kernel(
+    "real* __restrict y_data_, int64_t* __restrict b_data_, real* __restrict c_data_,"
+    " const real* __restrict x_data_",
+    "D M offset0_",
+    """  loma::iterations(grid_, [&](const int64_t i, const auto& team_, char* const memory_) {
+    real* const e = reinterpret_cast<real*>(memory_ + offset0_);
+    real m = 0, s = 0;
+    team_.together([&](const auto& part_) {
+      real acc1_ = loma::lowest<real>();
+      for (int64_t d = part_.first(0); d < part_.last(D); d += part_.step()) {
+        acc1_ = loma::max<real>(acc1_, x_data_[D * i + d]);
+      }
+      part_.template all_reduce<loma::Max>(acc1_);
+      m = acc1_;
+    });
+    team_.each(D, 1, [&](const int64_t p_, const auto& part_) {
+      if (part_.leads()) e[p_] = std::exp(x_data_[D * i + p_] - m);
+    });
+    team_.together([&](const auto& part_) {
+      real acc1_ = real(0);
+      for (int64_t d = part_.first(0); d < part_.last(D); d += part_.step()) acc1_ += e[d];
+      part_.template all_reduce<loma::Sum>(acc1_);
+      s = acc1_;
+      loma::Argmax<real> acc2_;
+      for (int64_t d = part_.first(0); d < part_.last(D); d += part_.step()) acc2_.take(e[d], d);
+      part_.all_reduce(acc2_);
+      if (part_.leads()) b_data_[i] = acc2_.position;
+    });
+    const int64_t parts = D / loma::nonzero(M, "f: line 3: ");
+    team_.each(parts, M, [&](const int64_t p_, const auto& part_) {
+      real acc1_ = real(0);
+      for (int64_t d = part_.first(0); d < part_.last(M); d += part_.step()) acc1_ += e[M * p_ + d];
+      part_.template all_reduce<loma::Sum>(acc1_);
+      if (part_.leads()) c_data_[parts * i + p_] = acc1_;
+    });
+    team_.each(D, 1, [&](const int64_t p_, const auto& part_) {
+      if (part_.leads()) y_data_[D * i + p_] = e[p_] / s;
+    });
+    team_.alone([&] {
+      if (e[0] < 0) y_data_[D * i] = real(0);
+    });
+  });
+""",
+)
+
+# y[p] = x[q[p]], checked where it reads; and 7 // n.
+GATHER = _kernel(
+    "real* __restrict y_data_, const real* __restrict x_data_, const int64_t* __restrict q_data_",
+    "N n",
+    """  loma::statement(grid_, [&](const int64_t p_, const auto& part_) {
+    const int64_t rest = loma::floordiv(7, loma::nonzero(n, "f: line 2: "));
+    if (part_.leads()) y_data_[p_] = x_data_[outside_.clamp(q_data_[p_], N, 1)] + real(rest);
+  });
+  outside_.check(1, "f: line 3: ", "q[p]", "x", 0, N);
+""",
+)
+
+# Nothing of the special functions is left out; y has as many elements as there are lines.
+SPECIAL = _kernel(
+    "real* __restrict y_data_, const real* __restrict x_data_",
+    "N",
+    """  loma::statement(grid_, [&](const int64_t p_, const auto& part_) {
+    const real x = x_data_[p_];
+    real* const y = y_data_ + 10 * p_;
+    y[0] = loma::sigmoid<real>(x);
+    y[1] = loma::softplus<real>(x);
+    y[2] = loma::vector::tanh<real>(x);
+    y[3] = loma::lgamma<real>(x);
+    y[4] = loma::digamma<real>(x);
+    y[5] = loma::polygamma<real>(1, x);
+    y[6] = loma::real_mod<real>(x, real(0.7));
+    y[7] = loma::real_floordiv<real>(x, real(0.7));
+    y[8] = std::nearbyint(x) + loma::sign<real>(x);
+    y[9] = loma::vector::erf<real>(x) + loma::clamp<real>(x, real(-1), real(2));
+  });
+""",
+)
+
+# Plain code in one thread.
+SERIAL = _kernel(
+    "real* __restrict y_data_, const real* __restrict x_data_",
+    "N",
+    """  real s = real(0);
+  for (int64_t i = 0; i < N; ++i) {
+    s = s * real(0.5) + x_data_[i];
+    y_data_[i] = s;
+  }
+""",
+)
