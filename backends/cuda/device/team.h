@@ -32,7 +32,11 @@ struct Team {
     constexpr int warps = kTeam / 32;
     const bool along = !across && inner >= 32;
     if (kTeam == 1 || inner < 8 || (count >= kTeam && !along)) {
-      for (int64_t p = rank(); p < count; p += kTeam) body(p, Alone());
+      int64_t p = rank();
+      const int64_t rounds = count / kTeam;
+#pragma unroll LOMA_UNROLL
+      for (int64_t k = 0; k < rounds; ++k, p += kTeam) body(p, Alone());
+      if (p < count) body(p, Alone());
     } else if (warps > 1 && count >= warps) {
       if constexpr (warps > 1) {
         for (int64_t p = threadIdx.x / 32; p < count; p += warps) body(p, Lanes<32>());
