@@ -17,6 +17,7 @@ from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
 from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
+from loma.backends.cuda import texts
 from loma.backends.cuda.print import ThreadText
 from loma.backends.openmp import launches as host
 from loma.backends.openmp.print import write_check
@@ -164,7 +165,7 @@ class _Launch:
         kernel.line("}")
         text = kernel.text()
         if "__scalar<" in text:
-            text = f"{self._context.helpers}\n\n{text}"
+            text = f"{texts.VALUES}{self._context.helpers}\n\n{text}"
         context = self._context
         contract = "" if context.machine.reciprocals else ", /*contract=*/false"
         made = f'"{self.name}", R"loma(\n{text}\n)loma"{contract}'
