@@ -19,26 +19,30 @@ With --device cpu the results are compared, and nothing is measured.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import json
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
 from gpu_work import steps, timing
 from gpu_work.rows import Row, Say, Settings, measure, prepare_own, short
-from gpu_work.work import works
+from gpu_work.work import Work, works
 
 # Rows that are not of gpu_work/work.py.
-STEPS: dict[str, Callable[[Settings, Say], list[Row]]] = {
-    "capsnet": lambda settings, say: [
-        steps.capsnet(trains, settings, say) for trains in (False, True)
-    ],
+STEPS: dict[str, Callable[[Settings, Say], Iterable[Row]]] = {
+    "capsnet": steps.capsnets,
     "adam": lambda settings, say: [steps.adam(settings, say)],
     "calls": steps.calls,
 }
+CONTINUED = "LOMA_GPU_BENCHMARK_CONTINUED"  # set where a process goes on behind another one
 COMPILERS = 8  # programs that are compiled at once
 LISTED = 8  # kernels of a row that are listed
 
@@ -71,6 +75,9 @@ class Report:
         self.start = time.monotonic()
         self.rows: list[Row] = []
         self.file, self.settings, self.machine = file, settings, machine
+        self.before: list[Any] = []  # the rows of a process that has failed
+        if file is not None and file.exists() and CONTINUED in os.environ:
+            self.before = json.loads(file.read_text(encoding="utf-8"))["rows"]
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.start:6.1f} s] {text}", flush=True)
@@ -94,11 +101,12 @@ class Report:
         content = {
             "machine": self.machine, "copy bytes a second": self.settings.copy,
             "tf32": self.settings.tf32,
-            "rows": [row.record(self.settings.copy) for row in self.rows],
+            "rows": [*self.before, *(row.record(self.settings.copy) for row in self.rows)],
         }  # fmt: skip
         self.file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     def table(self) -> None:
+        copy = self.settings.copy
         print(f"\n{'row':30s} {'loma ms':>9s} {'peer ms':>9s} {'ratio':>6s} {'GB/s':>6s} "
               f"{'copy':>5s}  fastest forms; wanted")  # fmt: skip
         for row in self.rows:
@@ -107,7 +115,7 @@ class Report:
             other = f"{row.times[peer]:9.4f}" if peer else f"{'-':>9s}"
             ratio = f"{row.ratio():6.2f}" if own and peer else f"{'-':>6s}"
             speed = f"{bandwidth / 1e9:6.0f}" if bandwidth else f"{'-':>6s}"
-            share = f"{bandwidth / self.settings.copy:5.0%}" if bandwidth else f"{'-':>5s}"
+            share = f"{bandwidth / copy:5.0%}" if bandwidth and copy else f"{'-':>5s}"
             print(f"{row.key:30s} {mine} {other} {ratio} {speed} {share}  "
                   f"{own or 'not run'} / {peer or 'not run'}; {row.goal}")  # fmt: skip
             for name, note in row.notes.items():
@@ -157,26 +165,24 @@ def main() -> None:
     report = Report(options.json, settings, f"torch {torch.__version__}, {machine}")
     report.say(f"{report.machine}, TF32 {'on' if options.tf32 else 'off'}")
     chosen = [work for work in works(options.quick) if work.key in options.rows]
-    with ThreadPoolExecutor(COMPILERS) as pool:
-        for work, failed in zip(
-            chosen, pool.map(lambda work: prepare_own(work, options.device), chosen), strict=True
-        ):
-            report.say(f"{work.key}: {failed.get(work.key, 'compiled')}")
-    for work in chosen:
-        for which in work.passes:
-            try:
-                report.add(measure(work, which, settings, report.say))
-            except Exception as failure:
-                report.add(failed_row(f"{work.key} {which}", work.goal, failure))
-            clear(options.device)
-    for name, make in STEPS.items():
-        if name in options.rows:
-            try:
-                for row in make(settings, report.say):
-                    report.add(row)
-            except Exception as failure:
-                report.add(failed_row(name, "-", failure))
-            clear(options.device)
+    if CONTINUED not in os.environ:
+        with ThreadPoolExecutor(COMPILERS) as pool:
+            found = pool.map(lambda work: prepare_own(work, options.device), chosen)
+            for work, failed in zip(chosen, found, strict=True):
+                report.say(f"{work.key}: {failed or 'compiled'}")
+        if is_lost(options.device):
+            go_on(report, options.rows)
+    left = list(options.rows)
+    for key, rows in rows_of(chosen, options.rows, settings, report.say):
+        try:
+            for row in rows:
+                report.add(row)
+                clear(options.device)
+        except Exception as failure:
+            report.add(failed_row(key, "-", failure))
+        left.remove(key)
+        if is_lost(options.device):
+            go_on(report, left)
     if options.device == "cuda":
         if not options.no_launches:
             report.launches()
@@ -184,15 +190,67 @@ def main() -> None:
     report.say("done")
 
 
+def rows_of(
+    chosen: list[Work], names: list[str], settings: Settings, say: Say
+) -> Iterator[tuple[str, Iterable[Row]]]:
+    """The rows of each name, measured one by one as they are asked for."""
+    for work in chosen:
+        yield work.key, passes_of(work, settings, say)
+    for key, make in STEPS.items():
+        if key in names:
+            yield key, make(settings, say)
+
+
+def passes_of(work: Work, settings: Settings, say: Say) -> Iterator[Row]:
+    for which in work.passes:
+        try:
+            row = measure(work, which, settings, say)
+        except Exception as failure:
+            row = failed_row(f"{work.key} {which}", work.goal, failure)
+        yield row
+
+
 def failed_row(key: str, goal: str, failure: BaseException) -> Row:
-    return Row(key, f"{key}: not run: {short(failure)}", goal, notes={"row": short(failure)})
+    note = short(failure)
+    return Row(key, f"{key}: not run: {note}", goal, notes={"row": note})
+
+
+def is_lost(device: str) -> bool:
+    """Whether a kernel has made the device unusable for this process."""
+    try:
+        if device == "cuda":
+            torch.cuda.synchronize()
+            torch.zeros(1, device=device)
+    except Exception as failure:
+        print(f"the device is lost: {short(failure)}", flush=True)
+        return True
+    return False
+
+
+def go_on(report: Report, left: list[str]) -> NoReturn:
+    """Measures the other rows in a new process, in the place of this one."""
+    report.table()
+    if not left:
+        raise SystemExit(1)
+    options = sys.argv[1:]
+    if "--rows" in options:
+        start = options.index("--rows")
+        end = start + 1
+        while end < len(options) and not options[end].startswith("-"):
+            end += 1
+        del options[start:end]
+    os.environ[CONTINUED] = "1"
+    print(f"going on with {' '.join(left)}", flush=True)
+    os.execv(sys.executable, [sys.executable, __file__, *options, "--rows", *left])
 
 
 def clear(device: str) -> None:
     """Forgets what torch.compile has made, and gives its memory back."""
     torch._dynamo.reset()
+    gc.collect()
     if device == "cuda":
-        torch.cuda.empty_cache()
+        with contextlib.suppress(RuntimeError):  # of a lost device
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

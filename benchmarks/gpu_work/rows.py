@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -36,6 +36,11 @@ class Settings:
     tf32: bool = False
     deadline: float = float("inf")
     copy: float = 0.0  # bytes a second of a copy on the device; 0: not measured
+
+    @property
+    def measures(self) -> bool:
+        """Whether times are measured; else results are compared, and that is all."""
+        return self.device == "cuda"
 
 
 @dataclass(slots=True)
@@ -159,17 +164,17 @@ def errors_of(found: Any, exact: Sequence[Tensor]) -> float:
     return largest
 
 
-def inputs_of(work: Work, device: str) -> list[Inputs]:
+def inputs_of(work: Work, settings: Settings) -> list[Inputs]:
     """As many sets as it takes to find none of them in the cache."""
-    first = work.inputs(device)
+    first = work.inputs(settings.device)
     with torch.no_grad():
         weight = torch.randn_like(next(iter(work.peers.values()))(*first))
     found = [Inputs(first, weight)]
     count = 1
-    if device == "cuda":
+    if settings.measures:
         count = timing.sets_for(timing.size_of([*first, weight]))
     for _ in range(count - 1):
-        found.append(Inputs(work.inputs(device), torch.randn_like(weight)))
+        found.append(Inputs(work.inputs(settings.device), torch.randn_like(weight)))
     return found
 
 
@@ -197,7 +202,7 @@ class Measuring:
         call: Any = call_of(which, reference, inputs[0].exact())
         self.exact = [part.detach() for part in call()]
 
-    def add(self, name: str, function: Function, inputs: Sequence[Inputs] | None = None) -> bool:
+    def add(self, name: str, function: Function, inputs: Sequence[Inputs] | None = None) -> None:
         """The form, if its results are right; else a note."""
         calls = [call_of(self.which, function, one) for one in inputs or self.inputs]
         if name.startswith(AUTOTUNE):
@@ -206,35 +211,37 @@ class Measuring:
         try:
             first: Any = calls[0]
             for _ in range(3):
-                error = errors_of(first(), self.exact)
-            self.row.errors[name] = error
-            if not error <= self.tolerance:
-                raise ArithmeticError(f"results differ from those in float64 by {error:.1e}")
+                self.check(name, first())
             if name == LOMA:
                 self.row.probe = first
                 warm_own(calls)
-                error = errors_of(first(), self.exact)  # of the kernels for known numbers
-                self.row.errors[name] = max(self.row.errors[name], error)
-                if not error <= self.tolerance:
-                    raise ArithmeticError(f"kernels for known numbers differ by {error:.1e}")
-            elif self.settings.device == "cuda":
+                self.check(name, first())  # of the kernels for known numbers
+            elif self.settings.measures:
                 for call in calls:
                     call()
                 torch.cuda.synchronize()
         except Exception as failure:
             self.note(name, failure)
-            return False
+            return
         self.forms[name] = Form(calls)
         taken = time.perf_counter() - start
         if taken > 1:
             self.say(f"    {name}: ready after {taken:.1f} s")
-        return True
+
+    def check(self, name: str, found: Any) -> None:
+        """Raises ArithmeticError where results are not the exact ones."""
+        error = errors_of(found, self.exact)
+        self.row.errors[name] = error
+        if not error <= self.tolerance:
+            raise ArithmeticError(f"results differ from those in float64 by {error:.1e}")
 
     def add_captured(self, name: str) -> None:
         if name not in self.forms or not self.settings.graphs:
             return
         try:
-            self.forms[name + GRAPH] = timing.captured(self.forms[name].calls)
+            form, found = timing.captured(self.forms[name].calls)
+            self.check(name + GRAPH, found)
+            self.forms[name + GRAPH] = form
         except Exception as failure:
             self.note(name + GRAPH, failure)
 
@@ -259,7 +266,7 @@ def measure(work: Work, which: str, settings: Settings, say: Say) -> Row:
     """The row of one pass."""
     row = Row(f"{work.key} {which}", f"{work.title}: {which}", work.goal)
     torch.manual_seed(0)
-    inputs = inputs_of(work, settings.device)
+    inputs = inputs_of(work, settings)
     row.size = size_of_pass(which, inputs[0])
     m = Measuring(row, work, which, inputs, settings, say)
     try:
@@ -268,7 +275,7 @@ def measure(work: Work, which: str, settings: Settings, say: Say) -> Row:
         m.note(LOMA, failure)
     for name, function in work.peers.items():
         m.add(f"{EAGER} {name}", function)
-    if settings.device == "cuda":
+    if settings.measures:
         m.add_captured(LOMA)
         for name in m.of_group(EAGER):
             m.add_captured(name)
@@ -299,8 +306,9 @@ def add_compiled(m: Measuring) -> None:
     m.add(f"{AUTOTUNE} {name}", torch.compile(m.work.peers[name], mode="max-autotune"), inputs)
 
 
-def prepare_own(work: Work, device: str) -> Mapping[str, str]:
-    """Has loma compile what the row will call; what fails is found again when it is measured."""
+def prepare_own(work: Work, device: str) -> str:
+    """Has loma compile what the row will call. What fails, which it tells, is found again when the
+    row is measured."""
     try:
         function = work.own()
         args = work.inputs(device)
@@ -312,5 +320,5 @@ def prepare_own(work: Work, device: str) -> Mapping[str, str]:
             else:
                 function(*(arg.detach() for arg in args))
     except Exception as failure:
-        return {work.key: short(failure)}
-    return {}
+        return short(failure)
+    return ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,9 +23,26 @@ import loma
 from capsnet_loma import network, reference
 from capsnet_loma.config import CapsNetConfig
 
-Make = Callable[[], tuple[Call, Callable[[], list[Tensor]]]]  # a step, and what it has made
-CHECKED = 3  # steps before the results are compared
+CHECKED = 4  # steps before the results are compared
 LEARNING_RATE = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """``step`` is made again and again, ``results`` are what it has changed so far. ``behind``: the
+    rest of a step, which no graph may have."""
+
+    step: Call
+    results: Callable[[], list[Tensor]]
+    behind: Call | None = None
+
+    def whole(self) -> None:
+        self.step()
+        if self.behind is not None:
+            self.behind()
+
+
+Make = Callable[[], Steps]
 
 
 def measure_steps(
@@ -40,37 +58,51 @@ def measure_steps(
             continue
         try:
             torch.manual_seed(0)
-            call, results = make()
-            for _ in range(CHECKED):
-                call()
-            found = [part.detach().double().cpu() for part in results()]
+            steps = make()
+            form = captured(steps) if name.endswith(GRAPH) else plain(steps)
+            found = [part.detach().double().cpu() for part in steps.results()]
             exact = exact or found
-            error = errors_of(found, exact)
-            row.errors[name] = error
+            row.errors[name] = error = errors_of(found, exact)
             if not error <= tolerance:
                 raise ArithmeticError(f"results differ from those of the first form by {error:.1e}")
             if name.startswith(LOMA):
-                warm_own([call])
-                row.probe = row.probe or call
-            if settings.device != "cuda":
-                continue
-            if name.endswith(GRAPH):
-                forms[name] = timing.captured([call])
-            else:
-                for _ in range(CHECKED):
-                    call()
-                forms[name] = Form([call])
+                warm_own(form.calls)
+                row.probe = row.probe or steps.whole
+            forms[name] = form
+            say(f"    {name}: ready")
         except Exception as failure:
             row.notes[name] = short(failure)
             say(f"    {name}: not run: {row.notes[name]}")
-    if settings.device == "cuda":
+    if settings.measures:
         row.times = timing.side_by_side(forms, settings.rounds)
+
+
+def plain(steps: Steps) -> Form:
+    """A form after its first steps."""
+    for _ in range(CHECKED):
+        steps.whole()
+    return Form([steps.whole])
+
+
+def captured(steps: Steps) -> Form:
+    """The same; capturing makes a step, whose end is not captured, and a second one."""
+    steps.whole()
+    graph = timing.captured([steps.step])[0].calls[0]
+    behind = steps.behind
+    if behind is None:
+        form = Form([graph])
+    else:
+        behind()
+        form = Form([lambda: (graph(), behind())])
+    for _ in range(CHECKED - (3 if behind is None else 2)):
+        form.calls[0]()
+    return form
 
 
 # ----------------------------------------------------------------------------------- CapsNet
 
 
-def _network(twin: Any, settings: Settings, wrap: Any, is_graph: bool, trains: bool) -> Any:
+def _network(twin: Any, settings: Settings, wrap: Any, is_graph: bool, trains: bool) -> Steps:
     config, batch = (TINY, 2) if settings.quick else (CapsNetConfig(), 100)
     torch.manual_seed(0)
     net = twin.CapsNet(config).to(settings.device)
@@ -83,12 +115,11 @@ def _network(twin: Any, settings: Settings, wrap: Any, is_graph: bool, trains: b
     if not trains:
         function = wrap(net.eval())
 
-        def forward() -> object:
+        def forward() -> None:
             with torch.no_grad():
                 kept[:] = function(images)
-            return None
 
-        return forward, lambda: kept
+        return Steps(forward, lambda: kept)
 
     def loss_of(images: Tensor, targets: Tensor) -> Any:
         loss: Any = twin.capsule_loss(images, targets, *net(images, targets))
@@ -104,15 +135,19 @@ def _network(twin: Any, settings: Settings, wrap: Any, is_graph: bool, trains: b
             net.parameters(), lr=LEARNING_RATE, fused=cuda, capturable=is_graph and cuda
         )
 
-    def step() -> object:
+    def gradients() -> None:
         optimizer.zero_grad(set_to_none=True)
         loss = function(images, targets)
         loss.backward()
-        optimizer.step()
         kept[:] = [loss.detach()]
-        return None
 
-    return step, lambda: kept
+    def step() -> None:
+        gradients()
+        optimizer.step()
+
+    if is_graph and twin is network and not capturable(True):
+        return Steps(gradients, lambda: kept, optimizer.step)
+    return Steps(step, lambda: kept)
 
 
 def capturable(is_graph: bool) -> dict[str, Any]:
@@ -135,22 +170,27 @@ def as_it_is(function: Any) -> Any:
     return function
 
 
+def capsnets(settings: Settings, say: Say) -> Iterator[Row]:
+    for trains in (False, True):
+        yield capsnet(trains, settings, say)
+
+
 def capsnet(trains: bool, settings: Settings, say: Say) -> Row:
     what = "training step with Adam" if trains else "forward"
     goal = "2 times the best peer" if trains else "1.8 times the best peer"
     row = Row(f"capsnet {'step' if trains else 'forward'}", f"CapsNet, batch 100: {what}", goal)
     wraps: dict[str, Any] = {EAGER: as_it_is}
-    if settings.compile and settings.device == "cuda":
+    if settings.compile and settings.measures:
         wraps[COMPILE] = torch.compile
         if settings.autotune:
             wraps[AUTOTUNE] = in_own_graph
     makes: dict[str, Make] = {}
     for name, wrap in wraps.items():
         makes[name] = partial(_network, reference, settings, wrap, False, trains)
-        if name != AUTOTUNE and settings.graphs and settings.device == "cuda":
+        if name != AUTOTUNE and settings.graphs and settings.measures:
             makes[name + GRAPH] = partial(_network, reference, settings, wrap, True, trains)
     makes[LOMA] = partial(_network, network, settings, as_it_is, False, trains)
-    if settings.graphs and settings.device == "cuda":
+    if settings.graphs and settings.measures:
         makes[LOMA + GRAPH] = partial(_network, network, settings, as_it_is, True, trains)
     measure_steps(row, makes, 3e-3, settings, say)
     return row
@@ -166,14 +206,14 @@ def adam(settings: Settings, say: Say) -> Row:
     row.size = 7 * 4 * count * numbers  # reads p, m, v, g; writes p, m, v
     cuda = settings.device == "cuda"
 
-    def make(cls: Any, compiles: bool, options: dict[str, Any]) -> Any:
+    def make(cls: Any, compiles: bool, options: dict[str, Any]) -> Steps:
         params = [torch.randn(numbers, device=settings.device) for _ in range(count)]
         grads = [torch.randn(numbers, device=settings.device) for _ in range(count)]
         for param, grad in zip(params, grads, strict=True):
             param.requires_grad_().grad = grad
         optimizer = cls(params, lr=1e-3, **options)
         step = torch.compile(optimizer.step) if compiles else optimizer.step
-        return step, lambda: params
+        return Steps(step, lambda: params)
 
     of_torch = torch.optim.Adam
     makes: dict[str, Make] = {
@@ -230,7 +270,7 @@ def calls(settings: Settings, say: Say) -> list[Row]:
                 raise ArithmeticError(f"results differ by {row.errors[LOMA]:.1e}")
             warm_own([own])
             row.probe = own
-            if device != "cuda":
+            if not settings.measures:
                 continue
             samples: dict[str, list[float]] = {LOMA: [], EAGER: []}
             for _ in range(3 if settings.quick else 7):
