@@ -41,6 +41,11 @@ def later(
     _worker.put((name, text, options, architecture, done))
 
 
+def wait(timeout: float | None = None) -> bool:
+    """Waits until another thread has nothing left to make; False when that takes longer."""
+    return _worker.wait(timeout)
+
+
 _make: Make | None = None
 
 _Task: TypeAlias = tuple[str, str, Sequence[str], str, Callable[[bytes], None]]
@@ -60,8 +65,12 @@ class _Worker:
         self._lock = threading.Lock()
         self._started = False
         self._reported = False
+        self._changed = threading.Condition()
+        self._left = 0
 
     def put(self, task: _Task) -> None:
+        with self._changed:
+            self._left += 1
         self._tasks.put(task)
         with self._lock:
             if not self._started:
@@ -75,6 +84,14 @@ class _Worker:
                 done(image(name, text, options, architecture))
             except Exception as error:
                 self._report(name, error)
+            finally:
+                with self._changed:
+                    self._left -= 1
+                    self._changed.notify_all()
+
+    def wait(self, timeout: float | None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._left == 0, timeout)
 
     def _report(self, name: str, error: Exception) -> None:
         if self._reported:
