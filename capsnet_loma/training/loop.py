@@ -74,11 +74,13 @@ class Trainer:
     batches: Batches = field(init=False)
     _digest: str = field(init=False)
     _network: torch.nn.Module = field(init=False)
-    _last: Outcome | None = None  # of the step before, which self.sums do not have yet
+    _late: bool = field(init=False)  # whether a step's numbers are read behind the next one
+    _last: Outcome | None = None  # of the step before, where self.sums do not have it yet
 
     def __post_init__(self) -> None:
         s = self.settings
         self._digest = self.data.digest
+        self._late = self.job.device.type != "cpu"
         torch.manual_seed(s.seed)
         network = engines.network(s.engine, self.config).to(self.job.device)
         self.model = Model(s.engine, network)
@@ -234,7 +236,7 @@ class Trainer:
         with torch.no_grad():
             right = self._right(capsules.detach(), batch.labels)
         own = Outcome.of(self.step + 1, len(batch), loss, right)
-        if self.job.device.type == "cpu":
+        if not self._late:
             stopped = self._count(own, run, stop)
             self.optimiser.step()
         else:
