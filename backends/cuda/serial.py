@@ -14,7 +14,7 @@ from loma.backends.openmp.print import write_check
 from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.ir import InPlace
 from loma.core.effects import counters, declared, effects, written_places
-from loma.core.ir import Stmt, TensorType, Var
+from loma.core.ir import Declare, For, Stmt, TensorType, Var, While
 from loma.core.walk import statements
 
 
@@ -30,6 +30,7 @@ def write_serial(
     own = counters(source) | declared(source)
     changed = {var.name: var for var in _scalars(source) if var.name not in own}
     kept = {name: var for name, var in changed.items() if _is_elsewhere(context, name, source)}
+    given = kept.keys() | _initialised(context.function.body)
     used: dict[str, tuple[str, Var]] = {}
     context.looked_up, owner.writer = used, Writer(1)
     with context.capturing(Captured(frozenset(own | changed.keys()))) as captured:
@@ -40,15 +41,15 @@ def write_serial(
     kernel.line("[[maybe_unused]] loma::Outside outside_(grid_);")
     for var in changed.values():
         type_, name = scalar_type(var.type, var.span), context.variable(var)
-        if var.name not in kept:
-            kernel.line(f"{type_} {name} = 0;")
-            continue
-        captured.params[f"{name}_before_"] = (type_, name)
-        kernel.line(f"{type_} {name} = {name}_before_;")
-        launch.pointer(
-            f"{type_}* __restrict {name}_after_",
-            f"{name}_after_.template mutable_data_ptr<{type_}>()",
-        )
+        if var.name in given:
+            captured.params[f"{name}_before_"] = (type_, name)
+        before = f"{name}_before_" if var.name in given else "0"
+        kernel.line(f"{type_} {name} = {before};")
+        if var.name in kept:
+            launch.pointer(
+                f"{type_}* __restrict {name}_after_",
+                f"{name}_after_.template mutable_data_ptr<{type_}>()",
+            )
     kernel.extend(dedented(inside.lines))
     for var in kept.values():
         kernel.line(f"*{context.variable(var)}_after_ = {context.variable(var)};")
@@ -67,10 +68,22 @@ def write_serial(
 
 
 def _is_elsewhere(context: CppContext, name: str, source: Sequence[Stmt]) -> bool:
-    """Whether anything but these statements, and a declaration, mentions a variable."""
+    """Whether anything but these statements, and a declaration, mentions a variable: these
+    statements when they run again, too."""
     body = context.function.body
+    for stmt in statements(body):
+        if isinstance(stmt, For | While):
+            inside = list(statements(stmt.body))
+            if source[0] in inside and name not in declared(stmt.body):
+                return True
     own = sum(var.name == name for stmt in statements(body) for var in effects(stmt).declares)
     return mentions(body)[name] > mentions(tuple(source))[name] + own
+
+
+def _initialised(body: tuple[Stmt, ...]) -> set[str]:
+    """The variables that are declared with a value."""
+    declares = (stmt for stmt in statements(body) if isinstance(stmt, Declare))
+    return {stmt.target.name for stmt in declares if stmt.value is not None}
 
 
 def _scalars(source: Sequence[Stmt]) -> list[Var]:
