@@ -215,8 +215,8 @@ class Expressions:
 def as_scalars(op: Op) -> Expr | None:
     """An operator on 0-dim float tensors alone as what it does to their elements."""
     info = OPS[op.name]
-    is_known = op.name in BUILTINS or info.infix in ("+", "-", "*", "/")
-    if op.type != NUMBER or not is_known:
+    is_infix = info.infix is not None and info.work == "elementwise"
+    if op.type != NUMBER or not (is_infix or op.name in BUILTINS):
         return None
     args: list[Expr] = []
     for arg in op.args:

@@ -28,7 +28,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.names import Names, names_of
 from loma.core.walk import (
-    free_variables, map_expressions, map_tensor_functions, root, statements, substitute,
+    free_variables, map_expressions, map_tensor_functions, numbered, root, statements, substitute,
 )  # fmt: skip
 from loma.passes.device_copies import early, without_copies
 from loma.passes.device_expressions import FLAG, NUMBER, Expressions, moved
@@ -41,6 +41,7 @@ def on_device(module: Module) -> Module:
 
     def changed(function: Function) -> Function:
         own = _with_own_values(function, functions)
+        own = replace(own, body=numbered(own.body))
         new = without_copies(_Rewriting(own, functions).function())
         return replace(new, body=early(first_writes(new.body)))
 

@@ -27,7 +27,8 @@ from loma.passes.device_loops import loops_alone, own_variables
 
 class DeviceValues:
     """``numbers`` are the names of the float variables, parameters and flags that are the device's,
-    but for those that a loop which the device runs has for itself."""
+    but for those that a loop which the device runs has for itself. The function's statements are
+    numbered (:func:`loma.core.walk.numbered`)."""
 
     def __init__(self, function: Function, functions: Mapping[str, Function]) -> None:
         self._functions = functions
@@ -36,7 +37,7 @@ class DeviceValues:
         kept = own_variables(function, on_tensors)
         alone = tuple(loops_alone(function.body, on_tensors))
         self._alone = {
-            id(stmt)
+            stmt.number
             for loop in alone
             for stmt in statements(loop.body if isinstance(loop, For) else (loop,))
         }
@@ -61,7 +62,7 @@ class DeviceValues:
 
     def is_selected(self, stmt: If) -> bool:
         """Whether the device can decide the branch by itself, and has to."""
-        apart = id(stmt) not in self._alone
+        apart = stmt.number not in self._alone
         return apart and self.is_device(stmt.cond) and self._may_be_selected(stmt)
 
     def is_tensor_call(self, expr: Expr) -> bool:
@@ -165,13 +166,13 @@ class DeviceValues:
         """Variables that stand where the host has to know what they are."""
         found: set[str] = set()
         selected = {
-            id(inner)
+            inner.number
             for stmt in self._body
             if isinstance(stmt, If) and self.is_selected(stmt)
             for inner in statements((stmt,))
         }
         for stmt in self._body:
-            if id(stmt) in self._alone:
+            if stmt.number in self._alone:
                 continue
             match stmt:
                 case Declare(Var(name, type_), value):
@@ -186,7 +187,7 @@ class DeviceValues:
                     for expr in (*places, *(axis.extent for axis in axes)):
                         found |= free_variables(expr)
                 case If(cond):
-                    parts, on_device = (cond,), id(stmt) in selected
+                    parts, on_device = (cond,), stmt.number in selected
                 case _:
                     parts, on_device = effects(stmt).reads, False
             for expr in parts:

@@ -105,7 +105,7 @@ TABLES = (
     "ad/rules.py", "ad/scalar_rules.py", "backends/c/expressions.py", "loma/arithmetic/grids.py",
     "loma/arithmetic/integers.py", "backends/cfamily/syntax.py", "backends/interpreter/ops.py",
     "backends/interpreter/values.py", "backends/schedule/verify.py",
-    "backends/cfamily/cpp.py", "backends/openmp/print.py", "backends/torch/ops.py",
+    "backends/cfamily/cpp.py", "backends/cfamily/loops.py", "backends/torch/ops.py",
     "backends/torch/sizes.py", "frontend/expressions/calls.py", "loma/core/printer.py",
     "loma/passes/canonical/operators.py", "ad/tensor/weights.py",
 )  # fmt: skip
