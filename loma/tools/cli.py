@@ -39,7 +39,7 @@ from loma.tools.cli_reports import (
     show_warnings,
 )
 
-STAGES = ("parsed", "adjoint", "optimised", "kernels", "schedule", "cpp", "c")
+STAGES = (*pipeline.STAGES, "source")
 
 
 def _version() -> str:
@@ -110,7 +110,13 @@ def _signatures(program: Module) -> dict[str, str]:
     default="parsed",
     help="What the compiler has after that stage: loma text, fused loops, all loops, C++, or C. "
     "Loops and C++ are those for any sizes; kernels for known sizes, made while a program runs, "
-    "differ.",
+    "differ. 'source' is 'cpp'.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(pipeline.DEVICES),
+    default="cpu",
+    help="Whose loops, and whose C++: for cuda with the kernels in CUDA C++. Needs no GPU.",
 )
 @click.option(
     "--save",
@@ -129,6 +135,7 @@ def show(
     file: str,
     function: str | None,
     stage: str,
+    device: str,
     save: Save,
     saved: bool,
     sizes: tuple[str, ...],
@@ -140,16 +147,16 @@ def show(
         _show_saved(program, function, save, sizes)
         return
     try:
-        text = pipeline.stage_text(program.source, stage, function, path=file, save=save)
-    except ValueError as error:  # there is no such function
+        text = pipeline.stage_text(program.source, stage, function, file, save, device)
+    except ValueError as error:  # there is no such function, or it has no such text
         raise click.UsageError(str(error)) from error
     if in_colour() and not as_json():
-        lexer = stage if stage in ("cpp", "c") else "python"
+        lexer = {"cpp": "cpp", "source": "cpp", "c": "c"}.get(stage, "python")
         Console().print(Syntax(text, lexer, theme="ansi_dark", background_color="default"))
         return
     found = list(map(report_record, program.warnings))
-    record = {"path": file, "stage": stage, "function": function, "text": text, "warnings": found}
-    emit(record, [text.removesuffix("\n")])
+    record = {"path": file, "stage": stage, "device": device, "function": function}
+    emit({**record, "text": text, "warnings": found}, [text.removesuffix("\n")])
 
 
 def _show_saved(program: Module, function: str | None, save: Save, sizes: tuple[str, ...]) -> None:
