@@ -24,7 +24,7 @@ from loma.core.packing import shown_names
 from loma.core.printer import print_function
 from loma.core.saving import SAVES, Save
 from loma.errors.excerpts import one_line
-from loma.tools import tuning as choices
+from loma.tools import cli_cuda, tuning as choices
 from loma.tools.cli_numbers import THREADS, Real, Whole
 from loma.tools.cli_point import FILE, named_size, point_arguments, point_options
 from loma.tools.cli_reports import (
@@ -66,13 +66,45 @@ def main() -> None:
 
 @main.command()
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--device",
+    type=click.Choice(pipeline.DEVICES),
+    default="cpu",
+    help="cuda: compile the kernels that GPUs need, for --arch; none has to be there.",
+)
+@click.option(
+    "--arch",
+    "architectures",
+    type=cli_cuda.Architecture(),
+    multiple=True,
+    metavar="sm_90",
+    help="With --device cuda: for which GPUs; may be given several times.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="With --device cuda: where to write each kernel's text and what was made of it.",
+)
 @json_option
-def build(files: tuple[str, ...]) -> None:
-    """Compile FILEs, several at once, and keep the result in the cache."""
+def build(
+    files: tuple[str, ...], device: str, architectures: tuple[str, ...], output: str | None
+) -> None:
+    """Compile FILEs, several at once, and keep the result in the cache.
+
+    With --device cuda, compile each kernel in every kind of form that calls may need, in float32
+    and float64, and say what each needs at most. What calls need is compiled at their first, as a
+    rule, for which this is no preparation but a check.
+    """
     from loma import compiler
 
+    cli_cuda.check_options(device, architectures, output)
     programs = [_parse(file) for file in files]
     show_warnings(*programs)
+    if device == "cuda":
+        cli_cuda.build(programs, architectures, output)
+        return
     start = time.perf_counter()
     compiler.complete(compiler.compile_many([Path(file) for file in files]))
     seconds = time.perf_counter() - start
