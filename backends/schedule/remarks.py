@@ -66,10 +66,12 @@ def _gpu_words(nodes: Sequence[HostNode]) -> Iterator[str]:
             case Convolve():
                 yield "a convolution, by cuDNN"
             case Parallel(over=over, team=team):
-                own = f"a kernel over {', '.join(over)}" if over else "a kernel of one element"
-                shared = "" if team is None else f"; threads share {text(team.extent)} steps"
+                own = f"a kernel over {', '.join(over)}" if over else "a kernel of one thread"
+                if team is not None:
+                    own = f"{own}; threads share" if over else "a kernel whose threads share"
+                    own = f"{own} {text(team.extent)} steps"
                 waits = "" if node.total is None else "; the host waits for the number"
-                yield own + shared + waits
+                yield own + waits
             case InPlace():
                 yield "a kernel of one thread"
             case Later(body=body):
