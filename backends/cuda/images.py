@@ -23,10 +23,11 @@ def image(name: str, text: str, options: Sequence[str], architecture: str) -> by
     return (_make or _by_nvrtc)(name, text, options, architecture)
 
 
-def use(make: Make | None) -> None:
-    """Whoever compiles from now on, in place of NVRTC; None: NVRTC again."""
+def use(make: Make | None) -> Make | None:
+    """Whoever compiles from now on, None for NVRTC; returns who did until now."""
     global _make
-    _make = make
+    former, _make = _make, make
+    return former
 
 
 def later(

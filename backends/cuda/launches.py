@@ -113,11 +113,14 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
 
 
 class _Launch:
-    """A kernel and the call that starts it: parameters are added to both in the same order."""
+    """A kernel and the call that starts it: parameters are added to both in the same order.
+    ``shares``: its threads read what others of them have written."""
 
-    def __init__(self, owner: HostWriter, stem: str, source: Sequence[Stmt]) -> None:
+    def __init__(
+        self, owner: HostWriter, stem: str, source: Sequence[Stmt], shares: bool = False
+    ) -> None:
         self._owner, self._context = owner, owner.context
-        self._source = source
+        self._source, self._shares = source, shares
         number = len(self._context.loops) + 1
         self.name = f"{cpp_name(self._context.function.name)}__{stem}{number}"
         self._params: list[str] = []
@@ -136,7 +139,9 @@ class _Launch:
             self._given.append(f"launch_.template element<{element}>({context.variable(tensor)});")
             return
         type_, argument = data(context, tensor, written)
-        self.pointer(f"{type_} __restrict {name}", argument)
+        # What other threads write between barriers may not be kept.
+        alone = "" if written and self._shares else " __restrict"
+        self.pointer(f"{type_}{alone} {name}", argument)
 
     def number(self, type_: str, name: str, argument: str) -> None:
         if type_ == "int64_t":
@@ -189,7 +194,7 @@ def _is_number(context: CppContext, tensor: Var) -> bool:
 def _write_launch(owner: HostWriter, launch: Launch) -> None:
     context, writer, kernel = owner.context, owner.writer, launch.kernel
     writer.comment(f"kernel over {kernel.axis.name}{host.lines_of(kernel.source)}")
-    made = _Launch(owner, "kernel", kernel.source)
+    made = _Launch(owner, "kernel", kernel.source, shares=True)
     own = {*assigned(kernel.body), *counters(kernel.body), kernel.axis.name}
     own |= {var.name for var in (kernel.count, kernel.first, *launch.scalars) if var is not None}
     if kernel.blocks is not None:
@@ -326,6 +331,8 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     inner = c.number(1) if tree.team is None else context.ints(tree.team.extent)
     head = f"[&](const int64_t {counter}, [[maybe_unused]] const auto& part_)"
     given = c.list_text((count, inner))
+    if tree.team is not None:
+        given += f", /*across=*/{_bool(tree.team.across)}"
     if tree.checks:
         owner.writer.declare("loma::Outside outside_(grid_);")
     with owner.writer.block(f"team_.each({given}, {head}", ");"):

@@ -52,8 +52,7 @@ class ThreadText(LoopText):
             super()._loop(writer, loop)
             return
         assert loop.without is None
-        low, high = self._ints(loop.low), self._ints(loop.high)
-        name = self.local(loop.counter)
-        steps = f"{name} = part_.first({low}); {name} < part_.last({high}); {name} += part_.step()"
-        with writer.block(f"for (int64_t {steps})"):
+        span = self._ints(loop.low, loop.high)
+        head = f"[&](const int64_t {self.local(loop.counter)})"
+        with writer.block(f"loma::over(part_, {span}, {head}", ");"):
             self.nodes(writer, loop.body)

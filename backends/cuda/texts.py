@@ -9,9 +9,9 @@ _BACKENDS = Path(__file__).parent.parent
 # The first two are those of CPUs as they are.
 _FILES = (
     "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "cuda/runtime/report.h",
-    "cuda/device/checks.h", "cuda/device/device.h", "cuda/device/grid.h", "cuda/device/parts.h", "cuda/device/places.h",
-    "cuda/device/reduce.h", "cuda/device/statement.h", "cuda/device/std.h", "cuda/device/team.h",
-    "cuda/device/vector_math.h",
+    "cuda/device/checks.h", "cuda/device/device.h", "cuda/device/grid.h", "cuda/device/parts.h",
+    "cuda/device/places.h", "cuda/device/reduce.h", "cuda/device/statement.h", "cuda/device/std.h",
+    "cuda/device/team.h", "cuda/device/vector_math.h",
 )  # fmt: skip
 _STANDARD = ("algorithm", "cmath", "cstddef", "cstdint", "functional", "limits")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from dataclasses import replace
 from typing import Any
 
 import device_texts as texts
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from shim_device import REALS, Form, Kernel, LaunchError, number, seed
+
+from loma.backends.cuda.texts import headers
 
 Array = np.ndarray[Any, Any]
 
@@ -43,14 +47,10 @@ def written(shape: tuple[int, ...], dtype: Any) -> Array:
     return np.full(shape, -77, dtype)
 
 
-def with_form(form: Form, **changes: Any) -> Form:
-    return Form(**{**form.__dict__, **changes})
-
-
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("real", REALS)
 def test_sums_of_rows(form: Form, real: str) -> None:
-    kernel, form = Kernel(texts.ROW_SUMS), with_form(form, real=real)
+    kernel, form = Kernel(texts.ROW_SUMS), replace(form, real=real)
     for n, d in sizes(form):
         x = values((n, d), real)
         y, again = written((n,), x.dtype), written((n,), x.dtype)
@@ -90,7 +90,7 @@ def test_products_and_extremes(form: Form) -> None:
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("real", REALS)
 def test_first_of_the_best_positions(form: Form, real: str) -> None:
-    form = with_form(form, real=real)
+    form = replace(form, real=real)
     for n, d in sizes(form):
         if d == 0:
             continue
@@ -116,7 +116,7 @@ def test_two_reductions_of_columns(layout: tuple[int, int, bool], real: str) -> 
             arguments = (y, x, number(given, real), n, d)
             Kernel(texts.COLUMNS).launch(form, arguments, d)
             np.testing.assert_allclose(y, 2.5 * x.sum(0) + x.max(0), rtol=1e-5, atol=1e-4)
-        known = with_form(form, known=(n, d))
+        known = replace(form, known=(n, d))
         again = written((d,), x.dtype)
         if (n, d) == (70, 7):
             Kernel(texts.COLUMNS).launch(known, (again, x, number(a, real), 0, 0), d)
@@ -130,7 +130,8 @@ def test_fused_softmax(layout: tuple[int, int, bool], shared: bool, real: str) -
     form = Form(*layout, shared=shared, real=real)
     tolerance = 1e-5 if real == "float" else 1e-13
     for n, d, m in ((0, 4, 2), (1, 1, 1), (5, 31, 1), (9, 33, 11), (300, 6, 3), (3, 1000, 500),
-                    (2, 1000, 10), (1, 800, 20), (1, 1024, 512)):  # fmt: skip
+                    (2, 1000, 10), (1, 800, 20),
+                    (1, 2048, 32), (1, 2100, 33), (1, 1024, 512)):  # fmt: skip
         x = values((n, d), real)
         private = 16 + (d * x.itemsize + 15) // 16 * 16
         if n * form.threads > 60000 or (
@@ -150,6 +151,29 @@ def test_fused_softmax(layout: tuple[int, int, bool], shared: bool, real: str) -
             np.testing.assert_allclose(c, sums, rtol=tolerance)
 
 
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout[2]], ids=str)
+@pytest.mark.parametrize("shared", [True, False])
+def test_steps_wait_for_each_other(layout: tuple[int, int, bool], shared: bool) -> None:
+    form = Form(*layout, shared=shared)
+    for n, d in ((1, 1), (7, 33), (3, 1000), (60, 8)):
+        private = (d * 4 + 15) // 16 * 16
+        if shared and private * (form.threads // form.team) > 200 << 10:
+            continue
+        x = values((n, d))
+        y, z = written((n, d), x.dtype), written((n, d), x.dtype)
+        for given in range(4):
+            seed(given)
+            Kernel(texts.REVERSED).launch(form, (y, z, x, d), n, private)
+            np.testing.assert_array_equal(y, x[:, ::-1])
+            np.testing.assert_array_equal(z, x + (x[:, -1:] + 1))
+
+
+def check(name: str) -> int:
+    """The number of a loma::Check: its place among them, from 1."""
+    body = headers()["report.h"].partition("enum class Check : int32_t {")[2].partition("}")[0]
+    return re.findall(r"^ +(\w+)[ =\d]*,", body, re.MULTILINE).index(name) + 1
+
+
 def test_first_failure_is_told() -> None:
     kernel, x = Kernel(texts.GATHER), values((8,))
     q = np.arange(100) % 8
@@ -160,14 +184,14 @@ def test_first_failure_is_told() -> None:
 
     q[41] = -3
     kernel.launch(Form(64), (y, x, q, 8, 2), 100)
-    assert (kernel.report.state, kernel.report.kind) == (2, 2)
+    assert (kernel.report.state, kernel.report.kind) == (2, check("outside"))
     assert kernel.report.told() == ["f: line 3: ", "q[p]", "x", ""]
     assert list(kernel.report.numbers)[:4] == [0, 8, -3, 0]
     assert y[41] == x[0] + 3
 
     q[41] = 0
     kernel.launch(Form(64), (y, x, q, 8, 0), 100)
-    assert (kernel.report.state, kernel.report.kind) == (2, 6)
+    assert (kernel.report.state, kernel.report.kind) == (2, check("zero_division"))
     assert kernel.report.told() == ["f: line 2: ", "division of an int by zero", "", ""]
 
 

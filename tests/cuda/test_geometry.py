@@ -68,6 +68,7 @@ def test_every_fused_kernel_has_a_geometry_that_kernels_take(native: ModuleType)
     [
         (1 << 20, 1, False, (256, 1, 4096, 1)),  # one thread for each element
         (4096, 4096, False, (256, 32, 512, 1)),  # rows enough for a warp each
+        (128, 32, False, (64, 32, 64, 1)),  # few rows: on many processors
         (64, 4096, False, (512, 512, 64, 4)),  # few rows: a block each, and slices
         (1, 1 << 24, False, (512, 512, 1, 256)),
         (1 << 20, 8, False, (256, 4, 1 << 14, 1)),  # short rows
@@ -87,6 +88,7 @@ def test_statements(
     [
         (1 << 20, 1, 0, (256, 1, True)),
         (1 << 16, 64, 256, (256, 32, True)),  # small teams, several a block
+        (100, 20, 256, (64, 16, True)),  # few of them: on many processors
         (4096, 1024, 4096, (128, 128, True)),  # a block each
         (128, 4096, 16 << 10, (1024, 1024, True)),
         (1 << 16, 64, 8192, (64, 64, True)),  # memory for few teams a block

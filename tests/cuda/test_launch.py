@@ -132,10 +132,12 @@ void run(const void* given_, const int64_t*, bool in_place, void* made_) {
 @pytest.fixture(scope="module")
 def asked() -> Iterator[gpu_stand_in.Images]:
     made = gpu_stand_in.Images()
-    gpu_stand_in.driver()
-    images.use(made)
-    yield made
-    images.use(None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOMA_CUDA_DRIVER", gpu_stand_in.driver()._name)
+        patch.delenv("LOMA_CHECK", raising=False)
+        former = images.use(made)
+        yield made
+        images.use(former)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ GPU."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,13 @@ LOMA_KERNEL twice(real* __restrict y, const real* __restrict x, LOMA_NUMBER_GIVE
   });
 }
 """
+
+
+@pytest.fixture(autouse=True)
+def by_nvrtc() -> Iterator[None]:
+    former = images.use(None)
+    yield
+    images.use(former)
 
 
 @pytest.fixture

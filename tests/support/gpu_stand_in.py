@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,10 +30,8 @@ struct Report { int32_t state, kind; int64_t numbers[8]; char texts[4][256]; };
 
 @functools.cache
 def driver() -> ctypes.CDLL:
-    """The driver, which the environment names from now on."""
-    path = _library(_SOURCE.read_text("utf-8"))
-    os.environ["LOMA_CUDA_DRIVER"] = str(path)
-    return ctypes.CDLL(str(path))
+    """The driver; ``LOMA_CUDA_DRIVER`` is to be its path."""
+    return ctypes.CDLL(str(_library(_SOURCE.read_text("utf-8"))))
 
 
 def last(k: int = 0) -> tuple[int, ...]:

@@ -8,6 +8,15 @@
 //   LOMA_KNOWN    and LOMA_KNOWN_0, ...: the ints that this kernel is for
 #pragma once
 
+// How many rounds of a loop are under way at a time: all, if they are few and known.
+#ifndef LOMA_UNROLL
+#ifdef LOMA_KNOWN
+#define LOMA_UNROLL 16
+#else
+#define LOMA_UNROLL 4
+#endif
+#endif
+
 #include "arithmetic.h"
 #include "checks.h"
 #include "grid.h"

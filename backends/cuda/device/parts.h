@@ -110,6 +110,18 @@ struct Across {
   bool inside;
 };
 
+// body(d) for a part's share of range(low, high). Rounds that all threads take part in stand first,
+// their number being the same for all, so that several are under way at a time; where it is known,
+// threads may keep what they read of memory that nobody writes from one loop to the next.
+template <typename Part, typename Body>
+inline void over(const Part& part, int64_t low, int64_t high, const Body& body) {
+  int64_t d = part.first(low);
+  const int64_t end = part.last(high), step = part.step(), rounds = (end - low) / step;
+#pragma unroll LOMA_UNROLL
+  for (int64_t k = 0; k < rounds; ++k, d += step) body(d);
+  if (d < end) body(d);
+}
+
 // A block's slice of a reduction in two stages: it leaves its total for the second.
 template <typename Part>
 struct Slice {
@@ -128,6 +140,12 @@ struct Slice {
   void* parts;
   int64_t place;  // of the total
 };
+
+template <typename Part, typename Body>
+inline void over(const Slice<Part>& part, int64_t low, int64_t high, const Body& body) {
+#pragma unroll 4
+  for (int64_t d = part.first(low); d < part.last(high); d += part.step()) body(d);
+}
 
 // The second stage: a thread joins the slices' totals, in their order.
 struct Joined {
@@ -148,5 +166,8 @@ struct Joined {
   const void* parts;
   int64_t place;
 };
+
+template <typename Body>
+inline void over(const Joined&, int64_t, int64_t, const Body&) {}
 
 }  // namespace loma

@@ -25,12 +25,18 @@ struct Team {
     }
   }
 
-  // body(p, part) for p in range(count), where ``inner`` is the length of what a part shares.
+  // body(p, part) for p in range(count), where ``inner`` is the length of what a part shares. Not
+  // ``across``: that lies along memory, which the lanes of a warp read together where it is long.
   template <typename Body>
-  static void each(int64_t count, int64_t inner, const Body& body) {
+  static void each(int64_t count, int64_t inner, bool across, const Body& body) {
     constexpr int warps = kTeam / 32;
-    if (kTeam == 1 || count >= kTeam || inner < 8) {
-      for (int64_t p = rank(); p < count; p += kTeam) body(p, Alone());
+    const bool along = !across && inner >= 32;
+    if (kTeam == 1 || inner < 8 || (count >= kTeam && !along)) {
+      int64_t p = rank();
+      const int64_t rounds = count / kTeam;
+#pragma unroll LOMA_UNROLL
+      for (int64_t k = 0; k < rounds; ++k, p += kTeam) body(p, Alone());
+      if (p < count) body(p, Alone());
     } else if (warps > 1 && count >= warps) {
       if constexpr (warps > 1) {
         for (int64_t p = threadIdx.x / 32; p < count; p += warps) body(p, Lanes<32>());
@@ -41,6 +47,11 @@ struct Team {
       });
     }
     barrier();
+  }
+
+  template <typename Body>
+  static void each(int64_t count, int64_t inner, const Body& body) {
+    each(count, inner, true, body);
   }
 
   // body(part), once, with all threads: what it sets besides memory, it sets in each.

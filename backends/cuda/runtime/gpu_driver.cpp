@@ -32,6 +32,7 @@ struct Driver {
   int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
                 void**, void**);
   int (*host_allocate)(void**, size_t, unsigned);
+  int (*is_capturing)(void*, int*);
 
   bool is_stand_in;  // LOMA_CUDA_DRIVER's, which has no contexts and no streams
 };
@@ -69,6 +70,7 @@ Driver found_driver() {
   find(driver.function_set, "cuFuncSetAttribute");
   find(driver.launch, "cuLaunchKernel");
   find(driver.host_allocate, "cuMemHostAlloc", real);
+  find(driver.is_capturing, "cuStreamIsCapturing", real);
   return driver;
 }
 
@@ -159,6 +161,15 @@ void launch(Function function, const char* name, int device, int64_t blocks, int
                                  1, 1, static_cast<unsigned>(shared_bytes), current_stream(device),
                                  arguments, nullptr);
   check(cuda, result, "cuLaunchKernel", name);
+}
+
+bool is_capturing(int device) {
+  const Driver& cuda = on_device(device);
+  int status = 0;  // CU_STREAM_CAPTURE_STATUS_NONE
+  if (cuda.is_capturing != nullptr) {
+    check(cuda, cuda.is_capturing(current_stream(device), &status), "cuStreamIsCapturing");
+  }
+  return status != 0;
 }
 
 std::string architecture(int device) {

@@ -20,6 +20,9 @@ void allow_shared(Function function, int64_t bytes);
 void launch(Function function, const char* name, int device, int64_t blocks, int64_t slices,
             int threads, int64_t shared_bytes, void** arguments);
 
+// Whether launches on the current stream are recorded for a graph: nothing may be loaded then.
+bool is_capturing(int device);
+
 // As compilers name it: sm_90.
 std::string architecture(int device);
 

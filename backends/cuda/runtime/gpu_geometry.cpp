@@ -16,7 +16,8 @@ constexpr int64_t kMostBlocks = 1 << 14;      // more iterations are taken in tu
 constexpr int64_t kMostFused = 1 << 16;
 constexpr int64_t kMostWorkspaces = 1024;
 constexpr int64_t kPlain = kPlainShared - kOwnShared;
-constexpr int kLeastFused = 64;               // threads of a block whose teams are small
+constexpr int kLeastBlock = 64;               // threads of a block whose teams are small
+constexpr int64_t kSpread = 256;              // fewer blocks leave processors idle
 
 int64_t blocks_for(int64_t count, int64_t teams, int64_t most) {
   return std::clamp<int64_t>((count + teams - 1) / teams, 1, most);
@@ -47,6 +48,13 @@ int ranks(int64_t count, int64_t inner) {
   return static_cast<int>(team);
 }
 
+// How many small teams a block has: fewer where there would be few blocks.
+int64_t teams_beside(int64_t count, int64_t team) {
+  int64_t teams = kBlock / team;
+  while (teams > 1 && teams * team > kLeastBlock && count / teams < kSpread) teams /= 2;
+  return teams;
+}
+
 }  // namespace
 
 Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits) {
@@ -59,6 +67,8 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
       g.threads = std::max(kBlock, g.team * kSideBySide);
     } else if (g.team > kWarp) {
       g.threads = g.team;
+    } else if (g.team > 1) {
+      g.threads = g.team * static_cast<int>(teams_beside(count, g.team));
     }
   }
   g.blocks = blocks_for(count, g.threads / g.team, kMostBlocks);
@@ -88,8 +98,8 @@ Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t mos
   while (larger()) team *= 2;
   // Where few teams' memory fits beside each other, each has more threads.
   while (team < std::min<int64_t>(whole, kBlock) && bytes * (kBlock / team) > kPlain) team *= 2;
-  int64_t teams = team > kWarp ? 1 : kBlock / team;
-  while (teams > 1 && teams * team > kLeastFused && teams * bytes > kPlain) teams /= 2;
+  int64_t teams = team > kWarp ? 1 : teams_beside(count, team);
+  while (teams > 1 && teams * team > kLeastBlock && teams * bytes > kPlain) teams /= 2;
   g.team = static_cast<int>(team);
   g.threads = static_cast<int>(team * teams);
   g.blocks = blocks_for(count, teams, kMostFused);

@@ -95,7 +95,7 @@ Compiled* Kernel::State::known(const Form& general, const int64_t* numbers, int 
     if (form.set == 0) return nullptr;
     entry = made(form);
     if (entry != nullptr) {
-      if (entry->function == nullptr && !entry->image.empty()) {
+      if (entry->function == nullptr && !entry->image.empty() && !is_capturing(form.device)) {
         entry->function = load(form.device, entry->image, name.c_str());
         entry->image.clear();
       }

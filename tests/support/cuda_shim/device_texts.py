@@ -1,4 +1,8 @@
-"""Kernels as the CUDA backend prints them, written by hand."""
+"""Kernels as the CUDA backend prints them, written by hand.
+
+What a kernel of several steps writes is not ``__restrict``: compilers keep the values of such
+tensors over barriers.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ def _kernel(parameters: str, numbers: str, body: str) -> str:
     known = " ".join(f"LOMA_NUMBER({k}, {name});" for k, name in enumerate(names))
     return (
         f"LOMA_KERNEL kernel({parameters}, {given}const loma::Grid grid_) {{\n"
-        f"  {known}\n  loma::Outside outside_(grid_);\n{body}}}\n"
+        f"  {known}\n  [[maybe_unused]] loma::Outside outside_(grid_);\n{body}}}\n"
     )
 
 
@@ -79,8 +83,7 @@ COLUMNS = _kernel(
 # e = exp(x[i, :] - max), y[i, :] = e / sum(e), b[i] = where x[i, :] is largest, c[i, k] = the sum
 # of e over the k-th part of M elements.
 SOFTMAX = _kernel(
-    "real* __restrict y_data_, int64_t* __restrict b_data_, real* __restrict c_data_,"
-    " const real* __restrict x_data_",
+    "real* y_data_, int64_t* b_data_, real* c_data_, const real* __restrict x_data_",
     "D M offset0_",
     """  loma::iterations(grid_, [&](const int64_t i, const auto& team_, char* const memory_) {
     real* const e = reinterpret_cast<real*>(memory_ + offset0_);
@@ -107,7 +110,7 @@ SOFTMAX = _kernel(
       if (part_.leads()) b_data_[i] = acc2_.position;
     });
     const int64_t parts = D / loma::nonzero(M, "f: line 3: ");
-    team_.each(parts, M, [&](const int64_t p_, const auto& part_) {
+    team_.each(parts, M, false, [&](const int64_t p_, const auto& part_) {
       real acc1_ = real(0);
       for (int64_t d = part_.first(0); d < part_.last(M); d += part_.step()) acc1_ += e[M * p_ + d];
       part_.template all_reduce<loma::Sum>(acc1_);
@@ -118,6 +121,23 @@ SOFTMAX = _kernel(
     });
     team_.alone([&] {
       if (e[0] < 0) y_data_[D * i] = real(0);
+    });
+  });
+""",
+)
+
+# Steps that read what other threads wrote, without a reduction between: y[i, :] = x[i, ::-1] and
+# z[i, :] = x[i, :] + x[i, -1] + 1.
+REVERSED = _kernel(
+    "real* y_data_, real* z_data_, const real* __restrict x_data_",
+    "D",
+    """  loma::iterations(grid_, [&](const int64_t i, const auto& team_, char* const memory_) {
+    real* const e = reinterpret_cast<real*>(memory_);
+    team_.each(D, 1, [&](const int64_t p_, const auto&) { e[p_] = x_data_[D * i + p_]; });
+    team_.each(D, 1, [&](const int64_t p_, const auto&) { y_data_[D * i + p_] = e[D - 1 - p_]; });
+    team_.alone([&] { e[0] = e[D - 1] + real(1); });
+    team_.each(D, 1, [&](const int64_t p_, const auto&) {
+      z_data_[D * i + p_] = e[0] + x_data_[D * i + p_];
     });
   });
 """,
