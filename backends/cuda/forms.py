@@ -43,7 +43,7 @@ class Kernel:
     @property
     def shares(self) -> bool:
         """Whether threads share the steps of an iteration."""
-        return "part_.first(" in self.text
+        return "part_.template all_reduce<" in self.text
 
     @property
     def numbers(self) -> int:

@@ -11,7 +11,7 @@ static loma::gpu::Kernel normalised__backward__kernel1("normalised__backward__ke
 // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
 LOMA_KERNEL normalised__backward__kernel1(
     const real* __restrict _d_result_data_,
-    real* __restrict _d_x_data_,
+    real* _d_x_data_,
     const real* __restrict _sqrt_data_,
     const real* __restrict s_data_,
     const real* __restrict x_data_,
@@ -35,12 +35,12 @@ LOMA_KERNEL normalised__backward__kernel1(
     const real* const s_4_ = s_data_ + i_first_10 * 1;
     const real* const x_5_ = x_data_ + i_first_10 * D;
     // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
-    team_.each(i_count_10, D, [&](const int64_t i, [[maybe_unused]] const auto& part_) {
+    team_.each(i_count_10, D, /*across=*/false, [&](const int64_t i, [[maybe_unused]] const auto& part_) {
       real acc1_ = real(0);
       const int64_t at2_ = D * i;
-      for (int64_t d = part_.first(0); d < part_.last(D); d += part_.step()) {
+      loma::over(part_, 0, D, [&](const int64_t d) {
         acc1_ += loma::mul_no_nan<real>(x_5_[at2_ + d] * g_data_[d], _d_result_1_[at2_ + d]);
-      }
+      });
       part_.template all_reduce<loma::Sum>(acc1_);
       if (part_.leads()) _r[i] = acc1_;
     });
@@ -74,9 +74,9 @@ LOMA_KERNEL normalised__backward__kernel2(
   [[maybe_unused]] loma::Outside outside_(grid_);
   loma::statement(grid_, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
     real acc1_ = real(0);
-    for (int64_t i = part_.first(0); i < part_.last(N); i += part_.step()) {
+    loma::over(part_, 0, N, [&](const int64_t i) {
       acc1_ += loma::mul_no_nan<real>(real(1.0) / _sqrt_data_[i], _d_result_data_[d + D * i]) * x_data_[d + D * i];
-    }
+    });
     part_.template all_reduce<loma::Sum>(acc1_);
     if (part_.leads()) _d_g_data_[d] = acc1_;
   });
