@@ -42,6 +42,12 @@ def later(
     _worker.put((name, text, options, architecture, done))
 
 
+def wait(timeout: float | None = None) -> bool:
+    """Waits until no kernel is being made on that thread; False when it takes longer than so many
+    seconds. Launches load what was made."""
+    return _worker.wait(timeout)
+
+
 _make: Make | None = None
 
 _Task: TypeAlias = tuple[str, str, Sequence[str], str, Callable[[bytes], None]]
@@ -58,13 +64,15 @@ class _Worker:
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._open = 0  # tasks that are not done
         self._started = False
         self._reported = False
 
     def put(self, task: _Task) -> None:
-        self._tasks.put(task)
         with self._lock:
+            self._open += 1
+            self._tasks.put(task)
             if not self._started:
                 self._started = True
                 threading.Thread(target=self._run, name="loma.cuda", daemon=True).start()
@@ -76,6 +84,13 @@ class _Worker:
                 done(image(name, text, options, architecture))
             except Exception as error:
                 self._report(name, error)
+            with self._lock:
+                self._open -= 1
+                self._lock.notify_all()
+
+    def wait(self, timeout: float | None) -> bool:
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._open, timeout)
 
     def _report(self, name: str, error: Exception) -> None:
         if self._reported:

@@ -23,7 +23,8 @@ from loma.backends.openmp.print import write_check
 from loma.backends.schedule.host import (
     Branch, Clear, Count, HostNode, Launch, Repeat, Serial, Stream, Unit,
 )  # fmt: skip
-from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
+from loma.backends.schedule.ir import AllReduce, InPlace, Parallel, dtype_of
+from loma.backends.schedule.walk import nodes
 from loma.core import sizes
 from loma.backends.kernels.sharing import mentions
 from loma.core.effects import assigned, counters, declared, effects, written_places
@@ -96,15 +97,17 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     if tree.needs:
         some = c.chain("&&", context.positive(tree.needs))
         count = c.Conditional(some, count, c.number(0))
-    inner, across, splits = "1", "false", "false"
+    inner, across, sums = "1", "false", 0
     if tree.team is not None:
         inner = c.item_text(context.ints(tree.team.extent))
-        across, splits = _bool(tree.team.across), _bool(tree.team.splits)
+        across = _bool(tree.team.across)
+        reductions = sum(isinstance(node, AllReduce) for node in nodes(tree.body))
+        sums = reductions if tree.team.splits else 0
     with owner.writer.block():
         if total is not None:
             made = f"loma::empty({{1}}, loma::options<{number}>())"
             owner.writer.line(f"loma::Tensor parts_ = {made};")
-        launch.write(body, f"statement({c.item_text(count)}, {inner}, {across}, {splits})")
+        launch.write(body, f"statement({c.item_text(count)}, {inner}, {across}, {sums})")
         if total is not None:
             found = f"loma::item<{number}>(parts_)"
             if tree.needs or tree.count != _ONE:
@@ -266,7 +269,7 @@ def _write_block(owner: HostWriter, launch: Launch, size: str) -> None:
     assert kernel.count is not None
     first, count = c.Token(cpp_name(kernel.first.name)), cpp_name(kernel.count.name)
     if kernel.rows and kernel.blocks is None:
-        writer.line(f"constexpr int64_t {count} = 1;")
+        writer.line(f"[[maybe_unused]] constexpr int64_t {count} = 1;")
         writer.line(f"const int64_t {first.text} = {host.block_of(kernel)};")
     else:
         writer.line(f"const int64_t {first.text} = {host.block_of(kernel)} * {size};")

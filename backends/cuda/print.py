@@ -21,6 +21,7 @@ class ThreadText(LoopText):
         self._inside = context.captured is not None and context.looked_up is None
         self._written = {var.name for var in tree.writes}
         self._has_team = isinstance(tree, Parallel) and tree.team is not None
+        self._slots = 0  # of the reductions so far, where their parts go
         super().__init__(context, tree.writes)
 
     def in_vectors(self) -> bool:
@@ -33,10 +34,11 @@ class ThreadText(LoopText):
 
     def special(self, writer: Writer, node: Node) -> None:
         match node:
-            case AllReduce(var, kind):
+            case AllReduce(accumulator, kind):
                 how = "Best" if kind in POSITIONS else kind.capitalize()
-                name = c.text(self.value(var))
-                writer.line(f"part_.template all_reduce<loma::{how}>({name});")
+                name, slot = c.text(self.value(accumulator)), self._slots
+                self._slots += 1
+                writer.line(f"part_.template all_reduce<loma::{how}, {slot}>({name});")
             case Fill(Index(Var() as base) as place, kind):
                 start = initial(kind, dtype_of(base))
                 writer.line(f"{c.text(self._element(place))} = {start};")

@@ -25,6 +25,7 @@ from loma.backends.schedule.ir import (
 from loma.backends.schedule.walk import map_blocks
 from loma.core import builder as b
 from loma.core import sizes
+from loma.core.walk import substitute
 from loma.core.ir import (
     INT, POSITIONS, Axis, Binary, Element, Expr, Index, IndexAssign, IntConst, Stmt, TensorType,
     Var,
@@ -42,11 +43,15 @@ def make_tree(
     axes: tuple[Axis, ...],
     assign: bool,
     source: Stmt,
+    beside: tuple[Index, ...] = (),
 ) -> Parallel | InPlace:
     """The loops of a statement that reduces ``body`` over those ``axes`` which its target lacks; in
-    serial loops it runs where it stands. ``assign``: what the target held does not count."""
+    serial loops it runs where it stands. ``assign``: what the target held does not count;
+    ``beside``: what others read that may run in the same loops."""
+    if context.kernel is not None and context.kernel.single is not None:
+        stmt, body, axes = _without(context.kernel.single, stmt, body, axes)
     nest = _Nest(context, axes)
-    loops, found, _ = merged_loops(nest, stmt, kind, body, axes)
+    loops, found, _ = merged_loops(nest, stmt, kind, body, axes, beside)
     if context.serial:
         return _in_place(nest, _plan(stmt, kind, body, assign, loops), loops)
     names = {loop.name for loop in loops}
@@ -65,6 +70,18 @@ def make_tree(
         tuple(dict.fromkeys(name for loop in flat for name in loop.parts)), needs(context, stmt),
         stmt.target if isinstance(stmt.target, Var) else None, tuple(nest.checks), team,
     )  # fmt: skip
+
+
+def _without(
+    count: Var, stmt: IndexAssign, body: Expr, axes: tuple[Axis, ...]
+) -> tuple[IndexAssign, Expr, tuple[Axis, ...]]:
+    """The statement without axes of so many values, where that is always one."""
+    zero: dict[str, Expr] = {axis.name: _ZERO for axis in axes if axis.extent == count}
+    target = substitute(stmt.target, zero)
+    assert isinstance(target, Index | Var)
+    own = tuple(axis for axis in stmt.axes if axis.name not in zero)
+    rest = tuple(axis for axis in axes if axis.name not in zero)
+    return replace(stmt, target=target, axes=own), substitute(body, zero), rest
 
 
 class _Nest(StatementNest):
@@ -98,11 +115,12 @@ class _Nest(StatementNest):
         """The threads of an iteration of the loop over those axes."""
         if not self._shared:
             return None
-        axis, kind = self._shared[0]
+        axis, _ = self._shared[0]
         found = list(self.accesses.values())
         across = bool(flat) and score(flat[-1].name, found) > score(axis.name, found)
-        alone = len(self._shared) == 1 and self.context.kernel is None
-        return Team(longest(self, axis.extent), across, alone and kind not in POSITIONS)
+        splits = self.context.kernel is None
+        splits = splits and not any(kind in POSITIONS for _, kind in self._shared)
+        return Team(longest(self, axis.extent), across, splits)
 
     def _longest(self, axes: Sequence[Axis], body: Expr) -> Axis:
         """The axis of a reduction that is shared: that along which operands lie, unless it is

@@ -104,7 +104,8 @@ def _without_divisions(
     if kind not in OF_NOTHING:
         nodes += _nonempty(stmt, kind, axes, line)
     if context.make_tree is not None:
-        return [*nodes, context.make_tree(context, stmt, kind, body, axes, assign, source)]
+        made = context.make_tree(context, stmt, kind, body, axes, assign, source, beside)
+        return [*nodes, made]
     axes, body = written_out(context, stmt.target, kind, body, axes)
     nest = StatementNest(context, axes)
     plan = make_plan(nest, stmt, kind, body, axes, assign, beside)

@@ -77,9 +77,7 @@ class Lowering:
                 position += len(run)
             else:
                 made = self._step(steps[position], block, position, fresh)
-                both = None
-                if out and not self._context.machine.teams:
-                    both = together.unit(out[-1], made, self._context.machine)
+                both = together.unit(out[-1], made, self._context.machine) if out else None
                 out[len(out) - (both is not None) :] = made if both is None else [both]
                 position += 1
         self._outermost = before
@@ -296,7 +294,10 @@ class Lowering:
         tensors = tensors_in(kernel.source)
         pieces = tuple(self._piece(tensors[name], dim) for name, dim in kernel.views)
         index = kernel.axis.name if kernel.count is None else None
-        context.kernel = KernelScope(index, kernel.count, dict(kernel.dropped), registers)
+        one = context.machine.teams and kernel.rows and kernel.blocks is None
+        context.kernel = KernelScope(
+            index, kernel.count, dict(kernel.dropped), registers, kernel.count if one else None
+        )
         count = "" if kernel.count is None else kernel.count.name
         context.counts |= {var.name for var in (kernel.count, kernel.first) if var is not None}
         bytes_ = tuple(_bytes(var, count) for var in private.values())

@@ -68,13 +68,15 @@ def tree(
     first: Parallel, second: Parallel, machine: Target, apart: bool = False
 ) -> Parallel | None:
     """The loops of both, if they are the same and hold running sums in lanes, not more of them than
-    there are registers for, or go along rows with the same kept places; and neither looks at what
-    the other one writes, but that they may write other elements of one tensor (``apart``)."""
+    there are registers for, or have teams, or go along rows with the same kept places; and neither
+    looks at what the other one writes, but that they may write other elements of one tensor
+    (``apart``)."""
     if first.total or second.total or first.checks or second.checks:
         return None
     sums = [_sums(tree.body) for tree in (first, second)]
+    teams = first.team is not None and first.team == second.team
     in_lanes = all(sums) and sum(sums) * machine.tile <= machine.accumulators
-    if not in_lanes and not (_keeps(first.body) and _keeps(second.body)):
+    if not (teams or in_lanes) and not (_keeps(first.body) and _keeps(second.body)):
         return None
     writes = {var.name for var in first.writes}, {var.name for var in second.writes}
     own = writes[0] & writes[1] if apart else set()

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 class KernelScope:
     """The kernel that is lowered: its index, unless it has blocks, then their size; the dimension
     that private tensors lack; the registers of runs of statements
-    (:mod:`loma.backends.openmp.joined`)."""
+    (:mod:`loma.backends.openmp.joined`). ``single``: the size of blocks that have one value."""
 
     index: str | None
     count: Var | None
     dropped: dict[str, int]
     registers: dict[tuple[Stmt, ...], frozenset[str]]
+    single: Var | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ class AllReduce:
     """The accumulator gets what those of all threads of a team have found, in an order that depends
     on sizes alone. Behind it only the team's first thread writes memory."""
 
-    var: Var
+    accumulator: Var
     kind: Kind
     dtype: Element
 

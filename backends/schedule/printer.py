@@ -135,8 +135,8 @@ def _node(node: Node) -> list[str]:
             return [f"{name(var)} : {dtype} = {text(value)}"]
         case Accumulator(var, kind, dtype):
             return [f"{name(var)} : {kind} of {dtype}"]
-        case AllReduce(var, kind):
-            return [f"{name(var)} = {kind} of the team's {name(var)}"]
+        case AllReduce(accumulator, kind):
+            return [f"{name(accumulator)} = {kind} of the team's {name(accumulator)}"]
         case Store(place, kind, value, position):
             where = "" if position is None else f" at {text(position)}"
             return [f"{text(place)} {_UPDATE.get(kind, f'{kind}=')} {text(value)}{where}"]

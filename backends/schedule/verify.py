@@ -100,8 +100,8 @@ class _Verifier(Scope):
             case Accumulator(var, kind, dtype):
                 self.kind(kind, dtype in ("float", "float32", "int"))
                 self.declare(var, "accumulator")
-            case AllReduce(var, kind):
-                found = self.known(var, "accumulator").node
+            case AllReduce(accumulator, kind):
+                found = self.known(accumulator, "accumulator").node
                 same = isinstance(found, Accumulator) and found.kind == kind
                 self.require(same, "another reduction than the accumulator's")
             case Store():

@@ -53,7 +53,7 @@ void run(const void* given_, const int64_t*, bool, void* made_) {
   launch_.element<real>(tensors[2]);
   launch_.number(N);
   launch_.number(D);
-  launch_.statement(N, D, false, true);
+  launch_.statement(N, D, false, 1);
   static_cast<loma::Tensor*>(made_)[0] = y;
 }
 """

@@ -60,7 +60,7 @@ void run(const void* given_, const int64_t*, bool, void* made_) {
   launch_.element<real>(tensors[1]);
   launch_.number(N);
   launch_.number(D);
-  launch_.statement(N * D, 1, false, false);
+  launch_.statement(N * D, 1, false, 0);
   static_cast<loma::Tensor*>(made_)[0] = y;
 }
 """
@@ -97,7 +97,7 @@ void run(const void* given_, const int64_t*, bool, void* made_) {
   launch_.pointer(x.template const_data_ptr<real>());
   launch_.number(N);
   launch_.number(D);
-  launch_.statement(N, D, false, true);
+  launch_.statement(N, D, false, 1);
   static_cast<loma::Tensor*>(made_)[0] = y;
 }
 """

@@ -162,6 +162,18 @@ def test_optimisers_are_measured(measured: tuple[dict[str, Any], Path, str]) -> 
     assert set(found["momentum many"]["groups"]) == {EAGER, LOMA}
 
 
+def test_a_gpu_is_measured_with_right_results(tmp_path: Path) -> None:
+    """Without one: the results of all forms, those of the networks' layers apart."""
+    file = tmp_path / "gpu.json"
+    names = ["softmax", "cross_entropy", "swiglu", "calls"]
+    printed = script("gpu", "--quick", "--device", "cpu", "--json", str(file), "--rows", *names)
+    found = {row["key"]: row for row in json.loads(file.read_text(encoding="utf-8"))["rows"]}
+    assert {"softmax forward", "swiglu forward + backward", "call softmax"} <= set(found)
+    for row in found.values():
+        assert "loma" in row["errors"], printed
+        assert not row["notes"]
+
+
 def test_scripts_explain_themselves() -> None:
     """All in one process, since each would import torch."""
     names = ["run_all", "capsules", "layers", "capsnet", "training", "optimisers"]

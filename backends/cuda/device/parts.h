@@ -40,7 +40,7 @@ struct Alone {
   static int64_t first(int64_t low) { return low; }
   static int64_t last(int64_t high) { return high; }
   static constexpr int64_t step() { return 1; }
-  template <typename Kind = Best, typename number>
+  template <typename Kind = Best, int slot = 0, typename number>
   static void all_reduce(number&) {}
   static constexpr bool leads() { return true; }
 };
@@ -52,7 +52,7 @@ struct Lanes {
   static int64_t first(int64_t low) { return low + rank(); }
   static int64_t last(int64_t high) { return high; }
   static constexpr int64_t step() { return width; }
-  template <typename Kind = Best, typename number>
+  template <typename Kind = Best, int slot = 0, typename number>
   static void all_reduce(number& acc) {
     acc = over_lanes<Kind, width>(lanes_mask<width>(), acc);
   }
@@ -65,7 +65,7 @@ struct Block {
   static int64_t first(int64_t low) { return low + threadIdx.x; }
   static int64_t last(int64_t high) { return high; }
   static constexpr int64_t step() { return kThreads; }
-  template <typename Kind = Best, typename number>
+  template <typename Kind = Best, int slot = 0, typename number>
   void all_reduce(number& acc) const {
     static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
     constexpr int warps = kThreads < 32 ? 1 : kThreads / 32;
@@ -92,7 +92,7 @@ struct Across {
 
   // The numbers change places, so that a team's lie side by side: one barrier before its lanes join
   // them, one before all read the total. Each also keeps apart what two calls write and read.
-  template <typename Kind = Best, typename number>
+  template <typename Kind = Best, int slot = 0, typename number>
   static void all_reduce(number& acc) {
     static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
     number* const all = reinterpret_cast<number*>(exchange());
@@ -122,21 +122,27 @@ inline void over(const Part& part, int64_t low, int64_t high, const Body& body) 
   if (d < end) body(d);
 }
 
+// The totals of slices behind ``before`` others. Each reduction of a statement has its own.
+template <typename number>
+inline number* totals_of(void* parts, int64_t before) {
+  return reinterpret_cast<number*>(static_cast<char*>(parts) + before * kEntry);
+}
+
 // A block's slice of a reduction in two stages: it leaves its total for the second.
 template <typename Part>
 struct Slice {
   int64_t first(int64_t low) const { return part.first(low) + blockIdx.y * part.step(); }
   int64_t last(int64_t high) const { return part.last(high); }
   int64_t step() const { return slices * part.step(); }
-  template <typename Kind = Best, typename number>
+  template <typename Kind = Best, int slot = 0, typename number>
   void all_reduce(number& acc) const {
     part.template all_reduce<Kind>(acc);
-    if (part.leads()) static_cast<number*>(parts)[place] = acc;
+    if (part.leads()) totals_of<number>(parts, slot * slices * count)[place] = acc;
   }
   static constexpr bool leads() { return false; }
 
   const Part& part;
-  int64_t slices;
+  int64_t slices, count;
   void* parts;
   int64_t place;  // of the total
 };
@@ -152,9 +158,9 @@ struct Joined {
   static constexpr int64_t first(int64_t) { return 0; }
   static constexpr int64_t last(int64_t) { return 0; }
   static constexpr int64_t step() { return 1; }
-  template <typename Kind = Best, typename number>
+  template <typename Kind = Best, int slot = 0, typename number>
   void all_reduce(number& acc) const {
-    const number* const totals = static_cast<const number*>(parts) + place;
+    const number* const totals = totals_of<number>(parts, slot * slices * count) + place;
     acc = totals[0];
     for (int64_t slice = 1; slice < slices; ++slice) {
       acc = Kind::join(acc, totals[slice * count]);
@@ -163,7 +169,7 @@ struct Joined {
   static constexpr bool leads() { return true; }
 
   int64_t slices, count;
-  const void* parts;
+  void* parts;
   int64_t place;
 };
 

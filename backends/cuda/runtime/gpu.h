@@ -72,9 +72,9 @@ class Launch {
   void number(int64_t given);
 
   // `inner`: how many steps one iteration has, 1 without a reduction. `across`: neighbouring
-  // iterations, not neighbouring steps, read neighbouring memory. `splits`: there is exactly one
-  // reduction, whose steps blocks may share.
-  void statement(int64_t count, int64_t inner, bool across, bool splits);
+  // iterations, not neighbouring steps, read neighbouring memory. `sums`: how many reductions there
+  // are, whose steps blocks may share; 0: they may not.
+  void statement(int64_t count, int64_t inner, bool across, int sums);
 
   // `inner`: the steps of an iteration's widest statement; `bytes` of private memory for each.
   void fused(int64_t count, int64_t inner, int64_t bytes);

@@ -16,7 +16,7 @@ namespace loma::gpu {
 struct Grid {
   int64_t count;     // of iterations
   int64_t slices;    // of a reduction, in its first stage: gridDim.y
-  void* parts;       // what the slices gave, [slices][count]
+  void* parts;       // what the slices gave, [sums][slices][count]
   char* workspace;   // private memory that is not shared memory
   int64_t bytes;     // of it, for each iteration
   Report* report;
@@ -96,14 +96,14 @@ void Launch::number(int64_t given) {
   known_[numbers_++] = given;
 }
 
-void Launch::statement(int64_t count, int64_t inner, bool across, bool splits) {
+void Launch::statement(int64_t count, int64_t inner, bool across, int sums) {
   if (count <= 0) return;
-  const Geometry geometry = statement_geometry(count, inner, across, splits);
+  const Geometry geometry = statement_geometry(count, inner, across, sums > 0);
   Launcher launcher(*this);
   launcher.grid_.count = count;
   launcher.grid_.slices = geometry.slices;
   if (geometry.slices == 1) return launcher.run(geometry, 0);
-  const at::Tensor parts = memory(geometry.slices * count * kPart);
+  const at::Tensor parts = memory(sums * geometry.slices * count * kPart);
   launcher.grid_.parts = parts.mutable_data_ptr();
   launcher.run(geometry, 1);
   launcher.run(joining_geometry(count), 2);

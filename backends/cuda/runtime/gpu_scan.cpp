@@ -34,7 +34,7 @@ at::Tensor scan_on_device(const at::Tensor& a, const at::Tensor& y, int64_t dim,
   launch.pointer(y.mutable_data_ptr());
   launch.number(length);
   launch.number(y.stride(dim));
-  launch.statement(y.numel() / length, 1, false, false);
+  launch.statement(y.numel() / length, 1, false, 0);
   return y;
 }
 
