@@ -22,6 +22,7 @@ _LAUNCH = re.compile(
     r"launch_\.(statement|fused|serial)\((.*?)\);$",
     re.DOTALL | re.MULTILINE,
 )
+_SHARING = re.compile(r", (true|false), (\d+)$")  # across, and the sums that blocks may share
 _LINE = re.compile(r"^// line (\d+)", re.MULTILINE)
 _THREADS, _WARP, _LARGEST = 256, 32, 512
 _KNOWN = 64  # a number of kernels for known numbers
@@ -79,8 +80,9 @@ def kernels(source: str) -> list[Kernel]:
     found = []
     for name, text, exact in _KERNEL.findall(source):
         start, given = launches[name]
-        flags = [word == "true" for word in re.findall(r"\b(?:true|false)\b", given)[-2:]]
-        across, splits = flags if start == "statement" else (False, False)
+        told = _SHARING.search(given) if start == "statement" else None
+        across = told is not None and told[1] == "true"
+        splits = told is not None and told[2] != "0"
         lines = _LINE.findall(text)
         line = int(lines[0]) if lines else 0
         found.append(Kernel(name, text, not exact, line, start, across, splits))

@@ -27,7 +27,7 @@ LOMA_KERNEL normalised__backward__kernel1(
   loma::iterations(grid_, [&](const int64_t block_, const auto& team_, [[maybe_unused]] char* const memory_) {
     real* const _d_s = reinterpret_cast<real*>(memory_ + offset0_);
     real* const _r = reinterpret_cast<real*>(memory_ + offset1_);
-    constexpr int64_t i_count_10 = 1;
+    [[maybe_unused]] constexpr int64_t i_count_10 = 1;
     const int64_t i_first_10 = block_;
     const real* const _d_result_1_ = _d_result_data_ + i_first_10 * D;
     real* const _d_x_2_ = _d_x_data_ + i_first_10 * D;
@@ -35,25 +35,21 @@ LOMA_KERNEL normalised__backward__kernel1(
     const real* const s_4_ = s_data_ + i_first_10 * 1;
     const real* const x_5_ = x_data_ + i_first_10 * D;
     // line 6: _r[i] = sum(mul_no_nan(x[i, d] * g[d], _d_result[i, d]) for d in D)
-    team_.each(i_count_10, D, /*across=*/false, [&](const int64_t i, [[maybe_unused]] const auto& part_) {
+    team_.each(1, D, /*across=*/false, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
       real acc1_ = real(0);
-      const int64_t at2_ = D * i;
       loma::over(part_, 0, D, [&](const int64_t d) {
-        acc1_ += loma::mul_no_nan<real>(x_5_[at2_ + d] * g_data_[d], _d_result_1_[at2_ + d]);
+        acc1_ += loma::mul_no_nan<real>(x_5_[d] * g_data_[d], _d_result_1_[d]);
       });
-      part_.template all_reduce<loma::Sum>(acc1_);
-      if (part_.leads()) _r[i] = acc1_;
+      part_.template all_reduce<loma::Sum, 0>(acc1_);
+      if (part_.leads()) _r[0] = acc1_;
     });
     // line 6: _d_s[i] = mul_no_nan(1.0 / int2float(D), mul_no_nan(0.5 / _sqrt[i], -mul_no_nan(1.0 / _sqrt[i], mul_no_nan(1.0 / _sqrt[i], _r[i]))) if s[i] / int2float(D) + 1e-05 != 0.0 else 0.0)
-    team_.each(i_count_10, 1, [&](const int64_t i, [[maybe_unused]] const auto& part_) {
-      _d_s[i] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), s_4_[i] / static_cast<real>(D) + real(1e-05) != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / _sqrt_3_[i], -loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[i], loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[i], _r[i]))) : real(0.0));
+    team_.each(1, 1, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
+      _d_s[0] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), s_4_[0] / static_cast<real>(D) + real(1e-05) != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / _sqrt_3_[0], -loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], _r[0]))) : real(0.0));
     });
     // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
-    team_.each(D * i_count_10, 1, [&](const int64_t p_, [[maybe_unused]] const auto& part_) {
-      const int64_t d = p_ % D;
-      const int64_t rest1_ = p_ / D;
-      const int64_t i = rest1_;
-      _d_x_2_[D * i + d] = loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[i], _d_result_1_[D * i + d]) * g_data_[d] + _d_s[i] * (real(2.0) * x_5_[D * i + d]);
+    team_.each(D, 1, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
+      _d_x_2_[d] = loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], _d_result_1_[d]) * g_data_[d] + _d_s[0] * (real(2.0) * x_5_[d]);
     });
   });
 }
@@ -77,7 +73,7 @@ LOMA_KERNEL normalised__backward__kernel2(
     loma::over(part_, 0, N, [&](const int64_t i) {
       acc1_ += loma::mul_no_nan<real>(real(1.0) / _sqrt_data_[i], _d_result_data_[d + D * i]) * x_data_[d + D * i];
     });
-    part_.template all_reduce<loma::Sum>(acc1_);
+    part_.template all_reduce<loma::Sum, 0>(acc1_);
     if (part_.leads()) _d_g_data_[d] = acc1_;
   });
 }
@@ -118,7 +114,7 @@ static std::tuple<loma::Tensor, loma::Tensor> normalised__backward__body(const l
       launch_.number(int64_t(workspace_.offset(0)));
       launch_.number(int64_t(workspace_.offset(1)));
       launch_.number(D);
-      launch_.fused((N + i_count_10_size_ - 1) / i_count_10_size_, loma::max<int64_t>(D * i_count_10, i_count_10), workspace_.bytes());
+      launch_.fused((N + i_count_10_size_ - 1) / i_count_10_size_, loma::max<int64_t>(D, 1), workspace_.bytes());
     }
   }
   if (_need_g != 0) {
@@ -132,7 +128,7 @@ static std::tuple<loma::Tensor, loma::Tensor> normalised__backward__body(const l
       launch_.pointer(x.template const_data_ptr<real>());
       launch_.number(N);
       launch_.number(D);
-      launch_.statement(D, N, true, true);
+      launch_.statement(D, N, true, 1);
     }
   }
   if (_need_g != 0 && !_d_g.defined()) _d_g = loma::zeros({D}, loma::options<real>());
