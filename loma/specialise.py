@@ -17,6 +17,7 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -72,8 +73,14 @@ def made() -> list[Made]:
 
 
 def wait(timeout: float | None = None) -> bool:
-    """Waits until no kernel is being made; False when that takes longer than so many seconds."""
-    return _worker.wait(timeout)
+    """Waits until no kernel is being made, a GPU's neither; False when that takes longer than so
+    many seconds."""
+    from loma.backends.cuda import images
+
+    end = None if timeout is None else time.monotonic() + timeout
+    if not _worker.wait(timeout):
+        return False
+    return images.wait(None if end is None else max(0.0, end - time.monotonic()))
 
 
 @contextlib.contextmanager

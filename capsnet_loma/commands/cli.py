@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from capsnet_loma.commands.cli_evaluate import evaluate_command, figures_command
 from capsnet_loma.commands.cli_train import train_command
 from capsnet_loma.commands.console import Output
+from capsnet_loma.commands.device import device_option
 from capsnet_loma.commands.guard import guarded
 from capsnet_loma.commands.options import BATCH, FOLDER, Option, json_option, together
 from loma.tools.cli_numbers import THREADS, Real
@@ -33,10 +34,7 @@ def _profile_options(batch: int, seconds: float) -> Option:
             "--seconds", type=Real(0, 24 * 3600), default=seconds,
             help="About how long each version is measured.",
         ),
-        click.option(
-            "--device", type=click.Choice(["cpu", "cuda"]), default="cpu",
-            help="Where the network runs.",
-        ),
+        device_option,
         click.option(
             "--output", type=FOLDER, default=RESULTS, help="Folder for the picture and the JSON."
         ),
@@ -75,9 +73,10 @@ def main(context: click.Context, /, **options: Any) -> None:
     "--dtype", type=click.Choice(["float64", "float32", "both"]), default="both",
     help="Floating point type of the comparison.",
 )  # fmt: skip
+@device_option
 @json_option
 @guarded
-def compare_command(functions: tuple[str, ...], dtype: str, as_json: bool) -> int:
+def compare_command(functions: tuple[str, ...], dtype: str, device: str, as_json: bool) -> int:
     """Compare loma's values and gradients with autograd of the PyTorch reference.
 
     Every layer and the whole network with its loss, at several shapes and hard points. The exit
@@ -92,7 +91,7 @@ def compare_command(functions: tuple[str, ...], dtype: str, as_json: bool) -> in
             raise click.UsageError(f"--function {name}: there is no such layer; there are {known}")
     out = Output(quiet=as_json)
     _compile(out, functions)
-    report = _compare(out, functions, dtype)
+    report = _compare(out, functions, dtype, device)
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
     return 0 if report.ok else 1
@@ -108,11 +107,12 @@ def profile_command(
 
     Time per iteration of forward and backward, page faults, peak memory and cache misses. PyTorch
     is measured with jemalloc and tcmalloc too, where they are installed.
+
+    On a GPU: PyTorch and loma from Python; time, kernels, how long they run, and the GPU's memory.
     """
-    _check_device(device)
     out = Output(quiet=as_json)
     _compile(out)
-    profile, files = _profile(out, batch, threads, seconds, output)
+    profile, files = _profile(out, batch, threads, seconds, output, device)
     if as_json:
         click.echo(json.dumps(profile.to_json(), indent=2))
     else:
@@ -129,12 +129,11 @@ main.add_command(figures_command)
 def _main_job(
     batch: int, threads: int | None, seconds: float, device: str, output: Path, as_json: bool
 ) -> int:
-    _check_device(device)
     out = Output(quiet=as_json)
     start = time.perf_counter()
     compiling = _compile(out)
-    report = _compare(out, (), "both")
-    profile, files = _profile(out, batch, threads, seconds, output)
+    report = _compare(out, (), "both", device)
+    profile, files = _profile(out, batch, threads, seconds, output, device)
     comparison_file = output / "compare.json"
     _write_json(comparison_file, report.to_json())
     if as_json:
@@ -166,7 +165,7 @@ def _compile(out: Output, functions: tuple[str, ...] = ()) -> float:
     return seconds
 
 
-def _compare(out: Output, functions: tuple[str, ...], dtype: str) -> Any:
+def _compare(out: Output, functions: tuple[str, ...], dtype: str, device: str) -> Any:
     import torch
 
     from capsnet_loma.profiling.compare import ALL, compare
@@ -174,13 +173,13 @@ def _compare(out: Output, functions: tuple[str, ...], dtype: str) -> Any:
 
     dtypes = (torch.float64, torch.float32) if dtype == "both" else (getattr(torch, dtype),)
     with out.progress("comparing with PyTorch's autograd") as update:
-        report = compare(dtypes, update, functions or ALL)
+        report = compare(dtypes, update, functions or ALL, device)
     show_comparison(out, report)
     return report
 
 
 def _profile(
-    out: Output, batch: int, threads: int | None, seconds: float, folder: Path
+    out: Output, batch: int, threads: int | None, seconds: float, folder: Path, device: str
 ) -> tuple[Any, tuple[Path, ...]]:
     from capsnet_loma.native_program import build
     from capsnet_loma.profiling.plots import plot_profile
@@ -189,22 +188,15 @@ def _profile(
 
     with out.progress("profiling") as update:
         result = profile(
-            lambda: build(folder), batch=batch, threads=threads, seconds=seconds, progress=update
-        )
+            (lambda: build(folder)) if device == "cpu" else None,
+            batch=batch, threads=threads, seconds=seconds, device=device, progress=update,
+        )  # fmt: skip
     show_profile(out, result)
     folder.mkdir(parents=True, exist_ok=True)
     picture, data = folder / "profile.png", folder / "profile.json"
     plot_profile(result, picture)
     _write_json(data, result.to_json())
     return result, (picture, data)
-
-
-def _check_device(device: str) -> None:
-    if device != "cpu":
-        raise click.UsageError(
-            f"--device {device}: loma generates code for the CPU only so far, so there is nothing "
-            "to profile there. Run it with --device cpu."
-        )
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from capsnet_loma.commands.console import Output
+from capsnet_loma.commands.device import device_option
 from capsnet_loma.commands.guard import guarded
 from capsnet_loma.commands.options import BATCH, FOLDER, RUN, Option, json_option, together
 from loma.tools.cli_numbers import THREADS, Whole
@@ -34,6 +35,7 @@ def _network_options(engine: str | None) -> Option:
             help="What computes the network."
             + ("" if engine else "  [default: what it was trained on]"),
         ),
+        device_option,
         click.option("--threads", type=THREADS, help="Threads.  [default: all processors]"),
         click.option(
             "--batch", type=BATCH, default=100, help="Images that are computed at a time."
@@ -54,6 +56,7 @@ def evaluate_command(
     checkpoint: Path,
     data: Path | None,
     engine: Engine | None,
+    device: str,
     threads: int | None,
     batch: int,
     output: Path | None,
@@ -66,7 +69,7 @@ def evaluate_command(
     """
     out = Output(quiet=as_json)
     _use_threads(threads)
-    model, file, images, same = _open(out, checkpoint, engine, data)
+    model, file, images, same = _open(out, checkpoint, engine, data, device)
     result = _evaluate(out, model, images, batch)
     files: list[Path] = []
     if output is not None:
@@ -82,13 +85,15 @@ def evaluate_command(
             "checkpoint": str(file),
             "data": images.name,
             "engine": model.engine,
+            "device": device,
             "trained_with_this_data": same,
             **result.to_json(),
             "files": [str(file) for file in files],
         }
         click.echo(json.dumps(report, indent=2))
     else:
-        _show(out, result, f"{images.name}, {file}, computed by {model.engine}")
+        where = "" if device == "cpu" else f" on {device}"
+        _show(out, result, f"{images.name}, {file}, computed by {model.engine}{where}")
         out.files(files)
     return 0
 
@@ -109,6 +114,7 @@ def figures_command(
     runs: tuple[Path, ...],
     data: Path | None,
     engine: Engine,
+    device: str,
     threads: int | None,
     batch: int,
     digits: tuple[int, ...],
@@ -137,7 +143,7 @@ def figures_command(
         read_curves(Run(run).metrics, name)
         for run, name in zip(folders, _names(folders), strict=True)
     ]
-    model, _, images, _ = _open(out, folders[0], engine, data)
+    model, _, images, _ = _open(out, folders[0], engine, data, device)
     labels = tuple(dict.fromkeys(digits)) or tuple(range(images.classes))
     for label in labels:
         if label >= images.classes:
@@ -177,7 +183,7 @@ def _use_threads(threads: int | None) -> None:
 
 
 def _open(
-    out: Output, path: Path, engine: Engine | None, folder: Path | None
+    out: Output, path: Path, engine: Engine | None, folder: Path | None, device: str
 ) -> tuple[Model, Path, Dataset, bool]:
     """The network, the file it is from, the data set that it is to be tested on, and whether it
     was trained with that."""
@@ -186,7 +192,7 @@ def _open(
 
     file = checkpoint_file(path)
     with out.progress("loading the network and the images"):
-        model, found = open_model(file, engine)
+        model, found = open_model(file, engine, device)
         trained_with = found.settings.get("data")
         if folder is None and trained_with is not None:
             folder = Path(trained_with)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import signal
 import sys
@@ -16,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from capsnet_loma.commands.console import Output
+from capsnet_loma.commands.device import check_processes, device_option
 from capsnet_loma.commands.guard import guarded
 from capsnet_loma.commands.one_of_several import OneOfSeveral, said_once
 from capsnet_loma.commands.options import BATCH, FOLDER, RUN, Option
@@ -32,6 +32,8 @@ from capsnet_loma.training.settings import (
 from loma.tools.cli_numbers import SEED, THREADS, Real, Whole
 
 if TYPE_CHECKING:
+    import torch
+
     from capsnet_loma.data import Dataset
     from capsnet_loma.training.checkpoint import Checkpoint
     from capsnet_loma.training.distributed import Job
@@ -41,10 +43,6 @@ if TYPE_CHECKING:
 
 LARGEST = 1e38  # what float32 holds; training says itself when it diverges
 DEFAULTS = Settings()
-_CPU_ONLY = (
-    "loma generates code for the CPU only so far. Train with --device cpu, or the plain-PyTorch "
-    "twin with --engine pytorch."
-)
 # Options that are named otherwise than what they set.
 OPTIONS = {
     "learning_rate": "--lr", "routing_softmax": "--softmax", "routing_iterations": "--routing",
@@ -119,12 +117,7 @@ def _option(name: str) -> str:
     metavar="STEPS",
     help="Checkpoints inside an epoch; there is always one after it.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    help="Where the network runs; cuda with --engine pytorch.",
-)
+@device_option
 @click.option(
     "--threads",
     type=THREADS,
@@ -141,6 +134,7 @@ def train_command(context: click.Context, /, **options: Any) -> None:
 
     Several processes share the work under torchrun:
     torchrun --nproc-per-node 2 -m capsnet_loma train ...
+    With --device cuda each of them has a GPU of its own.
     """
     given = {
         name: options[name] for name in NAMES
@@ -155,29 +149,8 @@ def train_command(context: click.Context, /, **options: Any) -> None:
             raise click.UsageError("--resume and --overwrite exclude each other")
         if own["nesterov"] and (own["optimiser"] != "sgd" or own["momentum"] == 0):
             raise click.UsageError("--nesterov needs --optimiser sgd and a --momentum above 0")
-        _check_device(options["device"], own["engine"], options["resume"])
+        check_processes(options["device"])
     _train_job(settings=Settings(**own), given=given, **options)
-
-
-def _check_device(device: str, engine: str, resume: bool) -> None:
-    """``resume``: the engine is that of the checkpoint, which is not known yet."""
-    if device == "cpu":
-        return
-    if engine == "loma" and not resume:
-        raise click.UsageError(f"--device {device}: {_CPU_ONLY}")
-    import torch
-
-    if not torch.cuda.is_available():
-        raise click.UsageError(
-            f"--device {device}: torch {torch.__version__} sees no GPU here. Train with "
-            "--device cpu."
-        )
-    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
-    if processes > gpus:
-        raise click.UsageError(
-            f"--device {device}: {processes} processes on a machine with {gpus} GPUs. Start one "
-            "for each GPU with torchrun --nproc-per-node."
-        )
 
 
 @guarded
@@ -194,7 +167,6 @@ def _train_job(
     import torch
 
     from capsnet_loma.data import load
-    from capsnet_loma.training import TrainingError
     from capsnet_loma.training.distributed import job
     from capsnet_loma.training.metrics import Metrics
     from capsnet_loma.training.run import Run
@@ -210,8 +182,6 @@ def _train_job(
         source, found = own.from_main(lambda: _checkpoint(out, run)) if resume else (None, None)
         if found is not None:
             settings = _continued(found, given, run)
-            if device != "cpu" and settings.engine == "loma":
-                raise TrainingError(f"{run.folder} is a run of loma's engine. {_CPU_ONLY}")
         elif own.is_main and not (overwrite or resume):
             run.check_free()
         data = load(None if settings.data is None else Path(settings.data))
@@ -219,6 +189,8 @@ def _train_job(
         if own.is_main:
             metrics = Metrics(run.metrics, run.board, 0 if found is None else found.epoch)
             stack.callback(metrics.close)
+        if own.device.type == "cuda":  # cuDNN's fastest sums differ in their bits from run to run
+            torch.backends.cudnn.deterministic = True
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
         settings = replace(settings, threads=torch.get_num_threads())
@@ -312,9 +284,11 @@ def _say_start(
     if trainer.job.world > 1:
         each = "1 thread" if s.threads == 1 else f"{s.threads} threads"
         processes = f", {trainer.job.world} processes with {each} each"
+    device = "" if trainer.job.device.type == "cpu" else f" on {_name(trainer.job.device)}"
     out.line(
         f"{data.name}: {len(data.train):,} images to train with, {len(data.test):,} to test with; "
-        f"network '{s.network}', {parameters:,} parameters; {s.engine}, {s.optimiser}{processes}."
+        f"network '{s.network}', {parameters:,} parameters; {s.engine}, "
+        f"{s.optimiser}{device}{processes}."
     )
     if found is not None:
         threads = found.settings["threads"]
@@ -324,6 +298,12 @@ def _say_start(
             f"Going on from {source}: {trainer.epoch} epochs and {trainer.step} of "
             f"{trainer.batches.steps} steps are done."
         )
+
+
+def _name(device: torch.device) -> str:
+    import torch
+
+    return f"{device} ({torch.cuda.get_device_name(device)})"
 
 
 def _say_row(out: Output, row: Row) -> None:

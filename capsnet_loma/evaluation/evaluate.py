@@ -76,12 +76,13 @@ def evaluate(
     total, predictions = 0.0, []
     progress("", 0, len(data))
     done = 0
-    for part, loss, predicted in outcomes(model, in_order(data, classes, batch)):
+    batches = in_order(data, classes, batch, device=model.device)
+    for part, loss, predicted in outcomes(model, batches):
         predictions.append(predicted)
         total += loss * len(part)
         done += len(part)
         progress("", done, len(data))
-    answers = torch.cat(predictions)
+    answers = torch.cat(predictions).cpu()
     pairs = data.labels * classes + answers
     confusion = torch.bincount(pairs, minlength=classes**2).reshape(classes, classes)
     return Evaluation(total / len(data), answers, confusion)

@@ -31,6 +31,11 @@ class Model:
     def config(self) -> CapsNetConfig:
         return self.network.config
 
+    @property
+    def device(self) -> torch.device:
+        """Where the network computes."""
+        return self.network.digit_weight.device
+
     def lengths(self, capsules: Tensor) -> Tensor:
         """[B, I, O] -> [B, I]: how sure the network is of each class."""
         return cast(Tensor, self._functions.lengths(capsules))
@@ -63,8 +68,10 @@ class Model:
         return reference
 
 
-def open_model(path: Path, engine: Engine | None = None) -> tuple[Model, Checkpoint]:
-    """The network of a checkpoint, or of the best one of a run's folder.
+def open_model(
+    path: Path, engine: Engine | None = None, device: torch.device | str = "cpu"
+) -> tuple[Model, Checkpoint]:
+    """The network of a checkpoint, or of the best one of a run's folder, on a device.
 
     It runs on ``engine``, by default on that which it was trained on: either loads the other's
     weights. Raises EvaluationError when there is no such file, CheckpointError when it is damaged.
@@ -81,7 +88,7 @@ def open_model(path: Path, engine: Engine | None = None) -> tuple[Model, Checkpo
         raise EvaluationError(
             f"{file} has weights that do not fit the sizes it names: {error}"
         ) from error
-    return Model(used, network.eval()), found
+    return Model(used, network.eval().to(device)), found
 
 
 def checkpoint_file(path: Path) -> Path:
@@ -114,7 +121,7 @@ def _sizes(channels: int, size: int, classes: int) -> str:
 
 
 def capsules_of(model: Model, images: Tensor) -> Tensor:
-    """uint8 [N, H, W] -> the digit capsules [N, I, O]."""
+    """uint8 [N, H, W] -> the digit capsules [N, I, O], on the model's device."""
     with torch.no_grad():
-        capsules, _ = model.network(images.unsqueeze(1).float() / 255)
+        capsules, _ = model.network(images.to(model.device).unsqueeze(1).float() / 255)
     return cast(Tensor, capsules)

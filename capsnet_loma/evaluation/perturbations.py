@@ -24,8 +24,9 @@ LEFT, TOP, BESIDE, ABOVE = 40, 66, 28, 74
 
 
 def perturbed(model: Model, capsules: Tensor, label: int) -> Tensor:
-    """The capsules of one image [I, O] -> [O, 11, H, W]: row o has value o of capsule ``label``
-    changed by each of STEPS."""
+    """The capsules of one image [I, O] -> [O, 11, H, W], on the CPU: row o has value o of capsule
+    ``label`` changed by each of STEPS."""
+    capsules = capsules.cpu()
     dims, steps = capsules.shape[1], torch.tensor(STEPS, dtype=capsules.dtype)
     many = capsules.repeat(dims, len(STEPS), 1, 1)
     each = torch.arange(dims)
@@ -33,8 +34,8 @@ def perturbed(model: Model, capsules: Tensor, label: int) -> Tensor:
     mask = torch.zeros(dims * len(STEPS), len(capsules), dtype=capsules.dtype)
     mask[:, label] = 1.0
     with torch.no_grad():
-        images = model.decode(many.flatten(0, 1), mask)[:, 0]
-    return images.reshape(dims, len(STEPS), *images.shape[1:])
+        images = model.decode(many.flatten(0, 1).to(model.device), mask.to(model.device))[:, 0]
+    return images.cpu().reshape(dims, len(STEPS), *images.shape[1:])
 
 
 def example(data: ImageSet, predictions: Tensor, label: int, where: str) -> int:

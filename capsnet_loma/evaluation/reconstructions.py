@@ -29,11 +29,12 @@ def choose(data: ImageSet, predictions: Tensor, classes: int, columns: int = 6) 
 
 
 def reconstructions(model: Model, images: Tensor, predictions: Tensor) -> Tensor:
-    """uint8 [N, H, W], classes [N] -> [N, H, W] in 0..1, decoded from the class's capsule."""
+    """uint8 [N, H, W], classes [N] -> [N, H, W] in 0..1, decoded from the class's capsule; on the
+    CPU, as all of these are."""
     capsules = capsules_of(model, images)
-    mask = torch.nn.functional.one_hot(predictions, model.config.classes).to(capsules.dtype)
+    mask = torch.nn.functional.one_hot(predictions, model.config.classes).to(capsules)
     with torch.no_grad():
-        return model.decode(capsules, mask)[:, 0]
+        return model.decode(capsules, mask)[:, 0].cpu()
 
 
 def reconstruction_figure(

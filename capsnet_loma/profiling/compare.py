@@ -12,6 +12,7 @@ to that accuracy.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+import loma
 from capsnet_loma import reference
 from capsnet_loma.layers import FUNCTIONS, file_of, module
 from capsnet_loma.profiling.cases import (
@@ -109,34 +111,52 @@ def compare(
     dtypes: Sequence[torch.dtype] = (torch.float64, torch.float32),
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     names: Sequence[str] = ALL,
+    device: str = "cpu",
 ) -> Report:
-    """Runs the comparison of these functions, of which "network" is one.
+    """Runs the comparison of these functions, of which "network" is one, on a device.
 
     ``progress(what, done, total)`` is called before each case.
     """
     every: list[FunctionCase | NetworkCase] = [*function_cases(), *network_cases()]
     cases = [case for case in every if case.function in names]
     found: list[Comparison] = []
-    for done, (case, dtype) in enumerate((c, d) for c in cases for d in dtypes):
-        progress(f"{case.function}: {case.point}", done, len(cases) * len(dtypes))
-        if isinstance(case, FunctionCase):
-            found += _compare_function(case, dtype)
-        else:
-            found += _compare_network(case, dtype)
+    with _all_digits():
+        for done, (case, dtype) in enumerate((c, d) for c in cases for d in dtypes):
+            progress(f"{case.function}: {case.point}", done, len(cases) * len(dtypes))
+            if isinstance(case, FunctionCase):
+                found += _compare_function(case, dtype, device)
+            else:
+                found += _compare_network(case, dtype, device)
+        loma.check_device()
     return Report(tuple(found))
+
+
+@contextlib.contextmanager
+def _all_digits() -> Iterator[None]:
+    """GPUs may otherwise round float32 to the ten bits of TF32 in convolutions and products."""
+    libraries: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    allowed = [library.allow_tf32 for library in libraries]
+    try:
+        for library in libraries:
+            library.allow_tf32 = False
+        yield
+    finally:
+        for library, before in zip(libraries, allowed, strict=True):
+            library.allow_tf32 = before
 
 
 # ------------------------------------------------------------------------------------- functions
 
 
-def _compare_function(case: FunctionCase, dtype: torch.dtype) -> Iterator[Comparison]:
-    generator = torch.Generator().manual_seed(SEED)
-    arguments = _cast(case.make(generator), dtype)
+def _compare_function(case: FunctionCase, dtype: torch.dtype, device: str) -> Iterator[Comparison]:
+    generator = torch.Generator().manual_seed(SEED)  # the same numbers on all devices
+    arguments = _cast(case.make(generator), dtype, device)
     names = _parameter_names(case.function)
     loma_module = module(file_of(case.function))
 
     expected, leaves = _call(getattr(reference, case.function), arguments)
-    adjoint = torch.randn(expected.shape, generator=generator, dtype=torch.float64).to(dtype)
+    adjoint = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    adjoint = adjoint.to(device, dtype)
     expected_gradients = torch.autograd.grad(expected, leaves, adjoint)
 
     value, own_leaves = _call(getattr(loma_module, case.function), arguments)
@@ -154,8 +174,8 @@ def _compare_function(case: FunctionCase, dtype: torch.dtype) -> Iterator[Compar
         yield record("d_f", f"d {name}", gradient, wanted)
 
 
-def _cast(arguments: tuple[Argument, ...], dtype: torch.dtype) -> tuple[Argument, ...]:
-    return tuple(a.to(dtype) if isinstance(a, Tensor) else a for a in arguments)
+def _cast(arguments: tuple[Argument, ...], dtype: torch.dtype, device: str) -> tuple[Argument, ...]:
+    return tuple(a.to(device, dtype) if isinstance(a, Tensor) else a for a in arguments)
 
 
 def _call(
@@ -187,16 +207,16 @@ def _recorder(function: str, point: str, dtype: torch.dtype) -> Recorder:
 # --------------------------------------------------------------------------------------- network
 
 
-def _compare_network(case: NetworkCase, dtype: torch.dtype) -> Iterator[Comparison]:
+def _compare_network(case: NetworkCase, dtype: torch.dtype, device: str) -> Iterator[Comparison]:
     from capsnet_loma import network
 
     torch.manual_seed(SEED)
-    theirs = reference.CapsNet(case.config).to(dtype)
-    mine = network.CapsNet(case.config).to(dtype)
+    theirs = reference.CapsNet(case.config).to(device, dtype)
+    mine = network.CapsNet(case.config).to(device, dtype)
     with torch.no_grad():
         theirs.digit_weight.mul_(case.weight_scale)
     mine.load_state_dict(theirs.state_dict())
-    images, targets = _batch(case, dtype)
+    images, targets = (tensor.to(device) for tensor in _batch(case, dtype))
 
     expected = _run(theirs, reference.capsule_loss, images, targets, case.decode_longest)
     values = _run(mine, network.capsule_loss, images, targets, case.decode_longest)

@@ -1,4 +1,5 @@
-"""The picture of a profile: bars of time, page faults and memory, and cache misses if counted."""
+"""The picture of a profile: bars of time, page faults and memory, and cache misses if counted; on a
+GPU of time, kernels, memory and what goes through it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ from matplotlib.ticker import StrMethodFormatter
 
 from capsnet_loma.evaluation.style import DPI, plain, save
 from capsnet_loma.profiling.profile import Measurement, Profile
-from loma.tools.measure import machine
 
 TORCH_COLOR, LOMA_COLOR, NATIVE_COLOR = "#9aa5b1", "#e07a2f", "#b5481b"
 
@@ -19,18 +19,14 @@ TORCH_COLOR, LOMA_COLOR, NATIVE_COLOR = "#9aa5b1", "#e07a2f", "#b5481b"
 def plot_profile(profile: Profile, path: Path) -> None:
     """Writes a PNG. Whiskers are the 90 % confidence intervals of the slopes."""
     ms = profile.measurements
+    if profile.baseline.gpu is not None:
+        _plot_gpu(profile, path)
+        return
     counted = all(m.cache_misses is not None for m in ms)
     columns = 4 if counted else 3
     figure = Figure(figsize=(4.6 * columns, 4.6), dpi=DPI, layout="constrained")
     axes = figure.subplots(1, columns)
-    _bars(
-        axes[0],
-        "milliseconds per iteration",
-        ms,
-        [1e3 * m.seconds.slope for m in ms],
-        [1e3 * (m.seconds.high - m.seconds.slope) for m in ms],
-        "{:,.0f}" if profile.baseline.seconds.slope > 0.1 else "{:,.2f}",
-    )
+    _time_bars(axes[0], profile)
     _bars(
         axes[1],
         "page faults per iteration",
@@ -49,11 +45,42 @@ def plot_profile(profile: Profile, path: Path) -> None:
             [(fit.high - fit.slope) / 1e6 for fit in misses],
             "{:,.1f}",
         )
-    figure.suptitle(
-        f"CapsNet, forward and backward, batch {profile.batch}, "
-        f"{profile.threads} thread{'s' if profile.threads > 1 else ''} ({machine().processor})"
-    )
+    _finish(figure, profile, path)
+
+
+def _plot_gpu(profile: Profile, path: Path) -> None:
+    """Time, kernels, memory and what goes through it."""
+    ms = profile.measurements
+    work = [m.gpu for m in ms if m.gpu is not None]
+    kernels = [w.kernels for w in work if w.kernels is not None]
+    seen = len(kernels) == len(ms)
+    columns = 4 if seen else 3
+    figure = Figure(figsize=(4.6 * columns, 4.6), dpi=DPI, layout="constrained")
+    axes = list(figure.subplots(1, columns))
+    _time_bars(axes.pop(0), profile)
+    if seen:
+        _bars(axes.pop(0), "kernels per iteration", ms, kernels)
+    _bars(axes[0], "peak memory of tensors, MiB", ms, [m.peak_memory / 2**20 for m in ms])
+    moved = [m.bandwidth / 1e9 for m in ms]
+    _bars(axes[1], "GB/s, of tensors made and parameters", ms, moved)
+    _finish(figure, profile, path)
+
+
+def _finish(figure: Figure, profile: Profile, path: Path) -> None:
+    figure.suptitle(f"CapsNet, forward and backward, batch {profile.batch}, {profile.where}")
     save(figure, path)
+
+
+def _time_bars(axes: Axes, profile: Profile) -> None:
+    ms = profile.measurements
+    _bars(
+        axes,
+        "milliseconds per iteration",
+        ms,
+        [1e3 * m.seconds.slope for m in ms],
+        [1e3 * (m.seconds.high - m.seconds.slope) for m in ms],
+        "{:,.0f}" if profile.baseline.seconds.slope > 0.1 else "{:,.2f}",
+    )
 
 
 def _bars(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from capsnet_loma.config import CapsNetConfig
+from capsnet_loma.profiling.gpu_work import GpuWork
 from loma.tools.measure import cache_counts, page_faults, peak_memory, reset_peak_memory
 
 ALLOCATORS = ("jemalloc", "tcmalloc_minimal", "tcmalloc")
@@ -34,6 +35,7 @@ class Version:
     label: str
     command: tuple[str, ...]
     preload: str | None = None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +68,20 @@ def allocators() -> dict[str, str]:
     return found
 
 
-def versions(inputs: Path, config: CapsNetConfig, threads: int) -> list[Version]:
-    """The versions that run in Python."""
+def versions(
+    inputs: Path, config: CapsNetConfig, threads: int, device: str = "cpu"
+) -> list[Version]:
+    """The versions that run in Python. Allocators are the CPU's."""
     sizes = json.dumps(asdict(config))
 
     def python(kind: str) -> tuple[str, ...]:
         worker = (sys.executable, "-m", "capsnet_loma.profiling.worker")
-        return (*worker, kind, str(inputs), str(threads), sizes)
+        return (*worker, kind, str(inputs), str(threads), sizes, device)
 
-    found = [Version("torch", "PyTorch", python("torch"))]
-    for name, library in allocators().items():
+    found = [Version("torch", "PyTorch", python("torch"), device=device)]
+    for name, library in allocators().items() if device == "cpu" else ():
         found.append(Version(f"torch-{name}", f"PyTorch + {name}", python("torch"), library))
-    found.append(Version("loma", "loma from Python", python("loma")))
+    found.append(Version("loma", "loma from Python", python("loma"), device=device))
     return found
 
 
@@ -125,24 +129,28 @@ class Process:
 
     def run(self, iterations: int) -> Sample:
         """Does that many iterations of forward and backward."""
-        assert self._process.stdin is not None
         pid = self._running()
         faults = page_faults(pid)
         with cache_counts(pid) as counts:
-            try:
-                self._process.stdin.write(f"run {iterations}\n")
-                self._process.stdin.flush()
-            except BrokenPipeError:
-                self._fail()
-            seconds = self._read()["seconds"]
+            seconds = self._ask(f"run {iterations}")["seconds"]
         faults = page_faults(pid) - faults
         return Sample(
             iterations, seconds, faults.minor, faults.major, counts.references, counts.misses
         )
 
+    def count(self) -> GpuWork | None:
+        """What an iteration asks of the GPU; None on the CPU."""
+        if self.version.device == "cpu":
+            return None
+        self._running()
+        return GpuWork(**self._ask("count"))
+
     def end(self) -> int:
-        """Ends the process; its peak memory in bytes, since the first iteration."""
-        peak = peak_memory(self._running())
+        """Ends the process; its peak memory in bytes, since the first iteration: of a GPU what its
+        tensors had."""
+        pid = self._running()
+        on_cpu = self.version.device == "cpu"
+        peak = peak_memory(pid) if on_cpu else int(self._ask("peak")["bytes"])
         self.__exit__()
         return peak
 
@@ -151,6 +159,16 @@ class Process:
         if self._process.poll() is not None:
             self._fail()
         return self._process.pid
+
+    def _ask(self, order: str) -> Any:
+        """Its answer to a line."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{order}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self._fail()
+        return self._read()
 
     def _read(self) -> Any:
         assert self._process.stdout is not None

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from capsnet_loma.config import CapsNetConfig
+from capsnet_loma.profiling.gpu_work import GpuWork
 from capsnet_loma.profiling.processes import (
     Checksums, Process, ProfileError, Sample, Version, native_version, versions,
 )  # fmt: skip
@@ -43,7 +44,8 @@ RESULT_TOLERANCE = 1e-4  # of float32 sums, relative to the sum of absolute valu
 class Measurement:
     """One version's numbers per iteration, each with its confidence interval.
 
-    ``cache_references`` and ``cache_misses`` are None where the machine has no counters.
+    ``cache_references`` and ``cache_misses`` are None where the machine has no counters. On a GPU
+    ``peak_memory`` is that of its tensors; ``gpu`` is None on the CPU.
     """
 
     version: Version
@@ -55,16 +57,25 @@ class Measurement:
     major_faults: Fit
     cache_references: Fit | None
     cache_misses: Fit | None
+    gpu: GpuWork | None = None
 
     @property
     def faults(self) -> float:
         """Page faults per iteration, minor and major ones."""
         return max(0.0, self.minor_faults.slope) + max(0.0, self.major_faults.slope)
 
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second that go through the GPU's memory, as :class:`GpuWork` counts them."""
+        return 0.0 if self.gpu is None else self.gpu.moved_bytes / self.seconds.slope
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The measurements; the first one is plain PyTorch, which the ratios refer to."""
+    """The measurements; the first one is plain PyTorch, which the ratios refer to.
+
+    Page faults and cache misses are of the CPU alone.
+    """
 
     batch: int
     threads: int
@@ -74,6 +85,15 @@ class Profile:
     @property
     def baseline(self) -> Measurement:
         return self.measurements[0]
+
+    @property
+    def where(self) -> str:
+        """What computed, for titles."""
+        gpu = self.baseline.gpu
+        if gpu is not None:
+            return gpu.gpu
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"{threads} ({machine().processor})"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -86,6 +106,7 @@ class Profile:
                 "system": platform.platform(),
                 "python": platform.python_version(),
                 "torch": torch.__version__,
+                **({} if (gpu := self.baseline.gpu) is None else {"gpu": gpu.gpu}),
             },
             "versions": [_to_json(m, self.baseline) for m in self.measurements],
         }
@@ -93,13 +114,28 @@ class Profile:
 
 def _to_json(m: Measurement, baseline: Measurement) -> dict[str, Any]:
     unavailable = "not available on this machine"
-    return {
+    common = {
         "key": m.version.key,
         "label": m.version.label,
         "seconds_per_iteration": asdict(m.seconds),
         "time_ratio": m.seconds.slope / baseline.seconds.slope,
         "peak_memory_bytes": m.peak_memory,
         "memory_ratio": m.peak_memory / baseline.peak_memory,
+        "result": asdict(m.checksums),
+        "samples": [{"iterations": s.iterations, "seconds": s.seconds} for s in m.samples],
+    }
+    if m.gpu is not None:
+        return common | {
+            "kernels_per_iteration": unavailable if m.gpu.kernels is None else m.gpu.kernels,
+            "copies_per_iteration": unavailable if m.gpu.copies is None else m.gpu.copies,
+            "busy_seconds_per_iteration": (
+                unavailable if m.gpu.busy_seconds is None else m.gpu.busy_seconds
+            ),
+            "made_bytes_per_iteration": m.gpu.made_bytes,
+            "moved_bytes_per_iteration": m.gpu.moved_bytes,
+            "bytes_per_second": m.bandwidth,
+        }
+    return common | {
         "minor_faults_per_iteration": asdict(m.minor_faults),
         "major_faults_per_iteration": asdict(m.major_faults),
         "faults_ratio": m.faults / max(1.0, baseline.faults),
@@ -107,7 +143,6 @@ def _to_json(m: Measurement, baseline: Measurement) -> dict[str, Any]:
             asdict(m.cache_references) if m.cache_references else unavailable
         ),
         "cache_misses_per_iteration": asdict(m.cache_misses) if m.cache_misses else unavailable,
-        "result": asdict(m.checksums),
         "samples": [asdict(sample) for sample in m.samples],
     }
 
@@ -119,20 +154,22 @@ def profile(
     batch: int = 100,
     threads: int | None = None,
     seconds: float = 30.0,
+    device: str = "cpu",
     progress: Progress = lambda what, done, total: None,
 ) -> Profile:
     """Measures all versions, each for about ``seconds`` seconds (slow ones take longer).
 
     ``program`` builds the C++ program (:func:`capsnet_loma.native_program.build`); None leaves it
-    out. It is called when loma has run from Python, and so made the kernels for these sizes, which
-    the program links. Raises :class:`ProfileError` when a process fails or when results disagree.
+    out, as it must be on a GPU. It is called when loma has run from Python, and so made the kernels
+    for these sizes, which the program links. Raises :class:`ProfileError` when a process fails or
+    when results disagree.
     """
     config = config or CapsNetConfig()
     threads = threads or machine().cpus
     with tempfile.TemporaryDirectory(prefix="capsnet-loma-") as folder:
         inputs = Path(folder) / "inputs.tensors"
         torch.save(make_inputs(config, batch), inputs)
-        found = versions(inputs, config, threads)
+        found = versions(inputs, config, threads, device)
         count = len(found) + (program is not None)
         with contextlib.ExitStack() as stack:
             processes = []
@@ -145,8 +182,9 @@ def profile(
                 processes.append(stack.enter_context(Process(native, threads)))
             check_agreement([(p.version.label, p.checksums) for p in processes])
             samples = _measure(processes, seconds, progress)
+            work = [process.count() for process in processes]
             peaks = [process.end() for process in processes]
-    measurements = map(_measurement, processes, samples, peaks)
+    measurements = map(_measurement, processes, samples, peaks, work)
     return Profile(batch, threads, config, tuple(measurements))
 
 
@@ -214,7 +252,9 @@ def plan(iteration_seconds: float, seconds: float) -> tuple[tuple[int, ...], int
     return tuple(factor * count for count in counts), rounds
 
 
-def _measurement(process: Process, samples: Sequence[Sample], peak_memory: int) -> Measurement:
+def _measurement(
+    process: Process, samples: Sequence[Sample], peak_memory: int, gpu: GpuWork | None
+) -> Measurement:
     counts = [sample.iterations for sample in samples]
 
     def slope(name: str) -> Fit:
@@ -231,4 +271,5 @@ def _measurement(process: Process, samples: Sequence[Sample], peak_memory: int) 
         slope("major_faults"),
         slope("cache_references") if counted else None,
         slope("cache_misses") if counted else None,
+        gpu,
     )

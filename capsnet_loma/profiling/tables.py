@@ -47,6 +47,9 @@ def show_comparison(output: Output, report: Report) -> None:
 
 def show_profile(output: Output, profile: Profile) -> None:
     """Time, page faults, memory and cache counts of each version, with ratios to PyTorch."""
+    if profile.baseline.gpu is not None:
+        _show_gpu_profile(output, profile)
+        return
     base = profile.baseline
     counted = all(m.cache_misses is not None for m in profile.measurements)
     columns = ["version", "ms/iteration (90% CI)", "of PyTorch"]
@@ -74,6 +77,36 @@ def show_profile(output: Output, profile: Profile) -> None:
     output.line("All versions have the same loss and the same gradients.", "green")
     if not counted:
         output.line(f"Cache references and misses: {NOT_AVAILABLE}.")
+
+
+def _show_gpu_profile(output: Output, profile: Profile) -> None:
+    """Time, kernels and memory of each version, with ratios to PyTorch."""
+    base = profile.baseline
+    columns = [
+        "version", "ms/iteration (90% CI)", "of PyTorch", "kernels/it.", "they run, ms",
+        "peak memory", "of PyTorch", "tensors made/it.", "GB/s",
+    ]  # fmt: skip
+    rows = []
+    for m in profile.measurements:
+        assert m.gpu is not None
+        busy = m.gpu.busy_seconds
+        rows.append([
+            m.version.label,
+            _milliseconds(m.seconds),
+            f"{m.seconds.slope / base.seconds.slope:.2f}x",
+            "-" if m.gpu.kernels is None else f"{m.gpu.kernels:,.0f}",
+            "-" if busy is None else f"{1e3 * busy:,.2f}",
+            f"{m.peak_memory / 2**20:,.0f} MiB",
+            f"{m.peak_memory / base.peak_memory:.2f}x",
+            f"{m.gpu.made_bytes / 2**20:,.0f} MiB",
+            f"{m.bandwidth / 1e9:,.0f}",
+        ])  # fmt: skip
+    title = f"CapsNet, forward and backward of one batch of {profile.batch}, {profile.where}"
+    output.table(title, columns, rows, set())
+    output.line("All versions have the same loss and the same gradients.", "green")
+    output.line("GB/s: tensors that are made, written and read once, and parameters, read twice.")
+    if base.gpu is not None and base.gpu.kernels is None:
+        output.line(f"Kernels: torch's profiler sees none, {NOT_AVAILABLE}.")
 
 
 def _milliseconds(fit: Fit) -> str:

@@ -124,20 +124,18 @@ def _is_lost(error: RuntimeError) -> bool:
 @contextlib.contextmanager
 def job(kind: str = "cpu") -> Iterator[Job]:
     """The job that ``torchrun`` has started this process for, or one of its own. ``kind`` of
-    device: "cpu", or "cuda" where each process of a machine has a GPU.
+    device: "cpu", or "cuda" where each process of a machine has a GPU; "cuda:1" of one alone.
 
     An exception of the body ends all processes; one of them lets it out, as a TrainingError where
     another process was lost, and the others raise SystemExit.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        yield Job(device=torch.device(kind))
+        yield Job(device=_device(kind))
         return
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_world = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
-    device = torch.device("cpu") if kind == "cpu" else torch.device(kind, local_rank)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    device = _device(kind, local_rank)
     if world == 1:
         yield Job(device=device)
         return
@@ -146,7 +144,7 @@ def job(kind: str = "cpu") -> Iterator[Job]:
         store, rank, world = next(iter(rendezvous("env://", timeout=TIMEOUT)))
         # So that what torchrun restarts does not find the addresses of those that have ended.
         store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
-        backend = "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl"
+        backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
@@ -161,3 +159,14 @@ def job(kind: str = "cpu") -> Iterator[Job]:
     finally:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+def _device(kind: str, local_rank: int = 0) -> torch.device:
+    """With its number, and torch's current one from now on."""
+    device = torch.device(kind)
+    if device.type == "cpu":
+        return device
+    if device.index is None:
+        device = torch.device(device.type, local_rank)
+    torch.cuda.set_device(device)
+    return device

@@ -21,6 +21,7 @@ from capsnet_loma.training import TrainingError, checkpoint, engines
 from capsnet_loma.training.checkpoint import Checkpoint, CheckpointError
 from capsnet_loma.training.distributed import Job
 from capsnet_loma.training.metrics import Metrics, Row
+from capsnet_loma.training.outcome import Outcome
 from capsnet_loma.training.run import Run
 from capsnet_loma.training.settings import Settings
 from capsnet_loma.training.signals import Stop
@@ -42,6 +43,8 @@ class Sums:
 
     @property
     def text(self) -> str:
+        if not self.images:
+            return ""
         return (
             f"loss {self.loss / self.images:.4f}, accuracy {self.right / self.images:.2%}, "
             f"{self.images / self.seconds:,.0f} images/s"
@@ -71,10 +74,13 @@ class Trainer:
     batches: Batches = field(init=False)
     _digest: str = field(init=False)
     _network: torch.nn.Module = field(init=False)
+    _late: bool = field(init=False)  # whether a step's numbers are read behind the next one
+    _last: Outcome | None = None  # of the step before, where self.sums do not have it yet
 
     def __post_init__(self) -> None:
         s = self.settings
         self._digest = self.data.digest
+        self._late = self.job.device.type != "cpu"
         torch.manual_seed(s.seed)
         network = engines.network(s.engine, self.config).to(self.job.device)
         self.model = Model(s.engine, network)
@@ -205,15 +211,22 @@ class Trainer:
         for batch in self.batches.epoch(self.epoch, self.step):
             stopped = self._step(batch, stop, run)
             update(self.sums.text, self.step, self.batches.steps)
+            kept = self.step % every == 0 and self.step < self.batches.steps
+            if stopped or kept:
+                self._catch_up(run)
+                self.save(run)
             if stopped:
-                self.save(run)
                 return False
-            if self.step % every == 0 and self.step < self.batches.steps:
-                self.save(run)
+        self._catch_up(run)
         return True
 
     def _step(self, batch: Batch, stop: Stop, run: Run) -> bool:
-        """One step; whether any of the processes is asked to stop."""
+        """One step; whether any of the processes is asked to stop.
+
+        A GPU is given the whole step before the numbers of the one before it are read: it never
+        waits for the host. Parameters may have become worse by a step when that is found out, but
+        no checkpoint is written before.
+        """
         start = time.perf_counter()
         self.optimiser.zero_grad(set_to_none=True)
         with self.job.reporting():
@@ -222,17 +235,39 @@ class Trainer:
             loss.backward()
         with torch.no_grad():
             right = self._right(capsules.detach(), batch.labels)
-        count = len(batch)
-        images, total, right, stopped = self.job.sum(
-            [count, loss.item() * count, right, float(stop.number != 0)]
-        )
-        if not math.isfinite(total):
-            raise self._diverged(f"the loss is {total / images}", run, self.step + 1)
-        self.optimiser.step()
+        own = Outcome.of(self.step + 1, len(batch), loss, right)
+        if not self._late:
+            stopped = self._count(own, run, stop)
+            self.optimiser.step()
+        else:
+            self.optimiser.step()
+            stopped = self._count(self._last, run, stop)
+            self._last = own
+        self.sums.seconds += time.perf_counter() - start
+        self.step += 1
+        return stopped
+
+    def _catch_up(self, run: Run) -> None:
+        """Waits for the last step; afterwards the sums have all of them."""
+        start = time.perf_counter()
+        if self._last is not None:
+            self._count(self._last, run)
+            self._last = None
+        self.sums.seconds += time.perf_counter() - start
+
+    def _count(self, found: Outcome | None, run: Run, stop: Stop | None = None) -> bool:
+        """Adds what a step of all processes came to; whether any of them is asked to stop.
+
+        Raises TrainingError where the loss is no number.
+        """
+        loss, own_right = (0.0, 0.0) if found is None else found.read()
+        count = 0 if found is None else found.images
+        asked = stop is not None and stop.number != 0
+        images, total, right, stopped = self.job.sum([count, loss * count, own_right, float(asked)])
+        if found is not None and not math.isfinite(total):
+            raise self._diverged(f"the loss is {total / images}", run, found.step)
         s = self.sums
         s.images, s.loss, s.right = s.images + images, s.loss + total, s.right + right
-        s.seconds += time.perf_counter() - start
-        self.step += 1
         return stopped > 0
 
     def _diverged(self, what: str, run: Run, step: int) -> TrainingError:
@@ -242,9 +277,9 @@ class Trainer:
             "smaller --lr."
         )
 
-    def _right(self, capsules: Tensor, labels: Tensor) -> float:
+    def _right(self, capsules: Tensor, labels: Tensor) -> Tensor:
         predicted = self.model.lengths(capsules).argmax(dim=1)
-        return float((predicted == labels).sum())
+        return (predicted == labels).sum()
 
     # -------------------------------------------------------------------------------- validation
 

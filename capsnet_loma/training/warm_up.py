@@ -71,6 +71,7 @@ def _train(model: Model, batch: int) -> None:
 
 def _blank(model: Model, size: int) -> Batch:
     """Black images, with the targets of no class."""
-    c = model.config
-    images = torch.zeros(size, c.image_channels, c.image_size, c.image_size)
-    return Batch(images, torch.zeros(size, c.classes), torch.zeros(size, dtype=torch.int64))
+    c, device = model.config, model.device
+    images = torch.zeros(size, c.image_channels, c.image_size, c.image_size, device=device)
+    targets = torch.zeros(size, c.classes, device=device)
+    return Batch(images, targets, torch.zeros(size, dtype=torch.int64, device=device))

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+import torch
 from click.testing import CliRunner
 
 import capsnet_loma.commands.cli as cli
+from capsnet_loma.commands.device import check_processes
 from capsnet_loma.profiling.compare import Comparison, Report
 from capsnet_loma.profiling.processes import Checksums, Sample, Version
 from capsnet_loma.profiling.profile import Measurement, Profile
@@ -96,8 +99,8 @@ def test_wrong_gradient_ends_with_1(results: list[Comparison], tmp_path: Path) -
     [
         (["--batch", "3", "compare"], "--batch belongs after 'compare'"),
         (["--json", "profile"], "--json belongs after 'profile'"),
-        (["profile", "--device", "cuda"], "loma generates code for the CPU only so far"),
-        (["--device", "cuda"], "Run it with --device cpu."),
+        (["profile", "--device", "gpu"], "'gpu' is no device: give cpu, cuda, or cuda:N"),
+        (["compare", "--device", "cuda:x"], "'cuda:x' is no device"),
         (["compare", "--function", "squish"], "there is no such layer; there are convolution,"),
         (["profile", "--batch", "0"], "0 is not in the range 1<=x<=1000000"),
     ],
@@ -106,6 +109,46 @@ def test_wrong_use_ends_with_2(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(cli.main, arguments)
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+COMMANDS = [[], ["compare"], ["profile"], ["train"], ["evaluate"], ["figures"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_gpu(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message, before anything is done."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for is_built, reason in ((False, "is built without CUDA"), (True, "sees no GPU here")):
+        monkeypatch.setattr(torch.backends.cuda, "is_built", lambda found=is_built: found)
+        done = CliRunner().invoke(cli.main, [*command, "--device", "cuda"])
+        assert done.exit_code == 2
+        assert f"--device cuda: torch {torch.__version__} {reason}" in done.stderr
+        assert "Run it with --device cpu" in done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_such_gpu(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for count, there in ((1, "cuda:0 only"), (4, "cuda:0 to cuda:3")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda found=count: found)
+        done = CliRunner().invoke(cli.main, [*command, "--device", "cuda:7"])
+        assert done.exit_code == 2
+        assert f"--device cuda:7: there is no such GPU here, there is {there}." in done.stderr
+
+
+def test_processes_do_not_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for processes, device in (("1", "cuda:1"), ("2", "cuda"), ("4", "cpu")):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+        check_processes(device)
+    for processes, device, message in (
+        ("2", "cuda:1", "2 processes cannot share a GPU"),
+        ("3", "cuda", "3 processes on a machine with 2 GPUs"),
+    ):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+        with pytest.raises(click.UsageError, match=f"--device {device}: {message}"):
+            check_processes(device)
 
 
 @pytest.mark.parametrize("command", [[], ["compare"], ["profile"]])

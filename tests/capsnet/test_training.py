@@ -355,30 +355,7 @@ def test_one_training_at_a_time(train: Train, tmp_path: Path) -> None:
 def test_options_that_exclude_each_other(train: Train, tmp_path: Path) -> None:
     _fails(train(tmp_path, "--resume", "--overwrite"), "exclude each other", code=2)
     _fails(train(tmp_path, "--nesterov"), "--nesterov needs --optimiser sgd", code=2)
-    _fails(train(tmp_path, "--device", "cuda"), "CPU only so far", "--device cpu", code=2)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(train: Train, tmp_path: Path) -> None:
-    arguments = ("--engine", "pytorch", "--device", "cuda")
-    _fails(train(tmp_path, *arguments), "sees no GPU here", "--device cpu", code=2)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu(train: Train, tmp_path: Path) -> None:
-    """As on the CPU within rounding; what it leaves can be gone on from there, and evaluated."""
-    arguments = ("--engine", "pytorch", "--device", "cuda")
-    assert train(tmp_path / "gpu", *arguments, epochs=2).exit_code == 0
-    assert train(tmp_path / "cpu", "--engine", "pytorch", epochs=2).exit_code == 0
-    losses = [
-        [float(row.split(",")[4]) for row in lines[1:]]
-        for name in ("gpu", "cpu")
-        for lines in [(tmp_path / name / "metrics.csv").read_text("ascii").splitlines()]
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    assert train(tmp_path / "gpu", "--engine", "pytorch", "--resume", epochs=3).exit_code == 0
-    assert train(tmp_path / "gpu", *arguments, "--resume", epochs=4).exit_code == 0
 
 
 def test_sizes_that_do_not_fit(train: Train, tmp_path: Path) -> None:
