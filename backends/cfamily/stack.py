@@ -16,6 +16,7 @@ from loma.core.ir import Function
 LIMIT = 64 * 1024  # of arrays, structs and tapes along a chain of calls
 BY_VALUE = 256  # of structs that a function takes and returns by value; larger ones go by pointer
 MAX_CALL = 1024 * 1024  # of everything along a chain of calls, by estimate
+MAX_THREAD = 64 * 1024  # the same on a device, where a hundred thousand threads have that at a time
 _TINY = 64  # what is not worth the heap
 _CALL = 128  # what a call takes besides
 
@@ -49,15 +50,16 @@ class Frame:
         self._values += size
         return True
 
-    def use(self, function: Function, numbers: int, passed: int) -> Use:
+    def use(self, function: Function, numbers: int, passed: int, most: int = MAX_CALL) -> Use:
         """What a call takes. ``numbers`` is how many variables there are, ``passed`` the bytes of
-        structs that are passed by value. Raises BackendLacksOperator where that is too much."""
+        structs that are passed by value. Raises BackendLacksOperator where that is more than
+        ``most``."""
         own = self._values + passed + 8 * numbers + _CALL
         found = Use(self._values + self._below.values, own + self._below.all)
-        if found.all > MAX_CALL:
+        if found.all > most:
             raise errors.BackendLacksOperator(
                 f"a call of '{function.name}' may take {found.all} bytes of the stack, with the "
-                f"calls that it makes one inside the other, and at most {MAX_CALL} are there for "
+                f"calls that it makes one inside the other, and at most {most} are there for "
                 "it",
                 function.span,
                 hint="nest fewer calls, or split functions of so many variables",

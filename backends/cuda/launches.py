@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from loma.backends.cfamily import syntax as c
-from loma.backends.cfamily.context import Captured, CppContext, HostWriter, data, statement_text
+from loma.backends.cfamily.context import Captured, HostWriter, data
 from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
 from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda.print import ThreadText
+from loma.backends.cuda.serial import write_looked_up, write_serial
+from loma.backends.cuda.start import Start, dedented
 from loma.backends.openmp import launches as host
 from loma.backends.openmp.print import write_check
 from loma.backends.schedule.host import (
@@ -26,10 +28,8 @@ from loma.backends.schedule.host import (
 from loma.backends.schedule.ir import AllReduce, InPlace, Parallel, dtype_of
 from loma.backends.schedule.walk import nodes
 from loma.core import sizes
-from loma.backends.kernels.sharing import mentions
-from loma.core.effects import assigned, counters, declared, effects, written_places
-from loma.core.ir import INT, Builtin, Expr, IntConst, Stmt, TensorType, Var
-from loma.core.walk import statements
+from loma.core.effects import assigned, counters
+from loma.core.ir import INT, Builtin, Expr, IntConst, Var
 
 _ONE = IntConst(1)
 
@@ -42,18 +42,18 @@ def write(owner: HostWriter, node: DeviceNode) -> None:
         case Parallel() if inside:
             _write_in_team(owner, node)
         case InPlace() if context.looked_up is not None:
-            _write_looked_up(owner, node)
+            write_looked_up(owner, node)
         case InPlace() if inside:
             with owner.writer.block("team_.alone([&]", ");"):
                 _write_nodes(owner, ThreadText(context, node), node)
         case InPlace():
-            _write_serial(owner, node.writes, (node,), ())
+            write_serial(owner, node.writes, (node,), ())
         case Parallel():
             _write_statement(owner, node)
         case Launch():
             _write_launch(owner, node)
         case Serial(source, body):
-            _write_serial(owner, tuple(node.writes), body, (source,))
+            write_serial(owner, tuple(node.writes), body, (source,))
         case Clear(var):
             _write_zeros(owner, var)
         case Stream():
@@ -70,7 +70,7 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     text = ThreadText(context, tree)
     counter, inside = text.local(tree.counter), Writer(1)
     text.nodes(inside, tree.body)
-    launch = _Launch(owner, "kernel", tree.source)
+    launch = Start(owner, "kernel", tree.source)
     body = Writer(1)
     if tree.checks:
         body.line("loma::Outside outside_(grid_);")
@@ -78,7 +78,7 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
     head = f"[&](const int64_t {counter}, [[maybe_unused]] const auto& part_)"
     with body.block(f"loma::statement(grid_, {head}", ");"):
-        body.extend(_dedented(inside.lines))
+        body.extend(dedented(inside.lines))
     with context.capturing(Captured(frozenset())) as captured:
         for check in tree.checks:
             write_check(body, context, check)
@@ -115,89 +115,13 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
             owner.writer.line(f"{context.variable(total)} += {found};")
 
 
-class _Launch:
-    """A kernel and the call that starts it: parameters are added to both in the same order.
-    ``shares``: its threads read what others of them have written."""
-
-    def __init__(
-        self, owner: HostWriter, stem: str, source: Sequence[Stmt], shares: bool = False
-    ) -> None:
-        self._owner, self._context = owner, owner.context
-        self._source, self._shares = source, shares
-        number = len(self._context.loops) + 1
-        self.name = f"{cpp_name(self._context.function.name)}__{stem}{number}"
-        self._params: list[str] = []
-        self._given: list[str] = []
-        self._numbers: dict[str, str] = {}  # which a kernel has last
-
-    def pointer(self, param: str, argument: str) -> None:
-        self._params.append(param)
-        self._given.append(f"launch_.pointer({argument});")
-
-    def tensor(self, tensor: Var, name: str, written: bool) -> None:
-        context = self._context
-        if not written and _is_number(context, tensor):
-            element = ELEMENTS[dtype_of(tensor)]
-            self._params.append(f"const loma::Number<{element}> {name}")
-            self._given.append(f"launch_.template element<{element}>({context.variable(tensor)});")
-            return
-        type_, argument = data(context, tensor, written)
-        # What other threads write between barriers may not be kept.
-        alone = "" if written and self._shares else " __restrict"
-        self.pointer(f"{type_}{alone} {name}", argument)
-
-    def number(self, type_: str, name: str, argument: str) -> None:
-        if type_ == "int64_t":
-            self._numbers[name] = argument
-        else:
-            self._params.append(f"const {type_} {name}")
-            self._given.append(f"launch_.template value<{type_}>({argument});")
-
-    def write(self, body: Writer, start: str) -> None:
-        """The kernel with that body goes to the context, its start to where the host stands."""
-        kernel = Writer()
-        kernel.comment("\n".join(map(statement_text, self._source)))
-        kernel.line(f"LOMA_KERNEL {self.name}(")
-        numbers = [f"LOMA_NUMBER_GIVEN({name})" for name in self._numbers]
-        params = ",\n    ".join([*self._params, *numbers, "const loma::Grid grid_"])
-        kernel.line(f"    {params}) {{")
-        for k, name in enumerate(self._numbers):
-            kernel.line(f"  LOMA_NUMBER({k}, {name});")
-        kernel.extend(body.lines)
-        kernel.line("}")
-        text = kernel.text()
-        if "__scalar<" in text:
-            text = f"{self._context.helpers}\n\n{text}"
-        context = self._context
-        contract = "" if context.machine.reciprocals else ", /*contract=*/false"
-        made = f'"{self.name}", R"loma(\n{text}\n)loma"{contract}'
-        context.loops.append(f"static loma::gpu::Kernel {self.name}({made});")
-        writer = self._owner.writer
-        writer.declare(f"loma::gpu::Launch launch_({self.name}, sizeof(real));")
-        writer.extend(self._given)
-        writer.extend([f"launch_.number({argument});" for argument in self._numbers.values()])
-        writer.line(f"launch_.{start};")
-
-
-def _is_number(context: CppContext, tensor: Var) -> bool:
-    """Whether a tensor may be a number of the host's: a parameter of one element."""
-    floats = isinstance(tensor.type, TensorType) and tensor.type.element in ("float", "float32")
-    return (
-        floats
-        and sizes.dims_of(tensor) == ()
-        and any(
-            param.name == tensor.name and param.mode == "In" for param in context.function.params
-        )
-    )
-
-
 # -------------------------------------------------------------------------------- fused kernels
 
 
 def _write_launch(owner: HostWriter, launch: Launch) -> None:
     context, writer, kernel = owner.context, owner.writer, launch.kernel
     writer.comment(f"kernel over {kernel.axis.name}{host.lines_of(kernel.source)}")
-    made = _Launch(owner, "kernel", kernel.source, shares=True)
+    made = Start(owner, "kernel", kernel.source, shares=True)
     own = {*assigned(kernel.body), *counters(kernel.body), kernel.axis.name}
     own |= {var.name for var in (kernel.count, kernel.first, *launch.scalars) if var is not None}
     if kernel.blocks is not None:
@@ -354,87 +278,6 @@ def _write_nodes(owner: HostWriter, text: ThreadText, tree: InPlace) -> None:
         write_check(owner.writer, owner.context, check)
 
 
-# ------------------------------------------------------------------------------------ one thread
-
-
-def _write_serial(
-    owner: HostWriter, writes: Sequence[str | Var], body: Sequence[HostNode], source: Sequence[Stmt]
-) -> None:
-    """Loops that write one element at a time, on one thread; what they change of the host's numbers
-    comes back to it, which waits for that."""
-    context, outer = owner.context, owner.writer
-    written = {name if isinstance(name, str) else name.name for name in writes}
-    launch = _Launch(owner, "serial", source)
-    source = tuple(source)
-    own = counters(source) | declared(source)
-    changed = {var.name: var for var in _scalars(source) if var.name not in own}
-    kept = {name: var for name, var in changed.items() if _is_elsewhere(context, name, source)}
-    used: dict[str, tuple[str, Var]] = {}
-    context.looked_up, owner.writer = used, Writer(1)
-    with context.capturing(Captured(frozenset(own | changed.keys()))) as captured:
-        owner.nodes(body)
-    inside, owner.writer = owner.writer, outer
-    context.looked_up = None
-    kernel = Writer(1)
-    kernel.line("[[maybe_unused]] loma::Outside outside_(grid_);")
-    for var in changed.values():
-        type_, name = scalar_type(var.type, var.span), context.variable(var)
-        if var.name not in kept:
-            kernel.line(f"{type_} {name} = 0;")
-            continue
-        captured.params[f"{name}_before_"] = (type_, name)
-        kernel.line(f"{type_} {name} = {name}_before_;")
-        launch.pointer(
-            f"{type_}* __restrict {name}_after_",
-            f"{name}_after_.template mutable_data_ptr<{type_}>()",
-        )
-    kernel.extend(_dedented(inside.lines))
-    for var in kept.values():
-        kernel.line(f"*{context.variable(var)}_after_ = {context.variable(var)};")
-    for name, tensor in used.values():
-        launch.tensor(tensor, name, tensor.name in written)
-    for name, (type_, argument) in captured.params.items():
-        launch.number(type_, name, argument)
-    with outer.block():
-        for var in kept.values():
-            made = f"loma::empty({{1}}, loma::options<{scalar_type(var.type, var.span)}>())"
-            outer.line(f"loma::Tensor {context.variable(var)}_after_ = {made};")
-        launch.write(kernel, "serial()")
-        for var in kept.values():
-            name, type_ = context.variable(var), scalar_type(var.type, var.span)
-            outer.line(f"{name} = loma::item<{type_}>({name}_after_);")
-
-
-def _is_elsewhere(context: CppContext, name: str, source: Sequence[Stmt]) -> bool:
-    """Whether anything but these statements, and a declaration, mentions a variable."""
-    body = context.function.body
-    own = sum(var.name == name for stmt in statements(body) for var in effects(stmt).declares)
-    return mentions(body)[name] > mentions(tuple(source))[name] + own
-
-
-def _scalars(source: Sequence[Stmt]) -> list[Var]:
-    """The scalars that statements assign to."""
-    places = (place for place in written_places(tuple(source)) if isinstance(place, Var))
-    return [place for place in places if not isinstance(place.type, TensorType)]
-
-
-def _write_looked_up(owner: HostWriter, tree: InPlace) -> None:
-    context, writer = owner.context, owner.writer
-    assert context.looked_up is not None
-    text = ThreadText(context, tree)
-    inside = Writer()
-    text.nodes(inside, tree.body)
-    context.looked_up |= text.pointers
-    for name, (ctype, argument) in text.params.items():
-        if name != argument:
-            writer.declare(f"const {ctype} {name} = {argument};")
-    if tree.checks:
-        writer.declare("loma::Outside outside_(grid_);")
-    writer.extend(inside.lines)
-    for check in tree.checks:
-        write_check(writer, context, check)
-
-
 def _write_zeros(owner: HostWriter, var: Var) -> None:
     """Fills a tensor by its pointer, in a kernel or in serial loops."""
     context, writer = owner.context, owner.writer
@@ -448,10 +291,6 @@ def _write_zeros(owner: HostWriter, var: Var) -> None:
     count = c.item_text(context.ints(sizes.product(dims)))
     with writer.block(f"team_.each({count}, 1, [&](const int64_t p_, const auto&)", ");"):
         writer.line(f"{pointer}[p_] = {zero}(0);")
-
-
-def _dedented(lines: Sequence[str]) -> list[str]:
-    return [line.removeprefix("  ") for line in lines]
 
 
 def _bool(value: bool) -> str:

@@ -9,14 +9,17 @@ _BACKENDS = Path(__file__).parent.parent
 # The first two are those of CPUs as they are.
 _FILES = (
     "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "cuda/runtime/report.h",
-    "cuda/device/checks.h", "cuda/device/device.h", "cuda/device/grid.h", "cuda/device/parts.h",
-    "cuda/device/places.h", "cuda/device/reduce.h", "cuda/device/statement.h", "cuda/device/std.h",
-    "cuda/device/team.h", "cuda/device/vector_math.h",
+    "cuda/device/checks.h", "cuda/device/containers.h", "cuda/device/device.h",
+    "cuda/device/grid.h", "cuda/device/parts.h", "cuda/device/places.h", "cuda/device/reduce.h",
+    "cuda/device/statement.h", "cuda/device/std.h", "cuda/device/team.h", "cuda/device/values.h",
+    "cuda/device/vector_math.h",
 )  # fmt: skip
 _STANDARD = ("algorithm", "cmath", "cstddef", "cstdint", "functional", "limits")
 
 # What a kernel's text begins with.
 INCLUDE = '#include "device.h"\n'
+# What it has besides where scalar functions come with it.
+VALUES = '#include "values.h"\n'
 
 
 @functools.cache

@@ -4,10 +4,12 @@ An array of known size is a ``std::array``, a struct an aggregate, a stack a ``s
 copying one copies it deeply, as in loma. An array argument of any length is a ``loma::Span``.
 What does not fit on a thread's stack (:mod:`loma.backends.cfamily.stack`) is on the heap: variables
 behind a reference, large structs as arguments by reference and as results in a ``std::unique_ptr``.
+Threads of a device have no heap to speak of: everything is in a thread's memory there.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import assert_never
 
 from loma import errors
@@ -15,7 +17,7 @@ from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.cpp import scalar_function_name, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string
-from loma.backends.cfamily.stack import BY_VALUE, LIMIT, Frame, Use
+from loma.backends.cfamily.stack import BY_VALUE, LIMIT, MAX_CALL, MAX_THREAD, Frame, Use
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.target import Target
 from loma.backends.torch.statements import Statements
@@ -39,7 +41,7 @@ def lower_scalars(module: Module, machine: Target) -> str:
         if is_tensor_function(function) or function.name in needed:
             needed.update(call.function for call in calls(function.body))
     functions = [f for f in module.functions if f.name in needed and not is_tensor_function(f)]
-    memory = _Memory(module)
+    memory = _Memory(module, machine)
     used = {name for f in functions for type_, _ in aggregates(f) for name in _structs_in(type_)}
     for struct in reversed(module.structs):  # parts stand before what they are parts of
         if struct.name in used:
@@ -52,7 +54,8 @@ def lower_scalars(module: Module, machine: Target) -> str:
 class _Memory:
     """Sizes of values in bytes, reals as doubles, and what functions take of the stack."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, machine: Target) -> None:
+        self.has_heap = not machine.teams
         self.functions = {function.name: function for function in module.functions}
         self.uses: dict[str, Use] = {}  # by function, when it has been lowered
         self.structs = {struct.name: struct for struct in module.structs}
@@ -65,9 +68,14 @@ class _Memory:
         """Whether structs of those types, together, are passed and returned by reference."""
         return sum(self.bytes(t) for t in types if isinstance(t, StructType)) > BY_VALUE
 
+    def is_elsewhere(self, *types: Type) -> bool:
+        """Whether results of those types are on the heap."""
+        return self.has_heap and self.is_large(*types)
+
     def frame(self, function: Function) -> Frame:
         names = (call.function for call in calls(function.body))
-        return Frame((self.uses[name] for name in names if name in self.uses), LIMIT)
+        limit = LIMIT if self.has_heap else sys.maxsize
+        return Frame((self.uses[name] for name in names if name in self.uses), limit)
 
     def note(self, function: Function, frame: Frame) -> None:
         """Keeps what a call takes of the stack, after lowering."""
@@ -75,7 +83,9 @@ class _Memory:
         passed = sum(
             BY_VALUE for f in called if any(isinstance(p.type, StructType) for p in f.params)
         )
-        self.uses[function.name] = frame.use(function, len(mentioned_names(function.body)), passed)
+        most = MAX_CALL if self.has_heap else MAX_THREAD
+        numbers = len(mentioned_names(function.body))
+        self.uses[function.name] = frame.use(function, numbers, passed, most)
 
 
 # ---------------------------------------------------------------------------------------- types
@@ -167,8 +177,8 @@ def _result(function: Function, memory: _Memory) -> tuple[str, str]:
     if not types:
         return "void", "void"
     result = types[0] if len(types) == 1 else f"std::tuple<{', '.join(types)}>"
-    is_large = memory.is_large(*function.results)
-    return result, f"std::unique_ptr<{result}>" if is_large else result
+    is_elsewhere = memory.is_elsewhere(*function.results)
+    return result, f"std::unique_ptr<{result}>" if is_elsewhere else result
 
 
 class ScalarExpressions(Host):
@@ -192,7 +202,7 @@ class ScalarExpressions(Host):
         members = self.memory.structs[make.type.name].members
         values = tuple(self.value(arg, t) for arg, (_, t) in zip(make.args, members, strict=True))
         type_ = value_type(make.type, make.span)
-        if self.memory.is_large(make.type):
+        if self.memory.is_elsewhere(make.type):
             made = c.Unary("new", c.Braces(type_, values))
             return c.Unary("*", c.call(f"std::unique_ptr<{type_}>", made))
         return c.Braces(type_, values)
@@ -207,11 +217,14 @@ class ScalarExpressions(Host):
             by_reference = param.mode == "In" and self.memory.is_large(param.type)
             if by_reference and changed & set(variables(arg)):
                 # the call changes what the struct may be a part of
-                copy = f"std::make_unique<{value_type(param.type, arg.span)}>"
-                value = c.Unary("*", c.call(copy, value))
+                type_ = value_type(param.type, arg.span)
+                if self.memory.has_heap:
+                    value = c.Unary("*", c.call(f"std::make_unique<{type_}>", value))
+                else:
+                    value = c.Braces(type_, (value,))
             args.append(value)
         found = c.call(f"{scalar_function_name(call.function)}<real>", *args)
-        return c.Unary("*", found) if self.memory.is_large(*function.results) else found
+        return c.Unary("*", found) if self.memory.is_elsewhere(*function.results) else found
 
     def origin(self, span: Span) -> tuple[c.Expression, ...]:
         """The last arguments of what can fail: the function and the line."""
@@ -278,7 +291,7 @@ class ScalarStatements(Statements):
             case Return(values):
                 results = self.context.function.results
                 items = [host.value(v, t) for v, t in zip(values, results, strict=True)]
-                if host.memory.is_large(*results):
+                if host.memory.is_elsewhere(*results):
                     made = _result(self.context.function, host.memory)[0]
                     found: c.Expression = c.call(f"std::make_unique<{made}>", *items)
                 else:

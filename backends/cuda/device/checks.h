@@ -83,6 +83,11 @@ inline void drained_error(const char* function, int64_t line) {
   tell({Check::drained, {function}, {line}});
 }
 
+// A stack of so many elements cannot grow: only devices say so.
+inline void memory_error(int64_t size, const char* function, int64_t line) {
+  tell({Check::memory, {function}, {size, line}});
+}
+
 // Subscripts that are looked at where loops read: the first that this thread found outside. Every
 // kernel that checks anything has one, made at its beginning.
 class Outside {

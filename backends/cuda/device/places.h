@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "checks.h"
+#include "grid.h"
 
 namespace loma {
 
@@ -54,6 +55,12 @@ inline value element(const number* data, const char* place, const char* name, Pl
 
 template <typename value, typename number>
 inline value element(const number* data, const char*, const char*) {
+  return value(data[0]);
+}
+
+// A float argument, which may be a value.
+template <typename value, typename number>
+inline value element(const Number<number>& data, const char*, const char*) {
   return value(data[0]);
 }
 

@@ -15,6 +15,8 @@ namespace {
 
 constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kMajor = 75, kMinor = 76, kOptInShared = 97;  // CU_DEVICE_ATTRIBUTE_...
+constexpr int kHeapLimit = 2;  // CU_LIMIT_MALLOC_HEAP_SIZE
+constexpr size_t kHeap = size_t(512) << 20;
 constexpr unsigned kPortable = 1, kMapped = 2;  // CU_MEMHOSTALLOC_...
 
 // As cuda.h declares them. A CUresult and a CUdevice are ints.
@@ -26,6 +28,7 @@ struct Driver {
   int (*context_get)(void**);
   int (*context_set)(void*);
   int (*context_synchronize)();
+  int (*context_limit)(int, size_t);
   int (*module_load)(void**, const void*);
   int (*module_function)(void**, void*, const char*);
   int (*function_set)(void*, int, int);
@@ -65,6 +68,7 @@ Driver found_driver() {
   find(driver.context_get, "cuCtxGetCurrent", real);
   find(driver.context_set, "cuCtxSetCurrent", real);
   find(driver.context_synchronize, "cuCtxSynchronize", real);
+  find(driver.context_limit, "cuCtxSetLimit", real);
   find(driver.module_load, "cuModuleLoadData");
   find(driver.module_function, "cuModuleGetFunction");
   find(driver.function_set, "cuFuncSetAttribute");
@@ -142,6 +146,11 @@ int attribute(int device, int which) {
 Function load(int device, const std::string& image, const char* name) {
   const Driver& cuda = on_device(device);
   void *module = nullptr, *function = nullptr;
+  // Kernels with stacks (values.h) have their name for it in the image. CUDA's own heap is small, and
+  // keeps its size when another library's kernels use it already: then they have that.
+  if (cuda.context_limit != nullptr && image.find("malloc") != std::string::npos) {
+    cuda.context_limit(kHeapLimit, kHeap);
+  }
   check(cuda, cuda.module_load(&module, image.data()), "cuModuleLoadData", name);
   check(cuda, cuda.module_function(&function, module, name), "cuModuleGetFunction", name);
   return function;

@@ -95,6 +95,9 @@ void throw_check(const Report& report) {
       break;
     case Check::full: full_error(n[0], text(0), n[1]); break;
     case Check::drained: drained_error(text(0), n[0]); break;
+    case Check::memory:
+      TORCH_CHECK_WITH(OutOfMemoryError, false, text(0), ": line ", n[1], ": a stack of ", n[0],
+                       " elements cannot grow: the device has no memory for those of so many threads");
   }
   TORCH_CHECK(false, "a kernel's report of an unknown kind, ", report.kind);
 }

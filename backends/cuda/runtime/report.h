@@ -10,7 +10,7 @@ namespace loma {
 // in `texts`, the numbers in `numbers`.
 enum class Check : int32_t {
   element = 1,    // element_error: place, tensor; dim, value, size
-  range,      // place, subscript, tensor; dim, size, low, high
+  range,          // place, subscript, tensor; dim, size, low, high
   outside,        // place, subscript, tensor; dim, size, value
   extent,         // place, axis, tensor; extent, dim, size
   empty,          // place, kind
@@ -21,6 +21,7 @@ enum class Check : int32_t {
   storage,        // function; first, second, line
   full,           // function; capacity, line
   drained,        // function; line
+  memory,         // function; size, line
 };
 
 struct Report {

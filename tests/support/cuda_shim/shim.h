@@ -24,6 +24,8 @@ LOMA_C2(fmin)
 // clang-format on
 float fmaf(float, float, float);
 double fma(double, double, double);
+void* malloc(decltype(sizeof(0)));
+void free(void*);
 #undef LOMA_C
 #undef LOMA_C2
 }

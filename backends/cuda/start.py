@@ -1,0 +1,94 @@
+"""A kernel's text with its parameters, and what the host does to start it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loma.backends.cfamily.context import CppContext, HostWriter, data, statement_text
+from loma.backends.cfamily.cpp import ELEMENTS
+from loma.backends.cfamily.names import cpp_name
+from loma.backends.cfamily.writer import Writer
+from loma.backends.cuda import texts
+from loma.backends.schedule.ir import dtype_of
+from loma.core import sizes
+from loma.core.ir import Stmt, TensorType, Var
+
+
+class Start:
+    """A kernel and the call that starts it: parameters are added to both in the same order.
+    ``shares``: its threads read what others of them have written."""
+
+    def __init__(
+        self, owner: HostWriter, stem: str, source: Sequence[Stmt], shares: bool = False
+    ) -> None:
+        self._owner, self._context = owner, owner.context
+        self._source, self._shares = source, shares
+        number = len(self._context.loops) + 1
+        self.name = f"{cpp_name(self._context.function.name)}__{stem}{number}"
+        self._params: list[str] = []
+        self._given: list[str] = []
+        self._numbers: dict[str, str] = {}  # which a kernel has last
+
+    def pointer(self, param: str, argument: str) -> None:
+        self._params.append(param)
+        self._given.append(f"launch_.pointer({argument});")
+
+    def tensor(self, tensor: Var, name: str, written: bool) -> None:
+        context = self._context
+        if not written and _is_number(context, tensor):
+            element = ELEMENTS[dtype_of(tensor)]
+            self._params.append(f"const loma::Number<{element}> {name}")
+            self._given.append(f"launch_.template element<{element}>({context.variable(tensor)});")
+            return
+        type_, argument = data(context, tensor, written)
+        # What other threads write between barriers may not be kept.
+        alone = "" if written and self._shares else " __restrict"
+        self.pointer(f"{type_}{alone} {name}", argument)
+
+    def number(self, type_: str, name: str, argument: str) -> None:
+        if type_ == "int64_t":
+            self._numbers[name] = argument
+        else:
+            self._params.append(f"const {type_} {name}")
+            self._given.append(f"launch_.template value<{type_}>({argument});")
+
+    def write(self, body: Writer, start: str) -> None:
+        """The kernel with that body goes to the context, its start to where the host stands."""
+        kernel = Writer()
+        kernel.comment("\n".join(map(statement_text, self._source)))
+        kernel.line(f"LOMA_KERNEL {self.name}(")
+        numbers = [f"LOMA_NUMBER_GIVEN({name})" for name in self._numbers]
+        params = ",\n    ".join([*self._params, *numbers, "const loma::Grid grid_"])
+        kernel.line(f"    {params}) {{")
+        for k, name in enumerate(self._numbers):
+            kernel.line(f"  LOMA_NUMBER({k}, {name});")
+        kernel.extend(body.lines)
+        kernel.line("}")
+        text = kernel.text()
+        if "__scalar<" in text:
+            text = f"{texts.VALUES}{self._context.helpers}\n\n{text}"
+        context = self._context
+        contract = "" if context.machine.reciprocals else ", /*contract=*/false"
+        made = f'"{self.name}", R"loma(\n{text}\n)loma"{contract}'
+        context.loops.append(f"static loma::gpu::Kernel {self.name}({made});")
+        writer = self._owner.writer
+        writer.declare(f"loma::gpu::Launch launch_({self.name}, sizeof(real));")
+        writer.extend(self._given)
+        writer.extend([f"launch_.number({argument});" for argument in self._numbers.values()])
+        writer.line(f"launch_.{start};")
+
+
+def _is_number(context: CppContext, tensor: Var) -> bool:
+    """Whether a tensor may be a number of the host's: a parameter of one element."""
+    floats = isinstance(tensor.type, TensorType) and tensor.type.element in ("float", "float32")
+    return (
+        floats
+        and sizes.dims_of(tensor) == ()
+        and any(
+            param.name == tensor.name and param.mode == "In" for param in context.function.params
+        )
+    )
+
+
+def dedented(lines: Sequence[str]) -> list[str]:
+    return [line.removeprefix("  ") for line in lines]
