@@ -55,11 +55,11 @@ class LomaModule:
                     self.__dict__[item["name"]] = tensor_function(item, native, classes)
 
     @public
-    def show(self, stage: str = "parsed", function: str | None = None) -> str:
+    def show(self, stage: str = "parsed", function: str | None = None, device: str = "cpu") -> str:
         """The program, or one function, as text after a stage: see :mod:`loma.pipeline`."""
         from loma import pipeline
 
-        return pipeline.stage_text(self.__source__, stage, function, self.__file__)
+        return pipeline.stage_text(self.__source__, stage, function, self.__file__, device=device)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):  # Python's own questions

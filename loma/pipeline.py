@@ -16,8 +16,6 @@ A user's mistake is a :class:`loma.errors.UserError` that knows its place in the
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -29,13 +27,18 @@ from loma.core.packing import Packings
 from loma.core.printer import print_function, print_module
 from loma.core.saving import Save, SplitPair
 from loma.core.walk import calls, aggregates
+from loma.deep import deep
 from loma.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from loma.backends.cfamily.source import GeneratedSource
     from loma.backends.c import Options
+    from loma.backends.cfamily.device import Device
+    from loma.backends.cfamily.source import GeneratedSource
 
 STAGES = ("parsed", "adjoint", "optimised", "kernels", "schedule", "cpp", "c")
+# What has a form for each device. "source" is the last of them: C++, for GPUs with CUDA's kernels.
+DEVICE_STAGES = ("kernels", "schedule", "cpp")
+DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +211,24 @@ def device_part(
     from loma.backends import registry
     from loma.backends import torch as libtorch
     from loma.backends.cfamily.names import cpp_name
-    from loma.passes.device_numbers import on_device
 
     with _located_in(stage.module):
-        module = _verified(on_device(_reachable(stage.module, (function,))))
+        module = _on_gpu(_reachable(stage.module, (function,)))
         operator = f"{namespace}::{cpp_name(function)}"
         return libtorch.generate_specialised(
             module, registry.CUDA, function, operator, {}, dtype, contract
         )
+
+
+def device_parts(module: GeneratedSource) -> list[str]:
+    """The functions of the stage ``cpp`` that have such a part."""
+    return list(module.metadata["operators"].values())
+
+
+def _on_gpu(module: Module) -> Module:
+    from loma.passes.device_numbers import on_device
+
+    return _verified(on_device(module))
 
 
 def known_sizes(module: Module, function: str, values: Mapping[str, int]) -> Module:
@@ -272,14 +285,22 @@ def tensor_struct_records(module: Module) -> list[Any]:
 
 
 def stage_text(
-    source: str, stage: str, function: str | None = None, path: str = "<text>", save: Save = "auto"
+    source: str,
+    stage: str,
+    function: str | None = None,
+    path: str = "<text>",
+    save: Save = "auto",
+    device: str = "cpu",
 ) -> str:
-    """The program after a stage as text: loma, C++ for ``cpp``, C for ``c``; or one function of it.
+    """The program after a stage as text: loma, C++ for ``cpp`` (or ``source``), C for ``c``; or one
+    function of it. ``device``: whose loops.
 
-    ValueError for a stage or a function that there is none of.
+    ValueError for a stage, a device or a function that there is none of.
     """
+    stage = "cpp" if stage == "source" else stage
     if stage not in STAGES:
         raise ValueError(f"no stage '{stage}': the stages are {', '.join(STAGES)}")
+    _check_device(device, stage)
     if stage == "parsed":
         return _loma_text(parsed(source, path), function)
     if stage == "adjoint":
@@ -289,14 +310,27 @@ def stage_text(
     final = program(source, path, save=save, every=True)
     if stage == "optimised":
         return _loma_text(final.module, function)
+    if device == "cuda":
+        return _gpu_text(final, stage, function)
+    from loma.backends import registry
+
     if stage in ("kernels", "schedule"):
-        return _loops_text(final.module, stage, function)
+        return _loops_text(final.module, stage, function, registry.CPU)
     if function is None:
         return generated(final).text
-    from loma.backends import registry
     from loma.backends.torch import codegen
 
     return codegen.lower_function(find(final.module, function), final.module, registry.CPU)
+
+
+def _check_device(device: str, stage: str) -> None:
+    if device not in DEVICES:
+        raise ValueError(f"no device '{device}': the devices are {', '.join(DEVICES)}")
+    if device != "cpu" and stage not in DEVICE_STAGES:
+        raise ValueError(
+            f"the stage {stage} is the same for all devices: "
+            f"--device {device} is for {', '.join(DEVICE_STAGES)}"
+        )
 
 
 def find(module: Module, name: str) -> Function:
@@ -321,16 +355,33 @@ def _loma_text(module: Module, function: str | None) -> str:
     return print_function(find(module, function), module)
 
 
-def _loops_text(module: Module, stage: str, function: str | None) -> str:
+def _loops_text(module: Module, stage: str, function: str | None, device: Device) -> str:
     """The tensor functions with fused loops, or with all that runs."""
-    from loma.backends import registry
     from loma.backends import torch as libtorch
 
     text = libtorch.kernels_text if stage == "kernels" else libtorch.schedule_text
     functions = module.functions if function is None else (find(module, function),)
     with _located_in(module):
-        texts = [text(f, module, registry.CPU) for f in functions if is_tensor_function(f)]
+        texts = [text(f, module, device) for f in functions if is_tensor_function(f)]
     return "\n\n".join(texts)
+
+
+def _gpu_text(stage: Optimised, kind: str, function: str | None) -> str:
+    """The same for GPUs; for ``cpp`` the files that are compiled when a function is first called
+    there, with its kernels."""
+    from loma.backends import registry
+
+    if not stage.tensor_functions:
+        raise ValueError(f"{stage.module.path} has no function of tensors for a GPU to run")
+    if function is not None and not is_tensor_function(find(stage.module, function)):
+        raise ValueError(
+            f"'{function}' is a scalar function: GPUs run it inside of the kernels that call it"
+        )
+    if kind != "cpp":
+        return _loops_text(_on_gpu(stage.module), kind, function, registry.CUDA)
+    module = generated(stage)
+    names = device_parts(module) if function is None else [function]
+    return "\n".join(device_part(stage, name, module.name).text for name in names)
 
 
 def _c_text(module: Module, function: str | None) -> str:
@@ -353,42 +404,13 @@ def _verified(module: Module) -> Module:
 def _located(source: str, path: str, packings: Packings | None = None) -> Iterator[None]:
     """Tells errors that pass which text they point into, and how it calls things."""
     try:
-        with _deep():
+        with deep():
             yield
     except UserError as error:
         error.locate(source, path)
         if packings is not None:
             error.rename(packings.shown)
         raise
-
-
-class _Deep:
-    """As many frames as programs need that are as deep as the frontend lets them be."""
-
-    FRAMES = 10_000
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._before = 0
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._before = sys.getrecursionlimit()
-                sys.setrecursionlimit(max(self._before, self.FRAMES))
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inside -= 1
-                if self._inside == 0 and sys.getrecursionlimit() == self.FRAMES:
-                    sys.setrecursionlimit(self._before)
-
-
-_deep = _Deep()
 
 
 def _located_in(module: Module) -> AbstractContextManager[None]:

@@ -130,7 +130,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
     with writer.block():
         count = context.ints(kernel.axis.extent)
         if kernel.count is not None and size is not None:
-            whole = "1" if kernel.rows else None
+            whole = "1" if launch.single else None
             if kernel.blocks is not None:
                 whole = c.item_text(context.ints(kernel.blocks.size))
             if whole is None:
@@ -150,7 +150,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
                 f"offset{k}_": ("int64_t", f"int64_t(workspace_.offset({k}))")
                 for k in range(len(launch.buffers))
             }
-            if size is not None and not kernel.rows:
+            if size is not None and not launch.single:
                 captured.params[size] = ("int64_t", size)
             _write_iterations(owner, launch, size)
         owner.writer = outer
@@ -192,7 +192,7 @@ def _write_block(owner: HostWriter, launch: Launch, size: str) -> None:
     assert kernel.first is not None
     assert kernel.count is not None
     first, count = c.Token(cpp_name(kernel.first.name)), cpp_name(kernel.count.name)
-    if kernel.rows and kernel.blocks is None:
+    if launch.single:
         writer.line(f"[[maybe_unused]] constexpr int64_t {count} = 1;")
         writer.line(f"const int64_t {first.text} = {host.block_of(kernel)};")
     else:

@@ -10,7 +10,7 @@ from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
     AllReduce, Fill, InPlace, Loop, Node, Parallel, Store, dtype_of,
 )  # fmt: skip
-from loma.core.ir import POSITIONS, Index, Var
+from loma.core.ir import POSITIONS, Builtin, Index, Var
 
 
 class ThreadText(LoopText):
@@ -26,6 +26,13 @@ class ThreadText(LoopText):
 
     def in_vectors(self) -> bool:
         return False
+
+    def _builtin(self, expr: Builtin) -> c.Expression:
+        match expr:
+            case Builtin(schedule.QUOTIENT | schedule.REMAINDER as name, args):
+                return c.call(f"loma::{name.removeprefix('@')}", *map(self._int, args))
+            case _:
+                return super()._builtin(expr)
 
     def _pointer(self, tensor: Var) -> str:
         if self._inside and tensor.name not in self._locals and tensor.name != schedule.PARTS:

@@ -312,6 +312,7 @@ class Lowering:
         launch = Launch(
             kernel, _work(kernel.body), buffers, _scalars(kernel), pieces, bytes_, body,
             frozenset(assigned(kernel.body)), 1 if kernel.rows else context.machine.block_least,
+            one,
         )  # fmt: skip
         return [*nodes, launch]
 

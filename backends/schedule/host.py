@@ -290,7 +290,7 @@ class Launch:
     ``work``: about how many steps of arithmetic an iteration takes. ``scalars`` are private to an
     iteration, too; buffers of ``cleared`` start at zero. With a ``count`` in the kernel, an
     iteration is a block of values, ``least`` or more: so many that what they take, ``bytes`` each,
-    stays in the first-level cache. ``writes``: tensors that are written.
+    stays in the first-level cache; or, ``single``, one value. ``writes``: tensors that are written.
     """
 
     kernel: Kernel
@@ -302,6 +302,7 @@ class Launch:
     body: tuple[HostNode, ...]
     writes: frozenset[str]
     least: int = 1
+    single: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,24 +7,29 @@ from collections.abc import Callable, Iterator, Sequence
 from loma.backends.schedule.host import (
     Branch, Contract, Convolve, Count, HostNode, Later, Repeat, Serial, Stream, Unit,
 )  # fmt: skip
-from loma.backends.schedule.ir import Let, Parallel, Store
+from loma.backends.schedule.ir import InPlace, Let, Parallel, Store
+from loma.backends.schedule.printer import text
+from loma.backends.schedule.target import Target
 from loma.core.ir import Stmt
 
 
-def remarks(tree: Sequence[HostNode]) -> Callable[[Stmt], str]:
-    """What becomes of a statement that is no part of a kernel, "" where there is nothing to say."""
+def remarks(tree: Sequence[HostNode], machine: Target) -> Callable[[Stmt], str]:
+    """What becomes of a statement that is no part of a fused kernel, "" where there is nothing to
+    say."""
     found: dict[Stmt, str] = {}
+    words_of = _gpu_words if machine.teams else _words
 
     def visit(nodes: Sequence[HostNode]) -> None:
         for node in nodes:
             match node:
                 case Unit(source, body, more=more):
-                    words = list(dict.fromkeys(_words(body)))
+                    words = list(dict.fromkeys(words_of(body)))
                     found[source] = "; ".join(words)
                     for other in more:
                         found[other] = "; ".join([*words, "in the same loop"])
                 case Serial(source):
-                    found[source] = "on one thread, element by element"
+                    where = "a kernel of one thread" if machine.teams else "on one thread"
+                    found[source] = f"{where}, element by element"
                 case Branch(_, _, then, other):
                     visit((*then, *other))
                 case Count(body=body) | Repeat(body=body) | Stream(body=body):
@@ -49,5 +54,27 @@ def _words(nodes: Sequence[HostNode]) -> Iterator[str]:
                 yield f"parallel over {', '.join(over)}" if over else "on one thread"
             case Later(body=body):
                 yield from _words(body)
+            case _:
+                continue
+
+
+def _gpu_words(nodes: Sequence[HostNode]) -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case Contract():
+                yield "a matrix product, by cuBLAS"
+            case Convolve():
+                yield "a convolution, by cuDNN"
+            case Parallel(over=over, team=team):
+                own = f"a kernel over {', '.join(over)}" if over else "a kernel of one thread"
+                if team is not None:
+                    own = f"{own}; threads share" if over else "a kernel whose threads share"
+                    own = f"{own} {text(team.extent)} steps"
+                waits = "" if node.total is None else "; the host waits for the number"
+                yield own + waits
+            case InPlace():
+                yield "a kernel of one thread"
+            case Later(body=body):
+                yield from _gpu_words(body)
             case _:
                 continue

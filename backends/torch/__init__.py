@@ -117,7 +117,7 @@ def kernels_text(function: Function, module: Module, device: Device) -> str:
 
     steps = codegen.steps_of(function, device)
     _, tree = codegen.tree_of(function, steps, module, device)
-    return print_steps(function, steps, remarks(tree))
+    return print_steps(function, steps, remarks(tree, device.machine))
 
 
 def schedule_text(function: Function, module: Module, device: Device) -> str:

@@ -67,6 +67,8 @@ class Adam(Optimizer):
                 own = self.state.get(param)
                 if own and not isinstance(own["step"], Tensor):  # as old versions of torch kept it
                     own["step"] = torch.tensor(float(own["step"]), dtype=_step_dtype())
+                elif own:  # some of torch's optimisers have a GPU count, which would be waited for
+                    own["step"] = own["step"].cpu()
 
     def update(self, group: dict[str, Any]) -> None:
         params, grads = self.with_gradients(group)

@@ -24,7 +24,7 @@ from loma.core.packing import shown_names
 from loma.core.printer import print_function
 from loma.core.saving import SAVES, Save
 from loma.errors.excerpts import one_line
-from loma.tools import tuning as choices
+from loma.tools import cli_cuda, tuning as choices
 from loma.tools.cli_numbers import THREADS, Real, Whole
 from loma.tools.cli_point import FILE, named_size, point_arguments, point_options
 from loma.tools.cli_reports import (
@@ -39,7 +39,7 @@ from loma.tools.cli_reports import (
     show_warnings,
 )
 
-STAGES = ("parsed", "adjoint", "optimised", "kernels", "schedule", "cpp", "c")
+STAGES = (*pipeline.STAGES, "source")
 
 
 def _version() -> str:
@@ -66,13 +66,45 @@ def main() -> None:
 
 @main.command()
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--device",
+    type=click.Choice(pipeline.DEVICES),
+    default="cpu",
+    help="cuda: compile the kernels that GPUs need, for --arch; none has to be there.",
+)
+@click.option(
+    "--arch",
+    "architectures",
+    type=cli_cuda.Architecture(),
+    multiple=True,
+    metavar="sm_90",
+    help="With --device cuda: for which GPUs; may be given several times.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="With --device cuda: where to write each kernel's text and what was made of it.",
+)
 @json_option
-def build(files: tuple[str, ...]) -> None:
-    """Compile FILEs, several at once, and keep the result in the cache."""
+def build(
+    files: tuple[str, ...], device: str, architectures: tuple[str, ...], output: str | None
+) -> None:
+    """Compile FILEs, several at once, and keep the result in the cache.
+
+    With --device cuda, compile each kernel in every kind of form that calls may need, in float32
+    and float64, and say what each needs at most. What calls need is compiled at their first, as a
+    rule, for which this is no preparation but a check.
+    """
     from loma import compiler
 
+    cli_cuda.check_options(device, architectures, output)
     programs = [_parse(file) for file in files]
     show_warnings(*programs)
+    if device == "cuda":
+        cli_cuda.build(programs, architectures, output)
+        return
     start = time.perf_counter()
     compiler.complete(compiler.compile_many([Path(file) for file in files]))
     seconds = time.perf_counter() - start
@@ -110,7 +142,13 @@ def _signatures(program: Module) -> dict[str, str]:
     default="parsed",
     help="What the compiler has after that stage: loma text, fused loops, all loops, C++, or C. "
     "Loops and C++ are those for any sizes; kernels for known sizes, made while a program runs, "
-    "differ.",
+    "differ. 'source' is 'cpp'.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(pipeline.DEVICES),
+    default="cpu",
+    help="Whose loops, and whose C++: for cuda with the kernels in CUDA C++. Needs no GPU.",
 )
 @click.option(
     "--save",
@@ -129,6 +167,7 @@ def show(
     file: str,
     function: str | None,
     stage: str,
+    device: str,
     save: Save,
     saved: bool,
     sizes: tuple[str, ...],
@@ -140,16 +179,16 @@ def show(
         _show_saved(program, function, save, sizes)
         return
     try:
-        text = pipeline.stage_text(program.source, stage, function, path=file, save=save)
-    except ValueError as error:  # there is no such function
+        text = pipeline.stage_text(program.source, stage, function, file, save, device)
+    except ValueError as error:  # there is no such function, or it has no such text
         raise click.UsageError(str(error)) from error
     if in_colour() and not as_json():
-        lexer = stage if stage in ("cpp", "c") else "python"
+        lexer = {"cpp": "cpp", "source": "cpp", "c": "c"}.get(stage, "python")
         Console().print(Syntax(text, lexer, theme="ansi_dark", background_color="default"))
         return
     found = list(map(report_record, program.warnings))
-    record = {"path": file, "stage": stage, "function": function, "text": text, "warnings": found}
-    emit(record, [text.removesuffix("\n")])
+    record = {"path": file, "stage": stage, "device": device, "function": function}
+    emit({**record, "text": text, "warnings": found}, [text.removesuffix("\n")])
 
 
 def _show_saved(program: Module, function: str | None, save: Save, sizes: tuple[str, ...]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,13 +13,14 @@ import pytest
 import shared_training
 import torch
 from click.testing import CliRunner
+from conftest import ROOT
 from trainings import BATCH, arguments, assert_equal, assert_same, rows, state, write_images
 
 from capsnet_loma import CapsNet, capsule_loss
 from capsnet_loma.commands.cli import main
 from capsnet_loma.commands.console import Output
 from capsnet_loma.profiling.cases import SMALL_NETWORK
-from capsnet_loma.profiling.compare import ALL, compare
+from capsnet_loma.profiling.compare import ALL, compare, relative_error
 from capsnet_loma.profiling.gpu_work import GpuWork
 from capsnet_loma.profiling.plots import plot_profile
 from capsnet_loma.profiling.processes import Checksums, Sample, Version
@@ -136,6 +140,42 @@ def test_profile() -> None:
         assert 0 < m.peak_memory < 2**30
     loma, torch_ = (m.gpu.kernels for m in reversed(result.measurements) if m.gpu)
     assert loma is None or torch_ is None or loma < torch_
+
+
+# ------------------------------------------------------------------------------- the stand-in
+
+ON_SHIM = """
+import sys
+import devices
+devices.use("shim")
+import shared_training, torch
+from pathlib import Path
+from capsnet_loma.training.distributed import Job
+torch.set_num_threads(1)
+result = shared_training.trained("loma", Job(), Path(sys.argv[1]))
+torch.save(result, sys.argv[2])
+"""
+
+
+def test_training_by_a_gpus_kernels(tmp_path: Path) -> None:
+    """Network, losses and optimiser as a GPU would run them, compiled by g++: the gradients and
+    the weights of the CPU within rounding."""
+    expected = shared_training.trained("loma", Job(), tmp_path / "own")
+    support = ROOT / "tests" / "support"
+    path = os.pathsep.join(map(str, (ROOT, support, support / "cuda_shim")))
+    command = [sys.executable, "-c", ON_SHIM, str(tmp_path / "shim"), str(tmp_path / "result.pt")]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = torch.load(tmp_path / "result.pt")
+    for own, wanted in zip(found["gradients"], expected["gradients"], strict=True):
+        for name, gradient in wanted.items():
+            assert relative_error(own[name], gradient)[1] < 1e-5, name
+    for name, weight in expected["weights"].items():
+        torch.testing.assert_close(found["weights"][name], weight)
+    for own, wanted in zip(found["rows"], expected["rows"], strict=True):
+        assert own == pytest.approx(wanted)
 
 
 # ------------------------------------------------------------------------------------- the GPU

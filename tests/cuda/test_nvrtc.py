@@ -4,7 +4,9 @@ GPU."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,23 @@ def test_a_kernel_is_compiled_and_kept(
 def test_what_it_refuses_is_told_with_its_log(library: nvrtc.Library) -> None:
     with pytest.raises(CompilationFailed, match=r"(?s)kernel 'twice' failed.*twice\.cu.*nothing"):
         images.image("twice", TEXT.replace("2 * x", "nothing * x"), OPTIONS, "sm_90")
+
+
+def test_what_another_thread_makes_can_be_waited_for() -> None:
+    release = threading.Event()
+    made: list[bytes] = []
+
+    def make(name: str, text: str, options: Sequence[str], architecture: str) -> bytes:
+        release.wait(60)
+        if name == "bad":
+            raise ToolchainError("no compiler")
+        return name.encode()
+
+    images.use(make)  # the fixture puts back what was there
+    with warnings.catch_warnings(action="ignore"):
+        for name in ("one", "bad", "two"):
+            images.later(name, "", (), "sm_90", made.append)
+        assert not images.wait(0.01)
+        release.set()
+        assert images.wait(60)
+    assert made == [b"one", b"two"]

@@ -21,6 +21,7 @@ from trees import Change, changed, of, tree_of
 
 from loma import pipeline
 from loma.backends import registry
+from loma.backends.cfamily.device import Device
 from loma.backends.interpreter import Interpreter
 from loma.backends.interpreter.frame import Frame
 from tree_host import LoweredInterpreter
@@ -52,6 +53,23 @@ def test_programs_of_this_folder(name: str) -> None:
 @pytest.mark.parametrize("case", INDEX_CASES[::4], ids=lambda case: case.name)
 def test_index_statements(case: Any) -> None:
     assert all(run_program(case.text, case.name, _known(case.name, case.text), 1).values())
+
+
+@pytest.mark.parametrize("name", SCHEDULE_CASES)
+def test_programs_of_this_folder_for_gpus(name: str) -> None:
+    assert all(run_program(SCHEDULE_CASES[name], name, tries=3, device=registry.CUDA).values())
+
+
+@pytest.mark.parametrize("case", INDEX_CASES[1::4], ids=lambda case: case.name)
+def test_index_statements_for_gpus(case: Any) -> None:
+    known = _known(case.name, case.text)
+    assert all(run_program(case.text, case.name, known, 1, device=registry.CUDA).values())
+
+
+@pytest.mark.full
+def test_all_programs_for_gpus() -> None:
+    for name, text in tensor_programs():
+        run_program(text, name, _known(name, text), device=registry.CUDA)
 
 
 @pytest.mark.full
@@ -172,11 +190,20 @@ WRONG: dict[str, tuple[str, Change]] = {
 }  # fmt: skip
 
 
-def _seen(text: str, change: Change, tries: int = 30) -> str:
+WRONG_FOR_GPUS: dict[str, tuple[str, Change]] = {
+    "threads keep their sums": (ROWS, of(ir.AllReduce)),
+    "threads keep their positions": (BEST, of(ir.AllReduce)),
+    "a loop that is shared ends too early": (ROWS, of(ir.Loop, high=_less("high"))),
+    "threads have too few iterations": (ROWS, of(ir.Parallel, count=_less("count"))),
+    "iterations are parallel that may meet": (SCATTER, of(ir.Loop, role="vector")),
+}
+
+
+def _seen(text: str, change: Change, tries: int = 30, device: Device | None = None) -> str:
     """What is said of the first difference that the changed tree makes."""
     module = pipeline.parsed(text)
     function = module.function("f")
-    right = tree_of(function, module)
+    right = tree_of(function, module, device)
     wrong = changed(right, change)
     assert wrong != right
     rng = random.Random(1)
@@ -195,6 +222,12 @@ def _seen(text: str, change: Change, tries: int = 30) -> str:
 def test_wrong_trees_are_seen(name: str) -> None:
     text, change = WRONG[name]
     assert _seen(text, change)
+
+
+@pytest.mark.parametrize("name", WRONG_FOR_GPUS)
+def test_wrong_trees_for_gpus_are_seen(name: str) -> None:
+    text, change = WRONG_FOR_GPUS[name]
+    assert _seen(text, change, device=registry.CUDA)
 
 
 def test_iterations_that_share_an_element() -> None:

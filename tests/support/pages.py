@@ -9,7 +9,7 @@ from conftest import ROOT
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = (
     "docs/tutorial.md", "docs/tensors.md", "docs/language.md", "docs/compat.md",
-    "docs/python.md", "docs/performance.md", "docs/capsnet.md",
+    "docs/python.md", "docs/gpu.md", "docs/performance.md", "docs/capsnet.md",
 )  # fmt: skip
 
 

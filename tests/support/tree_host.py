@@ -309,7 +309,8 @@ class _Host:
                 self.env[kernel.axis.name] = value
                 self.iteration(node)
         else:
-            parts = list(machine.pieces(0, extent, MOST))
+            most = 1 if node.single else MOST
+            parts = list(machine.pieces(0, extent, most))
             if kernel.blocks is not None:
                 size = self.whole(kernel.blocks.size)
                 parts = [(k, min(size, extent - k)) for k in range(0, extent, size)]

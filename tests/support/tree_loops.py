@@ -19,7 +19,7 @@ from loma.arithmetic import grids as arith
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
 from tree_memory import Elements, Machine, TreeError, Variables
-from tree_reductions import UPDATE, Extreme, Registers, initial, is_int, poison
+from tree_reductions import UPDATE, Extreme, Registers, Team, initial, is_int, poison
 from loma.backends.schedule import ir
 from loma.backends.schedule.ir import (
     Accumulator, AllReduce, Blocks, Check, Compare, Each, Fill, Groups, If, InPlace, Kind, Lanes,
@@ -50,6 +50,7 @@ class _Run:
         self.host = replace(frame, own=self._functions())
         self.frame = replace(self.host, env=self.env)
         self.declared: list[str] = []
+        self.team = Team(machine.rng)
         self.failed: tuple[int, int] | None = None  # the first check that has, and the subscript
         self.start = self.count = self.lane = 0  # of the tile at hand, and the lane
         self.group, self.many, self.value_of_group = 0, 1, 0
@@ -188,8 +189,9 @@ class _Run:
             case Accumulator(var, kind, dtype):
                 position = kind in POSITIONS
                 self.declare(var, Extreme(kind) if position else initial(dtype, kind))
-            case AllReduce():
-                pass  # one thread runs all of a shared loop
+                self.team.declare(var.name, kind, dtype)
+            case AllReduce(accumulator):
+                self.env[accumulator.name] = self.team.total(self.env, accumulator.name)
             case Store():
                 self.store(node)
             case Note(check):
@@ -271,6 +273,11 @@ class _Run:
             values = [*range(low, begin), *range(end, high)]
         if node.role == "vector":
             self.independent(node.counter, values, node.body)
+            return
+        if node.role == "shared":
+            for own in self.team.threads(self.env, values):
+                for value in own:
+                    self.iteration(node.counter, value, node.body)
             return
         for value in values:
             self.iteration(node.counter, value, node.body)

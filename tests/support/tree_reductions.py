@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,69 @@ def _replaces(kind: Kind, value: Value, best: Value) -> bool:
     """Whether a value is better than the best: the first of equal ones stays, and a NaN."""
     better = value > best if kind in ("max", "argmax") else value < best
     return bool(better or (value != value and best == best))
+
+
+@dataclass(slots=True)
+class Team:
+    """The accumulators of the threads that share an iteration: a few, of which the interpreter runs
+    one after the other in loops that they share, and only the first elsewhere."""
+
+    rng: random.Random
+    kinds: dict[str, tuple[Kind, Element]] = field(default_factory=dict)
+    found: dict[str, list[Value]] = field(default_factory=dict)  # of the others
+
+    def declare(self, name: str, kind: Kind, dtype: Element) -> None:
+        self.kinds[name], self.found[name] = (kind, dtype), []
+
+    def threads(
+        self, env: MutableMapping[str, Value], values: Sequence[int]
+    ) -> Iterator[Sequence[int]]:
+        """What each of them runs; meanwhile the accumulators are its own."""
+        many = self.rng.randint(1, 4)
+        mine = [name for name in self.kinds if name in env]
+        before = {name: env[name] for name in mine}
+        kept = {name: self.found[name][: many - 1] for name in mine}
+        for name, others in kept.items():
+            others += [self._blank(name) for _ in range(many - 1 - len(others))]
+        for thread in range(many):
+            if thread:
+                env.update({name: kept[name][thread - 1] for name in mine})
+            yield values[thread::many]
+            if thread:
+                for name in mine:
+                    kept[name][thread - 1] = env[name]
+            else:
+                before = {name: env[name] for name in mine}
+        for name in mine:
+            self.found[name] = [*kept[name], *self.found[name][many - 1 :]]
+        env.update(before)
+
+    def total(self, env: MutableMapping[str, Value], name: str) -> Value:
+        """What all have found together."""
+        kind, _ = self.kinds[name]
+        total = env[name]
+        for value in self.found[name]:
+            if isinstance(total, Extreme):
+                if value.position >= 0:
+                    total = _first(total, value)
+            else:
+                total = UPDATE[kind](total, value)
+        self.found[name] = []
+        return total
+
+    def _blank(self, name: str) -> Value:
+        kind, dtype = self.kinds[name]
+        return Extreme(kind) if kind in POSITIONS else initial(dtype, kind)
+
+
+def _first(one: Extreme, other: Extreme) -> Extreme:
+    """The better of both, of equal ones that with the lower position."""
+    found_any = (found for found in (one, other) if found.position >= 0)
+    ordered = sorted(found_any, key=lambda found: found.position)
+    best = Extreme(one.kind)
+    for found in ordered:
+        best.take(found.best, found.position)
+    return best
 
 
 @dataclass(slots=True)

@@ -12,6 +12,8 @@ from oracle import plain
 from trees import tree_of
 
 from loma import passes, pipeline
+from loma.backends import registry
+from loma.backends.cfamily.device import Device
 from loma.backends.interpreter import Interpreter
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
@@ -19,6 +21,7 @@ from tree_host import LoweredInterpreter
 from loma.core.ir import Function, IntType, Module, TensorType, Var, is_tensor_function
 from loma.core.sizes import bindings
 from loma.core.walk import aggregates
+from loma.passes.device_numbers import on_device
 
 REFUSED = (ValueError, IndexError, RuntimeError, ZeroDivisionError)
 
@@ -51,8 +54,10 @@ def arguments(function: Function, known: Mapping[str, Any], rng: random.Random) 
     return found
 
 
-def lowered(module: Module, seed: int = 0) -> LoweredInterpreter:
-    return LoweredInterpreter(module, lambda function: tree_of(function, module), seed)
+def lowered(module: Module, seed: int = 0, device: Device | None = None) -> LoweredInterpreter:
+    if device is registry.CUDA:
+        module = on_device(module)
+    return LoweredInterpreter(module, lambda function: tree_of(function, module, device), seed)
 
 
 def for_sizes(module: Module, function: Function, args: list[Any]) -> Module:
@@ -98,13 +103,14 @@ def run_program(
     known: Mapping[str, Any] | None = None,
     tries: int = 4,
     specialised: bool = False,
+    device: Device | None = None,
 ) -> dict[str, int]:
     """Runs all tensor functions of a program, and of its derivatives, with random arguments.
     ``known`` are the arguments of one of them; ``specialised``: each call runs what is made for its
-    sizes. How often each function has taken its arguments."""
+    sizes; ``device``: whose trees they are. How often each function has taken its arguments."""
     module = pipeline.program(text, name).module
     rng = random.Random(zlib.crc32(text.encode()))
-    interpreter, trees = Interpreter(module), lowered(module, rng.randrange(1 << 30))
+    interpreter, trees = Interpreter(module), lowered(module, rng.randrange(1 << 30), device)
     taken: dict[str, int] = {}
     for function in filter(is_tensor_function, module.functions):
         if any(aggregates(function)):
@@ -117,6 +123,6 @@ def run_program(
                 continue
             if specialised:
                 own = for_sizes(module, function, args)
-                interpreter, trees = Interpreter(own), lowered(own)
+                interpreter, trees = Interpreter(own), lowered(own, 0, device)
             taken[function.name] += compare(interpreter, trees, function.name, args)
     return taken

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from loma.backends import registry
+from loma.backends.cfamily.device import Device
 from loma.backends.schedule.host import HostNode
 from loma.backends.torch import codegen
 from loma.core.ir import Function, Module
@@ -16,9 +17,11 @@ DROP = object()  # a change that takes a node out
 Change = Callable[[Any], Any]
 
 
-def tree_of(function: Function, module: Module) -> tuple[HostNode, ...]:
-    steps = codegen.steps_of(function, registry.CPU)
-    return codegen.tree_of(function, steps, module, registry.CPU)[1]
+def tree_of(
+    function: Function, module: Module, device: Device | None = None
+) -> tuple[HostNode, ...]:
+    device = device or registry.CPU
+    return codegen.tree_of(function, codegen.steps_of(function, device), module, device)[1]
 
 
 def _is_node(value: Any) -> bool:

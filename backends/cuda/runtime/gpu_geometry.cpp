@@ -30,8 +30,10 @@ int64_t power_below(int64_t number) {
   return power;
 }
 
-// Threads that read along memory together: few where steps are, then as many as fill the GPU.
+// Threads that read along memory together: as many as fill the GPU. Of a few steps a thread reads all
+// where that is so already, for each finds its iteration's place by divisions.
 int along(int64_t count, int64_t inner) {
+  if (inner < kWarp && count >= kFull) return 1;
   if (inner < kWarp) return static_cast<int>(std::max<int64_t>(power_below(inner) / 2, 1));
   int64_t team = kWarp;
   while (team < kMostTeam && 2 * team <= inner / 4 && count * team < kFull) team *= 2;

@@ -1,0 +1,88 @@
+"""``loma show --device cuda``: what GPUs run, as golden files. Nothing is compiled here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from loma import pipeline
+
+# Products and convolutions of libraries, a team for a sum, loops on one thread, a kernel of several
+# statements, a number that stays on the device.
+MIXED = """
+def mixed(
+    x : In[Tensor[N, M]], w : In[Tensor[M, M]], s : In[Tensor[B, C, H, W]],
+    k : In[Tensor[O, C, P, Q]], at : In[IntTensor[N]], a : In[float],
+) -> tuple[Tensor[N, M], Tensor[B, O, H - P + 1, W - Q + 1], Tensor[N], float]:
+    y : Tensor[N, M]
+    z : Tensor[B, O, H - P + 1, W - Q + 1]
+    r : Tensor[N]
+    y[i, j] += x[i, l] * w[l, j]
+    z[b, o, h, v] += s[b, c, h + p, v + q] * k[o, c, p, q]
+    r[at[i]] += y[i, t]
+    for t in range(1, N):
+        r[t] = r[t - 1] * x[t, 0]
+    y[i, j] = max(y[i, j], 0.0) * a
+    return y, z, r, sum(r[i] * r[i] for i in N)
+"""
+NORMALISED = """
+def normalised(x : In[Tensor[N, D]], g : In[Tensor[D]]) -> Tensor[N, D]:
+    s : Tensor[N]
+    y : Tensor[N, D]
+    s[i] = sum(x[i, d] * x[i, d] for d in D)
+    y[i, d] = x[i, d] * g[d] / sqrt(s[i] / int2float(D) + 1e-5)
+    return y
+"""
+CASES = {
+    "kernels": ("mixed", MIXED, "loma"),
+    "schedule": ("normalised__backward", NORMALISED, "txt"),
+    "source": ("normalised__backward", NORMALISED, "cu"),
+}
+
+
+@pytest.mark.parametrize("stage", CASES)
+def test_golden(stage: str, golden: Callable[[str, str], None]) -> None:
+    function, text, ending = CASES[stage]
+    shown = pipeline.stage_text(text, stage, function, "golden.loma", device="cuda")
+    golden(f"cuda_{stage}.{ending}", shown)
+
+
+def test_source_is_every_function_that_a_call_may_need() -> None:
+    shown = pipeline.stage_text(NORMALISED, "source", device="cuda")
+    for name in ("normalised", "normalised__forward", "normalised__backward"):
+        assert f"::{name}" in shown
+    assert shown == pipeline.stage_text(NORMALISED, "cpp", device="cuda")
+
+
+def test_libraries_and_kernels_are_told_apart() -> None:
+    shown = pipeline.stage_text(MIXED, "kernels", "mixed", device="cuda")
+    remarks = [line.partition("  # ")[2] for line in shown.splitlines()]
+    assert "a matrix product, by cuBLAS" in remarks
+    assert "a convolution, by cuDNN" in remarks
+    on_the_cpu = pipeline.stage_text(MIXED, "kernels", "mixed")
+    assert "cuBLAS" not in on_the_cpu
+
+
+@pytest.mark.parametrize(
+    ("stage", "device", "function", "message"),
+    [
+        ("cpp", "rocm", None, "no device 'rocm': the devices are cpu, cuda"),
+        ("adjoint", "cuda", None, "the stage adjoint is the same for all devices"),
+        ("c", "cuda", None, "--device cuda is for kernels, schedule, cpp"),
+        ("cpp", "cuda", "normalise", "has no function 'normalise': did you mean 'normalised'"),
+    ],
+)
+def test_what_there_is_no_text_of(
+    stage: str, device: str, function: str | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        pipeline.stage_text(NORMALISED, stage, function, device=device)
+
+
+def test_scalar_functions_have_no_part_of_their_own() -> None:
+    scalar = "def half(x : In[float]) -> float:\n    return x / 2.0\n"
+    with pytest.raises(ValueError, match="has no function of tensors for a GPU to run"):
+        pipeline.stage_text(scalar, "source", device="cuda")
+    with pytest.raises(ValueError, match="'half' is a scalar function: GPUs run it inside of"):
+        pipeline.stage_text(scalar + NORMALISED, "source", "half", device="cuda")
