@@ -89,6 +89,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("full"):
                 item.add_marker(pytest.mark.skip(reason="runs with --full"))
+    if config.getoption("--device") != "cpu":
+        for item in items:
+            if item.get_closest_marker("cpu"):
+                item.add_marker(pytest.mark.skip(reason="of what only CPUs have"))
     order = {ROOT / "tests" / name: k for k, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(LONGEST)))
 
@@ -104,6 +108,12 @@ def pytest_collection_finish() -> None:
 def _fixed_seed() -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def on_cpu(request: pytest.FixtureRequest) -> bool:
+    """Whether tensor functions run on the CPU."""
+    return bool(request.config.getoption("--device") == "cpu")
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import re
+
 import pytest
 import torch
 from guard_cases import CASES
@@ -162,17 +164,24 @@ def failing() -> Program:
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_messages_have_the_names_and_the_line_of_the_program(failing: Program, name: str) -> None:
-    """In derivatives too, where an element is checked when its adjoint is written."""
+def test_messages_have_the_names_and_the_line_of_the_program(
+    failing: Program, name: str, on_cpu: bool
+) -> None:
+    """In derivatives too, where an element is checked when its adjoint is written. On a GPU any of
+    the elements that are outside may be the first."""
     args, message = ERRORS[name]
+
+    def comparable(text: str) -> str:
+        return text if on_cpu else re.sub(r"' is -?\d+, ", "' is outside, ", text)
+
     with pytest.raises((ValueError, RuntimeError)) as caught:
         failing.compiled(name)(*args)
-    assert str(caught.value) == message
+    assert comparable(str(caught.value)) == comparable(message)
     if not name.startswith("d_"):  # the same with autograd
         leaf = args[0].clone().requires_grad_()
         with pytest.raises((ValueError, RuntimeError)) as caught:
             failing.compiled(name)(leaf, *args[1:])
-        assert str(caught.value) == message
+        assert comparable(str(caught.value)) == comparable(message)
 
 
 @pytest.mark.parametrize("name", ["far", "beyond"])

@@ -23,6 +23,8 @@ from loma import cache, pipeline
 from loma.functions import LomaModule
 from loma.tools import cli, tuning
 
+pytestmark = pytest.mark.cpu  # on GPUs a library chooses
+
 PROGRAM = """
 def conv(x : In[Tensor[B, C, H, W]], w : In[Tensor[F, D, P, Q]], b : In[Tensor[F]], s : In[int],
          t : In[int], p : In[int], q : In[int], d : In[int], e : In[int], groups : In[int]

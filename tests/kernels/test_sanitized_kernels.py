@@ -16,6 +16,8 @@ from sanitizer_calls import DEFECTS
 
 from conftest import ROOT
 
+pytestmark = pytest.mark.cpu  # the compiler's sanitizers see the CPU
+
 KINDS = sorted(sanitized.LIBRARIES)
 MARKS = {"thread": pytest.mark.full}
 OFTEN = [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in KINDS]

@@ -21,6 +21,8 @@ from loma import config
 from loma.backends import compilers, toolchain
 from loma.backends.torch.files import RUNTIME_FOLDERS, quoted, runtime_file
 
+pytestmark = pytest.mark.cpu  # GPUs use torch's allocator
+
 PROGRAM = """
 def half(x : In[Tensor[N]]) -> Tensor[N]:
     y : Tensor[N]

@@ -17,6 +17,8 @@ import loma
 from conftest import ROOT
 from loma import config, specialise
 
+pytestmark = pytest.mark.cpu  # those of GPUs are in tests/cuda
+
 PROGRAM = """
 def half(x : In[float]) -> float:
     return 0.5 * x
