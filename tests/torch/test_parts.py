@@ -57,6 +57,7 @@ def test_what_no_other_function_calls_is_compiled_first() -> None:
     assert not parts.has_first("d_outer")
 
 
+@pytest.mark.cpu
 def test_another_type_and_a_derivative_come_with_their_first_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,6 +124,7 @@ def test_the_default_dtype_is_compiled_first() -> None:
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.cpu
 def test_what_cannot_be_compiled_is_told_by_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     module = loma.compile(unknown()[0])
     x = torch.ones(2)
