@@ -20,7 +20,8 @@ _HERE = Path(__file__).resolve().parent
 _KERNEL = re.compile(r"\bLOMA_KERNEL\s+(\w+)")
 _IMAGE_FLAGS = (
     "g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-nostdinc", "-fvisibility=hidden", "-Wall",
-    "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-parameter", "-Werror", "-fno-math-errno",
+    "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-parameter", "-Wno-unused-but-set-variable",
+    "-Werror", "-fno-math-errno",
     "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables",
 )  # fmt: skip
 _DRIVER_FLAGS = (
