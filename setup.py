@@ -42,6 +42,7 @@ setup(
         "loma.passes.canonical",
         "loma.passes.canonical.dimensions",
         "loma.passes.canonical.recurrences",
+        "loma.passes.device",
         "loma.frontend",
         "loma.frontend.expressions",
         "loma.frontend.statements",

@@ -226,7 +226,7 @@ def device_parts(module: GeneratedSource) -> list[str]:
 
 
 def _on_gpu(module: Module) -> Module:
-    from loma.passes.device_numbers import on_device
+    from loma.passes.device.numbers import on_device
 
     return _verified(on_device(module))
 

@@ -31,7 +31,7 @@ from loma.core.verify import verify
 from loma.core.verify_expressions import printed
 from loma.core.walk import expressions, statements, walk
 from loma.frontend import parse
-from loma.passes.device_numbers import on_device
+from loma.passes.device.numbers import on_device
 
 ALL: list[Any] = [
     *INDEX_CASES, *TRAPS, *CONTROL, *OPERATOR_CASES, *COUNTS, *GUARDS, *PAPERS, *RECURRENCES,

@@ -21,7 +21,7 @@ from tree_host import LoweredInterpreter
 from loma.core.ir import Function, IntType, Module, TensorType, Var, is_tensor_function
 from loma.core.sizes import bindings
 from loma.core.walk import aggregates
-from loma.passes.device_numbers import on_device
+from loma.passes.device.numbers import on_device
 
 REFUSED = (ValueError, IndexError, RuntimeError, ZeroDivisionError)
 

@@ -8,7 +8,7 @@
                                                               _number[()] = 2.0 * s[()]
                                                               return _number
 
-Which these are says :mod:`loma.passes.device_values`. Where the host has to know one, as in the
+Which these are says :mod:`loma.passes.device.values`. Where the host has to know one, as in the
 condition of a loop, it reads the element.
 """
 
@@ -30,8 +30,8 @@ from loma.core.names import Names, names_of
 from loma.core.walk import (
     free_variables, map_expressions, map_tensor_functions, numbered, root, statements, substitute,
 )  # fmt: skip
-from loma.passes.device_copies import early, without_copies
-from loma.passes.device_expressions import FLAG, NUMBER, Expressions, moved
+from loma.passes.device.copies import early, without_copies
+from loma.passes.device.expressions import FLAG, NUMBER, Expressions, moved
 from loma.passes.first_write import first_writes
 
 

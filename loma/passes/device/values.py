@@ -22,7 +22,7 @@ from loma.core.names import axis_names
 from loma.core.walk import (
     blocks, children, free_variables, reads_of_type, root, statements, walk,
 )  # fmt: skip
-from loma.passes.device_loops import loops_alone, own_variables
+from loma.passes.device.loops import loops_alone, own_variables
 
 
 class DeviceValues:

@@ -1,4 +1,4 @@
-"""Expressions with numbers on the device; see :mod:`loma.passes.device_numbers`."""
+"""Expressions with numbers on the device; see :mod:`loma.passes.device.numbers`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loma.core.ops import OPS
 from loma.core.sizes import size_variables
 from loma.core.walk import free_variables, map_attrs, map_guarded, reads_of_type, root
 from loma.errors.spans import NOWHERE
-from loma.passes.device_values import DeviceValues
+from loma.passes.device.values import DeviceValues
 
 NUMBER = TensorType((), "float")
 FLAG = TensorType((), "int")

@@ -1,0 +1,1 @@
+"""Numbers of tensor functions on devices of their own, so that the host waits for none of them."""
