@@ -50,10 +50,11 @@ class Frame:
         self._values += size
         return True
 
-    def use(self, function: Function, numbers: int, passed: int, most: int = MAX_CALL) -> Use:
+    def use(self, function: Function, numbers: int, passed: int, on_device: bool = False) -> Use:
         """What a call takes. ``numbers`` is how many variables there are, ``passed`` the bytes of
-        structs that are passed by value. Raises BackendLacksOperator where that is more than
-        ``most``."""
+        structs that are passed by value. Raises BackendLacksOperator where that is too much for a
+        thread, of the host or ``on_device``."""
+        most = MAX_THREAD if on_device else MAX_CALL
         own = self._values + passed + 8 * numbers + _CALL
         found = Use(self._values + self._below.values, own + self._below.all)
         if found.all > most:

@@ -17,7 +17,7 @@ from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, signature
 from loma.backends.cfamily.cpp import scalar_function_name, scalar_type
 from loma.backends.cfamily.names import cpp_name, cpp_string
-from loma.backends.cfamily.stack import BY_VALUE, LIMIT, MAX_CALL, MAX_THREAD, Frame, Use
+from loma.backends.cfamily.stack import BY_VALUE, LIMIT, Frame, Use
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule.target import Target
 from loma.backends.torch.statements import Statements
@@ -83,9 +83,8 @@ class _Memory:
         passed = sum(
             BY_VALUE for f in called if any(isinstance(p.type, StructType) for p in f.params)
         )
-        most = MAX_CALL if self.has_heap else MAX_THREAD
         numbers = len(mentioned_names(function.body))
-        self.uses[function.name] = frame.use(function, numbers, passed, most)
+        self.uses[function.name] = frame.use(function, numbers, passed, not self.has_heap)
 
 
 # ---------------------------------------------------------------------------------------- types
