@@ -301,14 +301,14 @@ class Lowering:
         count = "" if kernel.count is None else kernel.count.name
         context.counts |= {var.name for var in (kernel.count, kernel.first) if var is not None}
         bytes_ = tuple(_bytes(var, count) for var in private.values())
-        alive = lifetimes(kernel, registers)
-        buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
         cleared: list[HostNode] = [Clear(private[name]) for name in sorted(kernel.zeroed)]
         lazy, self._lazy = self._lazy, {}  # all that its statements use is allocated
         with context.cut(pieces, extent), context.within(*_moving(kernel)):
             body = (*cleared, *self.block(kernel.body, outermost=False))
         self._lazy = lazy
         context.kernel = None
+        alive = lifetimes(kernel, (*registers, *_in_one_loop(body)))
+        buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
         launch = Launch(
             kernel, _work(kernel.body), buffers, _scalars(kernel), pieces, bytes_, body,
             frozenset(assigned(kernel.body)), 1 if kernel.rows else context.machine.block_least,
@@ -347,6 +347,20 @@ class Lowering:
             not machine.teams and panels.writes <= {name for name, _ in panels.views},
         )  # fmt: skip
         return [*nodes, stream]
+
+
+def _in_one_loop(nodes: Sequence[HostNode]) -> Iterator[tuple[Stmt, ...]]:
+    """The statements that run in one loop with others."""
+    for node in nodes:
+        match node:
+            case Unit(source, more=more) if more:
+                yield (source, *more)
+            case Count(_, _, body):
+                yield from _in_one_loop(body)
+            case Branch(_, _, then, other):
+                yield from _in_one_loop((*then, *other))
+            case _:
+                continue
 
 
 def _moving(step: Kernel | Panels) -> list[Axis]:
