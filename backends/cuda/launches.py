@@ -29,7 +29,8 @@ from loma.backends.schedule.ir import AllReduce, InPlace, Parallel, dtype_of
 from loma.backends.schedule.walk import nodes
 from loma.core import sizes
 from loma.core.effects import assigned, counters
-from loma.core.ir import INT, Builtin, Expr, IntConst, Var
+from loma.core.ir import INT, Builtin, Expr, Index, IntConst, Var
+from loma.core.walk import walk
 
 _ONE = IntConst(1)
 
@@ -223,7 +224,8 @@ def _widest(owner: HostWriter, launch: Launch, own: set[str]) -> str:
     for tree in _trees(launch.body):
         extent = tree.team.extent if tree.team is not None else _ONE
         width = sizes.product((tree.count, extent))
-        if not sizes.mentions(width, rest) and width not in found:
+        reads = any(isinstance(node, Index) for node in walk(width))
+        if not (reads or sizes.mentions(width, rest)) and width not in found:
             found.append(width)
     widest: Expr = found[0] if found else _ONE
     for width in found[1:]:

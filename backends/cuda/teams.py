@@ -25,11 +25,11 @@ from loma.backends.schedule.ir import (
 from loma.backends.schedule.walk import map_blocks
 from loma.core import builder as b
 from loma.core import sizes
-from loma.core.walk import substitute
 from loma.core.ir import (
-    INT, POSITIONS, Axis, Binary, Element, Expr, Index, IndexAssign, IntConst, Stmt, TensorType,
-    Var,
+    INT, POSITIONS, Axis, Binary, Element, Expr, Index, IndexAssign, IntConst, Reduce, Stmt,
+    TensorType, Var,
 )  # fmt: skip
+from loma.core.walk import free_variables, substitute, walk
 
 _SHORT = 32  # values of an axis that are too few for a team
 _ZERO = IntConst(0)
@@ -75,8 +75,13 @@ def make_tree(
 def _without(
     count: Var, stmt: IndexAssign, body: Expr, axes: tuple[Axis, ...]
 ) -> tuple[IndexAssign, Expr, tuple[Axis, ...]]:
-    """The statement without axes of so many values, where that is always one."""
-    zero: dict[str, Expr] = {axis.name: _ZERO for axis in axes if axis.extent == count}
+    """The statement without axes of so many values, where that is always one; but for those that
+    say how long others are, whose elements are checked one by one."""
+    inner = [axis for node in walk(body) if isinstance(node, Reduce) for axis in node.axes]
+    used = {name for axis in (*axes, *inner) for name in free_variables(axis.extent)}
+    zero: dict[str, Expr] = {
+        axis.name: _ZERO for axis in axes if axis.extent == count and axis.name not in used
+    }
     target = substitute(stmt.target, zero)
     assert isinstance(target, Index | Var)
     own = tuple(axis for axis in stmt.axes if axis.name not in zero)
@@ -94,9 +99,16 @@ class _Nest(StatementNest):
         super().__init__(context, axes)
         self._shared: list[tuple[Axis, Kind]] = []
         self._inside = False
+        self._splits = True
 
     def splittable(self, value: Expr) -> list[Access]:
         return []
+
+    def reduce(self, reduce: Reduce) -> Expr:
+        # A loop that uses the total of another one has to have all of it, not a slice's.
+        if self._inside and any(reduce in frame.reductions for frame in self.frames):
+            self._splits = False
+        return super().reduce(reduce)
 
     def reduction(
         self, kind: Kind, body: Expr, axes: Sequence[Axis], accumulator: Var
@@ -118,7 +130,7 @@ class _Nest(StatementNest):
         axis, _ = self._shared[0]
         found = list(self.accesses.values())
         across = bool(flat) and score(flat[-1].name, found) > score(axis.name, found)
-        splits = self.context.kernel is None
+        splits = self._splits and self.context.kernel is None
         splits = splits and not any(kind in POSITIONS for _, kind in self._shared)
         return Team(longest(self, axis.extent), across, splits)
 

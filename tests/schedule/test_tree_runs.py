@@ -17,7 +17,7 @@ from oracle import entry
 from schedule_cases import CASES as SCHEDULE_CASES
 from trap_cases import TRAPS
 from tree_runs import arguments, compare, run_program
-from trees import Change, changed, of, tree_of
+from trees import Change, changed, nodes_of, of, tree_of
 
 from loma import pipeline
 from loma.backends import registry
@@ -256,3 +256,35 @@ def test_what_is_set_twice() -> None:
 
 def test_memory_that_does_not_exist() -> None:
     assert "elements: none at" in _seen(SCATTER, of(ir.Loop, high=_less("high", -1)))
+
+
+# Rows that a kernel takes one by one, with a sum whose length the row says.
+TRIANGLE = """
+def f(x : In[Tensor[N, D]]) -> Tensor[N]:
+    h : Tensor[N, D]
+    z : Tensor[N]
+    y : Tensor[N]
+    h[i, d] = exp(x[i, d])
+    z[i] = sum(h[i, d] for d in D)
+    y[i] = sum(h[i, d] * x[i, d] for d in range(i + 1)) / z[i]
+    return y
+"""
+LOG_SUM = """
+def f(x : In[Tensor[D]]) -> Tensor[1]:
+    y : Tensor[1]
+    y[0] = max(x[e] for e in D) + log(sum(exp(x[d] - max(x[e] for e in D)) for d in D))
+    return y
+"""
+
+
+def test_lengths_that_rows_say_for_gpus() -> None:
+    assert all(run_program(TRIANGLE, "triangle", tries=20, device=registry.CUDA).values())
+
+
+def test_a_loop_that_uses_a_total_is_not_cut() -> None:
+    """A part of it would use a part of the total."""
+    module = pipeline.parsed(LOG_SUM)
+    tree = tree_of(module.function("f"), module, registry.CUDA)
+    teams = [node.team for node in nodes_of(tree) if isinstance(node, ir.Parallel)]
+    assert teams
+    assert not any(team.splits for team in teams if team is not None)

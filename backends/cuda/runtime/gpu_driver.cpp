@@ -201,8 +201,14 @@ void* visible_memory(int device, size_t bytes) {
 }
 
 void synchronize(int device) {
+  void* before = nullptr;
+  const bool real = !driver().is_stand_in;
+  if (real) check(driver(), driver().context_get(&before), "cuCtxGetCurrent");
   const Driver& cuda = on_device(device);
-  if (cuda.context_synchronize != nullptr) check(cuda, cuda.context_synchronize(), "cuCtxSynchronize");
+  const int found = cuda.context_synchronize == nullptr ? 0 : cuda.context_synchronize();
+  // What the thread does next is on the device that it was on.
+  if (real && before != nullptr) check(cuda, cuda.context_set(before), "cuCtxSetCurrent");
+  check(cuda, found, "cuCtxSynchronize");
 }
 
 }  // namespace loma::gpu

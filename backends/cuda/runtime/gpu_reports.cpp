@@ -28,10 +28,21 @@ int32_t state_of(const Report* report) {
 }
 
 void throw_ready(int device, Report* report) {
-  if (state_of(report) != Report::kReady) return;
+  // A recording may not wait; the next call finds the report. Of several threads one takes it.
+  int32_t ready = Report::kReady;
+  if (state_of(report) != ready || is_capturing(device)) return;
+  if (!__atomic_compare_exchange_n(&report->state, &ready, Report::kClaimed, false, __ATOMIC_ACQUIRE,
+                                   __ATOMIC_RELAXED)) {
+    return;
+  }
   // What was launched behind the kernel that failed has computed with its values: whatever that says
   // is no news.
-  synchronize(device);
+  try {
+    synchronize(device);
+  } catch (...) {
+    __atomic_store_n(&report->state, Report::kReady, __ATOMIC_RELEASE);
+    throw;
+  }
   const Report taken = *report;
   __atomic_store_n(&report->state, Report::kFree, __ATOMIC_RELEASE);
   throw_check(taken);

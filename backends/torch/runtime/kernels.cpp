@@ -1,6 +1,9 @@
 // Compiled for any device's prelude, which says where tensors are.
 #include "prelude.h"
 
+#include "call_device.h"
+#include "gpu_reports.h"
+
 #include <ATen/ops/zeros_ops.h>
 #include <ATen/ops/empty_ops.h>
 #include <ATen/ops/linear_ops.h>
@@ -38,7 +41,10 @@ at::Tensor part(const at::Tensor& whole, int64_t dim, int64_t first, int64_t cou
 }
 
 at::Tensor on_host(const at::Tensor& tensor) {
-  return tensor.is_cpu() ? tensor : tensor.cpu();
+  const at::Tensor found = tensor.is_cpu() ? tensor : tensor.cpu();
+  // What a kernel that has failed computed is nothing to decide by.
+  if (call_on_gpu()) gpu::throw_report(call_device());
+  return found;
 }
 
 at::Tensor dense(const at::Tensor& tensor) {
