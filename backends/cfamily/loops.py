@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext
 from loma.backends.cfamily.cpp import TYPES, Expressions, loaded, scalar_type
-from loma.backends.cfamily.names import local_name
+from loma.backends.cfamily.names import cpp_string, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
-    Accumulator, If, Kind, Lazy, Let, Loop, Narrow, Node, Note, Store, Test, Variable,
-    dtype_of,
+    Accumulator, Check, If, Kind, Lazy, Let, Loop, Narrow, Node, Note, Parallel, Store, Test,
+    Variable, dtype_of,
 )  # fmt: skip
 from loma.core.ir import INT, POSITIONS, Builtin, Element, Expr, Index, Type, Var
 
@@ -205,3 +205,36 @@ def updated(kind: Kind, place: c.Expression, value: c.Expression, number: str) -
 
 def initial(kind: Kind, dtype: Element) -> str:
     return _INITIAL[kind.removeprefix("arg")].format(t=TYPES[dtype])
+
+
+def iterations(context: CppContext, tree: Parallel) -> c.Expression:
+    """How many there are of a parallel loop."""
+    count = context.ints(tree.count)
+    if not tree.needs:
+        return count
+    some = c.chain("&&", context.positive(tree.needs))
+    return c.Conditional(some, count, c.number(0))
+
+
+def write_looked_up(writer: Writer, text: LoopText, lines: Sequence[str], outside: str) -> None:
+    """Writes the lines of a tree where it stands, in serial loops, which look up the pointers that
+    it uses; ``outside``: how what notes failed checks is declared."""
+    context = text.context
+    assert context.looked_up is not None
+    context.looked_up |= text.pointers
+    for name, (ctype, argument) in text.params.items():
+        if name != argument:
+            writer.declare(f"const {ctype} {name} = {argument};")
+    if text.checks:
+        writer.declare(f"loma::Outside {outside};")
+    writer.extend(lines)
+
+
+def write_check(writer: Writer, context: CppContext, check: Check) -> None:
+    """Says what elements have noted while the tree ran."""
+    place, text = cpp_string(context.place(check.line)), cpp_string(check.text)
+    if check.size is None:
+        writer.line(f"outside_.check_elements({check.number}, {place}, {text});")
+        return
+    tensor, size = cpp_string(context.named(check.tensor)), c.item_text(context.ints(check.size))
+    writer.line(f"outside_.check({check.number}, {place}, {text}, {tensor}, {check.dim}, {size});")

@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from loma.backends.cfamily import syntax as c
-from loma.backends.cfamily.context import Captured, HostWriter, data
+from loma.backends.cfamily.context import Captured, HostWriter
 from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
 from loma.backends.cfamily.device import DeviceNode
-from loma.backends.cfamily.names import cpp_name, local_name
+from loma.backends.cfamily.loops import iterations, write_check
+from loma.backends.cfamily.names import cpp_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda.print import ThreadText
-from loma.backends.cuda.serial import write_looked_up, write_serial
+from loma.backends.cuda.serial import write_in_place, write_serial
 from loma.backends.cuda.start import Start, dedented
 from loma.backends.openmp import launches as host
-from loma.backends.openmp.print import write_check
 from loma.backends.schedule.host import (
     Branch, Clear, Count, HostNode, Launch, Repeat, Serial, Stream, Unit,
 )  # fmt: skip
@@ -37,24 +37,17 @@ _ONE = IntConst(1)
 
 def write(owner: HostWriter, node: DeviceNode) -> None:
     """Writes a node where ``owner`` stands, on the host or in a kernel."""
-    context = owner.context
-    inside = context.captured is not None
     match node:
-        case Parallel() if inside:
+        case Parallel() if owner.context.captured is not None:
             _write_in_team(owner, node)
-        case InPlace() if context.looked_up is not None:
-            write_looked_up(owner, node)
-        case InPlace() if inside:
-            with owner.writer.block("team_.alone([&]", ");"):
-                _write_nodes(owner, ThreadText(context, node), node)
         case InPlace():
-            write_serial(owner, node.writes, (node,), ())
+            write_in_place(owner, node)
         case Parallel():
             _write_statement(owner, node)
         case Launch():
             _write_launch(owner, node)
         case Serial(source, body):
-            write_serial(owner, tuple(node.writes), body, (source,))
+            write_serial(owner, node.writes, body, (source,))
         case Clear(var):
             _write_zeros(owner, var)
         case Stream():
@@ -73,10 +66,7 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     text.nodes(inside, tree.body)
     launch = Start(owner, "kernel", tree.source)
     body = Writer(1)
-    if tree.checks:
-        body.line("loma::Outside outside_(grid_);")
-    else:
-        body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
+    body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
     head = f"[&](const int64_t {counter}, [[maybe_unused]] const auto& part_)"
     with body.block(f"loma::statement(grid_, {head}", ");"):
         body.extend(dedented(inside.lines))
@@ -94,10 +84,7 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
         launch.tensor(tensor, name, base in written)
     for name, (type_, argument) in {**captured.params, **text.params}.items():
         launch.number(type_, name, argument)
-    count = context.ints(tree.count)
-    if tree.needs:
-        some = c.chain("&&", context.positive(tree.needs))
-        count = c.Conditional(some, count, c.number(0))
+    count = iterations(context, tree)
     inner, across, sums = "1", "false", 0
     if tree.team is not None:
         inner = c.item_text(context.ints(tree.team.extent))
@@ -176,12 +163,12 @@ def _write_iterations(owner: HostWriter, launch: Launch, size: str | None) -> No
         for var in launch.scalars:
             ctype = scalar_type(var.type, var.span)
             writer.line(f"{ctype} {context.variable(var)} = 0;")
-        context.pointers = frozenset(buffer.var.name for buffer in launch.buffers) | frozenset(
-            piece.tensor.name for piece in launch.pieces
-        )
+        private = {buffer.var.name for buffer in launch.buffers}
+        context.pointers = frozenset(private)
         context.steady = {name: name in launch.writes for name in host.steady(launch)}
         if size is not None:
             _write_block(owner, launch, size)
+        context.pointers = frozenset(private | {piece.tensor.name for piece in launch.pieces})
         with context.cut(launch.pieces, kernel.axis.extent):
             owner.nodes(launch.body)
         context.pointers, context.steady = None, {}
@@ -201,16 +188,7 @@ def _write_block(owner: HostWriter, launch: Launch, size: str) -> None:
         rest = c.Binary("-", context.ints(kernel.axis.extent), first)
         end = c.item_text(rest)
         writer.line(f"const int64_t {count} = std::min<int64_t>({size}, {end});")
-    pointers, context.pointers = (
-        context.pointers,
-        frozenset(buffer.var.name for buffer in launch.buffers),
-    )
-    for piece in launch.pieces:
-        tensor = piece.tensor
-        type_, memory = data(context, tensor, tensor.name in launch.writes)
-        start = c.Binary("+", c.Token(memory), c.Binary("*", first, context.ints(piece.stride)))
-        writer.line(f"{type_} const {local_name(piece.var.name)} = {c.item_text(start)};")
-    context.pointers = pointers
+    host.write_pieces(owner, launch, first)
 
 
 def _widest(owner: HostWriter, launch: Launch, own: set[str]) -> str:
@@ -253,10 +231,7 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     counter = text.local(tree.counter)
     inside = Writer()
     text.nodes(inside, tree.body)
-    count = context.ints(tree.count)
-    if tree.needs:
-        some = c.chain("&&", context.positive(tree.needs))
-        count = c.Conditional(some, count, c.number(0))
+    count = iterations(context, tree)
     inner = c.number(1) if tree.team is None else context.ints(tree.team.extent)
     head = f"[&](const int64_t {counter}, [[maybe_unused]] const auto& part_)"
     given = c.list_text((count, inner))
@@ -268,16 +243,6 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
         owner.writer.extend(inside.lines)
     for check in tree.checks:
         write_check(owner.writer, context, check)
-
-
-def _write_nodes(owner: HostWriter, text: ThreadText, tree: InPlace) -> None:
-    if tree.checks:
-        owner.writer.line("loma::Outside outside_(grid_);")
-    inside = Writer()
-    text.nodes(inside, tree.body)
-    owner.writer.extend(inside.lines)
-    for check in tree.checks:
-        write_check(owner.writer, owner.context, check)
 
 
 def _write_zeros(owner: HostWriter, var: Var) -> None:

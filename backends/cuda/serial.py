@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from loma.backends.cfamily.context import Captured, CppContext, HostWriter
 from loma.backends.cfamily.cpp import scalar_type
+from loma.backends.cfamily.loops import write_check, write_looked_up
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda.print import ThreadText
 from loma.backends.cuda.start import Start, dedented
 from loma.backends.kernels.sharing import mentions
-from loma.backends.openmp.print import write_check
 from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.ir import InPlace
 from loma.core.effects import counters, declared, effects, written_places
@@ -19,14 +19,12 @@ from loma.core.walk import statements
 
 
 def write_serial(
-    owner: HostWriter, writes: Sequence[str | Var], body: Sequence[HostNode], source: Sequence[Stmt]
+    owner: HostWriter, written: frozenset[str], body: Sequence[HostNode], source: tuple[Stmt, ...]
 ) -> None:
     """Loops that write one element at a time, on one thread; what they change of the host's numbers
     comes back to it, which waits for that."""
     context, outer = owner.context, owner.writer
-    written = {name if isinstance(name, str) else name.name for name in writes}
     launch = Start(owner, "serial", source)
-    source = tuple(source)
     own = counters(source) | declared(source)
     changed = {var.name: var for var in _scalars(source) if var.name not in own}
     kept = {name: var for name, var in changed.items() if _is_elsewhere(context, name, source)}
@@ -67,7 +65,7 @@ def write_serial(
             outer.line(f"{name} = loma::item<{type_}>({name}_after_);")
 
 
-def _is_elsewhere(context: CppContext, name: str, source: Sequence[Stmt]) -> bool:
+def _is_elsewhere(context: CppContext, name: str, source: tuple[Stmt, ...]) -> bool:
     """Whether anything but these statements, and a declaration, mentions a variable: these
     statements when they run again, too."""
     body = context.function.body
@@ -77,7 +75,7 @@ def _is_elsewhere(context: CppContext, name: str, source: Sequence[Stmt]) -> boo
             if source[0] in inside and name not in declared(stmt.body):
                 return True
     own = sum(var.name == name for stmt in statements(body) for var in effects(stmt).declares)
-    return mentions(body)[name] > mentions(tuple(source))[name] + own
+    return mentions(body)[name] > mentions(source)[name] + own
 
 
 def _initialised(body: tuple[Stmt, ...]) -> set[str]:
@@ -86,24 +84,17 @@ def _initialised(body: tuple[Stmt, ...]) -> set[str]:
     return {stmt.target.name for stmt in declares if stmt.value is not None}
 
 
-def _scalars(source: Sequence[Stmt]) -> list[Var]:
+def _scalars(source: tuple[Stmt, ...]) -> list[Var]:
     """The scalars that statements assign to."""
-    places = (place for place in written_places(tuple(source)) if isinstance(place, Var))
+    places = (place for place in written_places(source) if isinstance(place, Var))
     return [place for place in places if not isinstance(place.type, TensorType)]
 
 
-def write_looked_up(owner: HostWriter, tree: InPlace) -> None:
+def write_in_place(owner: HostWriter, tree: InPlace) -> None:
+    """Writes a statement in such loops."""
     context, writer = owner.context, owner.writer
-    assert context.looked_up is not None
-    text = ThreadText(context, tree)
-    inside = Writer()
+    text, inside = ThreadText(context, tree), Writer()
     text.nodes(inside, tree.body)
-    context.looked_up |= text.pointers
-    for name, (ctype, argument) in text.params.items():
-        if name != argument:
-            writer.declare(f"const {ctype} {name} = {argument};")
-    if tree.checks:
-        writer.declare("loma::Outside outside_(grid_);")
-    writer.extend(inside.lines)
+    write_looked_up(writer, text, inside.lines, "outside_(grid_)")
     for check in tree.checks:
         write_check(writer, context, check)

@@ -6,15 +6,19 @@ import functools
 from pathlib import Path
 
 _BACKENDS = Path(__file__).parent.parent
-# The first two are those of CPUs as they are.
+# The first three are those of CPUs as they are.
 _FILES = (
-    "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "cuda/runtime/report.h",
+    "openmp/runtime/arithmetic.h", "openmp/runtime/special.h", "openmp/runtime/spans.h",
+    "cuda/runtime/report.h",
     "cuda/device/checks.h", "cuda/device/containers.h", "cuda/device/device.h",
     "cuda/device/grid.h", "cuda/device/parts.h", "cuda/device/places.h", "cuda/device/reduce.h",
     "cuda/device/statement.h", "cuda/device/std.h", "cuda/device/team.h", "cuda/device/values.h",
     "cuda/device/vector_math.h",
 )  # fmt: skip
-_STANDARD = ("algorithm", "cmath", "cstddef", "cstdint", "functional", "limits")
+_STANDARD = {
+    "std.h": ("algorithm", "cmath", "cstddef", "cstdint", "functional", "limits"),
+    "containers.h": ("array", "type_traits"),
+}
 
 # What a kernel's text begins with.
 INCLUDE = '#include "device.h"\n'
@@ -26,4 +30,5 @@ VALUES = '#include "values.h"\n'
 def headers() -> dict[str, str]:
     """The text of each header. No header of the system or of CUDA is among them."""
     own = {Path(file).name: (_BACKENDS / file).read_text(encoding="utf-8") for file in _FILES}
-    return {**own, **dict.fromkeys(_STANDARD, '#include "std.h"\n')}
+    standard = {name: f'#include "{file}"\n' for file, names in _STANDARD.items() for name in names}
+    return {**own, **standard}

@@ -155,10 +155,6 @@ def block_of(kernel: Kernel) -> str:
     return "block_" if kernel.blocks is None else cpp_name(kernel.blocks.number.name)
 
 
-def _is_single(tensor: Var) -> bool:
-    return sizes.product(sizes.dims_of(tensor)) == IntConst(1)
-
-
 def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
     """Declares the block's first value, the number of its values, and where tensors begin."""
     context, writer = owner.context, owner.writer
@@ -167,14 +163,20 @@ def _write_block(owner: HostWriter, launch: Launch, name: str) -> None:
     rest = c.Binary("-", context.ints(launch.kernel.axis.extent), first)
     writer.line(f"const int64_t {first.text} = {block_of(launch.kernel)} * {name};")
     writer.line(f"const int64_t rest_ = {c.item_text(rest)};")
+    write_pieces(owner, launch, first)
+    writer.line(f"const int64_t whole_ = {name};")
+    writer.line(f"const int64_t {name} = std::min(whole_, rest_);")
+
+
+def write_pieces(owner: HostWriter, launch: Launch, first: c.Expression) -> None:
+    """Declares where the parts of tensors begin that belong to the block with that first value."""
+    context, writer = owner.context, owner.writer
     for piece in launch.pieces:
         tensor = piece.tensor
         type_, memory = data(context, tensor, tensor.name in launch.writes)
         start = c.Binary("+", c.Token(memory), c.Binary("*", first, context.ints(piece.stride)))
         view = local_name(piece.var.name)
         writer.line(f"{type_} const {view} = {c.item_text(start)};")
-    writer.line(f"const int64_t whole_ = {name};")
-    writer.line(f"const int64_t {name} = std::min(whole_, rest_);")
 
 
 def write_stream(owner: HostWriter, stream: Stream) -> None:

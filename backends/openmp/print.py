@@ -12,12 +12,14 @@ from typing import assert_never
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, data, statement_text
 from loma.backends.cfamily.cpp import ELEMENTS, TYPES, scalar_type
-from loma.backends.cfamily.loops import LoopText, initial, updated
-from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
+from loma.backends.cfamily.loops import (
+    LoopText, initial, iterations, updated, write_check, write_looked_up,
+)  # fmt: skip
+from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.ir import (
-    Blocks, Check, Compare, Each, Fill, Groups, InPlace, Kind, Lanes, Loop, Node, Parallel, Part,
+    Blocks, Compare, Each, Fill, Groups, InPlace, Kind, Lanes, Loop, Node, Parallel, Part,
     StoreLanes, Stretch, Tiles, Total, Transpose, UpdateLanes, dtype_of,
 )  # fmt: skip
 from loma.core import sizes
@@ -43,7 +45,7 @@ def _write_tree(writer: Writer, context: CppContext, tree: Parallel | InPlace) -
     inside = Writer(0 if isinstance(tree, InPlace) else 1)
     if isinstance(tree, InPlace):
         text.nodes(inside, tree.body)
-        _write_in_place(writer, context, text, inside)
+        write_looked_up(writer, text, inside.lines, "outside_")
     else:
         counter = text.local(tree.counter)
         with inside.block(f"for (int64_t {counter} = begin_; {counter} < end_; ++{counter})"):
@@ -54,17 +56,6 @@ def _write_tree(writer: Writer, context: CppContext, tree: Parallel | InPlace) -
     if isinstance(tree, Parallel) and tree.total is not None:
         total = context.variable(tree.total)
         writer.line(f"for (const auto part_ : parts_) {total} += part_;")
-
-
-def _write_in_place(writer: Writer, context: CppContext, text: TreeText, inside: Writer) -> None:
-    assert context.looked_up is not None
-    context.looked_up |= text.pointers
-    for name, (ctype, argument) in text.params.items():
-        if name != argument:
-            writer.declare(f"const {ctype} {name} = {argument};")
-    if text.checks:
-        writer.declare("loma::Outside outside_;")
-    writer.extend(inside.lines)
 
 
 def _write_call(
@@ -92,10 +83,7 @@ def _write_call(
     function.extend(inside.lines)
     function.line("}")
     context.loops.append(function.text())
-    count = context.ints(tree.count)
-    if tree.needs:
-        some = c.chain("&&", context.positive(tree.needs))
-        count = c.Conditional(some, count, c.number(0))
+    count = iterations(context, tree)
     if tree.checks:
         writer.declare("loma::Outside outside_;")
     if tree.total is not None:
@@ -106,16 +94,6 @@ def _write_call(
     body = "[&](int64_t begin_, int64_t end_)"
     with writer.block(f"loma::{run}{amount}, {body}", ");"):
         writer.line(f"{name}<real>({', '.join(args)});")
-
-
-def write_check(writer: Writer, context: CppContext, check: Check) -> None:
-    """Says what elements have noted while the tree ran."""
-    place, text = cpp_string(context.place(check.line)), cpp_string(check.text)
-    if check.size is None:
-        writer.line(f"outside_.check_elements({check.number}, {place}, {text});")
-        return
-    tensor, size = cpp_string(context.named(check.tensor)), c.item_text(context.ints(check.size))
-    writer.line(f"outside_.check({check.number}, {place}, {text}, {tensor}, {check.dim}, {size});")
 
 
 class TreeText(LoopText):
