@@ -20,7 +20,7 @@ def prepare(threads: int) -> None:
     sample, none while others are taken."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    specialise.THRESHOLDS = specialise.Thresholds(calls=1, total_ms=0.0)
+    specialise.use(specialise.Thresholds(calls=1, total_ms=0.0))
 
 
 def inference(function: Callable[..., Any], args: Sequence[Any]) -> Call:

@@ -1,10 +1,10 @@
 """Kernels for the sizes that a program uses: made in the background, while the general ones run.
 
 A function's kernel serves all sizes. When calls with the same sizes and int arguments have taken a
-while (:data:`THRESHOLDS`), a kernel for just these is compiled by a thread of low priority; once it
-is there, such calls run it. It goes to the cache, too: a later process loads it at the first call.
-Its results may differ from the general kernel's in rounding. Checks of arguments, errors and their
-messages are the same.
+while (:class:`Thresholds`), a kernel for just these is compiled by a thread of low priority; once
+it is there, such calls run it. It goes to the cache, too: a later process loads it at the first
+call. Its results may differ from the general kernel's in rounding. Checks of arguments, errors and
+their messages are the same.
 
 A function has at most ``LOMA_SPECIALISATIONS`` of them, by default 8, and each part that autograd
 runs counts as one. ``LOMA_OPT=-specialise`` turns all this off. Both are read when a module is
@@ -49,7 +49,17 @@ class Thresholds:
     total_ms: float = 20.0
 
 
-THRESHOLDS = Thresholds()
+_thresholds = Thresholds()
+
+
+def use(thresholds: Thresholds) -> Thresholds:
+    """From now on, for the modules that are loaded, too. Returns what was used before."""
+    global _thresholds
+    with _lock:
+        before, _thresholds = _thresholds, thresholds
+        for native, module in _attached:
+            _tell(native, module)
+    return before
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +97,7 @@ def wait(timeout: float | None = None) -> bool:
 def declined() -> Iterator[None]:
     """Sizes that are called inside for the first time keep the general kernel, in this process.
 
-    Whatever the cache has, in all threads, where the first calls reach the :data:`THRESHOLDS`.
+    Whatever the cache has, in all threads, where the first calls reach the :class:`Thresholds`.
     """
     global _declined
     _declined += 1
@@ -125,17 +135,19 @@ def attach(
     limit = config.specialisations()
     if limit == 0 or "specialise" not in config.optimisations():
         return
-    module = _Module(program, program.key(), native.namespace, dict(operators), folder)
+    module = _Module(program, program.key(), native.namespace, dict(operators), folder, limit)
     for note, _ in _known(module.folder):
         operator, slots = f"{native.namespace}::{note['operator']}", tuple(note["sizes"].values())
         native.add_known_kernel(operator, slots, note["dtype"] == "double")
-    native.set_specialise_hook(
-        module.ask,
-        limit,
-        THRESHOLDS.calls,
-        round(THRESHOLDS.call_ms * 1e6),
-        round(THRESHOLDS.total_ms * 1e6),
-    )
+    with _lock:
+        _attached.append((native, module))
+        _tell(native, module)
+
+
+def _tell(native: ModuleType, module: _Module) -> None:
+    """Lets the runtime use the thresholds."""
+    call_ns, total_ns = (round(t * 1e6) for t in (_thresholds.call_ms, _thresholds.total_ms))
+    native.set_specialise_hook(module.ask, module.limit, _thresholds.calls, call_ns, total_ns)
 
 
 def _known(folder: Path) -> Iterator[tuple[Note, Path]]:
@@ -157,13 +169,15 @@ def _notes_key(folder: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A loaded module; ``key`` is the index entry that it was loaded from."""
+    """A loaded module, which has at most ``limit`` kernels a function; ``key`` is the index entry
+    that it was loaded from."""
 
     program: Program
     key: str
     namespace: str
     operators: dict[str, str]
     folder: Path
+    limit: int
 
     def ask(self, name: str, slots: tuple[int, ...], is_double: bool, now: bool) -> None:
         """What the runtime calls, once for some slots: see runtime/specialise.h."""
@@ -209,6 +223,8 @@ def _job(request: _Request) -> Job | None:
     )  # fmt: skip
 
 
+_lock = threading.Lock()  # of the thresholds, and of who uses them
+_attached: list[tuple[ModuleType, _Module]] = []
 _made: list[Made] = []
 _libraries: list[ctypes.CDLL] = []  # never unloaded: the runtime holds pointers into them
 

@@ -36,7 +36,7 @@ def main(version: str, inputs: str, threads: str, config: str, where: str = "cpu
     sizes = json.loads(config)
     sizes["decoder_hidden"] = tuple(sizes["decoder_hidden"])
     # All kernels for these sizes are made before the first sample, none while it is taken.
-    specialise.THRESHOLDS = specialise.Thresholds(calls=1, total_ms=0.0)
+    specialise.use(specialise.Thresholds(calls=1, total_ms=0.0))
     twin: Any = importlib.import_module(TWINS[version])
     net: nn.Module = twin.CapsNet(CapsNetConfig(**sizes))
     net.load_state_dict(tensors)

@@ -24,9 +24,9 @@ Progress = Callable[[str, int, int], None]
 
 
 def all_kernels_at_once() -> None:
-    """To be called before the layers are loaded: the first call of each size asks for its kernel,
-    and none is asked for later, when a call happens to take longer."""
-    specialise.THRESHOLDS = specialise.Thresholds(calls=1, call_ms=0.0, total_ms=0.0)
+    """The first call of each size asks for its kernel, and none is asked for later, when a call
+    happens to take longer."""
+    specialise.use(specialise.Thresholds(calls=1, call_ms=0.0, total_ms=0.0))
 
 
 def warm_up(

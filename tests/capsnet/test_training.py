@@ -30,11 +30,12 @@ EPOCHS = 3
 
 
 @pytest.fixture(autouse=True)
-def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _as_before() -> Iterator[None]:
     """What a command sets in its process is set back."""
-    monkeypatch.setattr(specialise, "THRESHOLDS", specialise.THRESHOLDS)
     threads = torch.get_num_threads()
+    thresholds = specialise.use(specialise.Thresholds())
     yield
+    specialise.use(thresholds)
     torch.set_num_threads(threads)
 
 

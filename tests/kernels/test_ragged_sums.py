@@ -107,12 +107,14 @@ def test_zeros_of_a_mask_stand_for_nothing(module: Any) -> None:
     assert module.masked(x).isnan().tolist() == [[False, False, True]]
 
 
-def test_known_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    thresholds = specialise.Thresholds(calls=1, total_ms=0.0)
-    monkeypatch.setattr(specialise, "THRESHOLDS", thresholds)
-    function = loma.compile(PROGRAM.split("\n\n")[0] + "\n").product
-    e, v = torch.randn(2, 70, 70), torch.randn(2, 70, 33)
-    for _ in range(2):
+def test_known_sizes() -> None:
+    before = specialise.use(specialise.Thresholds(calls=1, total_ms=0.0))
+    try:
+        function = loma.compile(PROGRAM.split("\n\n")[0] + "\n").product
+        e, v = torch.randn(2, 70, 70), torch.randn(2, 70, 33)
+        for _ in range(2):
+            torch.testing.assert_close(function(e, v), e.tril() @ v, rtol=1e-4, atol=1e-4)
+            specialise.wait()
         torch.testing.assert_close(function(e, v), e.tril() @ v, rtol=1e-4, atol=1e-4)
-        specialise.wait()
-    torch.testing.assert_close(function(e, v), e.tril() @ v, rtol=1e-4, atol=1e-4)
+    finally:
+        specialise.use(before)

@@ -34,7 +34,7 @@ def square(x : In[Tensor[N]]) -> Tensor[N]:
 KERNEL = f"""
 import torch, loma
 from loma import specialise
-specialise.THRESHOLDS = specialise.Thresholds(1, 0.0, 0.0)
+specialise.use(specialise.Thresholds(1, 0.0, 0.0))
 m = loma.compile({PROGRAM!r})
 x = torch.arange(5.0)
 m.square(x)
@@ -48,7 +48,7 @@ SERVER = f"""
 import json, os, sys, tempfile
 import torch, loma
 from loma import cache, compat, specialise
-specialise.THRESHOLDS = specialise.Thresholds(1, 0.0, 0.0)
+specialise.use(specialise.Thresholds(1, 0.0, 0.0))
 
 def use():
     m = loma.compile({PROGRAM!r})

@@ -350,7 +350,7 @@ sys.path[:0] = ["tests", "tests/support", "tests/torch"]
 import test_optim
 from loma import specialise
 
-specialise.THRESHOLDS = specialise.Thresholds(calls=1, call_ms=0.0, total_ms=0.0)
+specialise.use(specialise.Thresholds(calls=1, call_ms=0.0, total_ms=0.0))
 print(test_optim.digest_of_steps(), specialise.wait(60), specialise.made())
 """
 

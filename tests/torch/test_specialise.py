@@ -61,7 +61,7 @@ import os, threading, time, warnings
 import torch
 import loma, loma.specialise
 from loma import specialise
-specialise.THRESHOLDS = specialise.Thresholds(*THRESHOLDS)
+specialise.use(specialise.Thresholds(*THRESHOLDS))
 
 m = loma.compile(PROGRAM)
 
@@ -544,4 +544,22 @@ assert not specialise.made()
 reach(1, lambda: m.sums(x[2:]))
 assert [k.sizes["N"] for k in specialise.made()] == [5]
 """
+    )
+
+
+def test_thresholds_are_for_modules_that_are_loaded_too() -> None:
+    """A training must repeat bit for bit whatever ran in the process before."""
+    run(
+        """
+x = torch.randn(7, 5)
+for _ in range(3):
+    m.soft(x, 2, 1)
+    specialise.wait()
+assert not specialise.made()
+assert specialise.use(specialise.Thresholds(1, 0.0, 0.0)) == specialise.Thresholds(*THRESHOLDS)
+m.soft(x, 2, 1)
+specialise.wait()
+assert [k.function for k in specialise.made()] == ["soft"]
+""",
+        thresholds=(1, 1e9, 0.0),
     )
