@@ -13,19 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loma.core import bounds, sizes
+from loma.core import sizes
 from loma.core.bounds import ONE, ZERO
 from loma.core.ir import (
-    INT, Binary, Builtin, Expr, For, Function, If, IndexAssign, IntConst, Select, Stmt, Var,
-    replace,
+    INT, Builtin, Expr, For, Function, If, IndexAssign, Select, Stmt, Var, replace,
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import (
-    expressions, free_variables, map_blocks, map_children, map_expressions, statements, substitute,
-    walk,
+    expressions, free_variables, map_blocks, map_expressions, statements, substitute, walk,
 )  # fmt: skip
 from loma.passes.canonical.copies import without_constant_conditions
-from loma.passes.canonical.triangles import comparisons
+from loma.passes.canonical.triangles import comparisons, decided
 from loma.passes.fold import folded
 
 LARGEST = 4  # index statements of a loop, of which there are two copies then
@@ -88,18 +86,7 @@ class _Loop:
 
         def value(expr: Expr) -> Expr:
             new = substitute(expr, {self.loop.counter: place})
-            return sizes.simple_subscripts(folded(self._decided(new, extents)))
+            return sizes.simple_subscripts(folded(decided(new, extents, self.is_size)))
 
         body = tuple(map_expressions(stmt, value) for stmt in self.loop.body)
         return without_constant_conditions(body)
-
-    def _decided(self, expr: Expr, extents: Mapping[str, Expr]) -> Expr:
-        """With constants for the comparisons that are decided at every value of the counter."""
-        if isinstance(expr, Binary) and expr.type == INT:
-            for holds in (True, False):
-                facts = comparisons(expr, holds)
-                if facts and all(
-                    bounds.is_never_negative(fact, extents, self.is_size) for fact in facts
-                ):
-                    return IntConst(int(holds))
-        return map_children(expr, lambda child: self._decided(child, extents))

@@ -75,6 +75,28 @@ for t in range(n):
 for t in range(n):
     y[i] = y[i] + sum(x[i, j] for j in M)
 """, None),
+    ("begins_a_round", """
+for t in range(n):
+    if t > 0:
+        l[j] += x[i, j] * y[i]
+    y[i] = sum(x[i, j] * exp(l[j]) for j in M)
+""", "t + 1 < n"),
+    ("begins_the_first_round_too", """
+y[i] = 1.0
+for t in range(n):
+    l[j] += x[i, j] * y[i]
+    y[i] = sum(x[i, j] * exp(l[j]) for j in M)
+""", "t + 1 < n"),
+    ("begins_a_round_that_counts", """
+for t in range(n):
+    l[j] += x[i, j] * y[i] * t
+    y[i] = sum(x[i, j] * exp(l[j]) for j in M)
+""", None),
+    ("as_much_is_handed_on", """
+for t in range(n):
+    l[j] += x[i, j] * y[i]
+    y[i] = y[i] + sum(x[i, j] * exp(l[j]) for j in M)
+""", None),
     ("that_may_fail", """
 for t in range(n):
     y[i] = sum(x[i, j] * exp(l[j]) for j in M)

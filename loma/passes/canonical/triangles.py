@@ -274,6 +274,16 @@ def comparisons(cond: Expr, holds: bool = True) -> tuple[Expr, ...] | None:
             return None
 
 
+def decided(expr: Expr, extents: Mapping[str, Expr], is_size: IsSize) -> Expr:
+    """With constants for the comparisons that are decided at every point of those ranges."""
+    if isinstance(expr, Binary) and expr.type == INT:
+        for holds in (True, False):
+            facts = comparisons(expr, holds)
+            if facts and all(bounds.is_never_negative(fact, extents, is_size) for fact in facts):
+                return IntConst(int(holds))
+    return map_children(expr, lambda child: decided(child, extents, is_size))
+
+
 def _coupled(nest: _Nest, names: set[str]) -> set[str]:
     """The axes whose values depend on each other, and those of loops."""
     found = {axis.name for axis in nest.axes if sizes.mentions(axis.extent, names)}

@@ -6,7 +6,9 @@
                                                         L[j] += U[i, j] * V[i]
 
 is for an L that nobody reads behind the loop. Only statements at a round's end are taken, some of
-which add up and none of which can fail: an error in the last round is one of the program's.
+which add up and none of which can fail: an error in the last round is one of the program's. Where
+such statements begin a round, :mod:`~loma.passes.canonical.recurrences.rotation` has them end the
+one before.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from loma.core.walk import (
     blocks, expressions, free_variables, map_blocks, map_tensor_functions, needed_places,
     statements, subscript_variables, walk,
 )  # fmt: skip
+from loma.passes.canonical.recurrences.rotation import rotated
 from loma.passes.liveness import CallModes, Liveness
 
 
@@ -61,8 +64,11 @@ class _Rounds:
             before = self._alive(stmt, live)[1]
             if isinstance(stmt, For):
                 self._extents[stmt.counter] = stmt.extent
-                inner = self.block(stmt.body, live | before)
-                out.append(self._loop(replace(stmt, body=inner), live))
+                inner = replace(stmt, body=self.block(stmt.body, live | before))
+                first, loop = rotated(
+                    inner, live, self._functions, self._modes, self._known.__contains__
+                )
+                out += [self._loop(loop, live), *first]
                 del self._extents[stmt.counter]
             else:
                 behind = live | before if isinstance(stmt, While) else live
