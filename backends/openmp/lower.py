@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set as AbstractSet
 from dataclasses import replace
 
 from loma import errors
@@ -310,9 +310,9 @@ class Lowering:
         alive = lifetimes(kernel, (*registers, *_in_one_loop(body)))
         buffers = tuple(Buffer(var, *alive[name]) for name, var in private.items())
         launch = Launch(
-            kernel, _work(kernel.body), buffers, _scalars(kernel), pieces, bytes_, body,
-            frozenset(assigned(kernel.body)), 1 if kernel.rows else context.machine.block_least,
-            one,
+            kernel, _work(kernel.body, {kernel.axis.name}), buffers, _scalars(kernel), pieces,
+            bytes_, body, frozenset(assigned(kernel.body)),
+            1 if kernel.rows else context.machine.block_least, one,
         )  # fmt: skip
         return [*nodes, launch]
 
@@ -445,25 +445,26 @@ def _scalars(kernel: Kernel) -> tuple[Var, ...]:
     return tuple({p.name: p for p in places if not isinstance(p.type, TensorType)}.values())
 
 
-def _work(body: tuple[Stmt, ...]) -> Expr:
-    """About how many steps of arithmetic one iteration takes."""
+def _work(body: tuple[Stmt, ...], index: AbstractSet[str] = frozenset()) -> Expr:
+    """About how many steps of arithmetic one iteration takes, ranges that depend on its ``index``
+    aside."""
     terms: list[Expr] = []
     for stmt in body:
         match stmt:
             case IndexAssign(_, _, value, axes):
                 inner = [a for n in walk(value) if isinstance(n, Reduce) for a in n.axes]
                 own = [axis.extent for axis in (*axes, *inner)]
-                names = {axis.name for axis in (*axes, *inner)}
+                names = {axis.name for axis in (*axes, *inner)} | index
                 own = [extent for extent in own if not sizes.mentions(extent, names)]
                 terms.append(sizes.product((IntConst(steps_of(value)), *own)))
             case For(counter, extent, inside):
-                work = _work(inside)
+                work = _work(inside, index)
                 if not sizes.mentions(work, {counter}):
                     terms.append(sizes.product((extent, work)))
             case While(body=inside):
-                terms.append(_work(inside))
+                terms.append(_work(inside, index))
             case If(_, then, other):
-                terms.append(_work(then) if then else _work(other))
+                terms.append(_work(then or other, index))
             case _:
                 continue
     return sizes.total(tuple(terms))

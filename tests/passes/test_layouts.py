@@ -39,6 +39,12 @@ t[j, k, i] = exp(x[i, j] * w[i, k])
 z : Tensor[N, M, K]
 z[i, j, k] = t[j, k, i] * x[i, j]
 y[i, j] = sum(z[i, j, k] for k in K)""", "t[i, j, k] = exp(x[i, j] * w[i, k])"),
+    ("batch_of_a_product", """t : Tensor[M, N, K]
+t[j, i, k] = exp(x[i, j] * w[i, k])
+y[i, j] = sum(t[j, i, k] * w[i, k] for k in K)""", "t[i, j, k] = exp(x[i, j] * w[i, k])"),
+    ("batch_added_up", """t : Tensor[M, K, N]
+t[j, k, i] = exp(x[i, j] * w[i, k])
+y[i, j] += t[j, k, i]""", "t[i, k, j] = exp(x[i, j] * w[i, k])"),
     ("added_to", """t : Tensor[M, N]
 t[j, i] += x[i, j] * w[i, k]
 t[j, i] += x[i, j]
@@ -51,6 +57,9 @@ t[j, i] = exp(x[i, j])
 s[i] = sum(t[j, i] for j in M)
 s[i] += t[j, i] * x[i, j]
 y[i, j] = s[i] * x[i, j]"""),
+    ("in_order_but_for_a_sum", """t : Tensor[K, N, M]
+t[k, i, j] = exp(x[i, j] * w[i, k])
+y[i, j] = sum(t[k, i, j] * w[i, k] for k in K)"""),
     ("both_ways", """t : Tensor[M, N]
 s : Tensor[M, N]
 t[j, i] = exp(x[i, j])

@@ -3,8 +3,10 @@
 ``t[j, i] = ...; y[i, j] = t[j, i] * a[i]`` goes through ``t`` across memory, and keeps its
 statements apart: with ``t[i, j]`` they share both indices. So does ``return transpose(t, 0, 1)``.
 A tensor gets another order of dimensions where all that reads it element by element asks for the
-same one; reductions, which go along any dimension, have no say. What loops read at their counter
-keeps its order: rows whose recurrence is theirs alone go through it inside of them.
+same one; reductions, which go along any dimension, have no say but for the order of the dimensions
+that they do not go along: a batch of products ``sum(t[i, b, k] * v[b, k, j] for k in K)`` has its
+batch in front. What loops read at their counter keeps its order: rows whose recurrence is theirs
+alone go through it inside of them.
 """
 
 from __future__ import annotations
@@ -58,44 +60,59 @@ def _wanted(name: str, body: tuple[Stmt, ...]) -> Order | None:
     another one."""
     found: set[Order | None] = set()
     for stmt in statements(body):
-        indices: tuple[str, ...] | None = ()
+        own: tuple[str, ...] = ()
+        sums = False
         match stmt:
             case Declare(_, None) | Zero(Var()):
                 continue
             case IndexAssign(target, _, value, axes):
                 parts: tuple[Expr, ...] = (value, *(axis.extent for axis in axes))
                 parts += target.subscripts if isinstance(target, Index) else (target,)
-                own = tuple(axis.name for axis in axes)
-                sums = any(axis not in free_variables(target) for axis in own)
-                indices = None if sums else own
+                every = tuple(axis.name for axis in axes)
+                own = tuple(index for index in every if index in free_variables(target))
+                sums = own != every
             case _:
                 parts = expressions(stmt)
-        found.update(order for expr in parts for order in _orders(expr, name, indices))
+        found.update(order for expr in parts for order in _orders(expr, name, own, sums))
     (order,) = found if len(found) == 1 else (None,)
     return None if order is None or order == tuple(sorted(order)) else order
 
 
-def _orders(expr: Expr, name: str, indices: tuple[str, ...] | None) -> Iterator[Order | None]:
+def _orders(
+    expr: Expr, name: str, indices: tuple[str, ...], reduced: bool
+) -> Iterator[Order | None]:
     """The orders in which an expression under indices, outermost first, reads a tensor; None for
-    what says nothing of that kind. Inside of a reduction, where ``indices`` is None, any will do.
+    what says nothing of that kind. Inside of a reduction any will do in which the indices that are
+    not ``reduced`` are in order.
     """
     match expr:
         case Index(Var(base), subscripts):
-            if base == name and indices is not None:
-                places = [s.name for s in subscripts if isinstance(s, Var) and s.name in indices]
-                alone = len(set(places)) == len(subscripts)
-                order = sorted(range(len(places)), key=lambda k: indices.index(places[k]))
-                yield tuple(order) if alone else None
+            if base == name:
+                yield from _read_order(subscripts, indices, reduced)
             for place in subscripts:
-                yield from _orders(place, name, indices)
+                yield from _orders(place, name, indices, reduced)
         case Op("transpose", (Var(base),)) if base == name:
             yield _transposed(expr)
         case Var(base) if base == name:
             yield None
         case _:
-            inner = None if isinstance(expr, Reduce) else indices
+            inner = reduced or isinstance(expr, Reduce)
             for child in children(expr):
-                yield from _orders(child, name, inner)
+                yield from _orders(child, name, indices, inner)
+
+
+def _read_order(
+    subscripts: tuple[Expr, ...], indices: tuple[str, ...], reduced: bool
+) -> Iterator[Order | None]:
+    places = {k: s.name for k, s in enumerate(subscripts) if isinstance(s, Var)}
+    places = {k: name for k, name in places.items() if name in indices}
+    alone = len(set(places.values())) == len(places if reduced else subscripts)
+    sources = iter(sorted(places, key=lambda k: indices.index(places[k])))
+    order = tuple(next(sources) if k in places else k for k in range(len(subscripts)))
+    if not reduced:
+        yield order if alone else None
+    elif alone and order != tuple(sorted(order)):
+        yield order
 
 
 def _transposed(view: Op) -> Order | None:
