@@ -3,7 +3,8 @@
 Elementwise operators (with broadcasting) and reductions over dims: what stands as
 ``y : Tensor[N, M] = relu(x + b)`` in a program is ``y[i, j] = relu(x[i, j] + b[j])`` in the
 canonical form. Slices, transposed operands, and those with dimensions of size 1 added or dropped,
-are read where they lie; products of batches of matrices are sums. An operator of another kind (a
+are read where they lie, and of a slice of computed values only the slice is computed; products of
+batches of matrices are sums. An operator of another kind (a
 convolution, a permutation) that stands inside such an expression becomes a statement of its own,
 and so do its arguments. Where the sizes do not prove how operands broadcast, a statement stays as
 it is. So do, in front of AD, ``softmax``, whose derivative is shorter than that of its parts,
@@ -30,7 +31,10 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.ops import OPS
 from loma.passes.outer import is_outer
-from loma.core.walk import free_variables, map_tensor_functions, reads_of_type, walk
+from loma.core.walk import (
+    expressions, free_variables, map_expressions, map_tensor_functions, nodes, reads_of_type,
+    substitute, walk,
+)  # fmt: skip
 from loma.passes.liveness import set_first
 from loma.passes.canonical.filters import windows_of
 from loma.passes.canonical.hoisting import InBlocks
@@ -94,6 +98,15 @@ class _Slice(Axis):
     place: Expr
 
 
+@dataclass(frozen=True, slots=True)
+class _Part(_Slice):
+    """The axis of a tensor of which a slice is read that may leave it, as the slice itself finds
+    out; ``inner`` is the axis of the slice."""
+
+    inner: Axis
+    view: Op
+
+
 def _at(axis: Axis) -> Expr:
     if isinstance(axis, _Slice):
         return axis.place
@@ -138,6 +151,15 @@ def _scalar_type(value: Op) -> IntType | FloatType:
     return INT if value.type.integer else FLOAT
 
 
+def _reads(body: tuple[Stmt, ...]) -> list[Var]:
+    return [node for node in nodes(body) if isinstance(node, Var)]
+
+
+def _takes_slice(expr: Expr, var: Var) -> bool:
+    ops = (node for node in walk(expr) if isinstance(node, Op))
+    return any(op.name == "slice" and op.args == (var,) for op in ops)
+
+
 class _Operators(InBlocks):
     def __init__(self, function: Function, functions: Mapping[str, Function], every: bool) -> None:
         super().__init__(function, functions)
@@ -145,8 +167,32 @@ class _Operators(InBlocks):
         self._large = set[str]()  # variables that hold products of matrices, as scores of attention
         self._of_rounds = frozenset[str]()  # variables that each round of a loop around sets
         self._masks = dict[str, Op]()  # what conditions on indices alone are
+        self._parts = dict[Expr, Var]()  # slices that the statement at hand reads
+
+    def _block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        if self._depth == 0:
+            body = self._with_sliced(body)
+        return super()._block(body)
+
+    def _with_sliced(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """With computed values in place of names that only a slice in the next statement has."""
+        out = list(body)
+        for position in reversed(range(len(body) - 1)):
+            following, rest = out[position + 1], tuple(out[position + 1 :])
+            match out[position], following:
+                case Declare(Var() as var, Op() as value), Declare() | Assign() | Return() if (
+                    _reads(rest).count(var) == 1 and self._is_written_out(value)
+                ):
+                    if any(_takes_slice(expr, var) for expr in expressions(following)):
+                        values: dict[str, Expr] = {var.name: value}
+                        new = map_expressions(following, partial(substitute, values=values))
+                        out[position : position + 2] = [new]
+                case _:
+                    pass
+        return tuple(out)
 
     def _statement(self, stmt: Stmt) -> Stmt:
+        self._parts = {}
         match stmt:
             case Declare(target, Op() as value) if self._is_mask(target, value):
                 self._masks[target.name] = value
@@ -207,7 +253,7 @@ class _Operators(InBlocks):
                 element = self._read(made, axes)
         except _Stays:
             self._forget(mark)
-            return stmt
+            return replace(stmt, value=self._view_of_plain(value))
         return IndexAssign(place, op, element, _moving(axes), stmt.span)
 
     def _assigned_number(self, stmt: Assign, whole: Op) -> Stmt:
@@ -233,7 +279,12 @@ class _Operators(InBlocks):
             return self._tensor(wish, value.type, partial(self._whole, value))
         except _Stays:
             self._forget(mark)
-            return value
+            return self._view_of_plain(value)
+
+    def _view_of_plain(self, value: Expr) -> Expr:
+        """A value that stays as it is, a view with what it is one of as a variable."""
+        is_view = isinstance(value, Op) and value.name in _VIEWS
+        return self._with_plain_arguments(value) if is_view else value
 
     def _with_plain_arguments(self, value: Expr) -> Expr:
         if not isinstance(value, Op):
@@ -245,6 +296,7 @@ class _Operators(InBlocks):
         """Takes back what was made for a statement that stays as it is."""
         del self._out[mark[0] :]
         del self._hoisted[mark[1] :]
+        self._parts = {}
 
     def _is_one_of_many(self, value: Expr) -> bool:
         """Whether a tensor is a batch of matrices, or what a round of a loop takes of one."""
@@ -321,7 +373,7 @@ class _Operators(InBlocks):
         match value:
             case Op("matmul"):
                 return self._product(value, axes)
-            case Op("conv2d"):
+            case Op("conv2d") if not any(isinstance(axis, _Part) for axis in axes):
                 return self._depthwise(value, axes)
             case Op(_, (x,)) if (inner := self._moved(value, axes)) is not None:
                 return self._whole(x, inner)
@@ -376,6 +428,8 @@ class _Operators(InBlocks):
                 edge = sizes.arith("+", row, diagonal)
                 inside = Binary(_TRIANGLES[name], column, edge, INT)
                 return Select(inside, self._element(x, axes), FloatConst(0.0), FLOAT, value.span)
+            case Op("expand" | "conv2d") if any(isinstance(axis, _Part) for axis in axes):
+                raise _Stays  # no operand says whether the slice is there
             case Op("expand", (x,)):
                 return self._element(x, axes)
             case Op(_, (x,)) if (inner := self._moved(value, axes)) is not None:
@@ -384,6 +438,8 @@ class _Operators(InBlocks):
                 return self._read(self._tensor("_sum", value.type, partial(self._sum_to, x)), axes)
             case Op(name) if (fill := OPS[name].fill) is not None:
                 _dims(value)  # of floats
+                if any(isinstance(axis, _Part) for axis in axes):
+                    raise _Stays
                 return FloatConst(float(fill))
             case Op(name) if (kind := OPS[name].reduces) is not None:
                 total = self._tensor(f"_{name}", value.type, partial(self._reduced, kind, value))
@@ -470,7 +526,7 @@ class _Operators(InBlocks):
 
     def _read(self, tensor: Var, axes: list[Axis], element: Type = FLOAT) -> Expr:
         """The element that broadcasting puts at the axes."""
-        own = _own(_dims(tensor, element == INT), axes)
+        tensor, own = self._part(tensor, _own(_dims(tensor, element == INT), axes))
         return Index(tensor, tuple(map(_at, own)), element, tensor.span)
 
     def _is_moved(self, view: Op) -> bool:
@@ -483,9 +539,17 @@ class _Operators(InBlocks):
         """Whether elements are read of a tensor or computed, not of what another operator makes."""
         while isinstance(value, Op) and value.name in _VIEWS:
             if value.name == "slice" and self._slice_start(value) is None:
-                return False
+                return self._is_computed(value)
             value = value.args[0]
         return not isinstance(value, Op) or self._is_written_out(value)
+
+    def _is_computed(self, view: Op) -> bool:
+        """Whether a slice is one of elements that index statements compute, without steps."""
+        whole = view.args[0]
+        while isinstance(whole, Op) and whole.name in _VIEWS:
+            whole = whole.args[0]
+        every = _constant(dict(view.attrs)["step"]) == 1
+        return every and isinstance(whole, Op) and self._is_written_out(whole)
 
     def _slice_start(self, view: Op) -> tuple[int, Expr] | None:
         own = self._counters.keys()
@@ -506,7 +570,7 @@ class _Operators(InBlocks):
         if view.name == "slice":
             found = self._slice_start(view)
             if found is None:
-                return None
+                return self._parted(view, own, dims)
             dim, start = found
             own[dim] = _Slice(own[dim].name, dims[dim], cut_place(_at(own[dim]), start))
             return own
@@ -521,6 +585,32 @@ class _Operators(InBlocks):
             return None
         rest = iter(left)
         return [_UNIT if dim == IntConst(1) else next(rest) for dim in dims]
+
+    def _parted(self, view: Op, own: list[Axis], dims: tuple[Expr, ...]) -> list[Axis] | None:
+        """The axes of computed values of which a slice is wanted that may leave them."""
+        attrs = dict(view.attrs)
+        dim, start = _constant(attrs["dim"]) % len(own), attrs["start"]
+        assert isinstance(start, Expr)
+        one = own[dim]
+        if isinstance(one, _Slice) or not self._is_computed(view):
+            return None
+        own[dim] = _Part(one.name, dims[dim], cut_place(_at(one), start), one, view)
+        return own
+
+    def _part(self, tensor: Var, axes: list[Axis]) -> tuple[Var, list[Axis]]:
+        """The slices of a tensor that are read at some axes, as a variable, with its axes."""
+        value: Expr = tensor
+        inner = list(axes)
+        for dim, axis in enumerate(axes):
+            if isinstance(axis, _Part):
+                attrs: dict[str, object] = {**dict(axis.view.attrs), "dim": dim}
+                value = b.operator("slice", (value,), attrs, axis.view.span)
+                inner[dim] = axis.inner
+        if value is tensor:
+            return tensor, axes
+        if value not in self._parts:
+            self._parts[value] = self._made(value.type, "_t", value)
+        return self._parts[value], inner
 
     def _if_any(self) -> None:
         """Has the last statement's target zero where there is nothing to reduce."""
