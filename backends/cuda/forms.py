@@ -14,7 +14,7 @@ from typing import Literal
 Start = Literal["statement", "fused", "serial"]
 
 _KERNEL = re.compile(
-    r'^static loma::gpu::Kernel (\w+)\("\1", R"loma\(\n(.*?)\n\)loma"(, /\*contract=\*/false)?\);$',
+    r'^static loma::gpu::Kernel (\w+)\("\1", R"loma\(\n(.*?)\n\)loma"\);$',
     re.DOTALL | re.MULTILINE,
 )
 _LAUNCH = re.compile(
@@ -30,12 +30,11 @@ _KNOWN = 64  # a number of kernels for known numbers
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel as host code has it. ``line``: of the program, 0 where none is known. ``contract``:
-    a product and a sum may be rounded as one. ``across`` and ``splits`` are those of the launch."""
+    """A kernel as host code has it. ``line``: of the program, 0 where none is known.
+    ``across`` and ``splits`` are those of the launch."""
 
     name: str
     text: str
-    contract: bool
     line: int
     start: Start
     across: bool = False
@@ -78,14 +77,14 @@ def kernels(source: str) -> list[Kernel]:
     """The kernels of a function's host code, in order."""
     launches = {name: (start, given) for name, start, given in _LAUNCH.findall(source)}
     found = []
-    for name, text, exact in _KERNEL.findall(source):
+    for name, text in _KERNEL.findall(source):
         start, given = launches[name]
         told = _SHARING.search(given) if start == "statement" else None
         across = told is not None and told[1] == "true"
         splits = told is not None and told[2] != "0"
         lines = _LINE.findall(text)
         line = int(lines[0]) if lines else 0
-        found.append(Kernel(name, text, not exact, line, start, across, splits))
+        found.append(Kernel(name, text, line, start, across, splits))
     return found
 
 
@@ -126,8 +125,6 @@ def options(kernel: Kernel, form: Form, real: str) -> list[str]:
         "STAGE": form.stage, "SHARED": int(form.shared),
     }  # fmt: skip
     found = [f"-DLOMA_{name}={value}" for name, value in told.items()]
-    if not kernel.contract:
-        found.append("--fmad=false")
     if form.known:
         found += ["-DLOMA_KNOWN", *(f"-DLOMA_KNOWN_{k}={_KNOWN}" for k in range(kernel.numbers))]
     return found

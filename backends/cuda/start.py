@@ -68,8 +68,7 @@ class Start:
         if "__scalar<" in text:
             text = f"{texts.VALUES}{self._context.helpers}\n\n{text}"
         context = self._context
-        contract = "" if context.machine.reciprocals else ", /*contract=*/false"
-        made = f'"{self.name}", R"loma(\n{text}\n)loma"{contract}'
+        made = f'"{self.name}", R"loma(\n{text}\n)loma"'
         context.loops.append(f"static loma::gpu::Kernel {self.name}({made});")
         writer = self._owner.writer
         writer.declare(f"loma::gpu::Launch launch_({self.name}, sizeof(real));")

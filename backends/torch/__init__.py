@@ -152,7 +152,7 @@ def _code(module: Module, device: Device, probes: list[Probe] | None = None) -> 
 
 def _exact(device: Device) -> Device:
     """The device that rounds every operation by itself."""
-    return replace(device, machine=replace(device.machine, reciprocals=False))
+    return replace(device, machine=replace(device.machine, reciprocals=False, fused=False))
 
 
 def _prelude(code: Mapping[str, object]) -> str:

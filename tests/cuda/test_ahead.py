@@ -62,9 +62,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def part(function: str, contract: bool = True) -> str:
+def part(function: str) -> str:
     stage = pipeline.program(PROGRAM, every=True)
-    return pipeline.device_part(stage, function, "ns", contract=contract).text
+    return pipeline.device_part(stage, function, "ns").text
 
 
 # -------------------------------------------------------------------------------- kernels, forms
@@ -92,14 +92,14 @@ def test_forms_are_of_each_kind() -> None:
 
 
 def test_options_are_those_of_a_launch() -> None:
-    (sums,) = kernels(part("columns", contract=False))
+    (sums,) = kernels(part("columns"))
     told = options(sums, Form(256, 8, across=True, known=True), "double")
     assert told[:6] == [
         "-DLOMA_REAL=double", "-DLOMA_THREADS=256", "-DLOMA_TEAM=8", "-DLOMA_ACROSS=1",
         "-DLOMA_STAGE=0", "-DLOMA_SHARED=1",
     ]  # fmt: skip
-    assert told[6:8] == ["--fmad=false", "-DLOMA_KNOWN"]
-    assert len(told) == 8 + sums.numbers
+    assert told[6] == "-DLOMA_KNOWN"
+    assert len(told) == 7 + sums.numbers
 
 
 # ---------------------------------------------------------------------------------- what is needed

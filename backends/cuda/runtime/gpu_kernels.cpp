@@ -1,6 +1,5 @@
 #include "gpu_kernels.h"
 
-#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -30,8 +29,7 @@ bool Form::operator==(const Form& o) const {
          set == o.set;
 }
 
-Kernel::Kernel(const char* name, const char* text, bool contract)
-    : state_(new State(name, text, contract)) {}
+Kernel::Kernel(const char* name, const char* text) : state_(new State(name, text)) {}
 
 Request Kernel::State::request(const Form& form, const int64_t* numbers, int count) const {
   Request made{name, text, architecture(form.device), {}};
@@ -40,7 +38,6 @@ Request Kernel::State::request(const Form& form, const int64_t* numbers, int cou
              define("LOMA_THREADS", form.threads), define("LOMA_TEAM", form.team),
              define("LOMA_ACROSS", form.across),   define("LOMA_STAGE", form.stage),
              define("LOMA_SHARED", form.shared)};
-  if (!contract) options.emplace_back("--fmad=false");
   if (form.set != 0) {
     options.emplace_back("-DLOMA_KNOWN");
     for (int k = 0; k < count; ++k) {
@@ -111,8 +108,7 @@ Function Kernel::State::known(const Form& general, const int64_t* numbers, int c
                               int64_t shared) {
   const Compiler& own = *compiler();
   const int most = std::min<int>(own.known, kMostSeen - 1);
-  // What came when it was ready may round otherwise.
-  if (count == 0 || most == 0 || at::globalContext().deterministicAlgorithms()) return nullptr;
+  if (count == 0 || most == 0) return nullptr;
   Form form = general;
   Compiled* entry;
   {

@@ -49,7 +49,6 @@ struct Compiled {
 
 struct Kernel::State {
   const std::string name, text;
-  const bool contract;
 
   // The kernel in that form, whose blocks may have `shared` bytes of private memory; `numbers` are
   // those of this launch.
@@ -76,8 +75,7 @@ struct Kernel::State {
   int sets_ = 0;
 
  public:
-  State(const char* name, const char* text, bool contract)
-      : name(name), text(text), contract(contract) {}
+  State(const char* name, const char* text) : name(name), text(text) {}
 };
 
 }  // namespace loma::gpu
