@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from corpus import tensor_programs
 
 from loma import pipeline
+from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.cuda import cubin, nvrtc
 from loma.backends.cuda.forms import Form, forms, kernels, options
 from loma.errors import CompilationFailed, ToolchainError
@@ -62,9 +63,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def part(function: str) -> str:
+def part(function: str) -> GeneratedSource:
     stage = pipeline.program(PROGRAM, every=True)
-    return pipeline.device_part(stage, function, "ns").text
+    return pipeline.device_part(stage, function, "ns")
 
 
 # -------------------------------------------------------------------------------- kernels, forms
@@ -76,13 +77,15 @@ def test_every_kernel_of_a_program_is_found() -> None:
         if not stage.tensor_functions:
             continue
         for function in pipeline.device_parts(pipeline.generated(stage)):
-            source = pipeline.device_part(stage, function, "ns").text
-            assert len(kernels(source)) == source.count("LOMA_KERNEL "), (name, function)
+            source = pipeline.device_part(stage, function, "ns")
+            found = kernels(source)
+            assert len(found) == source.text.count("LOMA_KERNEL "), (name, function)
+            assert all(kernel.text in source.text for kernel in found)
 
 
 def test_forms_are_of_each_kind() -> None:
     (sums,) = kernels(part("columns"))
-    assert (sums.start, sums.across, sums.splits, sums.line) == ("statement", True, True, 10)
+    assert (sums.how, sums.across, sums.splits, sums.line) == ("statement", True, True, 10)
     found = forms(sums)
     assert Form(256) in found
     assert Form(1024, 32, across=True) in found

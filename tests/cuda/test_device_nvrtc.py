@@ -88,7 +88,7 @@ def test_the_compiler_joins_no_product_and_sum(function: str) -> None:
     operation of the text in PTX, which the driver's compiler sees, says how it is rounded."""
     stage = pipeline.program(PROGRAM, every=True)
     found: set[str] = set()
-    for kernel in kernels(pipeline.device_part(stage, function, "ns").text):
+    for kernel in kernels(pipeline.device_part(stage, function, "ns")):
         for form, real in itertools.product(forms(kernel)[-2:], REALS):
             told = [*options(kernel, form, real), *_NO_WARNINGS]
             ptx = nvrtc.image(kernel.name, kernel.text, told, NEWER).decode()
