@@ -11,10 +11,10 @@ from loma.backends.kernels.ir import (
     Kernel, Nested, Step, Panels, as_statement, panels_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
-from loma.backends.openmp import joined, together
-from loma.backends.openmp.index_statements import index_statement, library_call
-from loma.backends.openmp.once import once_checks
-from loma.backends.openmp.serial import is_serial, tensors_in
+from loma.backends.lowering import joined, together
+from loma.backends.lowering.index_statements import index_statement, library_call
+from loma.backends.lowering.once import once_checks
+from loma.backends.lowering.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
 from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.access import without_no_diff

@@ -3,7 +3,7 @@
 ``m[c] = sum(x[n, c] for n in N)`` and ``s[c] = sum(x[n, c] * y[n, c] for n in N)`` have the same
 loops. A tree of both has each loop once, with the running sums of both inside; what each of them
 computes, and in which order, stays as it was. So have statements along rows for which the same
-places are kept (:mod:`loma.backends.openmp.kept`): one tree of both keeps these once.
+places are kept (:mod:`loma.backends.lowering.kept`): one tree of both keeps these once.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ are, and tensors are looked up once before the outermost loop.
 
 from __future__ import annotations
 
-from loma.backends.openmp.index_statements import library_call
+from loma.backends.lowering.index_statements import library_call
 from loma.backends.schedule.access import without_no_diff
 from loma.backends.schedule.target import Target
 from loma.core.ir import For, IndexAssign, Module, Stmt, TensorType, Var, While, is_tensor_function
