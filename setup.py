@@ -44,6 +44,7 @@ setup(
     packages=[
         "loma",
         "loma.core",
+        "loma.embedded",
         "loma.errors",
         "loma.tools",
         "loma.optim",
