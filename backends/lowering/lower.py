@@ -77,7 +77,8 @@ class Lowering:
                 position += len(run)
             else:
                 made = self._step(steps[position], block, position, fresh)
-                both = together.unit(out[-1], made, self._context.machine) if out else None
+                inside, machine = kernel is not None, self._context.machine
+                both = together.unit(out[-1], made, machine, inside) if out else None
                 out[len(out) - (both is not None) :] = made if both is None else [both]
                 position += 1
         self._outermost = before
