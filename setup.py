@@ -36,6 +36,7 @@ setup(
         "loma.core",
         "loma.errors",
         "loma.tools",
+        "loma.tuning",
         "loma.optim",
         "loma.arithmetic",
         "loma.passes",

@@ -254,6 +254,17 @@ def notes(key: str, fields: Iterable[str]) -> list[dict[str, Any]]:
     return [record for record in found if record is not None and record.keys() >= set(fields)]
 
 
+def remove_notes(key: str) -> int:
+    """Deletes what was noted under the key, where that can be written; returns how many."""
+    count = 0
+    for root in cache_roots.roots().read:
+        for path in (root / "notes" / key).glob("*.json"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+                count += 1
+    return count
+
+
 def _read(path: Path, key: str) -> dict[str, Any] | None:
     """The record in a file; None where there is none, or not the one that was written there."""
     try:

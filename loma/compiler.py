@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +24,7 @@ from loma.errors import UserWarning
 from loma.errors.excerpts import Text, printable
 from loma.functions import Functions, LomaModule, Record
 from loma.reports import public, show_warnings
+from loma.tuning.state import Tune, checked
 
 if TYPE_CHECKING:
     import ctypes
@@ -116,6 +117,7 @@ def compile(
     save: Save = "auto",
     contract: bool = True,
     timed: bool = False,
+    tune: Tune | None = None,
 ) -> LomaModule:
     """Compiles a ``.loma`` file, or a program given as text, and loads it.
 
@@ -126,11 +128,22 @@ def compile(
     default, "auto": what is cheap is computed again. Without ``contract`` every product and every
     sum is rounded by itself, where the processor could round both as one: what an elementwise
     function gives then depends on nothing but the numbers. ``timed``: the tensor functions measure
-    their statements, for :mod:`loma.tools.bench`. Raises :class:`loma.errors.UserError` for a wrong
-    program, ``FileNotFoundError``, and :class:`loma.errors.ToolchainError` when C++ cannot be
-    compiled; warns with :class:`loma.errors.UserWarning` of what a program may not mean.
+    their statements, for :mod:`loma.tools.bench`. ``tune``: "auto" uses the kernels that were found
+    to be fastest for the sizes of a call, if any were looked for; a number of seconds looks for
+    them at the first call of each function with other sizes; "off" does neither, as without it
+    (:mod:`loma.tuning`; the module keeps to what was asked last).
+
+    Raises :class:`loma.errors.UserError` for a wrong program, ``FileNotFoundError``, and
+    :class:`loma.errors.ToolchainError` when C++ cannot be compiled; warns with
+    :class:`loma.errors.UserWarning` of what a program may not mean.
     """
+    if tune is not None:
+        tune = checked(tune)
     module = load(replace(_read(program, save, path), contract=contract, timed=timed))
+    if tune is not None:
+        from loma import specialise
+
+        specialise.tune(module, tune)
     show_warnings(warnings_of(module))
     return module
 
@@ -215,7 +228,9 @@ def _obtain(program: Program, key: str) -> LomaModule:
 
 
 # Of what _build returns.
-_FIELDS = ("name", "namespace", "operators", "parts", "functions", "structs", "tensor_structs")
+_FIELDS = (
+    "name", "namespace", "operators", "parts", "functions", "structs", "tensor_structs", "texts",
+)  # fmt: skip
 
 
 def _build(program: Program) -> tuple[Path, Record]:
@@ -234,14 +249,16 @@ def _build(program: Program) -> tuple[Path, Record]:
         operators, parts = source.metadata["operators"], source.metadata["parts"]
         folder = toolchain.build(source, Parts.of(parts), program.real)
         program.keep(stage)
+        texts = pipeline.function_texts(stage, operators.values())
     else:
         source = pipeline.generated_scalars(stage)
-        folder, operators, parts = scalar.build(source), None, None
+        folder, operators, parts, texts = scalar.build(source), None, None, None
     return folder, {
         "name": stage.module.name,
         "namespace": source.name,
         "operators": operators,
         "parts": parts,
+        "texts": texts,
         "functions": pipeline.function_records(stage),
         "structs": scalar.struct_records(stage.module),
         "tensor_structs": pipeline.tensor_struct_records(stage.module),
@@ -276,11 +293,11 @@ def _native(program: Program, key: str, kept: Record, folder: Path) -> ModuleTyp
         # Two texts can give the same operators, which can be registered only once.
         if namespace not in _natives:
             native = toolchain.load(folder, namespace)
-            native.set_derivative_hook(public(partial(_derivative, program, kept["operators"])))
+            native.set_derivative_hook(public(partial(_derivative, program, kept)))
             native.set_kernel_hook(public(_kernel_hook(program, key)))
             gpu.attach(native)
             if not program.timed:  # whose statements count all calls
-                specialise.attach(native, program, kept["operators"], folder)
+                specialise.attach(native, program, kept, folder)
             _natives[namespace] = native
         return _natives[namespace]
 
@@ -345,7 +362,12 @@ def natives() -> list[ModuleType]:
         return list(_natives.values())
 
 
-def _derivative(program: Program, functions: Mapping[str, str], operator: str) -> str:
+def _derivative(program: Program, kept: Record, operator: str) -> str:
     """What the runtime calls when it needs the derivative of a function that has none compiled: the
-    namespace of the operators that have it. ``functions``: names by operator."""
-    return load(replace(program, derived=(*program.derived, functions[operator]))).__name__
+    namespace of the operators that have it."""
+    from loma import specialise
+
+    function = kept["operators"][operator]
+    module = load(replace(program, derived=(*program.derived, function)))
+    specialise.tune_alike(module.__name__, kept["namespace"])
+    return module.__name__

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from loma import cache
 from loma.core.ir import Function, Module, is_tensor_function
 from loma.core.names import module_names
 from loma.core.packing import Packings
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from loma.backends.c import Options
     from loma.backends.cfamily.device import Device
     from loma.backends.cfamily.source import GeneratedSource
+    from loma.backends.schedule.choices import Choices
 
 STAGES = ("parsed", "adjoint", "optimised", "kernels", "schedule", "cpp", "c")
 # What has a form for each device. "source" is the last of them: C++, for GPUs with CUDA's kernels.
@@ -179,9 +181,11 @@ def specialised(
     namespace: str,
     dtype: Literal["float", "double"] = "float",
     contract: bool = True,
+    choices: Choices | None = None,
 ) -> GeneratedSource:
     """One tensor function for sizes and ints that are known, by name: a kernel of its own, which
-    registers itself for the function's operator in ``namespace``, for calls in that type."""
+    registers itself for the function's operator in ``namespace``, for calls in that type.
+    ``choices`` says which ways lowering goes, and hears of those that there were."""
     from loma import passes
     from loma.backends import registry
     from loma.backends import torch as libtorch
@@ -195,8 +199,9 @@ def specialised(
         slots = {name: values[name] for name in names}
         operator = f"{namespace}::{cpp_name(function)}"
         return libtorch.generate_specialised(
-            _verified(module), registry.CPU, function, operator, slots, dtype, contract
-        )
+            _verified(module), replace(registry.CPU, choices=choices), function, operator, slots,
+            dtype, contract,
+        )  # fmt: skip
 
 
 def device_part(
@@ -269,6 +274,17 @@ def function_records(stage: Optimised) -> list[dict[str, Any]]:
         else scalar.function_record(function)
         for function in stage.functions
     ]
+
+
+def function_texts(stage: Optimised, names: Iterable[str]) -> dict[str, str]:
+    """By function, a hash of what it computes: its text and that of all that it calls."""
+    texts = {f.name: print_function(f, stage.module) for f in stage.module.functions}
+
+    def text(name: str) -> str:
+        needed = {f.name for f in _reachable(stage.module, (name,)).functions}
+        return cache.digest([name, *(texts[own] for own in sorted(needed))])
+
+    return {name: text(name) for name in names}
 
 
 def tensor_struct_records(module: Module) -> list[Any]:

@@ -24,7 +24,7 @@ from loma.core.packing import shown_names
 from loma.core.printer import print_function
 from loma.core.saving import SAVES, Save
 from loma.errors.excerpts import one_line
-from loma.tools import cli_cuda, tuning as choices
+from loma.tools import cli_cuda, cli_tune
 from loma.tools.cli_numbers import THREADS, Real, Whole
 from loma.tools.cli_point import FILE, named_size, point_arguments, point_options
 from loma.tools.cli_reports import (
@@ -306,17 +306,43 @@ def cache_clear() -> None:
 
 
 @main.command()
-@click.option("--clear", is_flag=True, help="Forget the choices: each is measured again.")
+@point_options
+@click.option(
+    "--seconds", type=Real(1, 86400), default=20, help="How long each kernel is searched for."
+)
+@click.option("--backward", is_flag=True, help="Tune forward and backward part, under autograd.")
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32")
+@click.option(
+    "--threads",
+    type=THREADS,
+    help="Threads of a call.  [default: torch's, as a rule all processors]",
+)
+@click.option("--plot", metavar="FILE", help="Write a picture of the search, as FILE.png or .svg.")
 @json_option
-def tuning(clear: bool) -> None:
-    """Show which form of a convolution was measured to be fastest, for which sizes."""
-    if clear:
-        removed = choices.clear()
-        emit({"removed": removed}, [f"removed {removed} choices"])
-        return
-    found = choices.choices()
-    records = [{**dataclasses.asdict(choice), "path": str(choice.path)} for choice in found]
-    emit({"choices": records}, found)
+def tune(
+    file: str,
+    function: str,
+    seconds: float,
+    backward: bool,
+    dtype: str,
+    threads: int | None,
+    plot: str | None,
+    **point: Any,
+) -> None:
+    """Look for the fastest kernel of FUNCTION for these sizes, and keep it.
+
+    Every size must be given, by --shapes or --size. Kernels that compute the same in other ways are
+    measured in turn; one is adopted where it is 3 % faster than the usual, twice. What is found
+    serves programs compiled with tune="auto", with as many threads. Ctrl-C ends a search without a
+    result.
+    """
+    program = _parse(file)
+    show_warnings(program)
+    arguments = point_arguments(_function(program, function), **point, complete=True)
+    cli_tune.tune(file, function, arguments, seconds, dtype, backward, threads, plot)
+
+
+main.add_command(cli_tune.tuning)
 
 
 def _parse(file: str) -> Module:
