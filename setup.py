@@ -7,8 +7,9 @@ from setuptools import setup
 README = Path(__file__).resolve().parent / "README.md"
 
 # What the Capsule Network's commands and the pictures of examples and benchmarks need besides.
+MATPLOTLIB = "matplotlib>=3.8,<4"
 CAPSNET = [
-    "matplotlib>=3.8,<4",
+    MATPLOTLIB,
     "scikit-learn>=1.4,<2",
     "scipy>=1.10,<2",
     "tensorboard>=2.14,<3",
@@ -112,6 +113,7 @@ setup(
     ],
     extras_require={
         "capsnet": CAPSNET,
+        "plot": [MATPLOTLIB],  # loma tune --plot
         "test": [
             *CAPSNET,
             "pytest>=8",

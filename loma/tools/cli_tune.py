@@ -60,7 +60,7 @@ def _check_plot(plot: str) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise Refused("--plot needs matplotlib: pip install matplotlib") from error
+        raise Refused("--plot needs matplotlib: pip install 'loma-torch[plot]'") from error
     known = Figure().canvas.get_supported_filetypes()
     kind = Path(plot).suffix.removeprefix(".").lower()
     if kind not in known:
