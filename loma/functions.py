@@ -69,7 +69,7 @@ class LomaModule:
         if name in names:
             self.__dict__.update(self.__scalar_functions__(self))
             return self.__dict__[name]
-        hint = suggest(name, [*names, *_struct_names(record)])
+        hint = _derivative(name, names) or suggest(name, [*names, *_struct_names(record)])
         hint = hint or f"its functions are {', '.join(names) or 'none'}"
         raise AttributeError(f"loma module '{record['name']}' has no function '{name}': {hint}")
 
@@ -84,6 +84,23 @@ class LomaModule:
 
     def __reduce__(self) -> tuple[Callable[..., LomaModule], tuple[str, str, str]]:
         return _reload, (self.__source__, self.__file__, self.__record__["name"])
+
+
+# What programs call derivatives, before the function's name or behind it.
+_DERIVATIVES = {
+    "rev_diff": ("d_", "_d_", "grad_", "rev_", "backward_", "vjp_", "d_rev_"),
+    "fwd_diff": ("d", "fwd_", "t_", "dual_", "jvp_", "d_fwd_"),
+}
+
+
+def _derivative(name: str, functions: list[str]) -> str | None:
+    """How a program asks for the derivative that a name may mean; None where it means none."""
+    for mode, affixes in _DERIVATIVES.items():
+        for function in functions:
+            for affix in affixes:
+                if name in (affix + function, f"{function}_{affix.strip('_')}"):
+                    return f"ask for it in the program: {name} = {mode}({function})"
+    return None
 
 
 def _struct_names(record: Record) -> list[str]:
