@@ -1,14 +1,17 @@
 """What is installed. frontend/, ad/ and backends/ are reached through links in loma/."""
 
+import re
 from pathlib import Path
 
 from setuptools import setup
 
-README = Path(__file__).resolve().parent / "README.md"
+ROOT = Path(__file__).resolve().parent
+README = ROOT / "README.md"
+(VERSION,) = re.findall('^VERSION = "(.+)"$', (ROOT / "loma" / "version.py").read_text(), re.M)
 
 setup(
     name="loma",
-    version="0.1.0",
+    version=VERSION,
     description="A differentiable language for tensor programs that compiles to libtorch",
     long_description=README.read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from loma.version import VERSION
+
 if TYPE_CHECKING:
     from loma import memory as memory, optim as optim, specialise as specialise
     from loma.compiler import compile as compile, compile_many as compile_many
@@ -36,6 +38,7 @@ _PUBLIC = {  # name: the module that has it, or that it is
 }
 
 __all__ = list(_PUBLIC)
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,3 @@
+"""The version, which setup.py reads, too."""
+
+VERSION = "0.1.0"
