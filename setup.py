@@ -7,7 +7,8 @@ from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent
 README = ROOT / "README.md"
-(VERSION,) = re.findall('^VERSION = "(.+)"$', (ROOT / "loma" / "version.py").read_text(), re.M)
+CONFIG = (ROOT / "loma" / "config.py").read_text(encoding="utf-8")
+(VERSION,) = re.findall('^VERSION = "(.+?)"', CONFIG, re.M)
 
 setup(
     name="loma",
@@ -106,12 +107,15 @@ setup(
         "tensorboard>=2.14,<3",
     ],
     extras_require={
+        "notebook": ["ipykernel>=6.29", "ipython>=8.12", "nbclient>=0.10", "pygments>=2.15"],
         "test": [
             "pytest>=8",
             "pytest-xdist>=3.8",
             "hypothesis>=6.100",
             "ruff>=0.6",
             "mypy>=1.11",
+            "nbclient>=0.10",
+            "ipykernel>=6.29",
             "setuptools>=70.1",  # builds wheels by itself
         ],
     },

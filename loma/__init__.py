@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from loma.version import VERSION
+from loma.config import VERSION
 
 if TYPE_CHECKING:
     from loma import memory as memory, optim as optim, specialise as specialise
@@ -39,6 +39,11 @@ _PUBLIC = {  # name: the module that has it, or that it is
 
 __all__ = list(_PUBLIC)
 __version__ = VERSION
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext loma`` calls: from then on ``%%loma`` cells are programs."""
+    importlib.import_module("loma.tools.notebook").load(shell)
 
 
 def __getattr__(name: str) -> Any:

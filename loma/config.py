@@ -50,6 +50,8 @@ from typing import Literal
 
 from loma.errors import SettingError
 
+VERSION = "0.1.0"  # setup.py reads it here
+
 # Every optimisation that can be left out, by name.
 OPTIMISATIONS = {
     "inline": "calls of functions in tensor functions are replaced by their bodies",

@@ -8,7 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from loma import listings
 from loma.errors import suggest
+from loma.listings import Listing
+from loma.packed_calls import shown
 from loma.reports import public
 from loma.structs import struct_classes
 
@@ -45,6 +48,7 @@ class LomaModule:
         self.__record__ = record
         self.__scalar_functions__ = scalar_functions
         self.__native__ = native
+        self.__doc__ = program_documentation(record, path)
         classes = struct_classes([*record["structs"], *record["tensor_structs"]], lambda: self)
         self.__dict__.update(classes)
         if native is not None:
@@ -52,14 +56,32 @@ class LomaModule:
 
             for item in record["functions"]:
                 if item["layer"] == "tensor":
-                    self.__dict__[item["name"]] = tensor_function(item, native, classes)
+                    function = tensor_function(item, native, classes)
+                    self.__dict__[item["name"]] = function
+                    listings.attach(function, self)
 
     @public
-    def show(self, stage: str = "parsed", function: str | None = None, device: str = "cpu") -> str:
+    def show(
+        self, stage: str = "parsed", function: str | None = None, device: str = "cpu"
+    ) -> Listing:
         """The program, or one function, as text after a stage: see :mod:`loma.pipeline`."""
         from loma import pipeline
 
-        return pipeline.stage_text(self.__source__, stage, function, self.__file__, device=device)
+        text = pipeline.stage_text(self.__source__, stage, function, self.__file__, device=device)
+        return Listing(text, stage)
+
+    def _repr_html_(self) -> str:
+        """Its functions, each beside its adjoint."""
+        from loma import pipeline
+
+        parsed = pipeline.parsed(self.__source__, self.__file__)
+        own = [f.name for f in parsed.functions if f.derivative_of is None]
+        return listings.beside(self, own)
+
+    @property
+    def __wrapped__(self) -> ModuleType:
+        """What inspect.getsource() takes instead of the module."""
+        return listings.place_of_module(self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):  # Python's own questions
@@ -135,6 +157,12 @@ def documentation(record: Record) -> str:
         result = f"tuple[{', '.join(types)}]"
     first = f"{record['name']}({params})" + (f" -> {result}" if types else "")
     return f"{first}\n\n{record['doc']}".rstrip()
+
+
+def program_documentation(record: Record, path: str) -> str:
+    """Of a program: the first line of each function, for ``help``."""
+    lines = [documentation(shown(item)).split("\n")[0] for item in record["functions"]]
+    return "\n".join([f"The loma program '{record['name']}' from {path}.", "", *lines])
 
 
 def described(call: Callable[..., Any], record: Record, module: str) -> Callable[..., Any]:

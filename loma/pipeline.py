@@ -437,6 +437,10 @@ def _loops_text(module: Module, stage: str, function: str | None, device: Device
     """The tensor functions with fused loops, or with all that runs."""
     from loma.backends import torch as libtorch
 
+    if function is not None and not is_tensor_function(find(module, function)):
+        raise ValueError(
+            f"'{function}' is a scalar function, which has no loops of its own: look at the stage c"
+        )
     text = libtorch.kernels_text if stage == "kernels" else libtorch.schedule_text
     functions = module.functions if function is None else (find(module, function),)
     with _located_in(module):

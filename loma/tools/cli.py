@@ -24,7 +24,6 @@ from loma.core.printer import print_function
 from loma.core.saving import SAVES, Save
 from loma.errors.excerpts import one_line
 from loma.tools import cli_cuda, tuning as choices
-from loma.version import VERSION
 from loma.tools.cli_numbers import AGE, BYTES, THREADS, Real, Whole
 from loma.tools.cli_point import (
     FILE,
@@ -56,7 +55,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 @click.group(
     cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@click.version_option(VERSION, prog_name="loma")
+@click.version_option(config.VERSION, prog_name="loma")
 def main() -> None:
     """Compiles .loma programs: tensor functions with generated derivatives.
 

@@ -1,3 +1,0 @@
-"""The version, which setup.py reads, too."""
-
-VERSION = "0.1.0"
