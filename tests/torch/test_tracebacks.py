@@ -25,7 +25,7 @@ REPORT = """\
 <text>:2:12: error: variable 'y' is not declared
     2 |     return y
       |            ^
-  hint: declare it first: y : float"""
+  hint: declare it first: y : Tensor[N]"""
 RIGHT = """
 def f(x : In[Tensor[N]]) -> Tensor[N]:
     return x * x * x
