@@ -71,6 +71,7 @@ setup(
         "loma.backends.cuda",
         "loma.backends.interpreter",
         "loma.backends.kernels",
+        "loma.backends.lowering",
         "loma.backends.openmp",
         "loma.backends.scalar",
         "loma.backends.schedule",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class KernelScope:
     """The kernel that is lowered: its index, unless it has blocks, then their size; the dimension
     that private tensors lack; the registers of runs of statements
-    (:mod:`loma.backends.openmp.joined`). ``single``: the size of blocks that have one value."""
+    (:mod:`loma.backends.lowering.joined`). ``single``: the size of blocks that have one value."""
 
     index: str | None
     count: Var | None

@@ -8,7 +8,7 @@ Scalar functions become templates of their own.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loma import config, errors
 from loma.backends.cfamily.context import CppContext, signature
@@ -89,9 +89,10 @@ def lower_function(
     module: Module,
     device: Device,
     probes: list[Probe] | None = None,
+    kernels: list[dict[str, Any]] | None = None,
 ) -> str:
     """The C++ of a tensor function; see the module's docstring. With ``probes`` it times its
-    statements."""
+    statements. What is known of its kernels for another device is added to ``kernels``."""
     for type_, span in aggregates(function):
         raise errors.BackendLacksOperator(
             f"'{function.name}' works on tensors, and {print_type(type_)} belongs to scalar "
@@ -134,6 +135,8 @@ def lower_function(
         body=writer.text(),
         **_entry(function),
     )
+    if kernels is not None:
+        kernels += context.kernels
     return str(text).rstrip("\n")
 
 

@@ -83,8 +83,8 @@ def tasks(program: Module, architectures: Sequence[str]) -> list[Task]:
     module = pipeline.generated(stage)
     found: list[Task] = []
     for function in pipeline.device_parts(module):
-        text = pipeline.device_part(stage, function, module.name).text
-        found += ahead.tasks(program.path, function, text, architectures)
+        source = pipeline.device_part(stage, function, module.name)
+        found += ahead.tasks(program.path, function, source, architectures)
     return found
 
 
@@ -107,7 +107,7 @@ def _kernel(built: Sequence[Built]) -> dict[str, Any]:
     needs = [one.needs for one in built if one.needs is not None]
     record: dict[str, Any] = {
         "name": task.kernel.name, "function": task.function, "line": task.kernel.line,
-        "kind": task.kernel.start, "forms": len(built),
+        "kind": task.kernel.how, "forms": len(built),
         "bytes": sum(len(one.image) for one in built),
     }  # fmt: skip
     for what in ("registers", "shared", "stack"):

@@ -20,8 +20,9 @@ LAYERS = (
     "loma.cache_pruning", "loma.cache",
     "loma.runtime_errors", "loma.core", "loma.arithmetic", "loma.passes", "loma.frontend",
     "loma.ad", "loma.packed_calls",
-    "loma.backends.kernels", "loma.backends.schedule", "loma.backends.cfamily",
-    "loma.backends.openmp", "loma.backends.cuda", "loma.backends.torch", "loma.backends",
+    "loma.backends.kernels", "loma.backends.schedule", "loma.backends.lowering",
+    "loma.backends.cfamily", "loma.backends.openmp", "loma.backends.cuda", "loma.backends.torch",
+    "loma.backends",
     "loma.pipeline", "loma", "loma.optim", "loma.tools", "loma.__main__", "capsnet_loma",
     "capsnet_loma.__main__",
 )  # fmt: skip

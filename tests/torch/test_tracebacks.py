@@ -96,7 +96,7 @@ def test_an_embedded_program(tmp_path: Path) -> None:
     file = _script(tmp_path, text)
     printed = _run(file)
     assert f'  File "{file}", line 4, in <module>\n' in printed
-    assert f"{file}:7:12: error: variable 'y' is not declared\n" in printed
+    assert f"{file}:7:16: error: variable 'y' is not declared\n" in printed
     assert printed.count("  File ") == 2
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loma import config
-from loma.backends.openmp.nest import Nest
+from loma.backends.lowering.nest import Nest
 from loma.backends.schedule.access import Access, Loop
 from loma.backends.schedule.target import Target
 from loma.core import sizes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loma.backends.openmp import kept, registers, squares, tiles
-from loma.backends.openmp.nest import Nest
-from loma.backends.openmp.registers import Group
+from loma.backends.lowering import kept, registers, squares, tiles
+from loma.backends.lowering.nest import Nest
+from loma.backends.lowering.registers import Group
 from loma.backends.schedule.access import Access, Loop, analyse, joined_name, merge, reads, score
 from loma.backends.schedule.ir import Kind
 from loma.core import sizes

@@ -11,10 +11,10 @@ from loma.backends.kernels.ir import (
     Kernel, Nested, Step, Panels, as_statement, panels_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
-from loma.backends.openmp import joined, together
-from loma.backends.openmp.index_statements import index_statement, library_call
-from loma.backends.openmp.once import once_checks
-from loma.backends.openmp.serial import is_serial, tensors_in
+from loma.backends.lowering import joined, together
+from loma.backends.lowering.index_statements import index_statement, library_call
+from loma.backends.lowering.once import once_checks
+from loma.backends.lowering.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
 from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.access import without_no_diff
@@ -77,7 +77,8 @@ class Lowering:
                 position += len(run)
             else:
                 made = self._step(steps[position], block, position, fresh)
-                both = together.unit(out[-1], made, self._context.machine) if out else None
+                inside, machine = kernel is not None, self._context.machine
+                both = together.unit(out[-1], made, machine, inside) if out else None
                 out[len(out) - (both is not None) :] = made if both is None else [both]
                 position += 1
         self._outermost = before

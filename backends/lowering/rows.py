@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loma.backends.openmp import kept, squares, tiles
-from loma.backends.openmp.nest import Bounds
-from loma.backends.openmp.plan import Plan
-from loma.backends.openmp.reductions import StatementNest
+from loma.backends.lowering import kept, squares, tiles
+from loma.backends.lowering.nest import Bounds
+from loma.backends.lowering.plan import Plan
+from loma.backends.lowering.reductions import StatementNest
 from loma.backends.schedule.access import ZERO
 from loma.backends.schedule.ir import (
     PARTS, STEPS_OF, Accumulator, Blocks, Compare, Fill, If, Kind, Lanes, Let, Node, Store, Tiles,
