@@ -1,10 +1,14 @@
 """What is installed. frontend/, ad/ and backends/ are reached through links in loma/."""
 
+import re
 from pathlib import Path
 
 from setuptools import setup
 
-README = Path(__file__).resolve().parent / "README.md"
+ROOT = Path(__file__).resolve().parent
+README = ROOT / "README.md"
+CONFIG = (ROOT / "loma" / "config.py").read_text(encoding="utf-8")
+(VERSION,) = re.findall('^VERSION = "(.+?)"', CONFIG, re.M)
 
 # What the Capsule Network's commands and the pictures of examples and benchmarks need besides.
 MATPLOTLIB = "matplotlib>=3.8,<4"
@@ -17,7 +21,7 @@ CAPSNET = [
 
 setup(
     name="loma-torch",  # the name `loma` is another project's; the import is `loma`
-    version="0.1.0",
+    version=VERSION,
     description="A differentiable language for tensor programs that compiles to libtorch",
     long_description=README.read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -114,6 +118,7 @@ setup(
     ],
     extras_require={
         "capsnet": CAPSNET,
+        "notebook": ["ipykernel>=6.29", "ipython>=8.12", "nbclient>=0.10", "pygments>=2.15"],
         "plot": [MATPLOTLIB],  # loma tune --plot
         "test": [
             *CAPSNET,
@@ -122,6 +127,8 @@ setup(
             "hypothesis>=6.100",
             "ruff>=0.6",
             "mypy>=1.11",
+            "nbclient>=0.10",
+            "ipykernel>=6.29",
             "setuptools>=70.1",  # builds wheels by itself
         ],
     },

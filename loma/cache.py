@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from loma import cache_roots, config
+from loma import cache_pruning, cache_roots, config
+from loma.cache_pruning import delete, fresh
 from loma.errors import CacheError
 
 _ABANDONED_SECONDS = 24 * 3600.0
@@ -67,7 +68,8 @@ def find(key: object) -> Path | None:
     if not isinstance(key, str) or not re.fullmatch(r"\w+", key, re.ASCII):
         return None  # what may name something elsewhere
     for root in cache_roots.roots().read:
-        if _is_whole(folder := root / "objects" / key):
+        folder = root / "objects" / key
+        if _is_whole(folder) and cache_pruning.note_use(folder):
             return folder
     return None
 
@@ -99,14 +101,15 @@ def obtain(key: str, build: Callable[[Path], None]) -> Path:
             if found is not None:
                 return found
             _remove_abandoned(root)
-            draft = root / "temporary" / _fresh(key)
+            draft = root / "temporary" / fresh(key)
             try:
                 draft.mkdir(0o755)
                 build(draft)
                 _seal(draft, key)
                 _put(draft, root / "objects" / key)
             finally:
-                _delete(draft)
+                delete(draft)
+        cache_pruning.keep_below(root, config.cache_limit(), cache_roots.roots().read)
         return root / "objects" / key
 
 
@@ -131,9 +134,9 @@ def _put(draft: Path, target: Path) -> None:
         if _is_whole(target):  # of a process with another lock, as on some network file systems
             return
         # Not written over: another process may have loaded it, and keeps it as it was.
-        away = target.with_name(f"{_fresh(target.name)}.tmp")
+        away = target.with_name(f"{fresh(target.name)}.tmp")
         os.rename(target, away)
-        _delete(away)
+        delete(away)
         os.replace(draft, target)
     _sync(target.parent)
 
@@ -198,7 +201,7 @@ def _remove_abandoned(root: Path) -> None:
     for path in itertools.chain((root / "temporary").iterdir(), *found):
         try:
             if time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS:
-                _delete(path)
+                delete(path)
         except OSError:
             continue
 
@@ -277,12 +280,12 @@ def _read(path: Path, key: str) -> dict[str, Any] | None:
 
 
 def _replace(path: Path, key: str, record: dict[str, Any]) -> None:
-    draft = path.with_name(f"{_fresh(path.name)}.tmp")
+    draft = path.with_name(f"{fresh(path.name)}.tmp")
     try:
         _write(draft, key, record)
         _put(draft, path)
     finally:
-        _delete(draft)
+        delete(draft)
 
 
 def _write(path: Path, key: str, record: dict[str, Any]) -> None:
@@ -314,10 +317,6 @@ def _storing() -> Iterator[Path]:
         raise cache_roots.failure(root, error) from error
 
 
-def _fresh(name: str) -> str:
-    return f"{name}.{os.urandom(8).hex()}"
-
-
 def _sync(path: Path) -> None:
     """Waits until the disk has it: a rename may get there before what is renamed."""
     handle = os.open(path, os.O_RDONLY)
@@ -327,28 +326,42 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
 # ------------------------------------------------------------------------------------ the whole
 
 
 def info() -> dict[str, object]:
-    """Where the cache is, where new entries go, and how many programs, folders and bytes it has."""
+    """Where the cache is, where new entries go, how many programs, folders and bytes it has, and
+    the bytes that it keeps itself below."""
     roots = cache_roots.roots()
-    files = [path for root in roots.read for path in root.rglob("*") if path.is_file()]
     return {
         "path": str(config.cache_dir()),
         "writes": None if roots.write is None else str(roots.write),
         "entries": sum(len(_names(root / "index")) for root in roots.read),
         "objects": sum(len(_names(root / "objects")) for root in roots.read),
-        "bytes": sum(path.stat().st_size for path in files),
+        "bytes": sum(_bytes(path) for root in roots.read for path in root.rglob("*")),
+        "limit": config.cache_limit(),
     }
+
+
+def _bytes(path: Path) -> int:
+    """Of a file; another process may have deleted it."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
+def prune(older_than: float | None = None, limit: int | None = None) -> tuple[int, int]:
+    """Deletes what was not used for that many seconds, and what is more than ``limit`` bytes, the
+    least recently used first, from the folder that is the user's; see :mod:`loma.cache_pruning`.
+
+    Returns how many objects that were, and their bytes.
+    """
+    roots = cache_roots.roots()
+    if roots.write is None or not (roots.write / "objects").is_dir():
+        return 0, 0
+    with _storing() as root:
+        return cache_pruning.prune(root, older_than=older_than, limit=limit, others=roots.read)
 
 
 def clear() -> int:

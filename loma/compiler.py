@@ -8,6 +8,7 @@ are compiled apart: those of one layer cost nothing where only the other is used
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from loma import cache, config
 from loma.core.saving import SAVES, Save
-from loma.errors import UserWarning
+from loma.errors import UserWarning, suggest
 from loma.errors.excerpts import Text, printable
 from loma.functions import Functions, LomaModule, Record
 from loma.reports import public, show_warnings
@@ -121,7 +122,8 @@ def compile(
 ) -> LomaModule:
     """Compiles a ``.loma`` file, or a program given as text, and loads it.
 
-    A string that is one line and ends in ``.loma`` is a file's name. ``path`` says where a text
+    A string that is one line, and ends in ``.loma`` or can be no program, is a file's name.
+    ``path`` says where a text
     would be as a file: beside it are the files that it imports. The same program gives the same
     module object. ``save`` is what a function keeps for its backward part under autograd:
     "all" that it needs, nothing but its "inputs" and results (the rest is computed again), or, by
@@ -195,7 +197,12 @@ def _lock_of(key: str) -> threading.Lock:
 def _read(program: str | Path, save: Save = "auto", text_path: str | Path | None = None) -> Program:
     if save not in SAVES:
         raise ValueError(f"save must be one of {', '.join(SAVES)}, got {save!r}")
-    if isinstance(program, str) and ("\n" in program or not program.strip().endswith(".loma")):
+    if not isinstance(program, str | Path):
+        raise TypeError(
+            "a program is the name of a .loma file, a pathlib.Path or a text, got "
+            f"{type(program).__name__}"
+        )
+    if isinstance(program, str) and not _names_file(program):
         if text_path is None:
             return Program(with_imports(program, "<text>"), "<text>", "module", save=save)
         text, path = program, Path(text_path)
@@ -203,9 +210,39 @@ def _read(program: str | Path, save: Save = "auto", text_path: str | Path | None
         raise TypeError("path is for a program that is given as text")
     else:
         path = Path(program)
-        text = path.read_text(encoding="utf-8")
+        text = _text_of(path)
     # halves of characters, which stand for bytes that are no UTF-8, are for the file system alone
     return Program(with_imports(text, str(path)), str(path), printable(path.stem), save=save)
+
+
+_SHOWN = 8  # names of files in a message
+# What every program that is one line has somewhere: a definition, an import, a remark.
+_OF_PROGRAMS = re.compile(r"[:=#\"']|\bimport\b")
+
+
+def _names_file(program: str) -> bool:
+    """Whether a string is the name of a file rather than a program."""
+    line = program.strip()
+    if "\n" in line or not line:
+        return False
+    return line.endswith(".loma") or _OF_PROGRAMS.search(line) is None
+
+
+def _text_of(path: Path) -> str:
+    """The program in a file; FileNotFoundError with the nearest name there is."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        there = [file.name for file in sorted(path.parent.glob("*.loma"))]
+        hint = suggest(path.name, there)
+        if hint is None:
+            named = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
+            hint = f"in {path.parent.absolute()} is {named or 'no program'}"
+        raise FileNotFoundError(error.errno, f"{error.strerror} ({hint})", str(path)) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from None
 
 
 def with_imports(text: str, path: str) -> str:

@@ -114,18 +114,19 @@ def test_commands_exist(setup: dict[str, Any]) -> None:
 
 
 def test_everything_imported_is_declared(setup: dict[str, Any]) -> None:
-    """The compiler's packages by the distribution itself but for pictures, the Capsule Network's by
-    the extra."""
-    core, extra, plot = (
+    """The compiler's packages by the distribution itself, the Capsule Network's and those that
+    notebooks and pictures may have by extras."""
+    extras = setup["extras_require"]
+    core, extra, others = (
         {canonicalize_name(Requirement(text).name) for text in texts}
         for texts in (
             setup["install_requires"],
-            setup["extras_require"]["capsnet"],
-            setup["extras_require"]["plot"],
+            extras["capsnet"],
+            [*extras["notebook"], *extras["plot"]],
         )
     )
     compiler, network = _distributions("loma"), _distributions("capsnet_loma")
-    assert compiler <= core | plot
+    assert compiler <= core | others
     assert network <= core | extra
     unused = (core - compiler) | (extra - network)
     assert not unused, f"declared, but never imported: {unused}"

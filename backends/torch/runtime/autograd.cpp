@@ -308,6 +308,7 @@ void run_autograd(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
         !argument.isTensor() || !autograd::isFwGradDefined(argument.toTensor()),
         op.function->display, ": forward-mode derivatives through autograd are not available");
   }
+  check_device(op, arguments);
   if (!needs_gradient(op, arguments)) {
     const at::AutoDispatchBelowADInplaceOrView below;
     op.handle->redispatchBoxed(keys & c10::after_autograd_keyset, stack);
