@@ -48,6 +48,7 @@ setup(
     python_requires=">=3.11",
     packages=[
         "loma",
+        "loma.cache",
         "loma.core",
         "loma.embedded",
         "loma.errors",

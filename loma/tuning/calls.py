@@ -13,7 +13,8 @@ from types import ModuleType
 
 import torch
 
-from loma import cache, cache_roots, config
+from loma import cache, config
+from loma.cache import roots
 from loma.backends import compilers, toolchain
 from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.schedule.choices import Choices, Taken
@@ -157,7 +158,7 @@ def tune(
     has no kernel for known sizes. ``in_use``: the folders of kernels that are loaded."""
     from filelock import FileLock
 
-    with _searching, FileLock(cache_roots.writable() / "locks" / "tuning.lock", mode=0o600):
+    with _searching, FileLock(roots.writable() / "locks" / "tuning.lock", mode=0o600):
         begin = time.perf_counter()
         maker = _Maker(kernel, native, arguments, in_use)
         starts = nearest(kernel.text, kernel.sizes, kernel.dtype)

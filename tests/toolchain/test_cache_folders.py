@@ -18,7 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from conftest import ROOT
-from loma import cache, cache_roots, config
+from loma import cache, config
+from loma.cache import roots as cache_roots
 from loma.errors import CacheError, SettingError
 from loma.tools import cli, tuning
 

@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from conftest import ROOT
-from loma import cache, cache_pruning
+from loma import cache
+from loma.cache import pruning as cache_pruning
 from loma.errors import SettingError
 from loma.tools import cli
 

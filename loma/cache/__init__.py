@@ -1,7 +1,7 @@
 """The cache on disk: folders named by the hash of what they were made from.
 
 ``objects/KEY/`` holds files that a compiler made, ``index/KEY.json`` what a program's text led to,
-``notes/KEY/`` what was added to that later. :mod:`loma.cache_roots` says where they are.
+``notes/KEY/`` what was added to that later. :mod:`loma.cache.roots` says where they are.
 An entry appears by one rename, complete or not at all, so a process that is killed half way leaves
 only a temporary folder, and readers need no lock. A lock per key makes a second process wait for
 the first instead of compiling the same again.
@@ -26,8 +26,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from loma import cache_pruning, cache_roots, config
-from loma.cache_pruning import delete, fresh
+from loma import config
+from loma.cache import pruning, roots as cache_roots
+from loma.cache.pruning import delete, fresh
 from loma.errors import CacheError
 
 _ABANDONED_SECONDS = 24 * 3600.0
@@ -49,7 +50,7 @@ def digest(parts: Iterable[str | bytes]) -> str:
 @functools.cache
 def package_fingerprint() -> str:
     """A hash of loma's own code: what an older one made from a program's text is not reused."""
-    root = Path(__file__).resolve().parent
+    root = Path(__file__).resolve().parents[1]
     parts: list[str | bytes] = []
     for folder, folders, names in os.walk(root, followlinks=True):  # frontend and others are links
         folders.sort()
@@ -69,7 +70,7 @@ def find(key: object) -> Path | None:
         return None  # what may name something elsewhere
     for root in cache_roots.roots().read:
         folder = root / "objects" / key
-        if _is_whole(folder) and cache_pruning.note_use(folder):
+        if _is_whole(folder) and pruning.note_use(folder):
             return folder
     return None
 
@@ -109,7 +110,7 @@ def obtain(key: str, build: Callable[[Path], None]) -> Path:
                 _put(draft, root / "objects" / key)
             finally:
                 delete(draft)
-        cache_pruning.keep_below(root, config.cache_limit(), cache_roots.roots().read)
+        pruning.keep_below(root, config.cache_limit(), cache_roots.roots().read)
         return root / "objects" / key
 
 
@@ -353,7 +354,7 @@ def _bytes(path: Path) -> int:
 
 def prune(older_than: float | None = None, limit: int | None = None) -> tuple[int, int]:
     """Deletes what was not used for that many seconds, and what is more than ``limit`` bytes, the
-    least recently used first, from the folder that is the user's; see :mod:`loma.cache_pruning`.
+    least recently used first, from the folder that is the user's; see :mod:`loma.cache.pruning`.
 
     Returns how many objects that were, and their bytes.
     """
@@ -361,7 +362,7 @@ def prune(older_than: float | None = None, limit: int | None = None) -> tuple[in
     if roots.write is None or not (roots.write / "objects").is_dir():
         return 0, 0
     with _storing() as root:
-        return cache_pruning.prune(root, older_than=older_than, limit=limit, others=roots.read)
+        return pruning.prune(root, older_than=older_than, limit=limit, others=roots.read)
 
 
 def clear() -> int:
