@@ -1,14 +1,27 @@
 """What is installed. frontend/, ad/ and backends/ are reached through links in loma/."""
 
+import re
 from pathlib import Path
 
 from setuptools import setup
 
-README = Path(__file__).resolve().parent / "README.md"
+ROOT = Path(__file__).resolve().parent
+README = ROOT / "README.md"
+CONFIG = (ROOT / "loma" / "config.py").read_text(encoding="utf-8")
+(VERSION,) = re.findall('^VERSION = "(.+?)"', CONFIG, re.M)
+
+# What the Capsule Network's commands and the pictures of examples and benchmarks need besides.
+MATPLOTLIB = "matplotlib>=3.8,<4"
+CAPSNET = [
+    MATPLOTLIB,
+    "scikit-learn>=1.4,<2",
+    "scipy>=1.10,<2",
+    "tensorboard>=2.14,<3",
+]
 
 setup(
-    name="loma",
-    version="0.1.0",
+    name="loma-torch",  # the name `loma` is another project's; the import is `loma`
+    version=VERSION,
     description="A differentiable language for tensor programs that compiles to libtorch",
     long_description=README.read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -25,6 +38,8 @@ setup(
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Software Development :: Code Generators",
         "Topic :: Software Development :: Compilers",
@@ -33,9 +48,12 @@ setup(
     python_requires=">=3.11",
     packages=[
         "loma",
+        "loma.cache",
         "loma.core",
+        "loma.embedded",
         "loma.errors",
         "loma.tools",
+        "loma.tuning",
         "loma.optim",
         "loma.arithmetic",
         "loma.passes",
@@ -56,6 +74,7 @@ setup(
         "loma.backends.cuda",
         "loma.backends.interpreter",
         "loma.backends.kernels",
+        "loma.backends.lowering",
         "loma.backends.openmp",
         "loma.backends.scalar",
         "loma.backends.schedule",
@@ -97,18 +116,20 @@ setup(
         "psutil>=5.9,<8",
         "click>=8.2,<9",
         "rich>=13,<16",
-        "matplotlib>=3.8,<4",
-        "scikit-learn>=1.4,<2",
-        "scipy>=1.10,<2",
-        "tensorboard>=2.14,<3",
     ],
     extras_require={
+        "capsnet": CAPSNET,
+        "notebook": ["ipykernel>=6.29", "ipython>=8.12", "nbclient>=0.10", "pygments>=2.15"],
+        "plot": [MATPLOTLIB],  # loma tune --plot
         "test": [
+            *CAPSNET,
             "pytest>=8",
             "pytest-xdist>=3.8",
             "hypothesis>=6.100",
             "ruff>=0.6",
             "mypy>=1.11",
+            "nbclient>=0.10",
+            "ipykernel>=6.29",
             "setuptools>=70.1",  # builds wheels by itself
         ],
     },

@@ -356,6 +356,7 @@ bool needs_gradient(const Operator& op, Arguments arguments) {
 
 void run_autograd(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
   const Arguments arguments = torch::jit::last(*stack, op.parameter_of.size());
+  check_device(op, arguments);
   if (has_tangents(arguments)) {
     run_tangents(op, stack);
   } else if (!needs_gradient(op, arguments)) {

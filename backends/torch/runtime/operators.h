@@ -110,6 +110,9 @@ at::ScalarType dtype_of_call(const Operator& op, Arguments arguments);
 // That of the tensors, which agree; that of the numbers where there are no tensors.
 at::Device device_of_call(const Operator& op, Arguments arguments);
 
+// Refuses tensors of a GPU that nothing can run on, as fake ones may be; with ValueError.
+void check_device(const Operator& op, Arguments arguments);
+
 // "f: argument 'x'", which messages begin with.
 std::string argument_text(const Function& f, const Parameter& p);
 

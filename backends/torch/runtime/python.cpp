@@ -94,15 +94,24 @@ double as_double(PyObject* number) {
   return value;
 }
 
+// What to pass instead of numbers that are in no tensor.
+std::string as_tensor_text(const Parameter& p, PyObject* value) {
+  const bool is_data = PyList_Check(value) || PyTuple_Check(value) || is_number(value) ||
+                       PyObject_HasAttrString(value, "__array__") != 0;
+  return is_data ? c10::str("; pass torch.as_tensor(", p.name, ")") : "";
+}
+
 at::Tensor tensor_argument(const Operator& op, const Parameter& p, PyObject* value) {
   const Function& f = *op.function;
   TORCH_CHECK_TYPE(THPVariable_Check(value), argument_text(f, p), " must be a tensor, got ",
-                   type_name(value));
+                   type_name(value), as_tensor_text(p, value));
   const at::Tensor& tensor = THPVariable_Unpack(value);
   TORCH_CHECK_VALUE(is_served(tensor.device().type()) || tensor.is_meta(), argument_text(f, p),
-                    " is on ", tensor.device(), ", but must be on ", kServedNames);
+                    " is on ", tensor.device(), ", but must be on ", kServedNames, "; pass ", p.name,
+                    ".cpu()");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, argument_text(f, p),
-                    " must be a dense tensor, got layout ", tensor.layout());
+                    " must be a dense tensor, got layout ", tensor.layout(), "; pass ", p.name,
+                    ".to_dense()");
   return tensor;
 }
 
@@ -133,7 +142,7 @@ at::Tensor float_argument(const Operator& op, const Parameter& p, PyObject* valu
   const at::Tensor tensor = tensor_argument(op, p, value);
   TORCH_CHECK_TYPE(tensor.is_floating_point(), argument_text(f, p),
                    " must be a floating-point number, got a tensor of dtype ",
-                   tensor.scalar_type());
+                   tensor.scalar_type(), "; pass ", p.name, ".item() or ", p.name, ".float()");
   TORCH_CHECK_VALUE(tensor.dim() == 0, argument_text(f, p),
                     " must be a number or a 0-dimensional tensor, got shape ", tensor.sizes());
   return p.role == Role::In ? as_dtype(tensor, dtype) : tensor;
