@@ -10,6 +10,7 @@ README = ROOT / "README.md"
 CONFIG = (ROOT / "loma" / "config.py").read_text(encoding="utf-8")
 (VERSION,) = re.findall('^VERSION = "(.+?)"', CONFIG, re.M)
 
+EDITOR = ["lsprotocol>=2025.0.0", "pygls>=2,<3"]
 # What the Capsule Network's commands and the pictures of examples and benchmarks need besides.
 MATPLOTLIB = "matplotlib>=3.8,<4"
 CAPSNET = [
@@ -53,6 +54,7 @@ setup(
         "loma.embedded",
         "loma.errors",
         "loma.tools",
+        "loma.tools.editor",
         "loma.tuning",
         "loma.optim",
         "loma.arithmetic",
@@ -106,6 +108,7 @@ setup(
             "loma=loma.tools.cli:main",
             "capsnet-loma=capsnet_loma.commands.cli:main",
         ],
+        "pygments.lexers": ["loma=loma.embedded.lexer:LomaLexer"],
     },
     install_requires=[
         "torch>=2.6,<3",
@@ -119,6 +122,7 @@ setup(
     ],
     extras_require={
         "capsnet": CAPSNET,
+        "editor": EDITOR,  # loma language-server
         "notebook": ["ipykernel>=6.29", "ipython>=8.12", "nbclient>=0.10", "pygments>=2.15"],
         "plot": [MATPLOTLIB],  # loma tune --plot
         "test": [
@@ -130,6 +134,7 @@ setup(
             "mypy>=1.11",
             "nbclient>=0.10",
             "ipykernel>=6.29",
+            *EDITOR,
             "setuptools>=70.1",  # builds wheels by itself
         ],
     },

@@ -30,7 +30,7 @@ class Listing(str):
 
     def __new__(cls, text: str, stage: str = "parsed") -> Self:
         made = super().__new__(cls, text)
-        made.language = _LANGUAGES.get(stage, "python")
+        made.language = _LANGUAGES.get(stage, "loma")
         return made
 
     def __repr__(self) -> str:
@@ -40,16 +40,19 @@ class Listing(str):
         return highlighted(self, self.language)
 
 
-def highlighted(text: str, language: str = "python") -> str:
+def highlighted(text: str, language: str = "loma") -> str:
     """The text as HTML, in the colours of Pygments if that is installed."""
     try:
         from pygments import highlight
         from pygments.formatters import HtmlFormatter
         from pygments.lexers import get_lexer_by_name
+
+        from loma.embedded.lexer import LomaLexer
     except ImportError:
         return f"<pre>{html.escape(text)}</pre>"
     style = HtmlFormatter(noclasses=True, nobackground=True)
-    return str(highlight(text, get_lexer_by_name(language), style))
+    lexer = LomaLexer() if language == "loma" else get_lexer_by_name(language)
+    return str(highlight(text, lexer, style))
 
 
 def beside(module: LomaModule, functions: Iterable[str]) -> str:

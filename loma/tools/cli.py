@@ -213,7 +213,9 @@ def show(
     except ValueError as error:  # there is no such function, or it has no such text
         raise click.UsageError(str(error)) from error
     if in_colour() and not as_json():
-        lexer = {"cpp": "cpp", "source": "cpp", "c": "c"}.get(stage, "python")
+        from loma.embedded.lexer import LomaLexer  # Pygments comes with rich
+
+        lexer = {"cpp": "cpp", "source": "cpp", "c": "c"}.get(stage) or LomaLexer()
         Console().print(Syntax(text, lexer, theme="ansi_dark", background_color="default"))
         return
     found = list(map(report_record, program.warnings))
@@ -442,6 +444,24 @@ def tune(
 
 
 main.add_command(cli_tune.tuning)
+
+
+@main.command("language-server")
+def language_server() -> None:
+    """Answer an editor, which starts this by itself: errors as one types, types, definitions.
+
+    It speaks the Language Server Protocol on the standard streams and ends with the editor; see
+    docs/editors.md for how an editor is told of it.
+    """
+    try:
+        from loma.tools.editor import server
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("loma"):
+            raise
+        raise Refused(
+            f"the language server needs {error.name}: pip install 'loma-torch[editor]'"
+        ) from None
+    server.serve()
 
 
 def _parse(file: str) -> Module:

@@ -115,14 +115,14 @@ def test_commands_exist(setup: dict[str, Any]) -> None:
 
 def test_everything_imported_is_declared(setup: dict[str, Any]) -> None:
     """The compiler's packages by the distribution itself, the Capsule Network's and those that
-    notebooks and pictures may have by extras."""
+    editors, notebooks and pictures may have by extras."""
     extras = setup["extras_require"]
     core, extra, others = (
         {canonicalize_name(Requirement(text).name) for text in texts}
         for texts in (
             setup["install_requires"],
             extras["capsnet"],
-            [*extras["notebook"], *extras["plot"]],
+            [*extras["editor"], *extras["notebook"], *extras["plot"]],
         )
     )
     compiler, network = _distributions("loma"), _distributions("capsnet_loma")
