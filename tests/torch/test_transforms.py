@@ -311,6 +311,15 @@ def test_compiled_graphs(program: loma.LomaModule) -> None:
     torch.testing.assert_close(found, gradients(X))
 
 
+def test_gradient_of_a_tangent_beside_a_derivative_of_ones_own(program: loma.LomaModule) -> None:
+    """That derivative is not one of what computes the tangent."""
+    x, v = torch.rand(4), torch.rand(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", loma.UserWarning)
+        found = grad(lambda x: jvp(program.cube, (x,), (v,))[1].sum())(x)
+    torch.testing.assert_close(found, 6.0 * x * v)
+
+
 def test_no_gradient_loses_its_tangent(program: loma.LomaModule) -> None:
     """Of a dual tensor that needs a gradient: the tangent's own gradient is right behind the level;
     a gradient inside of it, which would have no tangent, is refused."""
