@@ -19,7 +19,6 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 namespace loma {
@@ -263,6 +262,13 @@ Kernel general_kernel(const Operator& op, bool is_double, bool on_gpu) {
 
 ModuleState& state_of(const Module& module) { return *registry().at(&module); }
 
+Operator& operator_named(ModuleState& state, const std::string& name) {
+  const auto found = std::find_if(state.operators.begin(), state.operators.end(),
+                                  [&](const Operator& op) { return name == op.function->name; });
+  TORCH_CHECK_VALUE(found != state.operators.end(), "no function '", name, "'");
+  return *found;
+}
+
 void register_module(const Module& module) {
   install_pool();
   auto& slot = registry()[&module];
@@ -291,10 +297,7 @@ void register_module(const Module& module) {
     op.handle = handle(op.function->name);
     if (op.function->split != nullptr) {
       op.forward = handle(op.function->split->forward);
-      op.forward_operator = &*std::find_if(
-          state.operators.begin(), state.operators.end(), [&](const Operator& other) {
-            return std::strcmp(other.function->name, op.function->split->forward) == 0;
-          });
+      op.forward_operator = &operator_named(state, op.function->split->forward);
       op.backward = handle(op.function->split->backward);
     }
   }

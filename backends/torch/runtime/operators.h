@@ -86,6 +86,9 @@ struct ModuleState {
 
 ModuleState& state_of(const Module& module);
 
+// The module's operator of that name; ValueError where it has none.
+Operator& operator_named(ModuleState& state, const std::string& name);
+
 // The devices that functions are implemented for, with what the dispatcher calls them.
 struct Served {
   c10::DeviceType device;
