@@ -18,6 +18,7 @@ from loma.backends.lowering.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
 from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.access import without_no_diff
+from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, Bytes, Clear, Contract, Convolve, Count, HostNode, Later, Launch,
@@ -338,11 +339,14 @@ class Lowering:
         with context.cut(pieces, panels.axis.extent), context.within(*_moving(panels)):
             body = (*reserved, *self.block(panels.body))
         self._lazy = lazy
+        usual = machine.product_bytes if _multiplies(body) else machine.panel_bytes
+        options = (usual, usual // 4, usual * 4, usual // 16)
+        cache = context.choose("panel", panels.axis.name, options, WHOLE)
         stream = Stream(
             panels,
             tuple(_bytes(var, count.name) for var in _held(panels) if count in _dims(var)),
             tuple(_bytes(var, "") for var in panels.streamed),
-            machine.product_bytes if _multiplies(body) else machine.panel_bytes,
+            cache,
             1 if any(isinstance(step, Panels) for step in panels.body) else machine.panel_least,
             pieces, context.end_panels(), body,
             not machine.teams and panels.writes <= {name for name, _ in panels.views},

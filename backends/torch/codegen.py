@@ -18,6 +18,7 @@ from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.cfamily.writer import Writer
 from loma.backends.kernels.fuse import fuse
 from loma.backends.kernels.ir import Step, as_statement
+from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.verify_host import verify_lowered
 from loma.backends.torch import libraries, ops
@@ -70,6 +71,10 @@ def steps_of(function: Function, device: Device) -> tuple[Step, ...]:
     """The function's body, fused unless LOMA_OPT leaves that out."""
     if "fusion" not in config.optimisations():
         return function.body
+    if device.choices is not None:
+        how = device.choices.take("statements", function.name, ("fused", "apart"), WHOLE)
+        if how == "apart":
+            return function.body
     return fuse(function, device.routine_of, device.machine.rows)
 
 
@@ -79,6 +84,7 @@ def tree_of(
     """The tree of a function's steps, and the context that it is spelled in."""
     function = replace(function, body=tuple(map(as_statement, steps)))
     context = CppContext(function, module, device.machine)
+    context.choices = device.choices
     tree = device.lower(context, steps)
     verify_lowered(function, tree)
     return context, tree

@@ -13,7 +13,8 @@ import click
 from loma import pipeline
 from loma.core.ir import Module
 from loma.errors.excerpts import one_line
-from loma.tools.cli_reports import emit, progress, report_record
+from loma.reports import progress
+from loma.tools.cli_reports import emit, report_record
 
 if TYPE_CHECKING:
     from loma.backends.cuda.ahead import Built, Task

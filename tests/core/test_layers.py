@@ -16,7 +16,8 @@ from conftest import ROOT
 # Each may import itself and what stands before it. A module belongs to the longest name that it
 # begins with; the two packages themselves are what users import.
 LAYERS = (
-    "loma.errors", "loma.deep", "loma.config", "loma.cache_roots", "loma.cache",
+    "loma.errors", "loma.deep", "loma.config", "loma.cache.roots",
+    "loma.cache.pruning", "loma.cache",
     "loma.runtime_errors", "loma.core", "loma.arithmetic", "loma.passes", "loma.frontend",
     "loma.ad", "loma.packed_calls",
     "loma.backends.kernels", "loma.backends.schedule", "loma.backends.lowering",
