@@ -24,7 +24,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.walk import (
     blocks, children, expressions, free_variables, map_children, map_expressions,
-    map_tensor_functions, mentioned_names, root, statements, substitute,
+    map_tensor_functions, mentioned_names, own_names, root, statements, substitute,
 )  # fmt: skip
 from loma.passes.canonical.exponentials import Values
 from loma.passes.liveness import covers
@@ -326,16 +326,19 @@ def _whole_uses(body: tuple[Stmt, ...], name: str) -> bool:
 
 
 def _is_local(body: tuple[Stmt, ...], name: str) -> bool:
-    """Whether every block that uses the tensor gives it a whole value first, declarations aside."""
+    """Whether every block that uses the tensor gives it a whole value first, declarations aside,
+    and no block inside of that another one."""
     uses = [
         stmt for stmt in body if not isinstance(stmt, Declare) and name in mentioned_names((stmt,))
     ]
     if not uses:
         return True
+    inside = [block for stmt in uses for block in blocks(stmt)]
     match uses[0]:
         case IndexAssign(Index(Var(first)), "=", value) if first == name:
-            return covers(uses[0]) and name not in free_variables(value)
+            set_whole = covers(uses[0]) and name not in free_variables(value)
+            return set_whole and not any(name in written(block) for block in inside)
         case _:
-            return all(blocks(stmt) for stmt in uses) and all(
-                _is_local(block, name) for stmt in uses for block in blocks(stmt)
+            return all(blocks(stmt) and name not in own_names(stmt) for stmt in uses) and all(
+                _is_local(block, name) for block in inside
             )

@@ -95,6 +95,42 @@ b : Tensor[N, M, N]
 b[i, j, k] = exp(x[i, j])
 y[i, j] = a[i, j, 0] * b[i, j, 0]
 """, False),
+    ("in_the_next_round", """
+m : Tensor[N]
+k : Tensor[N]
+k[i] = x[i, 0]
+for t in range(M):
+    y[i, t] = k[i] * m[i]
+    m[i] = sum(x[i, j] * x[i, t] for j in M)
+    k[i] = sum(x[i, j] * x[i, t] for j in M)
+""", False),
+    ("behind_a_loop", """
+m : Tensor[N]
+k : Tensor[N]
+k[i] = x[i, 0]
+for t in range(M):
+    m[i] = sum(x[i, j] * x[i, t] for j in M)
+    k[i] = sum(x[i, j] * x[i, t] for j in M)
+y[i, j] = k[i] * m[i]
+""", False),
+    ("in_a_condition", """
+m : Tensor[N]
+k : Tensor[N]
+for t in range(M):
+    m[i] = sum(x[i, j] * x[i, t] for j in M)
+    k[i] = sum(x[i, j] * x[i, t] for j in M)
+    y[i, t] = k[i] * m[i]
+if k[0] > 0.5:
+    y[i, j] = y[i, j] * 2.0
+""", False),
+    ("within_rounds", """
+m : Tensor[N]
+k : Tensor[N]
+for t in range(M):
+    m[i] = sum(x[i, j] * x[i, t] for j in M)
+    k[i] = sum(x[i, j] * x[i, t] for j in M)
+    y[i, t] = k[i] * m[i]
+""", True),
 )  # fmt: skip
 
 
