@@ -35,6 +35,9 @@ LEFT: tuple[tuple[str, str, str, str], ...] = (
     ("ones", "N", "return (ones([N, M]) * 2.0)[:, 0]", "slice(_t, dim=1, start=0, end=1)"),
     ("others", "N, 2", "return exp(x)[:, ::2]", "slice(_t, dim=1, start=0, end=M, step=2)"),
     ("needed", "N", "y = exp(x)\nz = y[:, 0]\nreturn z * sum(y, [1])", "y[_i, _i] = exp("),
+    ("of_one", "N, n", "return sum(x * x, [1], keepdim=True)[:, :n]", "dim=1, start=0, end=n"),
+    ("of_a_slice", "n, N", "return transpose(exp(cat([x, x], 1))[:, :M], 0, 1)[:n]",
+     "slice(_t, dim=0, start=0, end=n)"),
     ("twice", "N, 1", "return exp(x)[:, 1:3][:, 1:n]", "slice(_once, dim=1, start=1, end=n)"),
 )  # fmt: skip
 
@@ -59,7 +62,7 @@ def test_values_and_derivatives(case: tuple[str, ...], n: int) -> None:
     source = with_derivative(text(*case[1:3]))
     generator = torch.Generator().manual_seed(3)
     x, w = (torch.randn(s, generator=generator, dtype=torch.float64) for s in ((n or 2, 3), (3,)))
-    given = n if case[0] == "as_long_as_told" else 2
+    given = {"as_long_as_told": n, "of_one": 1}.get(case[0], 2)
     for change in (canonical.operators, passes.canonical_form, passes.optimise):
         compare(Point(case[0], source, "f", (x, w, given)), Changed(source, verified(change)))
 

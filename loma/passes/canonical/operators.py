@@ -572,6 +572,8 @@ class _Operators(InBlocks):
             if found is None:
                 return self._parted(view, own, dims)
             dim, start = found
+            if isinstance(own[dim], _Part):
+                return None  # which has to lie in this slice, not in all of its tensor
             own[dim] = _Slice(own[dim].name, dims[dim], cut_place(_at(own[dim]), start))
             return own
         if view.name == "transpose":
@@ -592,8 +594,8 @@ class _Operators(InBlocks):
         dim, start = _constant(attrs["dim"]) % len(own), attrs["start"]
         assert isinstance(start, Expr)
         one = own[dim]
-        if isinstance(one, _Slice) or not self._is_computed(view):
-            return None
+        if isinstance(one, _Slice) or dims[dim] == IntConst(1) or not self._is_computed(view):
+            return None  # a dimension of size 1 may come from nowhere
         own[dim] = _Part(one.name, dims[dim], cut_place(_at(one), start), one, view)
         return own
 
