@@ -74,7 +74,7 @@ def evaluate_command(
     files: list[Path] = []
     if output is not None:
         from capsnet_loma.evaluation.confusion import confusion_figure
-        from capsnet_loma.evaluation.style import save
+        from loma.tools.pictures import save
 
         picture, numbers = output / "confusion.png", output / "evaluation.json"
         save(confusion_figure(result, f"{images.name}: {file}"), picture)
@@ -133,7 +133,7 @@ def figures_command(
     from capsnet_loma.evaluation.curves import curves_figure, read_curves
     from capsnet_loma.evaluation.perturbations import perturbation_figure
     from capsnet_loma.evaluation.reconstructions import reconstruction_figure
-    from capsnet_loma.evaluation.style import save
+    from loma.tools.pictures import save
     from capsnet_loma.training.run import Run
 
     out = Output(quiet=as_json)

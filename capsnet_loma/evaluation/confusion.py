@@ -7,7 +7,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from capsnet_loma.evaluation.evaluate import Evaluation
-from capsnet_loma.evaluation.style import DPI, MUTED, RIGHT, WRONG
+from loma.tools.pictures import DPI, LIGHT
 
 
 def confusion_figure(evaluation: Evaluation, title: str) -> Figure:
@@ -23,7 +23,9 @@ def confusion_figure(evaluation: Evaluation, title: str) -> Figure:
     mistakes = numpy.where(diagonal, 0, counts)
     strength = numpy.where(diagonal, shares, mistakes / max(1, mistakes.max()))
     colours = numpy.where(
-        diagonal[..., None], _from_white(RIGHT)(0.9 * strength), _from_white(WRONG)(0.8 * strength)
+        diagonal[..., None],
+        _from_white(LIGHT.right)(0.9 * strength),
+        _from_white(LIGHT.wrong)(0.8 * strength),
     )
     figure = Figure(figsize=(6.6, 6.6), dpi=DPI, layout="constrained")
     axes = figure.subplots()
@@ -48,7 +50,7 @@ def confusion_figure(evaluation: Evaluation, title: str) -> Figure:
     axes.set_title(
         f"{title}\n{evaluation.right:,} of {evaluation.images:,} right, {evaluation.accuracy:.2%}",
         fontsize=11,
-        color=MUTED,
+        color=LIGHT.muted,
     )
     return figure
 

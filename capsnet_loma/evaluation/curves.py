@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from capsnet_loma.evaluation import EvaluationError
-from capsnet_loma.evaluation.style import DPI, MUTED, RUNS, plain
+from loma.tools.pictures import DPI, LIGHT, plain
 
 COLUMNS = ("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
 
@@ -75,7 +75,7 @@ def curves_figure(runs: Sequence[Curves], title: str) -> Figure:
     figure = Figure(figsize=(11.0, 4.4), dpi=DPI, layout="constrained")
     loss, accuracy = figure.subplots(1, 2)
     for number, run in enumerate(runs):
-        colour = RUNS[number % len(RUNS)]
+        colour = LIGHT.runs[number % len(LIGHT.runs)]
         mark = "o" if len(run.epoch) == 1 else ""
         for axes, train, test in (
             (loss, run.train_loss, run.test_loss),
@@ -129,13 +129,17 @@ def _lowest(runs: Sequence[Curves]) -> float:
 def _legend(axes: Axes, runs: Sequence[Curves]) -> None:
     entries = [
         Line2D(
-            [], [], color=RUNS[number % len(RUNS)], linewidth=_width(runs, number), label=run.name
+            [],
+            [],
+            color=LIGHT.runs[number % len(LIGHT.runs)],
+            linewidth=_width(runs, number),
+            label=run.name,
         )
         for number, run in enumerate(runs)
         if len(runs) > 1
     ]
     entries += [
-        Line2D([], [], color=MUTED, linewidth=1.8, label="test"),
-        Line2D([], [], color=MUTED, linewidth=1.2, linestyle="--", label="training"),
+        Line2D([], [], color=LIGHT.muted, linewidth=1.8, label="test"),
+        Line2D([], [], color=LIGHT.muted, linewidth=1.2, linestyle="--", label="training"),
     ]
     axes.legend(handles=entries, frameon=False, loc="lower right")

@@ -15,7 +15,8 @@ from torch import Tensor
 from capsnet_loma.data import ImageSet
 from capsnet_loma.evaluation import EvaluationError
 from capsnet_loma.evaluation.model import Model, capsules_of
-from capsnet_loma.evaluation.style import MUTED, Page, sheet
+from capsnet_loma.evaluation.sheets import Page, sheet
+from loma.tools.pictures import LIGHT
 
 STEPS = tuple(round(-0.25 + 0.05 * step, 2) for step in range(11))
 GAP = 1
@@ -76,7 +77,7 @@ def perturbation_figure(
         f"{' ' if note_lines == 1 else chr(10)}in steps of {STEPS[1] - STEPS[0]:.2f}; "
         "in the middle nothing is changed"
     )
-    page.text(LEFT, 42, note, 9, MUTED)
+    page.text(LEFT, 42, note, 9, LIGHT.muted)
     for number, (label, own) in enumerate(zip(labels, capsules, strict=True)):
         row, column = divmod(number, across)
         left = LEFT + column * (width + BESIDE)
@@ -97,7 +98,9 @@ def _label(axes: Axes, label: int, size: int, dims: int, scale: int, with_rows: 
     for column in (0, len(STEPS) // 2, len(STEPS) - 1):
         text = f"{STEPS[column]:+.2f}" if STEPS[column] else "0"
         x = GAP + pitch * column + size / 2
-        axes.text(x, -4 / scale, text, ha="center", va="bottom", fontsize=8, color=MUTED)
+        axes.text(x, -4 / scale, text, ha="center", va="bottom", fontsize=8, color=LIGHT.muted)
     for row in range(dims if with_rows else 0):
         y = GAP + pitch * row + size / 2
-        axes.text(-5 / scale, y, str(row + 1), ha="right", va="center", fontsize=8, color=MUTED)
+        axes.text(
+            -5 / scale, y, str(row + 1), ha="right", va="center", fontsize=8, color=LIGHT.muted
+        )

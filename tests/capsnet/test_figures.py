@@ -24,7 +24,7 @@ from capsnet_loma.evaluation.evaluate import evaluate
 from capsnet_loma.evaluation.model import Model
 from capsnet_loma.evaluation.perturbations import STEPS, perturbation_figure, perturbed
 from capsnet_loma.evaluation.reconstructions import choose, reconstruction_figure
-from capsnet_loma.evaluation.style import RIGHT, RUNS, WRONG, save
+from loma.tools.pictures import LIGHT, save
 
 CONFIG = CapsNetConfig(
     image_size=14,
@@ -151,7 +151,7 @@ def test_reconstructions_are_the_networks(
                 numpy.testing.assert_allclose(seen[clear], wanted[clear], atol=0.008)
                 tiles[top : top + SIZE, x : x + SIZE] = True
             colour = frames[left, top].get_edgecolor()[:3]
-            assert colour == to_rgb(RIGHT if right else WRONG)
+            assert colour == to_rgb(LIGHT.right if right else LIGHT.wrong)
             assert frames[left, top].get_width() == 2 * SIZE + 3 + 2
     assert numpy.array_equal(numpy.isnan(picture), ~tiles)
     assert len(frames) == 24
@@ -323,13 +323,13 @@ def test_curves_are_the_metrics(metrics: list[Path], tmp_path: Path) -> None:
                 ]
                 expected = [factor * float(row[column]) for row in rows]
                 assert numpy.asarray(line.get_ydata()).tolist() == expected
-                assert to_rgb(line.get_color()) == to_rgb(RUNS[number])
+                assert to_rgb(line.get_color()) == to_rgb(LIGHT.runs[number])
             assert (train.get_linestyle(), test.get_linestyle()) == ("--", "-")
             # The line is where the PNG has its colour: at its last point.
             last = numpy.stack([test.get_xdata(), test.get_ydata()])[:, -1]
             row, column = _at(figure, axes, last)
             near = png[row - 2 : row + 3, column - 3 : column + 1].reshape(-1, 3)
-            assert numpy.abs(near - to_rgb(RUNS[number])).max(axis=1).min() < 0.1
+            assert numpy.abs(near - to_rgb(LIGHT.runs[number])).max(axis=1).min() < 0.1
     low, high = accuracy.get_ylim()
     assert low < 92
     assert high > 100

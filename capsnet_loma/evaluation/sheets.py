@@ -1,33 +1,17 @@
-"""How the figures look, and how they are written."""
+"""Figures that are laid out in pixels: sheets of images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-RIGHT, WRONG, MUTED = "#2f7d4f", "#c8442c", "#5b6570"
-# One for each run, told apart also without colours by their order of lightness.
-RUNS = ("#b5481b", "#2b6ca3", "#6a8f3c", "#7a4f9a", "#c79a2b", "#4b4b4b")
-DPI = 120
+from loma.tools.pictures import DPI
 
 Pixels = NDArray[numpy.float32]
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Writes a PNG at the figure's own resolution; its folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=figure.dpi)
-
-
-def plain(axes: Axes) -> None:
-    """Axes with lines on the left and below only."""
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
 
 
 def sheet(
