@@ -31,10 +31,14 @@ if TYPE_CHECKING:
     import ctypes
 
     from loma.backends.torch.parts import Real
-    from loma.pipeline import Optimised
+    from loma.pipeline import Made, Optimised
 
 
 _STAGE_FILE = "stage.pickle"
+
+
+class NotBatchable(Exception):
+    """A function has no form for several samples."""
 
 
 def _default_real() -> Real:
@@ -45,14 +49,14 @@ def _default_real() -> Real:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is compiled: a text, and the functions whose derivatives were asked for one after the
-    other, each a function of what the one before gave. ``real`` is the floating type that is
-    compiled first. The rest is as :func:`compile` takes it."""
+    """What is compiled: a text, and what was asked for one after the other, each of a function of
+    what the one before gave. ``real`` is the floating type that is compiled first. The rest is as
+    :func:`compile` takes it."""
 
     source: str
     path: str
     name: str
-    derived: tuple[str, ...] = ()
+    made: tuple[Made, ...] = ()
     timed: bool = False
     save: Save = "auto"
     contract: bool = True
@@ -69,7 +73,7 @@ class Program:
         part += f" {self.real}"
         imports = self.source.imports if isinstance(self.source, Text) else []
         files = [part for path, text in imports for part in (Path(path).name, text)]
-        program = (self.name, self.source, *self.derived, *files)
+        program = (self.name, self.source, *(asked.text for asked in self.made), *files)
         return cache.digest([*compiler, passes, self.save, part, *program])
 
     def stage(self, key: str = "") -> Optimised:
@@ -82,13 +86,16 @@ class Program:
         return self.optimised()
 
     def optimised(self) -> Optimised:
-        """The same, made anew, but for the program that it is a derivative of."""
+        """The same, made anew, but for the program that it is made of."""
         from loma import pipeline
 
-        if not self.derived:
+        if not self.made:
             return pipeline.program(self.source, self.path, self.name, self.save)
-        base = replace(self, derived=self.derived[:-1]).stage()
-        return pipeline.derived(base, self.derived[-1])
+        base = replace(self, made=self.made[:-1]).stage()
+        stage = pipeline.made(base, self.made[-1])
+        if stage is None:
+            raise NotBatchable
+        return stage
 
     def keep(self, stage: Optimised) -> None:
         """For derivatives of derivatives and kernels for known sizes, which begin with it."""
@@ -123,17 +130,16 @@ def compile(
     """Compiles a ``.loma`` file, or a program given as text, and loads it.
 
     A string that is one line, and ends in ``.loma`` or can be no program, is a file's name.
-    ``path`` says where a text
-    would be as a file: beside it are the files that it imports. The same program gives the same
-    module object. ``save`` is what a function keeps for its backward part under autograd:
-    "all" that it needs, nothing but its "inputs" and results (the rest is computed again), or, by
-    default, "auto": what is cheap is computed again. Without ``contract`` every product and every
-    sum is rounded by itself, where the processor could round both as one: what an elementwise
-    function gives then depends on nothing but the numbers. ``timed``: the tensor functions measure
-    their statements, for :mod:`loma.tools.bench`. ``tune``: "auto" uses the kernels that were found
-    to be fastest for the sizes of a call, if any were looked for; a number of seconds looks for
-    them at the first call of each function with other sizes; "off" does neither, as without it
-    (:mod:`loma.tuning`; the module keeps to what was asked last).
+    ``path`` says where a text would be as a file: beside it are the files that it imports. The same
+    program gives the same module object. ``save`` is what a function keeps for its backward part
+    under autograd: "all" that it needs, nothing but its "inputs" and results (the rest is computed
+    again), or, by default, "auto": what is cheap is computed again. Without ``contract`` every
+    product and every sum is rounded by itself, where the processor could round both as one: what an
+    elementwise function gives then depends on nothing but the numbers. ``timed``: the tensor
+    functions measure their statements, for :mod:`loma.tools.bench`. ``tune``: "auto" uses the
+    kernels that were found to be fastest for the sizes of a call, if any were looked for; a number
+    of seconds looks for them at the first call of each function with other sizes; "off" does
+    neither, as without it (:mod:`loma.tuning`; the module keeps to what was asked last).
 
     Raises :class:`loma.errors.UserError` for a wrong program, ``FileNotFoundError``, and
     :class:`loma.errors.ToolchainError` when C++ cannot be compiled; warns with
@@ -330,7 +336,7 @@ def _native(program: Program, key: str, kept: Record, folder: Path) -> ModuleTyp
         # Two texts can give the same operators, which can be registered only once.
         if namespace not in _natives:
             native = toolchain.load(folder, namespace)
-            native.set_derivative_hook(public(partial(_derivative, program, kept)))
+            native.set_made_hook(public(partial(_made, program, kept)))
             native.set_kernel_hook(public(_kernel_hook(program, key)))
             gpu.attach(native)
             if not program.timed:  # whose statements count all calls
@@ -399,12 +405,19 @@ def natives() -> list[ModuleType]:
         return list(_natives.values())
 
 
-def _derivative(program: Program, kept: Record, operator: str) -> str:
-    """What the runtime calls when it needs the derivative of a function that has none compiled: the
-    namespace of the operators that have it."""
-    from loma import specialise
+def _made(program: Program, kept: Record, kind: str, operator: str, positions: list[int]) -> int:
+    """What the runtime calls when it needs something made of a function: the address of its record
+    of that operator, 0 where there is none."""
+    from loma import pipeline, specialise
 
-    function = kept["operators"][operator]
-    module = load(replace(program, derived=(*program.derived, function)))
+    asked = pipeline.Made(kind, kept["operators"][operator], tuple(positions))  # type: ignore[arg-type]
+    try:
+        module = load(replace(program, made=(*program.made, asked)))
+    except NotBatchable:
+        return 0
     specialise.tune_alike(module.__name__, kept["namespace"])
-    return module.__name__
+    if asked.kind == "tangents":
+        show_warnings(warnings_of(module))
+    assert module.__native__ is not None
+    address: int = module.__native__.address(operator)
+    return address

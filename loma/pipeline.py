@@ -29,7 +29,7 @@ from loma.core.printer import print_function, print_module
 from loma.core.saving import Save, SplitPair
 from loma.core.walk import calls, aggregates
 from loma.deep import deep
-from loma.errors import NotDifferentiable, UserError, suggest
+from loma.errors import NotDifferentiable, UserError, UserWarning, suggest
 from loma.errors.excerpts import Text
 
 if TYPE_CHECKING:
@@ -149,11 +149,42 @@ def program(
     return optimised(adjoint(module), module_names(module), save, every)
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What the runtime asks for when a program first needs it, of one function of a module.
+
+    "derivative": what autograd runs for it (of a derivative itself, or half of a split pair).
+    "tangents": its forward derivative, which takes the place of the function: the arguments at
+    ``positions`` are each followed by their tangent, and so is each float result and each of these
+    arguments that is written. "batched": the function for samples that differ in the arguments at
+    ``positions`` (:mod:`loma.passes.batching`).
+    """
+
+    kind: Literal["derivative", "tangents", "batched"]
+    function: str
+    positions: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind} of {self.function} {self.positions}"
+
+
+def made(base: Optimised, asked: Made) -> Optimised | None:
+    """The stage ``optimised`` of what the runtime asks for; None for a function that has no form
+    for several samples."""
+    match asked.kind:
+        case "derivative":
+            return derived(base, asked.function)
+        case "tangents":
+            return _tangents(base, asked.function, asked.positions)
+        case "batched":
+            return _batched(base, asked.function, asked.positions)
+
+
 def derived(base: Optimised, function: str) -> Optimised:
     """What a derivative of ``function`` (a derivative itself, or half of a split pair) needs.
 
-    Saved values are functions of the arguments, so a pair's halves are differentiated together.
-    """
+    Saved values are functions of the arguments, so a pair's halves are differentiated together."""
     from loma import ad, passes
 
     names: tuple[str, ...] = (function,)
@@ -169,6 +200,44 @@ def derived(base: Optimised, function: str) -> Optimised:
         zeroed |= {pair.forward: zeroed.get(pair.primal, ()) for pair in pairs}
         final = _verified(passes.optimise(_verified(split)))
         return Optimised(final, pairs, names, zeroed, base.save, names)
+
+
+def _tangents(base: Optimised, function: str, positions: tuple[int, ...]) -> Optimised:
+    from loma import ad, passes
+
+    with _located_in(base.module):
+        start = passes.canonical_form(_reachable(base.module, (function,)))
+        module = ad.with_tangents(start, function, frozenset(positions))
+        final = _verified(passes.optimise(_verified(_reachable(module, (function,)))))
+    final = replace(final, warnings=tuple(_unused_derivatives(start)))
+    own = final.function(function)
+    outs = tuple(k for k, param in enumerate(own.params) if param.mode == "Out")
+    zeroed = {function: outs} if base.zeroed.get(function) else {}
+    return Optimised(final, (), (function,), zeroed, base.save, (function,))
+
+
+def _unused_derivatives(module: Module) -> Iterator[UserWarning]:
+    """A warning for each tensor function that has a derivative of its own."""
+    for own in module.functions:
+        if own.derivative_of is not None and is_tensor_function(own):
+            yield UserWarning(
+                f"the tangent of '{own.derivative_of}' is that of its own statements: "
+                f"'{own.name}', its derivative, serves reverse mode only",
+                own.span,
+                hint="take the derivative by reverse mode (torch.func.vjp), or see that both agree",
+            )
+
+
+def _batched(base: Optimised, function: str, positions: tuple[int, ...]) -> Optimised | None:
+    from loma import passes
+
+    with _located_in(base.module):
+        module = passes.batched(_reachable(base.module, (function,)), function, positions)
+        if module is None:
+            return None
+        final = _verified(passes.optimise(_verified(module)))
+    zeroed = {function: base.zeroed.get(function, ())}
+    return Optimised(final, (), (function,), zeroed, base.save, (function,))
 
 
 def generated(stage: Optimised, timed: bool = False, contract: bool = True) -> GeneratedSource:

@@ -4,6 +4,7 @@
 #include "call_device.h"
 #include "memory.h"
 #include "operators.h"
+#include "transforms.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/record_function.h>
@@ -261,6 +262,13 @@ Kernel general_kernel(const Operator& op, bool is_double, bool on_gpu) {
 
 ModuleState& state_of(const Module& module) { return *registry().at(&module); }
 
+Operator& operator_named(ModuleState& state, const std::string& name) {
+  const auto found = std::find_if(state.operators.begin(), state.operators.end(),
+                                  [&](const Operator& op) { return name == op.function->name; });
+  TORCH_CHECK_VALUE(found != state.operators.end(), "no function '", name, "'");
+  return *found;
+}
+
 void register_module(const Module& module) {
   install_pool();
   auto& slot = registry()[&module];
@@ -279,6 +287,7 @@ void register_module(const Module& module) {
     }
     implement<run_on_meta>(state, op, c10::DispatchKey::Meta);
     implement<run_autograd>(state, op, c10::DispatchKey::Autograd);
+    implement<run_batched>(state, op, c10::DispatchKey::FuncTorchBatched);
   }
   const auto handle = [&](const char* name) {
     const std::string full = std::string(module.name_space) + "::" + name;
@@ -288,6 +297,7 @@ void register_module(const Module& module) {
     op.handle = handle(op.function->name);
     if (op.function->split != nullptr) {
       op.forward = handle(op.function->split->forward);
+      op.forward_operator = &operator_named(state, op.function->split->forward);
       op.backward = handle(op.function->split->backward);
     }
   }
@@ -298,7 +308,10 @@ Real::Real(double value)
 
 namespace {
 
-bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
+bool may_overlap(const at::Tensor& first, const at::Tensor& second) {
+  const at::Tensor a = without_samples(first), b = without_samples(second);
+  const auto hidden = c10::DispatchKey::FuncTorchGradWrapper;  // which has no storage to look at
+  if (a.key_set().has(hidden) || b.key_set().has(hidden)) return a.is_same(b);
   return a.is_alias_of(b) && at::get_overlap_status(a, b) != at::MemOverlapStatus::No;
 }
 
@@ -378,6 +391,7 @@ Tensors call_and_write(Operator& op, Stack arguments) {
     }
   }
   if (!outs.empty()) {
+    check_written_is_batched(op, arguments);
     refuse_shared_out(op, arguments);
     if (may_write_in_place(op, arguments)) return call_in_place(op, arguments, outs);
   }

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -52,8 +53,10 @@ struct Operator {
   int returned = 0;               // how many results are returned values, not parameters' values
   bool has_float_result = false;
   std::optional<c10::OperatorHandle> handle, forward, backward;
-  // The same function in a module that also holds its derivative, once that is compiled.
-  std::atomic<const c10::OperatorHandle*> with_derivative{nullptr};
+  Operator* forward_operator = nullptr;
+  // What was made of the function so far, by kind and positions; see transforms.h. Under the
+  // module's mutex.
+  std::map<std::pair<std::string, std::vector<int>>, Operator*> made;
   Specialisations* specialisations = nullptr;
 
   const Parameter& parameter(size_t argument) const {
@@ -61,8 +64,10 @@ struct Operator {
   }
 };
 
-// Compiles the derivative of a function; returns the namespace of the module that holds it.
-using DerivativeHook = std::function<std::string(const std::string& function)>;
+// Compiles what is made of a function, and returns its operator, or null where there is none. That
+// is in another module, which has a runtime of its own, but of the same text.
+using MadeHook = std::function<Operator*(const std::string& kind, const std::string& function,
+                                         const std::vector<int>& positions)>;
 
 // Compiles the kernels of a function in one floating type, and loads them: the CPU's, or those that
 // are launched on GPUs.
@@ -72,7 +77,7 @@ struct ModuleState {
   const Module* module;
   std::unique_ptr<torch::Library> library;
   std::deque<Operator> operators;
-  DerivativeHook derivative;
+  MadeHook made;
   KernelHook kernels;
   // Which kernels for known sizes are made; null: none.
   std::atomic<const SpecialisationPolicy*> specialisation{nullptr};
@@ -80,6 +85,9 @@ struct ModuleState {
 };
 
 ModuleState& state_of(const Module& module);
+
+// The module's operator of that name; ValueError where it has none.
+Operator& operator_named(ModuleState& state, const std::string& name);
 
 // The devices that functions are implemented for, with what the dispatcher calls them.
 struct Served {

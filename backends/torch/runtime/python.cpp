@@ -3,10 +3,12 @@
 #include "memory.h"
 #include "operators.h"
 #include "timing.h"
+#include "transforms.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/zeros_like.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -274,13 +276,6 @@ PyMethodDef entry_definition = {
     "entry", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_entry)),
     METH_FASTCALL | METH_KEYWORDS, nullptr};
 
-Operator& operator_named(ModuleState& state, const std::string& name) {
-  const auto found = std::find_if(state.operators.begin(), state.operators.end(),
-                                  [&](const Operator& op) { return name == op.function->name; });
-  TORCH_CHECK_VALUE(found != state.operators.end(), "no function '", name, "'");
-  return *found;
-}
-
 py::object make_function(PyMethodDef& definition, Operator& op, py::object fallback) {
   const bool adjoints = op.parameter_of.size() != op.argument_of.size();
   const py::capsule capsule(new Entry{&op, std::move(fallback), adjoints}, kCapsule,
@@ -316,11 +311,11 @@ py::object zeros_like(py::handle tensor) {
 }
 
 // Calls a hook that compiles. It is never freed: a graph may outlive the interpreter's orderly end.
-template <class... Given>
-std::string call_hook(const py::object& hook, const Given&... given) {
+template <class Result, class... Given>
+Result call_hook(const py::object& hook, const Given&... given) {
   const py::gil_scoped_acquire gil;
   try {
-    return hook(given...).template cast<std::string>();
+    return hook(given...).template cast<Result>();
   } catch (py::error_already_set& error) {  // as torch's engine carries Python's errors
     error.restore();
     python_error carried;
@@ -329,16 +324,26 @@ std::string call_hook(const py::object& hook, const Given&... given) {
   }
 }
 
-void set_derivative_hook(ModuleState& state, py::object hook) {
+void set_made_hook(ModuleState& state, py::object hook) {
   auto* kept = new py::object(std::move(hook));
-  state.derivative = [kept](const std::string& function) { return call_hook(*kept, function); };
+  state.made = [kept](const std::string& kind, const std::string& function,
+                      const std::vector<int>& positions) {
+    return reinterpret_cast<Operator*>(call_hook<uintptr_t>(*kept, kind, function, positions));
+  };
 }
 
 void set_kernel_hook(ModuleState& state, py::object hook) {
   auto* kept = new py::object(std::move(hook));
   state.kernels = [kept](const std::string& function, bool is_double, bool on_gpu) {
-    call_hook(*kept, function, is_double, on_gpu);
+    call_hook<std::string>(*kept, function, is_double, on_gpu);
   };
+}
+
+int64_t current_level() {
+  const py::gil_scoped_acquire gil;
+  static const auto* ask =
+      new py::object(py::module_::import("torch._C._functorch").attr("maybe_current_level"));
+  return (*ask)().cast<int64_t>();
 }
 
 // What the probes have counted, in the order of loma.tools.bench.Unit's fields.
@@ -363,6 +368,7 @@ void reset_probes(const Module& module) {
 
 void bind_module(py::module_& python, const Module& module) {
   ModuleState* state = &state_of(module);
+  level_of_vmap = current_level;
   python.attr("namespace") = module.name_space;
   python.def("entry", [state](const std::string& name, py::object fallback) {
     return make_entry(*state, name, std::move(fallback));
@@ -372,8 +378,10 @@ void bind_module(py::module_& python, const Module& module) {
   bind_tuning(python);
   bind_specialise(python, *state);
   bind_gpu(python);
-  python.def("set_derivative_hook",
-             [state](py::object hook) { set_derivative_hook(*state, std::move(hook)); });
+  python.def("address", [state](const std::string& name) {
+    return reinterpret_cast<uintptr_t>(&operator_named(*state, name));
+  });
+  python.def("set_made_hook", [state](py::object hook) { set_made_hook(*state, std::move(hook)); });
   python.def("set_kernel_hook",
              [state](py::object hook) { set_kernel_hook(*state, std::move(hook)); });
   python.def("probes", [state] { return read_probes(*state->module); });
