@@ -7,7 +7,7 @@
 
 The results go to benchmarks/results.json; from them the tables between the lines
 ``<!-- benchmarks -->`` and ``<!-- /benchmarks -->`` of README.md and docs/performance.md are
-written, and the pictures that benchmarks/pictures.py draws.
+written, and the pictures that benchmarks/reporting/pictures.py draws.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import pictures
-import report
+from reporting import pictures, report
 from forms import Settings
 from harness import settings_of, settings_parser
 

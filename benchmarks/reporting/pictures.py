@@ -16,7 +16,7 @@ from forms import COMPILE, EAGER, KEEPING, LOMA
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from report import PEERS, Record, ahead, figures, ms
+from reporting.report import PEERS, Record, ahead, figures, ms
 
 from loma import pipeline
 from loma.embedded.lexer import LomaLexer
@@ -24,7 +24,7 @@ from loma.tools.pictures import DPI, Theme, headed, plain, save_both
 
 PERFORMANCE = Path("docs/images/performance.png")
 IDEA = Path("docs/images/idea.png")
-_CAPSNET = Path(__file__).resolve().parents[1] / "capsnet_loma"
+_CAPSNET = Path(__file__).resolve().parents[2] / "capsnet_loma"
 _NETWORK = "CapsNet, batch 100: training step with Adam"  # the row that the idea ends with
 
 
