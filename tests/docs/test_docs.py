@@ -140,5 +140,7 @@ def test_every_optimisation_is_described() -> None:
 
 def test_links_lead_somewhere() -> None:
     for page in (ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+        for target in (*links, *re.findall(r'(?:src|srcset)="([^"]+)"', text)):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
