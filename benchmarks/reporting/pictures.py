@@ -7,6 +7,7 @@ They are drawn from benchmarks/results.json and from the compiler's own texts by
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,9 +46,9 @@ def write(results: Record, root: Path) -> list[Path]:
 def performance(results: Record, theme: Theme) -> Figure:
     """The time of each version, on a logarithmic axis; a line joins those of one work."""
     rows = figures(results)
-    figure = Figure(figsize=(10.0, 0.62 * len(rows) + 1.75), dpi=DPI)
+    figure = Figure(figsize=(9.0, 0.68 * len(rows) + 1.75), dpi=DPI)
     height = figure.get_figheight()
-    axes = figure.add_axes((0.355, 0.62 / height, 0.615, 1 - 1.62 / height))
+    axes = figure.add_axes((0.28, 0.62 / height, 0.71, 1 - 1.62 / height))
     colours = dict(zip(PEERS, theme.peers, strict=True)) | {LOMA: theme.loma}
     marks = {EAGER: "o", KEEPING: "D", COMPILE: "s", LOMA: "o"}
     for y, row in enumerate(rows):
@@ -67,17 +68,17 @@ def performance(results: Record, theme: Theme) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     low, high = axes.get_xlim()
-    axes.set_xlim(low / 1.35, high * 1.45)
+    axes.set_xlim(low / 1.45, high * 1.6)
     axes.set_xlabel("milliseconds, on a logarithmic axis: less is better")
     axes.set_ylim(len(rows) - 0.5, -0.6)
-    axes.set_yticks(range(len(rows)), [_wrapped(row["title"]) for row in rows], fontsize=9)
+    axes.set_yticks(range(len(rows)), [_wrapped(row["title"]) for row in rows], fontsize=10)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", linewidth=0.8)
     axes.set_axisbelow(True)
     plain(axes)
     axes.spines["left"].set_visible(False)
     figure.legend(
-        *axes.get_legend_handles_labels(), loc="upper right", ncols=4, frameon=False, fontsize=9,
+        *axes.get_legend_handles_labels(), loc="upper right", ncols=4, frameon=False, fontsize=10,
         bbox_to_anchor=(0.985, 1 - 0.58 / height), borderaxespad=0.0, handletextpad=0.2,
     )  # fmt: skip
     ratios = [ratio for row in rows if (ratio := ahead(row)) is not None]
@@ -87,7 +88,9 @@ def performance(results: Record, theme: Theme) -> Figure:
         f"torch {e['versions']['torch']}, {e['date']}"
     )
     span = f"{min(ratios):.1f} to {max(ratios):.1f}"
-    headed(figure, f"loma is {span} times as fast as PyTorch at its best", note, theme)
+    headed(
+        figure, f"In these cases loma is {span} times as fast as PyTorch at its best", note, theme
+    )
     return figure
 
 
@@ -106,13 +109,13 @@ def _annotated(axes: Axes, y: int, times: dict[str, float], theme: Theme) -> Non
     ):
         axes.annotate(
             ms(time / 1e3), (time, y), xytext=shift, textcoords="offset points", ha=where,
-            va="bottom" if where == "center" else "center", fontsize=8.5, color=colour,
+            va="bottom" if where == "center" else "center", fontsize=10, color=colour,
         )  # fmt: skip
 
 
 def _wrapped(title: str) -> str:
     work, _, what = title.rpartition(": ")
-    return f"{work}\n{what}"
+    return "\n".join([*textwrap.wrap(work, 28), what])
 
 
 # --------------------------------------------------------------------------------------------- idea
@@ -120,76 +123,67 @@ def _wrapped(title: str) -> str:
 
 def idea(network: Record, theme: Theme) -> Figure:
     """A program, its adjoint, the loops that it becomes, and the network that it is part of."""
-    source = (_CAPSNET / "squash.loma").read_text("utf-8")
+    source = (_CAPSNET / "lengths.loma").read_text("utf-8")
     written = source[source.index("def ") :].partition("\n\n")[0]
-    adjoint = pipeline.adjoint_text(source, "squash")
-    loops = pipeline.stage_text(source, "kernels", "squash__backward")
-    figure = Figure(figsize=(12.0, 6.3), dpi=DPI)
+    texts = {
+        "1  Write a layer's forward mathematics": written,
+        "2  Read the adjoint that is derived from it": pipeline.adjoint_text(source, "lengths"),
+        "3  See the loop that runs: fused, parallel, its temporaries in the cache":
+            pipeline.stage_text(source, "kernels", "lengths__backward"),
+    }  # fmt: skip
+    panels = {title: _lines(text) for title, text in texts.items()}
+    bars = 1.25
+    height = bars + sum(_HEAD + _panel_height(lines) for lines in panels.values()) + _HEAD + 0.62
+    figure = Figure(figsize=(_WIDE, height), dpi=DPI)
     figure.text(
-        0.018, 0.975, "Write the forward mathematics once", va="top", fontsize=15, fontweight="bold"
-    )
-    left, right, width = 0.018, 0.512, 0.47
-    _panel(figure, (left, 0.675, width, 0.2), "1  write", _lines(written), theme)
-    figure.text(left + width - 0.015, 0.735, _EQUATION, ha="right", fontsize=17)
-    _panel(figure, (right, 0.445, width, 0.43), "2  read its derivative", _lines(adjoint), theme)
-    _panel(
-        figure, (left, 0.03, width, 0.565), "3  see one fused, parallel loop", _lines(loops), theme
-    )
-    _times(figure, (right, 0.03, width, 0.325), network, theme)
+        0.012, 1 - 0.1 / height, "Write the forward mathematics once; loma does the rest",
+        va="top", fontsize=15, fontweight="bold",
+    )  # fmt: skip
+    top = height - 0.5
+    for title, lines in panels.items():
+        _panel(figure, top, title, lines, theme)
+        if lines is panels["1  Write a layer's forward mathematics"]:
+            middle = top - _HEAD - _panel_height(lines) / 2
+            figure.text(0.965, middle / height, _EQUATION, ha="right", va="center", fontsize=19)
+        top -= _HEAD + _panel_height(lines)
+    _times(figure, top, bars, network, theme)
     return figure
 
 
-_WIDTH = 76  # characters of a line
-# Sabour, Frosst and Hinton 2017, equation (1).
-_EQUATION = r"$v = \frac{|s|^2}{1 + |s|^2} \, \frac{s}{|s|}$"
+_WIDE, _HEAD = 9.0, 0.36  # inches: of the picture, above a panel
+_COLUMNS = 99  # characters of a line
+_SIZE = 72 * (_WIDE - 0.4) / _COLUMNS / 0.602  # points, of a font that is 0.602 as wide as high
+_DOWN = 1.42 * _SIZE / 72  # inches from line to line
+# The length of a capsule, Sabour, Frosst and Hinton 2017, section 2.
+_EQUATION = r"$|v| = \sqrt{\sum_o v_o^2}$"
+
+
+def _panel_height(lines: Sequence[str]) -> float:
+    return 0.2 + len(lines) * _DOWN
 
 
 def _lines(text: str) -> list[str]:
-    """A text without docstrings and remarks, its long lines broken."""
-    found: list[str] = []
-    for line in text.rstrip().split("\n"):
-        if '"""' not in line:
-            found += _broken(line.partition("  #")[0])
-    return found
+    """A text without docstrings and remarks."""
+    lines = [line.partition("  #")[0] for line in text.rstrip().split("\n") if '"""' not in line]
+    assert max(map(len, lines)) <= _COLUMNS, "a line of the picture is cut off"
+    return lines
 
 
-def _broken(line: str) -> list[str]:
-    """A line in parts of _WIDTH characters at most, between brackets rather than within."""
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    found = []
-    while len(line) > _WIDTH:
-        depth, places = 0, list[tuple[int, int]]()
-        for at, letter in enumerate(line[:_WIDTH]):
-            depth += (letter in "([") - (letter in ")]")
-            if letter == " " and at > _WIDTH // 2:
-                places.append((depth, -at))
-        at = -min(places)[1]
-        found.append(line[:at])
-        line = indent + line[at + 1 :]
-    return [*found, line]
-
-
-def _panel(
-    figure: Figure, place: tuple[float, float, float, float], title: str, lines: Sequence[str],
-    theme: Theme,
-) -> None:  # fmt: skip
-    """A box with a heading and a text in the lexer's colours."""
-    axes = figure.add_axes(place)
+def _panel(figure: Figure, top: float, title: str, lines: Sequence[str], theme: Theme) -> None:
+    """A heading and a box with a text in the lexer's colours, from ``top`` inches downwards."""
+    whole, height = figure.get_figheight(), _panel_height(lines)
+    figure.text(0.012, (top - 0.1) / whole, title, va="top", fontsize=12, fontweight="bold")
+    axes = figure.add_axes((0.012, (top - _HEAD - height) / whole, 0.976, height / whole))
     axes.set_facecolor(theme.box)
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
         spine.set_color(theme.grid)
-    figure.text(place[0], place[1] + place[3] + 0.008, title, fontsize=11, fontweight="bold")
-    width, height = place[2] * figure.get_figwidth(), place[3] * figure.get_figheight()
-    size = min(
-        9.2, 72 * (height - 0.2) / (len(lines) * 1.42), 72 * (width - 0.3) / (_WIDTH * 0.602)
-    )
-    across, down = 0.602 * size / 72 / width, 1.42 * size / 72 / height
+    width = 0.976 * _WIDE
     for row, column, text, colour in _coloured("\n".join(lines), theme):
         axes.text(
-            0.15 / width + column * across, 1 - 0.12 / height - row * down, text, va="top",
-            family="monospace", fontsize=size, color=colour, transform=axes.transAxes,
+            (0.1 + column * 0.602 * _SIZE / 72) / width, 1 - (0.1 + row * _DOWN) / height, text,
+            va="top", family="monospace", fontsize=_SIZE, color=colour, transform=axes.transAxes,
         )  # fmt: skip
 
 
@@ -214,26 +208,25 @@ def _coloured(text: str, theme: Theme) -> Iterator[tuple[int, int, str, str]]:
             column += len(part)
 
 
-def _times(
-    figure: Figure, place: tuple[float, float, float, float], row: Record, theme: Theme
-) -> None:
-    """Bars of a row's versions."""
+def _times(figure: Figure, top: float, height: float, row: Record, theme: Theme) -> None:
+    """A heading and bars of a row's versions, from ``top`` inches downwards."""
+    whole = figure.get_figheight()
     figure.text(
-        place[0], place[1] + place[3] + 0.008, f"4  in a network: {_NETWORK}", fontsize=11,
+        0.012, (top - 0.1) / whole, f"4  Train: {_NETWORK}", va="top", fontsize=12,
         fontweight="bold",
     )  # fmt: skip
-    axes = figure.add_axes((place[0] + 0.155, place[1], place[2] - 0.215, place[3]))
+    axes = figure.add_axes((0.25, (top - _HEAD - height) / whole, 0.62, height / whole))
     groups = _groups(row)
     times = [1e3 * row["groups"][group]["seconds"] for group in groups]
     colours = [*theme.peers[: len(groups) - 1], theme.loma]
-    axes.barh(groups, times, 0.62, color=colours)
+    axes.barh(groups, times, 0.66, color=colours)
     for y, time in enumerate(times):
         axes.annotate(
             ms(time / 1e3), (time, y), xytext=(5, 0), textcoords="offset points", va="center",
-            fontsize=9.5,
+            fontsize=11, fontweight="bold" if groups[y] == LOMA else "normal",
         )  # fmt: skip
     axes.invert_yaxis()
     axes.set_xticks([])
-    axes.tick_params(axis="y", length=0, labelsize=9.5)
+    axes.tick_params(axis="y", length=0, labelsize=11)
     for spine in axes.spines.values():
         spine.set_visible(False)
