@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import track
 
 import loma
-from loma.tools.pictures import DPI, Theme, headed, plain, save_both
+from loma.tools.pictures import DPI, Theme, headed, plain, save_themes
 
 Vector = NDArray[np.float32]
 HERE = Path(__file__).resolve().parent
@@ -151,7 +151,7 @@ def main(
             f"{np.degrees(angles[-1]):.1f} degrees with {velocities[-1]:.2f} rad/s; "
             f"largest torque {np.abs(torque).max():.2f} Nm (lifting takes 9.81)"
         )
-    save_both(partial(plot, m, before, after, costs, dt), output / "pendulum.png")
+    save_themes(partial(plot, m, before, after, costs, dt), output / "pendulum.png")
     for file in ("pendulum.png", "pendulum-dark.png"):
         print(f"written: {output / file}")
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import loma
-from loma.tools.pictures import DPI, Theme, plain, save_both
+from loma.tools.pictures import DPI, Theme, plain, save_themes
 
 Vector = NDArray[np.float64]
 HERE = Path(__file__).resolve().parent
@@ -121,7 +121,7 @@ def main(steps: int, rate: float, output: Path) -> None:
         x, y = path[-1]
         print(f"{name}: ({x:.5f}, {y:.5f}) after {len(path) - 1} steps, "
               f"value {value(m, path[-1]):.3g}")  # fmt: skip
-    save_both(partial(plot, m, down, fast), output / "polynomial.png")
+    save_themes(partial(plot, m, down, fast), output / "polynomial.png")
     for file in ("polynomial.png", "polynomial-dark.png"):
         print(f"written: {output / file}")
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import track
 
 import loma
-from loma.tools.pictures import DPI, Theme, headed, plain, save_both
+from loma.tools.pictures import DPI, Theme, headed, plain, save_themes
 
 Picture = NDArray[np.float32]  # (height, width, 3)
 Numbers = NDArray[np.float64]  # what is looked for: three spheres of 7 numbers, then the light
@@ -181,7 +181,7 @@ def main(steps: int, rate: float, size: int, picture: int, output: Path) -> None
     pictures = {"the picture that is given": render(m, true, large, blur=0.01)}
     for title, k in zip(titles, marks, strict=True):
         pictures[title] = render(m, path[k], large, blur=0.01)
-    save_both(partial(plot, pictures, marks, errors), output / "raytracer-search.png")
+    save_themes(partial(plot, pictures, marks, errors), output / "raytracer-search.png")
     found, first, last = path[-1], errors[0], errors[-1]
     print(f"mean squared error: {first:.2e} before, {last:.2e} after {steps} steps")
     for name, at in (("before", start), ("after", found)):

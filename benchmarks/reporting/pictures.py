@@ -21,7 +21,7 @@ from reporting.report import PEERS, Record, ahead, figures, ms
 
 from loma import pipeline
 from loma.embedded.lexer import LomaLexer
-from loma.tools.pictures import DPI, Theme, headed, plain, save_both
+from loma.tools.pictures import DPI, Theme, headed, plain, save_themes
 
 PERFORMANCE = Path("docs/images/performance.png")
 IDEA = Path("docs/images/idea.png")
@@ -31,11 +31,11 @@ _NETWORK = "CapsNet, batch 100: training step with Adam"  # the row that the ide
 
 def write(results: Record, root: Path) -> list[Path]:
     """Writes the pictures into a checkout; their paths in it."""
-    save_both(partial(performance, results), root / PERFORMANCE)
+    save_themes(partial(performance, results), root / PERFORMANCE)
     rows = {row["title"]: row for row in figures(results)}
     made = [PERFORMANCE]
     if _NETWORK in rows:
-        save_both(partial(idea, rows[_NETWORK]), root / IDEA)
+        save_themes(partial(idea, rows[_NETWORK]), root / IDEA)
         made.append(IDEA)
     return made
 

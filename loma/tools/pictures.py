@@ -5,7 +5,7 @@ Needs matplotlib, which the extras ``[plot]`` and ``[capsnet]`` bring.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,15 +54,15 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=figure.dpi)
 
 
-def dark_path(path: Path) -> Path:
-    """Where the picture for dark pages lies, beside the one for light ones."""
-    return path.with_name(f"{path.stem}-dark{path.suffix}")
-
-
-def save_both(draw: Callable[[Theme], Figure], path: Path) -> None:
-    """Writes ``path`` for light pages, and beside it ``NAME-dark.png``."""
-    save(drawn(draw, LIGHT), path)
-    save(drawn(draw, DARK), dark_path(path))
+def save_themes(
+    draw: Callable[[Theme], Figure], path: Path, themes: Sequence[Theme] = (LIGHT, DARK)
+) -> list[Path]:
+    """Writes ``path`` for light pages, and beside it ``NAME-dark.png`` for dark ones. The files."""
+    files = []
+    for theme in themes:
+        files.append(path.with_stem(f"{path.stem}-dark") if theme is DARK else path)
+        save(drawn(draw, theme), files[-1])
+    return files
 
 
 def drawn(draw: Callable[[Theme], Figure], theme: Theme) -> Figure:
@@ -72,7 +72,7 @@ def drawn(draw: Callable[[Theme], Figure], theme: Theme) -> Figure:
         "axes.facecolor": theme.page, "axes.edgecolor": theme.muted, "axes.labelcolor": theme.ink,
         "text.color": theme.ink, "xtick.color": theme.muted, "ytick.color": theme.muted,
         "xtick.labelcolor": theme.ink, "ytick.labelcolor": theme.ink, "grid.color": theme.grid,
-        "text.hinting": "none", "text.hinting_factor": 1,
+        "text.hinting": "none",
     }  # fmt: skip
     with matplotlib.rc_context(settings):
         return draw(theme)
