@@ -31,11 +31,10 @@ import pytest
 from click.testing import CliRunner
 
 from conftest import ROOT
-from pages import BLOCK, PAGES, programs
+from pages import BLOCK, PAGES
 from loma import memory
 from loma.ad import differentiate
 from loma.config import OPTIMISATIONS
-from loma.core.printer import print_function
 from loma.frontend import parse
 from loma.tools.cli import main
 
@@ -121,14 +120,6 @@ def test_pages_show_what_happens(
             text.splitlines(), replayed.splitlines(), name, "happens now", lineterm=""
         )
         pytest.fail("\n".join([f"{name} is out of date:", *lines]), pytrace=False)
-
-
-def test_the_readme_shows_the_adjoint_that_is_generated() -> None:
-    program, adjoint, scalar = programs("README.md")
-    for text in (adjoint, scalar):
-        differentiate(parse(text))
-    module = differentiate(parse(program))
-    assert print_function(module.function("d_per_pixel")).strip() == adjoint.strip()
 
 
 def test_every_optimisation_is_described() -> None:
