@@ -54,6 +54,18 @@ struct Team {
     each(count, inner, true, body);
   }
 
+  // The same without anything shared, for iterations in order along an axis of length ``row``.
+  template <typename Body>
+  static void beside(int64_t count, int64_t row, const Body& body) {
+    if (row % kBeside != 0 || count < kTeam * kBeside) return each(count, 1, body);
+    const int64_t groups = count / kBeside, rounds = groups / kTeam;
+    int64_t p = rank();
+#pragma unroll LOMA_UNROLL_BESIDE
+    for (int64_t k = 0; k < rounds; ++k, p += kTeam) side_by_side(p, body);
+    if (p < groups) side_by_side(p, body);
+    barrier();
+  }
+
  private:
   template <typename Body>
   static void whole(const Body& body) {
@@ -70,12 +82,12 @@ struct Team {
 
 // An iteration's private memory.
 inline char* private_memory(const Grid& grid) {
-  const int64_t team = threadIdx.x / kTeam;
+  const int64_t team = threadIdx.x / kTeam, bytes = grid.bytes / 16 * 16;  // so it says in the text
   if constexpr (LOMA_SHARED) {
     LOMA_DYNAMIC_SHARED(shared);
-    return shared + team * grid.bytes;
+    return shared + team * bytes;
   } else {
-    return grid.workspace + (int64_t(blockIdx.x) * kTeams + team) * grid.bytes;
+    return grid.workspace + (int64_t(blockIdx.x) * kTeams + team) * bytes;
   }
 }
 

@@ -59,9 +59,10 @@ int64_t teams_beside(int64_t count, int64_t team) {
 
 }  // namespace
 
-Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits) {
+Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside) {
   Geometry g;
   g.threads = kBlock;
+  if (inner <= 1 && count >= beside * kFull) g.beside = beside;
   if (inner > 1) {
     g.team = across ? ranks(count, inner) : along(count, inner);
     g.across = across && g.team > 1;
@@ -73,7 +74,7 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
       g.threads = g.team * static_cast<int>(teams_beside(count, g.team));
     }
   }
-  g.blocks = blocks_for(count, g.threads / g.team, kMostBlocks);
+  g.blocks = blocks_for(count, g.threads / g.team * g.beside, kMostBlocks);
   const int64_t threads = count * g.team;
   if (splits && threads < kFew) {
     const int64_t wanted = (kFull + threads - 1) / std::max<int64_t>(threads, 1);
