@@ -22,7 +22,9 @@ struct Neighbour {
   operator int64_t() const { return first + offset; }
 };
 inline int64_t quotient(const Neighbour& p, int64_t b) { return quotient(p.first, b); }
-inline int64_t remainder(const Neighbour& p, int64_t b) { return remainder(p.first, b) + p.offset; }
+inline int64_t remainder(const Neighbour& p, int64_t b) {
+  return p.first - quotient(p.first, b) * b + p.offset;
+}
 
 struct Report;
 
