@@ -36,6 +36,7 @@ from loma.core.ir import INT, Builtin, Expr, Index, IntConst, Var
 from loma.core.walk import walk
 
 _ONE = IntConst(1)
+_ITERATION = "iteration_"  # of a kernel over several indices
 
 
 def write(owner: HostWriter, node: DeviceNode) -> None:
@@ -71,7 +72,7 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     body = Writer(1)
     body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
     with context.capturing(Captured(frozenset())) as captured:
-        row = _row(context, tree)
+        row = _row(context, tree, tree.team is not None and tree.team.across)
         head = f"[&](const {_kind(tree, row)} {counter}, [[maybe_unused]] const auto& part_)"
         given = "grid_" if row is None else f"grid_, {c.item_text(row)}"
         with body.block(f"loma::statement({given}, {head}", ");"):
@@ -116,15 +117,16 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
 
 def _write_launch(owner: HostWriter, launch: Launch) -> None:
     context, writer, kernel = owner.context, owner.writer, launch.kernel
-    writer.comment(f"kernel over {kernel.axis.name}{host.lines_of(kernel.source)}")
+    over = ", ".join(axis.name for axis in kernel.axes)
+    writer.comment(f"kernel over {over}{host.lines_of(kernel.source)}")
     made = Start(owner, "kernel", kernel.source, shares=True)
-    own = {*assigned(kernel.body), *counters(kernel.body), kernel.axis.name}
+    own = {*assigned(kernel.body), *counters(kernel.body), *(axis.name for axis in kernel.axes)}
     own |= {var.name for var in (kernel.count, kernel.first, *launch.scalars) if var is not None}
     if kernel.blocks is not None:
         own.add(kernel.blocks.number.name)
     size = None if kernel.count is None else f"{cpp_name(kernel.count.name)}_size_"
     with writer.block():
-        count = context.ints(kernel.axis.extent)
+        count = context.ints(sizes.product(tuple(axis.extent for axis in kernel.axes)))
         if kernel.count is not None and size is not None:
             whole = "1" if launch.single else None
             if kernel.blocks is not None:
@@ -165,8 +167,16 @@ def _write_iterations(owner: HostWriter, launch: Launch, size: str | None) -> No
     """What a team does that has an iteration of a kernel."""
     context, writer, kernel = owner.context, owner.writer, launch.kernel
     step = cpp_name(kernel.axis.name) if kernel.count is None else host.block_of(kernel)
+    step = _ITERATION if kernel.inner else step
     params = f"const int64_t {step}, const auto& team_, [[maybe_unused]] char* const memory_"
     with writer.block(f"loma::iterations(grid_, [&]({params})", ");"):
+        rest = step
+        for axis in reversed(kernel.inner):
+            name, extent = cpp_name(axis.name), c.item_text(context.ints(axis.extent))
+            writer.line(f"const int64_t {name} = loma::remainder({rest}, {extent});")
+            rest = f"loma::quotient({rest}, {extent})"
+        if kernel.inner:
+            writer.line(f"const int64_t {cpp_name(kernel.axis.name)} = {rest};")
         for slot, buffer in enumerate(launch.buffers):
             element, name = ELEMENTS[dtype_of(buffer.var)], context.variable(buffer.var)
             memory = f"reinterpret_cast<{element}*>(memory_ + offset{slot}_)"
@@ -257,12 +267,14 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
         write_check(owner.writer, context, check)
 
 
-def _row(context: CppContext, tree: Parallel) -> c.Expression | None:
+def _row(context: CppContext, tree: Parallel, loops: bool = False) -> c.Expression | None:
     """The length of the axis along which iterations are in order, if a thread is to take some of
-    them side by side: where each is a few steps without a loop. What an iteration changes the
-    compiler does not read for several at once; then threads side by side are better."""
+    them side by side; where they have loops, ``loops`` says whether these allow it. What an
+    iteration changes the compiler does not read for several at once; then neighbouring threads are
+    better."""
     inside = list(nodes(tree.body))
-    if tree.row is None or any(isinstance(node, Loop | AllReduce) for node in inside):
+    has_loops = any(isinstance(node, Loop | AllReduce) for node in inside)
+    if tree.row is None or (has_loops and not loops):
         return None
     return None if _changes(inside) else context.ints(tree.row)
 

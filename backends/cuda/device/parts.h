@@ -39,6 +39,14 @@ constexpr int kEntries = LOMA_ACROSS ? kTeam * kRow + kTeams : 2 * (kThreads / 3
   return memory_;
 }
 
+inline void team_barrier() {
+  if constexpr (kTeam > 32) {
+    __syncthreads();
+  } else if constexpr (kTeam > 1) {
+    __syncwarp(lanes_mask<kTeam>());
+  }
+}
+
 // A thread by itself.
 struct Alone {
   static int64_t first(int64_t low) { return low; }
@@ -124,6 +132,38 @@ struct Across {
   bool leads() const { return inside && rank() == 0; }
 
   bool inside;
+};
+
+// Threads of a team of which ``count`` neighbours have an iteration each, ``ranks`` times, so that
+// they read along memory. Those that are left over go along, as barriers are the team's.
+struct Columns {
+  int64_t first(int64_t low) const { return low + rank; }
+  int64_t last(int64_t high) const { return inside ? high : 0; }
+  int64_t step() const { return ranks; }
+  static constexpr bool kAlong = false;
+
+  template <typename Kind = Best, int slot = 0, typename number>
+  void all_reduce(number& acc) const {
+    number* const all = columns<number>() + threadIdx.x / kTeam * kTeam;
+    all[threadIdx.x % kTeam] = acc;
+    team_barrier();
+    number total = all[column];
+    for (int k = 1; k < ranks; ++k) total = Kind::join(total, all[k * count + column]);
+    team_barrier();  // before the next one writes
+    acc = total;
+  }
+  bool leads() const { return inside && rank == 0; }
+
+  int count, ranks, column, rank;
+  bool inside;
+
+ private:
+  template <typename number>
+  static number* columns() {
+    static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
+    __shared__ __align__(16) char memory_[kThreads * sizeof(number)];
+    return reinterpret_cast<number*>(memory_);
+  }
 };
 
 // body(d) for a part's share of range(low, high). Where its threads are neighbours, each takes
