@@ -260,13 +260,14 @@ def test_a_network_of_both_trains() -> None:
     assert_near(gradients_of(loss, net), gradients_of(expected, net))
 
 
+@pytest.mark.cpu
 def test_a_compiled_network_of_both_trains() -> None:
     torch.compiler.reset()
     net, data = Mixed(SMALL), batch()
     compiled = torch.compile(loss_of, fullgraph=True, backend="aot_eager")
 
     def inside(net: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        with autocast():
+        with torch.autocast("cpu", dtype=BFLOAT16):
             return loss_of(net, images, targets)
 
     expected = inside(net, *data)
