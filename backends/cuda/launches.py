@@ -72,7 +72,7 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     body = Writer(1)
     body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
     with context.capturing(Captured(frozenset())) as captured:
-        row = _row(context, tree, tree.team is not None and tree.team.across)
+        row = _row(context, tree)
         head = f"[&](const {_kind(tree, row)} {counter}, [[maybe_unused]] const auto& part_)"
         given = "grid_" if row is None else f"grid_, {c.item_text(row)}"
         with body.block(f"loma::statement({given}, {head}", ");"):
@@ -267,14 +267,13 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
         write_check(owner.writer, context, check)
 
 
-def _row(context: CppContext, tree: Parallel, loops: bool = False) -> c.Expression | None:
+def _row(context: CppContext, tree: Parallel) -> c.Expression | None:
     """The length of the axis along which iterations are in order, if a thread is to take some of
-    them side by side; where they have loops, ``loops`` says whether these allow it. What an
-    iteration changes the compiler does not read for several at once; then neighbouring threads are
-    better."""
+    them side by side: where each is a few steps without a loop, which would read other places in
+    turn. What an iteration changes the compiler does not read for several at once; then
+    neighbouring threads are better."""
     inside = list(nodes(tree.body))
-    has_loops = any(isinstance(node, Loop | AllReduce) for node in inside)
-    if tree.row is None or (has_loops and not loops):
+    if tree.row is None or any(isinstance(node, Loop | AllReduce) for node in inside):
         return None
     return None if _changes(inside) else context.ints(tree.row)
 

@@ -74,7 +74,7 @@ def test_every_fused_kernel_has_a_geometry_that_kernels_take(native: ModuleType)
         (1, 1 << 24, False, (512, 512, 1, 256)),
         (1 << 20, 8, False, (256, 1, 4096, 1)),  # short rows, a thread for each
         (1 << 12, 8, False, (64, 4, 256, 1)),  # few of them
-        (1 << 20, 64, True, (256, 1, 1024, 1)),  # columns enough, four beside each other
+        (1 << 20, 64, True, (256, 1, 4096, 1)),  # columns enough
         (768, 65536, True, (1024, 32, 24, 6)),  # side by side, and slices
     ],
 )

@@ -69,17 +69,17 @@ LOMA_KERNEL normalised__backward__kernel2(
     const real* __restrict _sqrt_data_,
     const real* __restrict _d_result_data_,
     const real* __restrict x_data_,
-    LOMA_NUMBER_GIVEN(D),
     LOMA_NUMBER_GIVEN(N),
+    LOMA_NUMBER_GIVEN(D),
     const loma::Grid grid_) {
-  LOMA_NUMBER(0, D);
-  LOMA_NUMBER(1, N);
+  LOMA_NUMBER(0, N);
+  LOMA_NUMBER(1, D);
   LOMA_POINTER(_d_g_data_);
   LOMA_POINTER(_sqrt_data_);
   LOMA_POINTER(_d_result_data_);
   LOMA_POINTER(x_data_);
   [[maybe_unused]] loma::Outside outside_(grid_);
-  loma::statement(grid_, D, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
+  loma::statement(grid_, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
     real acc1_ = real(0);
     loma::over(part_, 0, N, [&](const int64_t i) {
       acc1_ = loma::fma<real>(loma::mul_no_nan<real>(real(1.0) / _sqrt_data_[i], _d_result_data_[d + D * i]), x_data_[d + D * i], acc1_);
@@ -137,8 +137,8 @@ static std::tuple<loma::Tensor, loma::Tensor> normalised__backward__body(const l
       launch_.pointer(_sqrt.template const_data_ptr<real>());
       launch_.pointer(_d_result.template const_data_ptr<real>());
       launch_.pointer(x.template const_data_ptr<real>());
-      launch_.number(D);
       launch_.number(N);
+      launch_.number(D);
       launch_.statement(D, N, true, 1);
     }
   }

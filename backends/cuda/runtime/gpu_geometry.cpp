@@ -73,7 +73,7 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
       g.threads = g.team * static_cast<int>(teams_beside(count, g.team));
     }
   }
-  if (g.team == 1 && (inner <= 1 || across) && count >= beside * kFull) g.beside = beside;
+  if (inner <= 1 && count >= beside * kFull) g.beside = beside;
   g.blocks = blocks_for(count, g.threads / g.team * g.beside, kMostBlocks);
   const int64_t threads = count * g.team;
   if (splits && threads < kFew) {
