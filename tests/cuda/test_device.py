@@ -142,7 +142,7 @@ def test_columns_of_parts(layout: tuple[int, int, bool], real: str) -> None:
     form = Form(*layout, blocks=2, real=real)
     for r, d in ((40, 3), (9, 1), (200, 12), (33, 100), (64, 160), (8, 5), (100, 0), (2, 300)):
         n = 3
-        x = np.random.default_rng(r * d).integers(-9, 9, (n, r, d)).astype(REALS[real])
+        x: Array = np.random.default_rng(r * d).integers(-9, 9, (n, r, d)).astype(REALS[real])
         y, s = written((n, r, d), x.dtype), written((n, d), x.dtype)
         b = written((n, d), np.int64)
         Kernel(texts.COLUMNS_OF_PARTS).launch(form, (y, s, b, x, r, d), n)
