@@ -9,7 +9,8 @@ Public names are loaded when they are first used, so that ``import loma.core.ir`
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,3 +50,37 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_PUBLIC})
+
+
+class _TorchFinder:
+    """Finds torch.serialization as the others do, and has it allow what loma's pickles call once it
+    has run: ``torch.load(weights_only=True)`` takes modules and functions of programs, whichever is
+    imported first. Nothing of it compiles or runs anything."""
+
+    NAME = "torch.serialization"
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        if name != self.NAME:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_allow(module: Any) -> None:
+                run(module)
+                self.allow(module)
+
+            spec.loader.exec_module = run_and_allow  # type: ignore[method-assign]
+        return spec
+
+    def allow(self, serialization: Any) -> None:
+        from loma.functions import restored
+
+        serialization.add_safe_globals([restored])
+
+
+if _TorchFinder.NAME in sys.modules:
+    _TorchFinder().allow(sys.modules[_TorchFinder.NAME])
+else:
+    sys.meta_path.insert(0, _TorchFinder())

@@ -26,8 +26,8 @@ def use(device: str) -> None:
     elif device == "cuda":
         from loma import tensor_functions
 
-        calling = tensor_functions._calling
-        tensor_functions._calling = lambda record, native: _moved(calling(record, native), record)
+        entry = tensor_functions._entry
+        tensor_functions._entry = lambda record, *others: _moved(entry(record, *others), record)
 
 
 def _moved(call: Callable[..., Any], record: dict[str, Any]) -> Callable[..., Any]:

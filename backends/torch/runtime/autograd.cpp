@@ -275,8 +275,9 @@ const c10::OperatorHandle& with_derivative(Operator& op) {
       "program in Python can do.");
   // Not under the module's lock: the hook takes Python's. Two threads compile the same module only
   // once; each may find the handle.
-  const std::string full = hook(op.function->name) + "::" + op.function->name;
-  const auto found = c10::Dispatcher::singleton().findSchemaOrThrow(full.c_str(), "");
+  const std::string overload = hook(op.function->name);
+  const auto found = c10::Dispatcher::singleton().findSchemaOrThrow(
+      op.handle->schema().name().c_str(), overload.c_str());
   const std::lock_guard<std::mutex> lock(op.module->mutex);
   if (op.with_derivative.load() == nullptr) {
     op.with_derivative = new c10::OperatorHandle(found);  // lives as long as the process

@@ -47,6 +47,7 @@ constexpr const char* kSupported = "float32, float64, bfloat16 or float16";
 struct Operator {
   ModuleState* module;
   const Function* function;
+  std::string overload;
   std::vector<int> argument_of;   // parameter position → schema argument, or -1 (Adjoint)
   std::vector<int> parameter_of;  // schema argument → parameter position
   int returned = 0;               // how many results are returned values, not parameters' values
@@ -61,7 +62,8 @@ struct Operator {
   }
 };
 
-// Compiles the derivative of a function; returns the namespace of the module that holds it.
+// Compiles the derivative of a function; returns the overload of the operator of the same name in the
+// module that holds it.
 using DerivativeHook = std::function<std::string(const std::string& function)>;
 
 // Compiles the kernels of a function in one floating type, and loads them: the CPU's, or those that
@@ -80,6 +82,9 @@ struct ModuleState {
 };
 
 ModuleState& state_of(const Module& module);
+
+// The module's operator of that name; ValueError where it has none.
+Operator& operator_named(ModuleState& state, const std::string& name);
 
 // The devices that functions are implemented for, with what the dispatcher calls them.
 struct Served {

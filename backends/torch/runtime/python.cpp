@@ -265,13 +265,6 @@ PyMethodDef entry_definition = {
     "entry", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_entry)),
     METH_FASTCALL | METH_KEYWORDS, nullptr};
 
-Operator& operator_named(ModuleState& state, const std::string& name) {
-  const auto found = std::find_if(state.operators.begin(), state.operators.end(),
-                                  [&](const Operator& op) { return name == op.function->name; });
-  TORCH_CHECK_VALUE(found != state.operators.end(), "no function '", name, "'");
-  return *found;
-}
-
 py::object make_function(PyMethodDef& definition, Operator& op, py::object fallback) {
   const bool adjoints = op.parameter_of.size() != op.argument_of.size();
   const py::capsule capsule(new Entry{&op, std::move(fallback), adjoints}, kCapsule,
@@ -359,6 +352,9 @@ void bind_module(py::module_& python, const Module& module) {
     return make_entry(*state, name, std::move(fallback));
   });
   python.def("each", [state](const std::string& name) { return make_each(*state, name); });
+  python.def("overload", [state](const std::string& name) {
+    return operator_named(*state, name).overload;
+  });
   python.def("zeros_like", zeros_like);
   bind_tuning(python);
   bind_specialise(python, *state);
