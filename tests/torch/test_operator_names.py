@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -147,6 +148,21 @@ def test_derivatives_of_derivatives_have_names_of_their_own() -> None:
 def test_torch_compile_keeps_graphs_by_version() -> None:
     loma.compile(DOUBLE)
     assert cache.package_fingerprint() in torch.compiler.config.cache_key_tag
+
+
+@pytest.mark.full
+def test_aot_inductor_packages_an_exported_program(tmp_path: Path) -> None:
+    m = loma.compile(DOUBLE)
+
+    class Layer(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return m.twice(x) + 1.0
+
+    sizes = {"x": {0: torch.export.Dim("n", min=2)}}
+    exported = torch.export.export(Layer(), (torch.zeros(3),), dynamic_shapes=sizes)
+    inductor = importlib.import_module("torch._inductor")
+    made = inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "layer.pt2"))
+    assert inductor.aoti_load_package(made)(torch.zeros(5)).tolist() == [3.0] * 5
 
 
 LOAD = """
