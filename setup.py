@@ -6,8 +6,16 @@ from setuptools import setup
 
 README = Path(__file__).resolve().parent / "README.md"
 
+# What the Capsule Network's commands and the pictures of examples and benchmarks need besides.
+CAPSNET = [
+    "matplotlib>=3.8,<4",
+    "scikit-learn>=1.4,<2",
+    "scipy>=1.10,<2",
+    "tensorboard>=2.14,<3",
+]
+
 setup(
-    name="loma",
+    name="loma-torch",  # the name `loma` is another project's; the import is `loma`
     version="0.1.0",
     description="A differentiable language for tensor programs that compiles to libtorch",
     long_description=README.read_text(encoding="utf-8"),
@@ -25,6 +33,8 @@ setup(
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Software Development :: Code Generators",
         "Topic :: Software Development :: Compilers",
@@ -34,6 +44,7 @@ setup(
     packages=[
         "loma",
         "loma.core",
+        "loma.embedded",
         "loma.errors",
         "loma.tools",
         "loma.optim",
@@ -97,13 +108,11 @@ setup(
         "psutil>=5.9,<8",
         "click>=8.2,<9",
         "rich>=13,<16",
-        "matplotlib>=3.8,<4",
-        "scikit-learn>=1.4,<2",
-        "scipy>=1.10,<2",
-        "tensorboard>=2.14,<3",
     ],
     extras_require={
+        "capsnet": CAPSNET,
         "test": [
+            *CAPSNET,
             "pytest>=8",
             "pytest-xdist>=3.8",
             "hypothesis>=6.100",

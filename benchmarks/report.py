@@ -65,7 +65,7 @@ def _revision() -> str:
     root = Path(__file__).resolve().parent
     command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
     done = subprocess.run(command, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else metadata.version("loma")
+    return done.stdout.strip() if done.returncode == 0 else metadata.version("loma-torch")
 
 
 def stated(results: Record) -> str:

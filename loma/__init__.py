@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loma import memory as memory, optim as optim, specialise as specialise
     from loma.compiler import compile as compile, compile_many as compile_many
-    from loma.embedded import module as module
+    from loma.embedded.module import module as module
+    from loma.embedded.words import names as names
     from loma.errors import UserError as UserError, UserWarning as UserWarning
     from loma.functions import LomaModule as LomaModule
     from loma.gpu import check_device as check_device
@@ -31,7 +32,8 @@ _PUBLIC = {  # name: the module that has it, or that it is
     "compile": "loma.compiler",
     "compile_many": "loma.compiler",
     "memory": "loma.memory",
-    "module": "loma.embedded",
+    "module": "loma.embedded.module",
+    "names": "loma.embedded.words",
     "optim": "loma.optim",
     "specialise": "loma.specialise",
 }
@@ -41,6 +43,10 @@ __all__ = list(_PUBLIC)
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
+        from loma.embedded.words import word
+
+        if (known := word(name)) is not None:
+            return known
         raise AttributeError(f"module 'loma' has no attribute '{name}'")
     found = importlib.import_module(_PUBLIC[name])
     value = found if _PUBLIC[name] == f"loma.{name}" else getattr(found, name)

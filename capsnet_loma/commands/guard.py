@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from capsnet_loma.commands.console import Output
+
+# Packages that the extra [capsnet] brings, by the names that pip knows.
+PACKAGES = {
+    "matplotlib": "matplotlib",
+    "scipy": "scipy",
+    "sklearn": "scikit-learn",
+    "tensorboard": "tensorboard",
+}
 
 
 def guarded(job: Callable[..., int]) -> Callable[..., NoReturn]:
@@ -27,6 +36,14 @@ def guarded(job: Callable[..., int]) -> Callable[..., NoReturn]:
 
 
 def _status(job: Callable[..., int], **options: Any) -> int:
+    missing = [of for name, of in PACKAGES.items() if importlib.util.find_spec(name) is None]
+    if missing:
+        Output().warn(
+            f"capsnet-loma: not installed: {', '.join(missing)}; install it by "
+            "pip install 'loma-torch[capsnet]', in a checkout by "
+            "pip install -c constraints.txt -e '.[capsnet]'"
+        )
+        return 1
     from capsnet_loma.data import DataError
     from capsnet_loma.evaluation import EvaluationError
     from capsnet_loma.profiling.processes import ProfileError

@@ -28,7 +28,8 @@ from capsnet_loma.profiling.processes import (
     Checksums, Process, ProfileError, Sample, Version, native_version, versions,
 )  # fmt: skip
 from capsnet_loma.reference import CapsNet
-from loma.tools.measure import Fit, linear_fit, machine
+from capsnet_loma.profiling.fit import Fit, linear_fit
+from loma.tools.measure import machine
 
 Progress = Callable[[str, int, int], None]
 

@@ -7,6 +7,7 @@ parse at once can make each other fail with a SystemError.
 from __future__ import annotations
 
 import ast
+import re
 import threading
 import warnings
 
@@ -16,6 +17,9 @@ SYMBOLS: dict[type[ast.operator], BinaryOp] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
     ast.Pow: "**",
 }  # fmt: skip
+_INDENTED = re.compile(
+    r"(?:[ \t\f]*(?:#.*)?\r?\n)*[ \t]+[^\s#]"
+)  # the first line that says something
 _lock = threading.Lock()
 
 
@@ -25,7 +29,21 @@ def elts(node: ast.expr) -> list[ast.expr]:
 
 
 def parse_python(source: str) -> ast.Module:
-    """``ast.parse`` without warnings, safe to call from several threads."""
+    """``ast.parse`` without warnings, safe to call from several threads.
+
+    A text may be indented as a whole; places are those of the text as it is.
+    """
+    if not _INDENTED.match(source):
+        return _parse(source)
+    try:
+        (block,) = _parse(f"if 1:\n{source}").body
+    except (SyntaxError, ValueError):  # in Python's words, about the text as it is
+        return _parse(source)
+    assert isinstance(block, ast.If)
+    return ast.Module([ast.increment_lineno(node, -1) for node in block.body], [])
+
+
+def _parse(source: str) -> ast.Module:
     with _lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)

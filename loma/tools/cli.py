@@ -44,7 +44,7 @@ STAGES = (*pipeline.STAGES, "source")
 
 def _version() -> str:
     try:
-        return metadata.version("loma")
+        return metadata.version("loma-torch")
     except metadata.PackageNotFoundError:
         return "(not installed)"
 

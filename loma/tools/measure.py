@@ -1,10 +1,8 @@
-"""Measuring: time ratios, time per iteration, page faults, peak memory, cache misses.
+"""Measuring: time ratios, page faults, peak memory, cache misses.
 
 Nothing here imports torch or numpy, so that a measuring process stays as small as what it measures.
 
 * :func:`interleaved_medians` compares candidates on a machine whose speed drifts.
-* :func:`linear_fit` turns totals at several iteration counts into a cost per iteration with a
-  confidence interval: what start-up costs is in the intercept and drops out.
 * :func:`page_faults`, :func:`peak_memory`, :func:`reset_peak_memory` ask the kernel, about this
   process or another one of the same user.
 * :func:`machine` says what a measurement ran on.
@@ -24,7 +22,7 @@ import statistics
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,39 +105,6 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-# ------------------------------------------------------------------- cost per iteration
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """``y = intercept + slope * x`` and the confidence interval [low, high] of the slope."""
-
-    slope: float
-    low: float
-    high: float
-    intercept: float
-    confidence: float
-
-
-def linear_fit(x: Sequence[float], y: Sequence[float], confidence: float = 0.90) -> Fit:
-    """The least-squares line through totals ``y`` measured at iteration counts ``x``.
-
-    The slope is the cost of one iteration: Moreno and Fischmeister, "Accurate Measurement of Small
-    Execution Times: Getting Around Measurement Errors", IEEE Embedded Systems Letters 9(1), 2017.
-    The interval is the usual one for a regression slope, Student's t with n - 2 degrees of freedom.
-
-    Raises ValueError for fewer than three points or fewer than two different counts.
-    """
-    if len(x) < 3:
-        raise ValueError(f"a slope with a confidence interval needs 3 points, got {len(x)}")
-    from scipy import stats
-
-    line = stats.linregress(x, y)
-    half = stats.t.ppf(0.5 + confidence / 2.0, len(x) - 2) * line.stderr
-    slope, low, high = line.slope, line.slope - half, line.slope + half
-    return Fit(float(slope), float(low), float(high), float(line.intercept), confidence)
 
 
 # ---------------------------------------------------------------------- memory and page faults

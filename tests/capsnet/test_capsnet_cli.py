@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from capsnet_loma.commands.device import check_processes
 from capsnet_loma.profiling.compare import Comparison, Report
 from capsnet_loma.profiling.processes import Checksums, Sample, Version
 from capsnet_loma.profiling.profile import Measurement, Profile
-from loma.tools.measure import linear_fit
+from capsnet_loma.profiling.fit import linear_fit
 
 GOOD = Comparison("squash", "[2, 3, 4]", "float64", "autograd", "d S", 1e-16, 1e-16, 1e-9)
 BAD = Comparison("squash", "zero capsules", "float64", "d_f", "d S", 1e-3, 1e-3, 1e-9)
@@ -112,6 +113,19 @@ def test_wrong_use_ends_with_2(arguments: list[str], message: str) -> None:
 
 
 COMMANDS = [[], ["compare"], ["profile"], ["train"], ["evaluate"], ["figures"]]
+
+
+def test_what_the_extra_brings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name in ("matplotlib", "sklearn") else find(name, *rest),
+    )
+    done = CliRunner().invoke(cli.main, ["compare"])
+    assert done.exit_code == 1
+    assert "not installed: matplotlib, scikit-learn; install it by" in done.stderr
+    assert "'loma-torch[capsnet]'" in done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)

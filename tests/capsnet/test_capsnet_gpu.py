@@ -33,7 +33,7 @@ from capsnet_loma.training.run import Run
 from capsnet_loma.training.settings import Engine, Optimiser, Settings
 from capsnet_loma.training.signals import Stop
 from loma import optim
-from loma.tools.measure import linear_fit
+from capsnet_loma.profiling.fit import linear_fit
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

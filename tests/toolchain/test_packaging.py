@@ -21,7 +21,7 @@ from conftest import ROOT
 
 INSTALL = "python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e "
 README_COMMANDS = (
-    f"{INSTALL}. && .venv/bin/capsnet-loma",
+    f"{INSTALL}'.[capsnet]' && .venv/bin/capsnet-loma",
     f"{INSTALL}'.[test]' && .venv/bin/python -m pytest",
 )
 # Modules of one package that import another, which the first does not ask for.
@@ -114,21 +114,31 @@ def test_commands_exist(setup: dict[str, Any]) -> None:
 
 
 def test_everything_imported_is_declared(setup: dict[str, Any]) -> None:
-    declared = {canonicalize_name(Requirement(text).name) for text in setup["install_requires"]}
+    """The compiler's packages by the distribution itself, the Capsule Network's by the extra."""
+    core, extra = (
+        {canonicalize_name(Requirement(text).name) for text in texts}
+        for texts in (setup["install_requires"], setup["extras_require"]["capsnet"])
+    )
+    compiler, network = _distributions("loma"), _distributions("capsnet_loma")
+    assert compiler <= core
+    assert network <= core | extra
+    unused = (core - compiler) | (extra - network)
+    assert not unused, f"declared, but never imported: {unused}"
+
+
+def _distributions(top: str) -> set[str]:
+    """What the files of an import package import, by the names that pip knows."""
     imported = set()
     for file in _source_files():
-        if file.endswith(".py"):
+        if file.startswith(f"{top}/") and file.endswith(".py"):
             imported |= _imports(ROOT / file)
     ours = {"loma", "capsnet_loma", "__future__"}
     distributions = metadata.packages_distributions()  # the import sklearn is of scikit-learn
-    foreign = {
+    return {
         canonicalize_name(distribution)
         for name in imported - ours - set(sys.stdlib_module_names)
         for distribution in distributions.get(name, [name])
     }
-    assert foreign <= declared
-    unused = declared - foreign
-    assert not unused, f"declared, but never imported: {unused}"
 
 
 def _imports(path: Path) -> set[str]:

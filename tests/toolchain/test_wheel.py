@@ -133,7 +133,8 @@ def test_the_wheel_says_what_it_is(archives: tuple[Path, Path]) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert str(metadata.get_payload()).strip() == readme.strip()
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
-    assert metadata.get_all("Provides-Extra") == ["test"]
+    assert metadata["Name"] == "loma-torch"
+    assert metadata.get_all("Provides-Extra") == ["capsnet", "test"]
 
 
 @dataclass(frozen=True, slots=True)

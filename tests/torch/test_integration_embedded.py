@@ -1,25 +1,54 @@
-"""Programs that stand in a Python file, under the decorator."""
+"""Programs that stand in a Python file, under the decorator. Linters and mypy read this file, too,
+and accept it."""
 
 from __future__ import annotations
 
 import inspect
+import linecache
+import textwrap
+from typing import Any
 
 import pytest
 import torch
 
 import loma
+from loma import In, Tensor, fwd_diff, rev_diff, softmax, zero_pad, zeros
+from loma.core.builtins import BUILTINS
+from loma.core.definitions import OPERATORS
+from loma.embedded import words
+from loma.frontend.types import TYPE_NAMES
+
+B, N, M, i, j = loma.names("B N M, i j")
 
 
 @loma.module
 def layers() -> None:
     """Not part of the program."""
 
-    def double(x: In[Tensor[N]]) -> Tensor[N]:  # type: ignore[name-defined]  # noqa: F821
-        y: Tensor[N]  # type: ignore[name-defined]  # noqa: F821
-        y[i] = 2.0 * x[i]  # type: ignore[name-defined]  # noqa: F821
-        return y  # noqa: F821
+    def double(x: In[Tensor[N]]) -> Tensor[N]:
+        y: Tensor[N] = zeros([N])
+        y[i] = 2.0 * x[i]
+        return y
 
-    d_double = rev_diff(double)  # type: ignore[name-defined]  # noqa: F821, F841
+    d_double = rev_diff(double)  # noqa: F841
+
+
+@loma.module
+class More:
+    """Not part of the program."""
+
+    def neighbours(x: In[Tensor[B, N]], p: In[float] = 0.5) -> Tensor[B, N]:
+        s: Tensor[B, N] = softmax(x, 1)
+        y: Tensor[B, N] = zeros([B, N])
+        y[i, j] = s[i, j] + p * zero_pad(s[i, j - 1])
+        return y
+
+    d_neighbours = fwd_diff(neighbours)
+
+
+@loma.module
+def total(x: In[Tensor[N, M]]) -> float:
+    return sum(x[i, j] for i in range(N) for j in range(M))  # type: ignore[no-any-return]
 
 
 def test_a_function_without_arguments_holds_a_program() -> None:
@@ -28,20 +57,119 @@ def test_a_function_without_arguments_holds_a_program() -> None:
     assert dx.tolist() == [2.0] * 3
 
 
+def test_a_class_holds_a_program() -> None:
+    assert More.neighbours(torch.zeros(1, 2)).tolist() == [[0.5, 0.75]]
+
+
+def test_a_function_with_arguments_is_a_program() -> None:
+    assert total.total(torch.ones(2, 3)).item() == 6.0
+
+
 def test_errors_point_into_the_python_file() -> None:
     def wrong() -> None:
-        def double(x: In[Tensor[N]]) -> Tensor[N]:  # type: ignore[name-defined]  # noqa: F821
+        def double(x: In[Tensor[N]]) -> Tensor[N]:
             return undeclared  # type: ignore[name-defined]  # noqa: F821  the line of the error
 
     with pytest.raises(loma.UserError) as caught:
         loma.module(wrong)
     lines, first = inspect.getsourcelines(wrong)
-    line = first + next(k for k, text in enumerate(lines) if "the line of the error" in text)
-    assert caught.value.lineno == line
+    at, text = next((k, text) for k, text in enumerate(lines) if "the line of the error" in text)
+    assert caught.value.lineno == first + at
     assert caught.value.path == __file__
-    assert "return undeclared" in str(caught.value)
+    column = text.index("undeclared") + 1
+    assert str(caught.value).startswith(f"{__file__}:{first + at}:{column}: error:")
+    assert f"| {text.rstrip()}" in str(caught.value)
+
+
+def test_an_indented_text_has_its_own_places() -> None:
+    function = """
+        # what is said here
+        def double(x : In[Tensor[N]]) -> Tensor[N]:
+            return x + {}
+        """
+    assert loma.compile(function.format("x")).double(torch.ones(2)).tolist() == [2.0, 2.0]
+    with pytest.raises(loma.UserError, match=r"<text>:4:24: error: variable 'z' is not declared"):
+        loma.compile(function.format("z"))
+    with pytest.raises(loma.UserError, match=r"<text>:2:\d+: error: this is not Python syntax: un"):
+        loma.compile("\n    def f(x : In[float]) -> float:\n        return x\ny = 3\n")
+
+
+CELL = """\
+import loma
+from loma import In, Tensor, rev_diff
+N, i = loma.names("N i")
+
+@loma.module
+class layers:
+    def half(x: In[Tensor[N]]) -> Tensor[2 * N - N]:
+        y: Tensor[N]
+        y[i] = x[i] / 2.0
+        return y
+
+    d_half = rev_diff(half)
+
+def make(factor):
+    @loma.module
+    def times(x: In[Tensor[N]]) -> Tensor[N]:
+        return 3.0 * x
+    return times
+
+times = make(3)
+"""
+
+
+def _run_cell(text: str, name: str) -> dict[str, Any]:
+    """As notebooks do: the text is in linecache only, and the module is not a file's."""
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, name, "exec", dont_inherit=True), namespace)
+    return namespace
+
+
+def test_cells_of_a_notebook() -> None:
+    """Python evaluates the annotations of the class there, with the words of the language."""
+    cell = _run_cell(CELL, "<ipython-input-1-loma>")
+    assert cell["layers"].half(torch.ones(2)).tolist() == [0.5, 0.5]
+    assert cell["times"].times(torch.ones(2)).tolist() == [3.0, 3.0]
+    with pytest.raises(loma.UserError) as caught:
+        _run_cell(CELL.replace("x[i] / 2.0", "z[i] / 2.0"), "<ipython-input-2-loma>")
+    assert str(caught.value).startswith("<ipython-input-2-loma>:9:16: error:")
 
 
 def test_without_source_text() -> None:
-    with pytest.raises(TypeError, match=r"the source text of .* is not available"):
+    message = r"the source text of .* is not available: give the text to loma.compile"
+    with pytest.raises(TypeError, match=message):
         loma.module(eval("lambda: None"))
+    with pytest.raises(TypeError, match=message):
+        loma.module(type("Empty", (), {}))
+
+
+# --------------------------------------------------------------------------------------- words
+
+
+def test_every_word_of_the_language_is_there() -> None:
+    in_python = {"float", "int", "abs", "len", "max", "min", "pow", "round", "slice", "sum"}
+    assert {*TYPE_NAMES, "In", "Out"} - in_python == words.TYPES
+    own = {name for name in {*BUILTINS, *OPERATORS} if name not in ("and", "or", "not")}
+    assert own - in_python == words.FUNCTIONS - {"zero_pad", "no_diff", "atomic_add"}
+    for name in words.TYPES | words.FUNCTIONS | words.DECLARATIONS:
+        assert repr(getattr(loma, name)) == name
+
+
+def test_words_print_as_they_were_written() -> None:
+    shown = In[Tensor[B, 2 * N, (N + 1) // 2, -(B - 1), 2 - (N - B), N - 2 - B, 2**N]]
+    text = "In[Tensor[B, 2 * N, (N + 1) // 2, -(B - 1), 2 - (N - B), N - 2 - B, 2 ** N]]"
+    assert repr(shown) == text
+    assert repr(rev_diff(test_without_source_text)) == "rev_diff(test_without_source_text)"
+
+
+def test_words_are_not_run() -> None:
+    for run in (lambda: softmax(1.0, 0), lambda: list(N), lambda: bool(N)):
+        with pytest.raises(TypeError, match=r"write it in a function under @loma.module, or in a "):
+            run()
+
+
+@pytest.mark.parametrize("text", ["B 3", "", "B class"])
+def test_what_is_no_name(text: str) -> None:
+    with pytest.raises(ValueError, match=textwrap.dedent("loma.names takes names")):
+        loma.names(text)
