@@ -47,6 +47,7 @@ setup(
         "loma.embedded",
         "loma.errors",
         "loma.tools",
+        "loma.nn",
         "loma.optim",
         "loma.arithmetic",
         "loma.passes",

@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loma import memory as memory, optim as optim, specialise as specialise
+    from loma import memory as memory, nn as nn, optim as optim, specialise as specialise
     from loma.compiler import compile as compile, compile_many as compile_many
     from loma.embedded.module import module as module
     from loma.embedded.words import names as names
@@ -34,6 +34,7 @@ _PUBLIC = {  # name: the module that has it, or that it is
     "memory": "loma.memory",
     "module": "loma.embedded.module",
     "names": "loma.embedded.words",
+    "nn": "loma.nn",
     "optim": "loma.optim",
     "specialise": "loma.specialise",
 }

@@ -111,7 +111,7 @@ class LomaModule:
         return self
 
 
-_FILLED = {name for name in LomaModule.__annotations__ if name != "__record__"}
+_FILLED = frozenset(LomaModule.__annotations__)
 
 
 def _struct_names(record: Record) -> list[str]:

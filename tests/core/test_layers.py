@@ -21,7 +21,7 @@ LAYERS = (
     "loma.ad", "loma.packed_calls",
     "loma.backends.kernels", "loma.backends.schedule", "loma.backends.cfamily",
     "loma.backends.openmp", "loma.backends.cuda", "loma.backends.torch", "loma.backends",
-    "loma.pipeline", "loma", "loma.optim", "loma.tools", "loma.__main__", "capsnet_loma",
+    "loma.pipeline", "loma", "loma.nn", "loma.optim", "loma.tools", "loma.__main__", "capsnet_loma",
     "capsnet_loma.__main__",
 )  # fmt: skip
 PUBLIC = {"loma": "loma.__main__", "capsnet_loma": "capsnet_loma.__main__"}

@@ -148,7 +148,8 @@ def test_nothing_is_compiled_before_the_first_call(elsewhere: Any) -> None:
 
 
 def test_a_function_describes_itself_without_a_call(elsewhere: Any) -> None:
-    _, scaled, *_ = elsewhere
+    again, scaled, *_ = elsewhere
+    assert {"scaled", "Pair"} <= set(dir(again))
     assert str(inspect.signature(scaled)) == "(x, a=3.0)"
     assert scaled.operator.name().startswith("loma::scaled.")
 
