@@ -1,14 +1,20 @@
 """What is installed. frontend/, ad/ and backends/ are reached through links in loma/."""
 
+import re
 from pathlib import Path
 
 from setuptools import setup
 
-README = Path(__file__).resolve().parent / "README.md"
+ROOT = Path(__file__).resolve().parent
+README = ROOT / "README.md"
+CONFIG = (ROOT / "loma" / "config.py").read_text(encoding="utf-8")
+(VERSION,) = re.findall('^VERSION = "(.+?)"', CONFIG, re.M)
 
+EDITOR = ["lsprotocol>=2025.0.0", "pygls>=2,<3"]
 # What the Capsule Network's commands and the pictures of examples and benchmarks need besides.
+MATPLOTLIB = "matplotlib>=3.8,<4"
 CAPSNET = [
-    "matplotlib>=3.8,<4",
+    MATPLOTLIB,
     "scikit-learn>=1.4,<2",
     "scipy>=1.10,<2",
     "tensorboard>=2.14,<3",
@@ -16,7 +22,7 @@ CAPSNET = [
 
 setup(
     name="loma-torch",  # the name `loma` is another project's; the import is `loma`
-    version="0.1.0",
+    version=VERSION,
     description="A differentiable language for tensor programs that compiles to libtorch",
     long_description=README.read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -43,10 +49,13 @@ setup(
     python_requires=">=3.11",
     packages=[
         "loma",
+        "loma.cache",
         "loma.core",
         "loma.embedded",
         "loma.errors",
         "loma.tools",
+        "loma.tools.editor",
+        "loma.tuning",
         "loma.nn",
         "loma.optim",
         "loma.arithmetic",
@@ -68,6 +77,7 @@ setup(
         "loma.backends.cuda",
         "loma.backends.interpreter",
         "loma.backends.kernels",
+        "loma.backends.lowering",
         "loma.backends.openmp",
         "loma.backends.scalar",
         "loma.backends.schedule",
@@ -99,6 +109,7 @@ setup(
             "loma=loma.tools.cli:main",
             "capsnet-loma=capsnet_loma.commands.cli:main",
         ],
+        "pygments.lexers": ["loma=loma.embedded.lexer:LomaLexer"],
     },
     install_requires=[
         "torch>=2.6,<3",
@@ -112,6 +123,9 @@ setup(
     ],
     extras_require={
         "capsnet": CAPSNET,
+        "editor": EDITOR,  # loma language-server
+        "notebook": ["ipykernel>=6.29", "ipython>=8.12", "nbclient>=0.10", "pygments>=2.15"],
+        "plot": [MATPLOTLIB],  # loma tune --plot
         "test": [
             *CAPSNET,
             "pytest>=8",
@@ -119,6 +133,9 @@ setup(
             "hypothesis>=6.100",
             "ruff>=0.6",
             "mypy>=1.11",
+            "nbclient>=0.10",
+            "ipykernel>=6.29",
+            *EDITOR,
             "setuptools>=70.1",  # builds wheels by itself
         ],
     },

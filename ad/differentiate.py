@@ -28,7 +28,7 @@ class _Differentiator:
         self.growing = GrowingModule(module, requests, self._make)
         self._scalar = ScalarDerivatives(self.growing)
         self.tensor = TensorDerivatives(self.growing, self._scalar, save)
-        self._tangents = TensorTangents(self.growing, self.tensor.partial)
+        self.tangents = TensorTangents(self.growing, self.tensor.partial)
 
     def _make(self, request: Derivative, primal: Function) -> None:
         """Adds a derivative that the program asks for."""
@@ -36,7 +36,7 @@ class _Differentiator:
             layer = self.tensor if is_tensor_function(primal) else self._scalar
             layer.reverse(primal, request.name)
         else:
-            ahead = self._tangents if is_tensor_function(primal) else self._scalar
+            ahead = self.tangents if is_tensor_function(primal) else self._scalar
             ahead.forward(primal, request.name)
 
 
@@ -95,3 +95,12 @@ def split_pairs(
     ]  # fmt: skip
     pairs = tuple(worker.tensor.pair(name) for name in wanted)
     return worker.growing.module, pairs
+
+
+def with_tangents(module: Module, name: str, active: frozenset[int]) -> Module:
+    """The module with the forward derivative of a tensor function in its place: in the arguments at
+    those positions, with a tangent of every float result."""
+    worker = _Differentiator(module)
+    made = worker.tangents.instead(worker.growing.find(name), active)
+    functions = tuple(made if f.name == name else f for f in worker.growing.module.functions)
+    return in_call_order(replace(worker.growing.module, functions=functions), module_names(module))

@@ -37,8 +37,9 @@ MEMORY_LIBRARY = "libloma_memory.so"
 # take longest, are read once. What computes is optimised; compiling the rest so would only take
 # time. Programs without Python have "core" instead of "python".
 _CORE = (
-    "arguments dispatch autograd autocast memory specialise each once kernels light_tensors checks"
-    " call_device gpu_geometry gpu_driver gpu_kernels gpu_launch gpu_reports gpu_scan"
+    "arguments dispatch made autograd tangents batching autocast memory specialise each once"
+    " kernels light_tensors checks call_device gpu_geometry gpu_driver gpu_kernels gpu_launch"
+    " gpu_reports gpu_scan"
 )
 _PARTS = {
     "core": _CORE,

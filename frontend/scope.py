@@ -296,6 +296,11 @@ class Scope:
             )
         raise self.undeclared(node.id, span_of(node))
 
+    def is_known(self, name: str) -> bool:
+        """Whether the name means anything here, if not a variable."""
+        others = self.program.functions
+        return name in self.symbols or name in others or self.program.struct(name) is not None
+
     def has_tensors(self) -> bool:
         """Whether index statements are possible: there is a tensor to take elements of."""
         return any(isinstance(symbol.type, TensorType) for symbol in self.symbols.values())

@@ -185,6 +185,8 @@ def _guess(arg: ast.arg) -> str:
     match arg.annotation:
         case None | ast.Name(id="In" | "Out"):
             return "float"
+        case annotation if (meant := types.instead(annotation)) is not None:
+            return meant
         case ast.Subscript(value=ast.Name(id=name), slice=inner) if name not in types.TYPE_NAMES:
             return ast.unparse(inner)
         case annotation:

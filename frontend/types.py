@@ -34,6 +34,18 @@ _ELSEWHERE = {
     "dict": "a struct has named members: class Name: ...",
     "str": "programs compute with numbers: int, float, arrays and tensors",
 }
+# What PyTorch and NumPy call their types, with or without their name in front.
+_SIZED = "with a name or number for each size"
+_FOREIGN = {
+    **dict.fromkeys(
+        ("Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "ndarray", "NDArray", "array"),
+        "Tensor[N, M]",
+    ),
+    **dict.fromkeys(("LongTensor", "IntTensor"), "IntTensor[N, M]"),
+    "BoolTensor": "BoolTensor[N, M]",
+    **dict.fromkeys(("float", "float16", "bfloat16", "float32", "float64", "double"), "float"),
+    **dict.fromkeys(("int", "int32", "int64", "long"), "int"),
+}
 _MODES = ("In[...] and Out[...] stand only around the type of an argument", None)
 # What is no type alone, or where types stand.
 _NO_TYPE = {
@@ -52,6 +64,24 @@ MAX_BYTES = 2**62  # of a value
 _TYPES = "types are int, float, Array[T], Tensor[N, M], IntTensor[N], BoolTensor[N] and structs"
 # What stands for a name in a tensor's sizes; it raises when the name is no size there.
 SizeOf = Callable[[ast.Name], Expr]
+
+
+def instead(node: ast.expr | None) -> str | None:
+    """The type that PyTorch's or NumPy's stands for; None where the annotation is no such one."""
+    match node:
+        case ast.Subscript(value=value):  # NDArray[np.float32]
+            return instead(value)
+        case ast.Attribute(value=ast.Name() | ast.Attribute(), attr=name):
+            return _FOREIGN.get(name)
+        case ast.Name(id=name) if name not in TYPE_NAMES:
+            return _FOREIGN.get(name)
+        case _:
+            return None
+
+
+def explained(type_: str) -> str:
+    """A type of :func:`instead` in a hint."""
+    return f"{type_}, {_SIZED}" if "Tensor" in type_ else type_
 
 
 def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
@@ -79,6 +109,11 @@ def read_type(node: ast.expr, program: Program, size_of: SizeOf) -> Type:
         case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)) if name in _NO_TYPE:
             message, hint = _NO_TYPE[name]
             raise errors.UnknownType(message, span_of(node), hint=hint)
+        case _ if (meant := instead(node)) is not None:
+            raise errors.UnknownType(
+                f"'{ast.unparse(node)}' is no type of loma", span_of(node),
+                hint=f"write {explained(meant)}",
+            )  # fmt: skip
         case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)):
             hint = _ELSEWHERE.get(name) or errors.suggest(name, [*TYPE_NAMES, *program.structs])
             raise errors.UnknownType(

@@ -13,6 +13,8 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
+from loma.config import VERSION
+
 if TYPE_CHECKING:
     from loma import memory as memory, nn as nn, optim as optim, specialise as specialise
     from loma.compiler import compile as compile, compile_many as compile_many
@@ -40,6 +42,12 @@ _PUBLIC = {  # name: the module that has it, or that it is
 }
 
 __all__ = list(_PUBLIC)
+__version__ = VERSION
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext loma`` calls: from then on ``%%loma`` cells are programs."""
+    importlib.import_module("loma.tools.notebook").load(shell)
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,8 +23,11 @@ from loma import cache
 from loma.errors import ToolchainError
 
 if TYPE_CHECKING:
+    from loma.backends.cfamily.source import GeneratedSource
+    from loma.backends.schedule.choices import Choices, Taken
     from loma.backends.toolchain import Toolchain
     from loma.compiler import Program
+    from loma.pipeline import Optimised
 
 Note = dict[str, Any]  # what the cache has about a kernel
 
@@ -33,7 +36,8 @@ Note = dict[str, Any]  # what the cache has about a kernel
 class Job:
     """A kernel to be made: of a function of a program, whose operators are in ``namespace``, for
     the values ``slots`` of its sizes and ints. ``key`` is the program's in the cache's index,
-    ``folder`` the compiled module's, ``notes`` where the cache notes its kernels."""
+    ``folder`` the compiled module's, ``notes`` where the cache notes its kernels. ``choices``: the
+    ways that lowering goes, where they are not the usual ones."""
 
     program: Program
     key: str
@@ -45,6 +49,7 @@ class Job:
     folder: Path
     notes: str
     toolchain: Toolchain
+    choices: Taken = field(default_factory=dict)
 
 
 class Background:
@@ -137,24 +142,45 @@ def lower_priority() -> None:
 
 def make(job: Job) -> None:
     """Compiles the kernel and notes it in the cache."""
-    from loma import pipeline
     from loma.backends import toolchain
+    from loma.backends.schedule.choices import Choices
+
+    start = time.perf_counter()
+    stage = job.program.stage(job.key)
+    source = source_of(job, stage, Choices(job.choices))
+    folder = toolchain.build_specialisation(source, job.folder, job.toolchain)
+    note(job, sizes_of(job, stage), folder, time.perf_counter() - start)
+
+
+def sizes_of(job: Job, stage: Optimised) -> dict[str, int]:
+    """The values of the function's sizes and ints, by name."""
+    from loma import pipeline
     from loma.backends.torch import binding
 
-    stage, name = job.program.stage(job.key), job.function
-    function = pipeline.find(stage.module, name)
-    names = binding.slot_names(function, stage.zeroed.get(name, ()))
-    sizes = dict(zip(names, job.slots, strict=True))
-    start = time.perf_counter()
-    contract = job.program.contract
-    source = pipeline.specialised(stage, name, sizes, job.namespace, job.dtype, contract)
-    folder = toolchain.build_specialisation(source, job.folder, job.toolchain)
-    note: Note = {
+    function = pipeline.find(stage.module, job.function)
+    names = binding.slot_names(function, stage.zeroed.get(job.function, ()))
+    return dict(zip(names, job.slots, strict=True))
+
+
+def source_of(job: Job, stage: Optimised, choices: Choices) -> GeneratedSource:
+    """The kernel's C++."""
+    from loma import pipeline
+
+    return pipeline.specialised(
+        stage, job.function, sizes_of(job, stage), job.namespace, job.dtype,
+        job.program.contract, choices,
+    )  # fmt: skip
+
+
+def note(job: Job, sizes: dict[str, int], folder: Path, seconds: float) -> None:
+    """Notes a kernel for these sizes that is in that folder of the cache, and took so long."""
+    made: Note = {
         "operator": job.operator,
-        "function": name,
+        "function": job.function,
         "sizes": sizes,
         "dtype": job.dtype,
         "object": folder.name,
-        "seconds": time.perf_counter() - start,
+        "seconds": seconds,
+        "choices": dict(job.choices),
     }
-    cache.add_note(job.notes, folder.name, note)
+    cache.add_note(job.notes, folder.name, made)

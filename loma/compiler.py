@@ -8,9 +8,10 @@ are compiled apart: those of one layer cost nothing where only the other is used
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,19 +21,24 @@ from typing import TYPE_CHECKING
 
 from loma import cache, config
 from loma.core.saving import SAVES, Save
-from loma.errors import UserWarning
+from loma.errors import UserWarning, suggest
 from loma.errors.excerpts import Text, printable
 from loma.functions import Functions, LomaModule, Record
 from loma.reports import public, show_warnings
+from loma.tuning.state import Tune, checked
 
 if TYPE_CHECKING:
     import ctypes
 
     from loma.backends.torch.parts import Real
-    from loma.pipeline import Optimised
+    from loma.pipeline import Made, Optimised
 
 
 _STAGE_FILE = "stage.pickle"
+
+
+class NotBatchable(Exception):
+    """A function has no form for several samples."""
 
 
 def _default_real() -> Real:
@@ -43,14 +49,14 @@ def _default_real() -> Real:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is compiled: a text, and the functions whose derivatives were asked for one after the
-    other, each a function of what the one before gave. ``real`` is the floating type that is
+    """What is compiled: a text, and what was asked for one after the other, each of a function of
+    what the one before gave. ``real`` is the floating type that is
     compiled first. The rest is as :func:`compile` takes it."""
 
     source: str
     path: str
     name: str
-    derived: tuple[str, ...] = ()
+    made: tuple[Made, ...] = ()
     timed: bool = False
     save: Save = "auto"
     contract: bool = True
@@ -77,7 +83,7 @@ class Program:
             raise ValueError(
                 f"this is no program of loma, or one of a newer loma: {error}"
             ) from None
-        if not right or {type(program.contract), type(program.timed)} != {bool} or program.derived:
+        if not right or {type(program.contract), type(program.timed)} != {bool} or program.made:
             raise ValueError("this is no program of loma")
         source = Text(program.source)
         source.imports = imports
@@ -87,7 +93,7 @@ class Program:
         """A hash of the program and its settings, whoever compiles it."""
         files = [part for path, text in self.imports for part in (Path(path).name, text)]
         settings = (self.name, self.save, str(self.contract), str(self.timed))
-        return cache.digest([*settings, self.source, *self.derived, *files])
+        return cache.digest([*settings, self.source, *(asked.text for asked in self.made), *files])
 
     def key(self, part: str = "") -> str:
         """The entry of the cache's index."""
@@ -104,7 +110,7 @@ class Program:
         another version might not have: derivatives that were asked for."""
         from loma.backends.torch import overload_of
 
-        if self.derived:
+        if self.made:
             return None
         left_out = ",".join(sorted(config.OPTIMISATIONS.keys() - config.optimisations()))
         settings = [
@@ -131,13 +137,16 @@ class Program:
         return self.optimised()
 
     def optimised(self) -> Optimised:
-        """The same, made anew, but for the program that it is a derivative of."""
+        """The same, made anew, but for the program that it is made of."""
         from loma import pipeline
 
-        if not self.derived:
+        if not self.made:
             return pipeline.program(self.source, self.path, self.name, self.save)
-        base = replace(self, derived=self.derived[:-1]).stage()
-        return pipeline.derived(base, self.derived[-1])
+        base = replace(self, made=self.made[:-1]).stage()
+        stage = pipeline.made(base, self.made[-1])
+        if stage is None:
+            raise NotBatchable
+        return stage
 
     def keep(self, stage: Optimised) -> None:
         """For derivatives of derivatives and kernels for known sizes, which begin with it."""
@@ -173,21 +182,34 @@ def compile(
     save: Save = "auto",
     contract: bool = True,
     timed: bool = False,
+    tune: Tune | None = None,
 ) -> LomaModule:
     """Compiles a ``.loma`` file, or a program given as text, and loads it.
 
-    A string that is one line and ends in ``.loma`` is a file's name. ``path`` says where a text
+    A string that is one line, and ends in ``.loma`` or can be no program, is a file's name.
+    ``path`` says where a text
     would be as a file: beside it are the files that it imports. The same program gives the same
     module object. ``save`` is what a function keeps for its backward part under autograd:
     "all" that it needs, nothing but its "inputs" and results (the rest is computed again), or, by
     default, "auto": what is cheap is computed again. Without ``contract`` every product and every
     sum is rounded by itself, where the processor could round both as one: what an elementwise
     function gives then depends on nothing but the numbers. ``timed``: the tensor functions measure
-    their statements, for :mod:`loma.tools.bench`. Raises :class:`loma.errors.UserError` for a wrong
-    program, ``FileNotFoundError``, and :class:`loma.errors.ToolchainError` when C++ cannot be
-    compiled; warns with :class:`loma.errors.UserWarning` of what a program may not mean.
+    their statements, for :mod:`loma.tools.bench`. ``tune``: "auto" uses the kernels that were found
+    to be fastest for the sizes of a call, if any were looked for; a number of seconds looks for
+    them at the first call of each function with other sizes; "off" does neither, as without it
+    (:mod:`loma.tuning`; the module keeps to what was asked last).
+
+    Raises :class:`loma.errors.UserError` for a wrong program, ``FileNotFoundError``, and
+    :class:`loma.errors.ToolchainError` when C++ cannot be compiled; warns with
+    :class:`loma.errors.UserWarning` of what a program may not mean.
     """
+    if tune is not None:
+        tune = checked(tune)
     module = load(replace(_read(program, save, path), contract=contract, timed=timed))
+    if tune is not None:
+        from loma import specialise
+
+        specialise.tune(module, tune)
     show_warnings(warnings_of(module))
     return module
 
@@ -277,7 +299,12 @@ def _lock_of(key: str) -> threading.Lock:
 def _read(program: str | Path, save: Save = "auto", text_path: str | Path | None = None) -> Program:
     if save not in SAVES:
         raise ValueError(f"save must be one of {', '.join(SAVES)}, got {save!r}")
-    if isinstance(program, str) and ("\n" in program or not program.strip().endswith(".loma")):
+    if not isinstance(program, str | Path):
+        raise TypeError(
+            "a program is the name of a .loma file, a pathlib.Path or a text, got "
+            f"{type(program).__name__}"
+        )
+    if isinstance(program, str) and not _names_file(program):
         if text_path is None:
             return Program(with_imports(program, "<text>"), "<text>", "module", save=save)
         text, path = program, Path(text_path)
@@ -285,9 +312,39 @@ def _read(program: str | Path, save: Save = "auto", text_path: str | Path | None
         raise TypeError("path is for a program that is given as text")
     else:
         path = Path(program)
-        text = path.read_text(encoding="utf-8")
+        text = _text_of(path)
     # halves of characters, which stand for bytes that are no UTF-8, are for the file system alone
     return Program(with_imports(text, str(path)), str(path), printable(path.stem), save=save)
+
+
+_SHOWN = 8  # names of files in a message
+# What every program that is one line has somewhere: a definition, an import, a remark.
+_OF_PROGRAMS = re.compile(r"[:=#\"']|\bimport\b")
+
+
+def _names_file(program: str) -> bool:
+    """Whether a string is the name of a file rather than a program."""
+    line = program.strip()
+    if "\n" in line or not line:
+        return False
+    return line.endswith(".loma") or _OF_PROGRAMS.search(line) is None
+
+
+def _text_of(path: Path) -> str:
+    """The program in a file; FileNotFoundError with the nearest name there is."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        there = [file.name for file in sorted(path.parent.glob("*.loma"))]
+        hint = suggest(path.name, there)
+        if hint is None:
+            named = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
+            hint = f"in {path.parent.absolute()} is {named or 'no program'}"
+        raise FileNotFoundError(error.errno, f"{error.strerror} ({hint})", str(path)) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from None
 
 
 def with_imports(text: str, path: str) -> str:
@@ -300,7 +357,9 @@ def with_imports(text: str, path: str) -> str:
 
 
 # Of what _build returns.
-_FIELDS = ("name", "namespace", "operators", "parts", "functions", "structs", "tensor_structs")
+_FIELDS = (
+    "name", "namespace", "operators", "parts", "functions", "structs", "tensor_structs", "texts",
+)  # fmt: skip
 
 
 def _build(program: Program) -> tuple[Path, Record]:
@@ -319,14 +378,16 @@ def _build(program: Program) -> tuple[Path, Record]:
         operators, parts = source.metadata["operators"], source.metadata["parts"]
         folder = toolchain.build(source, Parts.of(parts), program.real)
         program.keep(stage)
+        texts = pipeline.function_texts(stage, operators.values())
     else:
         source = pipeline.generated_scalars(stage)
-        folder, operators, parts = scalar.build(source), None, None
+        folder, operators, parts, texts = scalar.build(source), None, None, None
     return folder, {
         "name": stage.module.name,
         "namespace": source.name,
         "operators": operators,
         "parts": parts,
+        "texts": texts,
         "functions": pipeline.function_records(stage),
         "structs": scalar.struct_records(stage.module),
         "tensor_structs": pipeline.tensor_struct_records(stage.module),
@@ -361,11 +422,11 @@ def _native(program: Program, key: str, kept: Record, folder: Path) -> ModuleTyp
         # Two texts can give the same operators, which can be registered only once.
         if namespace not in _natives:
             native = toolchain.load(folder, namespace)
-            native.set_derivative_hook(public(partial(_derivative, program, kept["operators"])))
+            native.set_made_hook(public(partial(_made, program, kept)))
             native.set_kernel_hook(public(_kernel_hook(program, key)))
             gpu.attach(native)
             if not program.timed:  # whose statements count all calls
-                specialise.attach(native, program, kept["operators"], folder)
+                specialise.attach(native, program, kept, folder)
             _tell_torch_compile()
             _natives[namespace] = native
         return _natives[namespace]
@@ -441,9 +502,19 @@ def natives() -> list[ModuleType]:
         return list(_natives.values())
 
 
-def _derivative(program: Program, functions: Mapping[str, str], operator: str) -> str:
-    """What the runtime calls when it needs the derivative of a function that has none compiled: the
-    overload of the operator that has it. ``functions``: names by operator."""
-    module = load(replace(program, derived=(*program.derived, functions[operator])))
-    overload: str = module.__native__.overload(operator)  # type: ignore[union-attr]
-    return overload
+def _made(program: Program, kept: Record, kind: str, operator: str, positions: list[int]) -> int:
+    """What the runtime calls when it needs something made of a function: the address of its record
+    of that operator, 0 where there is none."""
+    from loma import pipeline, specialise
+
+    asked = pipeline.Made(kind, kept["operators"][operator], tuple(positions))  # type: ignore[arg-type]
+    try:
+        module = load(replace(program, made=(*program.made, asked)))
+    except NotBatchable:
+        return 0
+    specialise.tune_alike(module.__name__, kept["namespace"])
+    if asked.kind == "tangents":
+        show_warnings(warnings_of(module))
+    assert module.__native__ is not None
+    address: int = module.__native__.address(operator)
+    return address

@@ -4,6 +4,8 @@
 ``LOMA_CACHE_DIR``         where compiled modules are kept; default ``$XDG_CACHE_HOME/loma`` or
                            ``~/.cache/loma``. Where that cannot be written, the default, and then
                            ``loma-UID`` in ``$TMPDIR`` or ``/tmp``, take what is new.
+``LOMA_CACHE_LIMIT``       how many bytes the cache keeps, or ``500M``, ``2G``, or ``none`` for no
+                           bound; default ``2G``. What was not used for the longest goes first.
 ``LOMA_CXX``               the C++ compiler, with arguments if need be (``ccache g++``); default
                            ``$CXX``, then the first of g++, clang++, c++
 ``LOMA_CXXFLAGS``          further flags of the compiler, behind loma's own
@@ -47,6 +49,8 @@ from pathlib import Path
 from typing import Literal
 
 from loma.errors import SettingError
+
+VERSION = "0.1.0"  # setup.py reads it here
 
 # Every optimisation that can be left out, by name.
 OPTIMISATIONS = {
@@ -167,6 +171,20 @@ def parse_size(text: str) -> int:
     from fractions import Fraction  # seldom needed, and a millisecond or two to import
 
     return int(Fraction(found[1]) * _UNITS[found[2].upper()])
+
+
+_CACHE_LIMIT = "2G"
+
+
+def cache_limit() -> int | None:
+    """Bytes; None where LOMA_CACHE_LIMIT is none."""
+    given = os.environ.get("LOMA_CACHE_LIMIT", "").strip() or _CACHE_LIMIT
+    if given.lower() == "none":
+        return None
+    try:
+        return parse_size(given)
+    except ValueError as error:
+        raise SettingError(f"LOMA_CACHE_LIMIT: {error}, or is none") from None
 
 
 def pool_limit() -> int | None:

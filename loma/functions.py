@@ -8,7 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from loma import listings
 from loma.errors import suggest
+from loma.listings import Listing
+from loma.packed_calls import shown
 from loma.reports import public
 from loma.structs import struct_classes
 
@@ -58,6 +61,7 @@ class LomaModule:
         self.__folder__ = folder
         self.__scalar_functions__ = scalar_functions
         self.__native__ = native
+        self.__doc__ = program_documentation(record, self.__file__)
         classes = struct_classes([*record["structs"], *record["tensor_structs"]], lambda: self)
         self.__dict__.update(classes)
         if native is not None:
@@ -65,15 +69,33 @@ class LomaModule:
 
             for item in record["functions"]:
                 if item["layer"] == "tensor":
-                    self.__dict__[item["name"]] = tensor_function(item, native, classes, self)
+                    function = tensor_function(item, native, classes, self)
+                    self.__dict__[item["name"]] = function
+                    listings.attach(function, self)
         self.__record__ = record  # last: who finds it finds the rest
 
     @public
-    def show(self, stage: str = "parsed", function: str | None = None, device: str = "cpu") -> str:
+    def show(
+        self, stage: str = "parsed", function: str | None = None, device: str = "cpu"
+    ) -> Listing:
         """The program, or one function, as text after a stage: see :mod:`loma.pipeline`."""
         from loma import pipeline
 
-        return pipeline.stage_text(self.__source__, stage, function, self.__file__, device=device)
+        text = pipeline.stage_text(self.__source__, stage, function, self.__file__, device=device)
+        return Listing(text, stage)
+
+    def _repr_html_(self) -> str:
+        """Its functions, each beside its adjoint."""
+        from loma import pipeline
+
+        parsed = pipeline.parsed(self.__source__, self.__file__)
+        own = [f.name for f in parsed.functions if f.derivative_of is None]
+        return listings.beside(self, own)
+
+    @property
+    def __wrapped__(self) -> ModuleType:
+        """What inspect.getsource() takes instead of the module."""
+        return listings.place_of_module(self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__") and name not in _FILLED:
@@ -86,7 +108,7 @@ class LomaModule:
         if name in names:
             self.__dict__.update(self.__scalar_functions__(self))
             return self.__dict__[name]
-        hint = suggest(name, [*names, *_struct_names(record)])
+        hint = _derivative(name, names) or suggest(name, [*names, *_struct_names(record)])
         hint = hint or f"its functions are {', '.join(names) or 'none'}"
         raise AttributeError(f"loma module '{record['name']}' has no function '{name}': {hint}")
 
@@ -112,6 +134,23 @@ class LomaModule:
 
 
 _FILLED = frozenset(LomaModule.__annotations__)
+
+
+# What programs call derivatives, before the function's name or behind it.
+_DERIVATIVES = {
+    "rev_diff": ("d_", "_d_", "grad_", "rev_", "backward_", "vjp_", "d_rev_"),
+    "fwd_diff": ("d", "fwd_", "t_", "dual_", "jvp_", "d_fwd_"),
+}
+
+
+def _derivative(name: str, functions: list[str]) -> str | None:
+    """How a program asks for the derivative that a name may mean; None where it means none."""
+    for mode, affixes in _DERIVATIVES.items():
+        for function in functions:
+            for affix in affixes:
+                if name in (affix + function, f"{function}_{affix.strip('_')}"):
+                    return f"ask for it in the program: {name} = {mode}({function})"
+    return None
 
 
 def _struct_names(record: Record) -> list[str]:
@@ -208,6 +247,12 @@ def documentation(record: Record) -> str:
         result = f"tuple[{', '.join(types)}]"
     first = f"{record['name']}({params})" + (f" -> {result}" if types else "")
     return f"{first}\n\n{record['doc']}".rstrip()
+
+
+def program_documentation(record: Record, path: str) -> str:
+    """Of a program: the first line of each function, for ``help``."""
+    lines = [documentation(shown(item)).split("\n")[0] for item in record["functions"]]
+    return "\n".join([f"The loma program '{record['name']}' from {path}.", "", *lines])
 
 
 def described(call: Callable[..., Any], record: Record, module: str) -> Callable[..., Any]:

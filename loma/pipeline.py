@@ -17,23 +17,26 @@ A user's mistake is a :class:`loma.errors.UserError` that knows its place in the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from loma import cache
 from loma.core.ir import Function, Module, is_tensor_function
-from loma.core.names import module_names
+from loma.core.names import Names, module_names
 from loma.core.packing import Packings
 from loma.core.printer import print_function, print_module
 from loma.core.saving import Save, SplitPair
 from loma.core.walk import calls, aggregates
 from loma.deep import deep
-from loma.errors import UserError, suggest
+from loma.errors import NotDifferentiable, UserError, UserWarning, suggest
+from loma.errors.excerpts import Text
 
 if TYPE_CHECKING:
     from loma.backends.c import Options
     from loma.backends.cfamily.device import Device
     from loma.backends.cfamily.source import GeneratedSource
+    from loma.backends.schedule.choices import Choices
 
 STAGES = ("parsed", "adjoint", "optimised", "kernels", "schedule", "cpp", "c")
 # What has a form for each device. "source" is the last of them: C++, for GPUs with CUDA's kernels.
@@ -79,6 +82,15 @@ def parsed(source: str, path: str = "<text>", name: str | None = None) -> Module
     with _located(source, path):
         module = frontend.parse(source, path)
         return _verified(replace(module, name=name) if name else module)
+
+
+def asking(module: Module, functions: Iterable[str]) -> Module:
+    """The program, read again with requests for the reverse derivatives of these functions."""
+    names = Names(module_names(module))
+    lines = [f"{names.fresh(f'd_{name}')} = rev_diff({name})" for name in functions]
+    text = Text("\n".join([module.source, *lines, ""]))
+    text.imports = getattr(module.source, "imports", [])
+    return parsed(text, module.path, module.name)
 
 
 def adjoint(module: Module) -> Module:
@@ -137,11 +149,42 @@ def program(
     return optimised(adjoint(module), module_names(module), save, every)
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What the runtime asks for when a program first needs it, of one function of a module.
+
+    "derivative": what autograd runs for it (of a derivative itself, or half of a split pair).
+    "tangents": its forward derivative, which takes the place of the function: the arguments at
+    ``positions`` are each followed by their tangent, and so is each float result and each of these
+    arguments that is written. "batched": the function for samples that differ in the arguments at
+    ``positions`` (:mod:`loma.passes.batching`).
+    """
+
+    kind: Literal["derivative", "tangents", "batched"]
+    function: str
+    positions: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind} of {self.function} {self.positions}"
+
+
+def made(base: Optimised, asked: Made) -> Optimised | None:
+    """The stage ``optimised`` of what the runtime asks for; None for a function that has no form
+    for several samples."""
+    match asked.kind:
+        case "derivative":
+            return derived(base, asked.function)
+        case "tangents":
+            return _tangents(base, asked.function, asked.positions)
+        case "batched":
+            return _batched(base, asked.function, asked.positions)
+
+
 def derived(base: Optimised, function: str) -> Optimised:
     """What a derivative of ``function`` (a derivative itself, or half of a split pair) needs.
 
-    Saved values are functions of the arguments, so a pair's halves are differentiated together.
-    """
+    Saved values are functions of the arguments, so a pair's halves are differentiated together."""
     from loma import ad, passes
 
     names: tuple[str, ...] = (function,)
@@ -157,6 +200,44 @@ def derived(base: Optimised, function: str) -> Optimised:
         zeroed |= {pair.forward: zeroed.get(pair.primal, ()) for pair in pairs}
         final = _verified(passes.optimise(_verified(split)))
         return Optimised(final, pairs, names, zeroed, base.save, names)
+
+
+def _tangents(base: Optimised, function: str, positions: tuple[int, ...]) -> Optimised:
+    from loma import ad, passes
+
+    with _located_in(base.module):
+        start = passes.canonical_form(_reachable(base.module, (function,)))
+        module = ad.with_tangents(start, function, frozenset(positions))
+        final = _verified(passes.optimise(_verified(_reachable(module, (function,)))))
+    final = replace(final, warnings=tuple(_unused_derivatives(start)))
+    own = final.function(function)
+    outs = tuple(k for k, param in enumerate(own.params) if param.mode == "Out")
+    zeroed = {function: outs} if base.zeroed.get(function) else {}
+    return Optimised(final, (), (function,), zeroed, base.save, (function,))
+
+
+def _unused_derivatives(module: Module) -> Iterator[UserWarning]:
+    """A warning for each tensor function that has a derivative of its own."""
+    for own in module.functions:
+        if own.derivative_of is not None and is_tensor_function(own):
+            yield UserWarning(
+                f"the tangent of '{own.derivative_of}' is that of its own statements: "
+                f"'{own.name}', its derivative, serves reverse mode only",
+                own.span,
+                hint="take the derivative by reverse mode (torch.func.vjp), or see that both agree",
+            )
+
+
+def _batched(base: Optimised, function: str, positions: tuple[int, ...]) -> Optimised | None:
+    from loma import passes
+
+    with _located_in(base.module):
+        module = passes.batched(_reachable(base.module, (function,)), function, positions)
+        if module is None:
+            return None
+        final = _verified(passes.optimise(_verified(module)))
+    zeroed = {function: base.zeroed.get(function, ())}
+    return Optimised(final, (), (function,), zeroed, base.save, (function,))
 
 
 def generated(
@@ -182,9 +263,11 @@ def specialised(
     namespace: str,
     dtype: Literal["float", "double"] = "float",
     contract: bool = True,
+    choices: Choices | None = None,
 ) -> GeneratedSource:
     """One tensor function for sizes and ints that are known, by name: a kernel of its own, which
-    registers itself for the function's operator in ``namespace``, for calls in that type."""
+    registers itself for the function's operator in ``namespace``, for calls in that type.
+    ``choices`` says which ways lowering goes, and hears of those that there were."""
     from loma import passes
     from loma.backends import registry
     from loma.backends import torch as libtorch
@@ -198,8 +281,9 @@ def specialised(
         slots = {name: values[name] for name in names}
         operator = f"{namespace}::{cpp_name(function)}"
         return libtorch.generate_specialised(
-            _verified(module), registry.CPU, function, operator, slots, dtype, contract
-        )
+            _verified(module), replace(registry.CPU, choices=choices), function, operator, slots,
+            dtype, contract,
+        )  # fmt: skip
 
 
 def device_part(
@@ -274,6 +358,17 @@ def function_records(stage: Optimised) -> list[dict[str, Any]]:
     ]
 
 
+def function_texts(stage: Optimised, names: Iterable[str]) -> dict[str, str]:
+    """By function, a hash of what it computes: its text and that of all that it calls."""
+    texts = {f.name: print_function(f, stage.module) for f in stage.module.functions}
+
+    def text(name: str) -> str:
+        needed = {f.name for f in _reachable(stage.module, (name,)).functions}
+        return cache.digest([name, *(texts[own] for own in sorted(needed))])
+
+    return {name: text(name) for name in names}
+
+
 def tensor_struct_records(module: Module) -> list[Any]:
     """Structs with tensors as :mod:`loma.structs` takes them, parts first."""
     structs = module.packings.structs if module.packings else {}
@@ -296,7 +391,8 @@ def stage_text(
     device: str = "cpu",
 ) -> str:
     """The program after a stage as text: loma, C++ for ``cpp`` (or ``source``), C for ``c``; or one
-    function of it. ``device``: whose loops.
+    function of it, which the stage ``adjoint`` has with its reverse derivatives. ``device``: whose
+    loops. Where a program does not ask for a derivative, ``d_f`` is that of ``f``.
 
     ValueError for a stage, a device or a function that there is none of.
     """
@@ -304,13 +400,15 @@ def stage_text(
     if stage not in STAGES:
         raise ValueError(f"no stage '{stage}': the stages are {', '.join(STAGES)}")
     _check_device(device, stage)
+    module = parsed(source, path)
     if stage == "parsed":
-        return _loma_text(parsed(source, path), function)
+        return _loma_text(module, function)
+    module = _with_request(module, function)
     if stage == "adjoint":
-        return _loma_text(adjoint(parsed(source, path)), function)
+        return _adjoint_text(module, function)
     if stage == "c":
-        return _c_text(adjoint(parsed(source, path)), function)
-    final = program(source, path, save=save, every=True)
+        return _c_text(adjoint(module), function)
+    final = optimised(adjoint(module), module_names(module), save, every=True)
     if stage == "optimised":
         return _loma_text(final.module, function)
     if device == "cuda":
@@ -347,6 +445,11 @@ def find(module: Module, name: str) -> Function:
                 f"'{name}' = {made.mode}({made.of}) is made after this stage: ask for a later one, "
                 "such as adjoint"
             )
+    if (primal := name.removeprefix("d_")) in names:
+        raise ValueError(
+            f"{module.path} does not ask for '{name}': write {name} = rev_diff({primal}) into it, "
+            "or look at a stage from adjoint on, which has it in any case"
+        )
     names += [made.name for made in module.derivatives]
     hint = suggest(name, names) or f"it has {', '.join(names) or 'none'}"
     raise ValueError(f"{module.path} has no function '{name}': {hint}")
@@ -358,10 +461,74 @@ def _loma_text(module: Module, function: str | None) -> str:
     return print_function(find(module, function), module)
 
 
+def adjoint_text(source: str, function: str, path: str = "<text>") -> str:
+    """The reverse derivatives of one function as text, also where the program asks for none.
+
+    Raises NotDifferentiable; ValueError for a function that there is none of.
+    """
+    module = parsed(source, path)
+    if function not in module_names(module):
+        find(module, function)
+    if not _reverse_of(module, function):
+        module = asking(module, [function])
+    made = adjoint(module)
+    return "\n\n\n".join(_loma_text(made, name) for name in _reverse_of(module, function))
+
+
+def _adjoint_text(module: Module, function: str | None) -> str:
+    if function is None:
+        return print_module(adjoint(module if module.derivatives else _asking_for_all(module)))
+    if function not in {f.name for f in module.functions if _has_derivative(f)}:
+        return _loma_text(adjoint(module), function)
+    return "\n\n\n".join(
+        (_loma_text(module, function), adjoint_text(module.source, function, module.path))
+    )
+
+
+def _reverse_of(module: Module, function: str) -> list[str]:
+    """The names of the reverse derivatives that a program asks for."""
+    return [d.name for d in module.derivatives if (d.mode, d.of) == ("rev_diff", function)]
+
+
+def _has_derivative(function: Function) -> bool:
+    """Whether there is something to differentiate, and with respect to something."""
+    from loma.ad.activity import carries_derivative
+
+    given = [param.type for param in function.params if param.mode == "In"]
+    made = [*function.results, *(param.type for param in function.params if param.mode == "Out")]
+    own = function.derivative_of is None
+    return own and any(map(carries_derivative, given)) and any(map(carries_derivative, made))
+
+
+def _with_request(module: Module, function: str | None) -> Module:
+    """Where ``function`` is d_f, and the program has an f but no d_f: with a request for that."""
+    primal = (function or "").removeprefix("d_")
+    functions = {f.name for f in module.functions}
+    if primal == function or function in module_names(module) or primal not in functions:
+        return module
+    return asking(module, [primal])
+
+
+def _asking_for_all(module: Module) -> Module:
+    """With requests for what no other function calls, as far as it has derivatives."""
+    called = {call.function for f in module.functions for call in calls(f.body)}
+    wanted = []
+    for function in module.functions:
+        if function.name not in called and _has_derivative(function):
+            with suppress(NotDifferentiable):
+                adjoint(asking(module, [function.name]))
+                wanted.append(function.name)
+    return asking(module, wanted)
+
+
 def _loops_text(module: Module, stage: str, function: str | None, device: Device) -> str:
     """The tensor functions with fused loops, or with all that runs."""
     from loma.backends import torch as libtorch
 
+    if function is not None and not is_tensor_function(find(module, function)):
+        raise ValueError(
+            f"'{function}' is a scalar function, which has no loops of its own: look at the stage c"
+        )
     text = libtorch.kernels_text if stage == "kernels" else libtorch.schedule_text
     functions = module.functions if function is None else (find(module, function),)
     with _located_in(module):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import ParamSpec, TypeVar
@@ -61,3 +62,24 @@ def _caller(frame: FrameType) -> FrameType:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
     return frame
+
+
+@contextlib.contextmanager
+def progress(title: str) -> Iterator[Callable[[str, float, float], None]]:
+    """Gives a function ``update(what, done, total)``: a bar on standard error, if that is a
+    terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda what, done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[what]}", style="dim", markup=False),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None, what="")
+        yield lambda what, done, total: bar.update(task, completed=done, total=total, what=what)

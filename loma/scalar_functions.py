@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loma import runtime_errors
+from loma import listings, runtime_errors
 from loma.backends.compilers import LIBRARY_FILE
 from loma.backends.scalar import TAKE_FAILURE, entry_name, extension
 from loma.functions import Record, described, reduced
@@ -43,6 +43,7 @@ def load(module: LomaModule, record: Record, folder: Path) -> dict[str, Callable
         )
         call.__self__ = module
         functions[item["name"]] = described(call, item, module.__name__)
+        listings.attach(call, module)
     return functions
 
 

@@ -9,10 +9,14 @@ their messages are the same.
 A function has at most ``LOMA_SPECIALISATIONS`` of them, by default 8, and each part that autograd
 runs counts as one. ``LOMA_OPT=-specialise`` turns all this off. Both are read when a module is
 loaded.
+
+What tuning has found for some sizes (:mod:`loma.tuning`) is such a kernel, too, in the place of the
+usual one.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import os
@@ -20,23 +24,27 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from loma import cache, config
+from loma import background, cache, config
 from loma.background import Background, Job, Note
-from loma.errors import ToolchainError
+from loma.errors import SettingError, ToolchainError
+from loma.reports import progress
+from loma.tuning.state import Tune, Tuning, checked
 
 if TYPE_CHECKING:
     import ctypes
 
+    from loma.backends.schedule.choices import Taken
     from loma.compiler import Program
-    from loma.functions import LomaModule
+    from loma.functions import LomaModule, Record
+    from loma.tuning.results import Result
 
-_FIELDS = ("operator", "function", "sizes", "dtype", "object", "seconds")
+_FIELDS = ("operator", "function", "sizes", "dtype", "object", "seconds", "choices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,24 +126,27 @@ def sources(module: LomaModule) -> list[Path]:
     """
     found: list[Path] = []
     counts: dict[str, int] = {}
+    with _lock:
+        own = next((m for _, m in _attached if m.namespace == module.__name__), None)
     for note, folder in _known(module.__folder__):
+        if note["choices"] != (own.wanted(note) if own is not None else {}):
+            continue
         counts[note["operator"]] = counts.get(note["operator"], 0) + 1
         if counts[note["operator"]] <= config.specialisations():
             found += sorted(folder.glob("*.cpp"))
     return found
 
 
-def attach(
-    native: ModuleType, program: Program, operators: Mapping[str, str], folder: Path
-) -> None:
+def attach(native: ModuleType, program: Program, record: Record, folder: Path) -> None:
     """Lets a module that has just been loaded ask for kernels.
 
-    ``operators``: functions by operator; ``folder``: where the module is in the cache.
+    ``record`` is the module's, ``folder`` where it is in the cache.
     """
     limit = config.specialisations()
     if limit == 0 or "specialise" not in config.optimisations():
         return
-    module = _Module(program, program.key(), native.namespace, dict(operators), folder, limit)
+    operators, texts = dict(record["operators"]), dict(record["texts"])
+    module = _Module(program, program.key(), native, operators, texts, folder, limit)
     for note, _ in _known(module.folder):
         operator, slots = f"{native.namespace}::{note['operator']}", tuple(note["sizes"].values())
         native.add_known_kernel(operator, slots, note["dtype"] == "double")
@@ -144,10 +155,58 @@ def attach(
         _tell(native, module)
 
 
+def tune(module: LomaModule, wanted: Tune, again: bool = False) -> None:
+    """From now on, for calls with sizes that the module has no kernel for so far: see
+    :func:`loma.compile`. ``again``: looks for what is fastest also where that is known. ValueError
+    for what cannot be asked for, SettingError where there are no kernels for known sizes."""
+    wanted = checked(wanted)
+    if module.__native__ is None:
+        return  # nothing but scalar functions
+    if not _use(module.__native__, wanted, again) and wanted != "off":
+        raise SettingError(
+            f"tune={wanted!r} needs kernels for known sizes, which LOMA_OPT or "
+            "LOMA_SPECIALISATIONS turn off"
+        )
+
+
+def tune_alike(namespace: str, other: str) -> None:
+    """Tunes a module as another one, whose derivatives it has."""
+    with _lock:
+        natives = {module.namespace: native for native, module in _attached}
+        modes = {module.namespace: module.tuning.tune for _, module in _attached}
+    if namespace in natives and modes.get(other, "off") != "off":
+        _use(natives[namespace], modes[other])
+
+
+def tuned() -> list[Result]:
+    """What is known of the modules that are tuned."""
+    with _lock:
+        return [result for _, module in _attached for result in module.tuning.known()]
+
+
+def _use(native: ModuleType, wanted: Tune, again: bool = False) -> bool:
+    """Tunes a module so; whether it takes part in all this."""
+    with _lock:
+        module = next((m for own, m in _attached if own is native), None)
+        if module is None:
+            return False
+        module.tuning = Tuning(wanted, module.program.name, module.texts, again)
+        names = {function: operator for operator, function in module.operators.items()}
+        for result in module.tuning.known():
+            operator = f"{module.namespace}::{names[result.function]}"
+            is_double = result.dtype == "float64"
+            native.add_known_kernel(operator, tuple(result.sizes.values()), is_double)
+        _tell(native, module)
+        return True
+
+
 def _tell(native: ModuleType, module: _Module) -> None:
-    """Lets the runtime use the thresholds."""
+    """Lets the runtime use the thresholds, and what is asked of tuning."""
     call_ns, total_ns = (round(t * 1e6) for t in (_thresholds.call_ms, _thresholds.total_ms))
-    native.set_specialise_hook(module.ask, module.limit, _thresholds.calls, call_ns, total_ns)
+    search = None if module.tuning.seconds is None else module.search
+    native.set_specialise_hook(
+        module.ask, module.limit, _thresholds.calls, call_ns, total_ns, search
+    )
 
 
 def _known(folder: Path) -> Iterator[tuple[Note, Path]]:
@@ -167,17 +226,46 @@ def _notes_key(folder: Path) -> str:
 # -------------------------------------------------------------------------------------- requests
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Module:
     """A loaded module, which has at most ``limit`` kernels a function; ``key`` is the index entry
-    that it was loaded from."""
+    that it was loaded from, ``operators`` are its functions by operator, ``texts`` hashes of what
+    these compute."""
 
     program: Program
     key: str
-    namespace: str
+    native: ModuleType
     operators: dict[str, str]
+    texts: dict[str, str]
     folder: Path
     limit: int
+    tuning: Tuning = field(default_factory=lambda: Tuning("off", "", {}))
+
+    @property
+    def namespace(self) -> str:
+        return str(self.native.namespace)
+
+    def wanted(self, note: Note) -> Taken:
+        """What the kernel of a note has to have been lowered with, to be used."""
+        slots, is_double = tuple(note["sizes"].values()), note["dtype"] == "double"
+        return self.tuning.choices(note["function"], slots, is_double)
+
+    def search(
+        self, name: str, slots: tuple[int, ...], is_double: bool, tensors: tuple[Any, ...],
+        ints: tuple[int, ...], results: int,
+    ) -> None:  # fmt: skip
+        """What the runtime calls before the first call with some slots, where it is tuned."""
+        operator = name.removeprefix(f"{self.namespace}::")
+        request = _Request(self, operator, slots, "double" if is_double else "float")
+        function, seconds = self.operators[operator], self.tuning.seconds
+        if _declined or seconds is None or self.tuning.find(function, slots, is_double):
+            return
+        try:
+            _search(request, function, seconds, tensors, ints, results)
+        except KeyboardInterrupt:  # not for the runtime, which cannot pass it on
+            _thread.interrupt_main()
+        except Exception as error:
+            _failed(request, error)
 
     def ask(self, name: str, slots: tuple[int, ...], is_double: bool, now: bool) -> None:
         """What the runtime calls, once for some slots: see runtime/specialise.h."""
@@ -203,7 +291,8 @@ def _load_known(request: _Request) -> bool:
     """Loads the kernel if the cache has it."""
     for note, folder in _known(request.module.folder):
         same = note["operator"] == request.operator and note["dtype"] == request.dtype
-        if same and tuple(note["sizes"].values()) == request.slots:
+        same = same and tuple(note["sizes"].values()) == request.slots
+        if same and note["choices"] == request.module.wanted(note):
             _load(folder, note)
             return True
     return False
@@ -219,20 +308,53 @@ def _job(request: _Request) -> Job | None:
     return Job(
         program, module.key, module.namespace, request.operator,
         module.operators[request.operator], request.slots, request.dtype, module.folder,
-        _notes_key(module.folder), toolchain.detect(),
+        _notes_key(module.folder), toolchain.detect(), module.tuning.choices(
+            module.operators[request.operator], request.slots, request.dtype == "double"
+        ),
     )  # fmt: skip
+
+
+def _search(
+    request: _Request, function: str, seconds: float,
+    tensors: tuple[Any, ...], ints: tuple[int, ...], results: int,
+) -> None:  # fmt: skip
+    """Looks for the fastest kernel for a call, which is then in use."""
+    from loma.tuning import calls
+
+    job, module = _job(request), request.module
+    if job is None:
+        return
+    stage = job.program.stage(job.key)
+    sizes = background.sizes_of(job, stage)
+    is_double = job.dtype == "double"
+    kernel = calls.Kernel(
+        job.program.name, function, sizes, "float64" if is_double else "float32",
+        module.texts[function], (f"{job.namespace}::{job.operator}", job.slots, is_double),
+        lambda choices: background.source_of(job, stage, choices),
+        lambda taken, made, spent: background.note(replace(job, choices=taken), sizes, made, spent),
+        job.folder, job.toolchain,
+    )  # fmt: skip
+    with progress(f"tuning {function} for {', '.join(map(str, request.slots))}") as update:
+        result = calls.tune(
+            kernel, module.native, calls.Arguments(tensors, ints, results), seconds,
+            lambda gone, best: update(f"{1e3 * best:.3f} ms", min(gone, seconds), seconds),
+            set(_libraries),
+        )  # fmt: skip
+    if result is not None:
+        module.tuning.add(result)
+        _made.append(Made(function, result.sizes, result.dtype, result.spent))
 
 
 _lock = threading.Lock()  # of the thresholds, and of who uses them
 _attached: list[tuple[ModuleType, _Module]] = []
 _made: list[Made] = []
-_libraries: list[ctypes.CDLL] = []  # never unloaded: the runtime holds pointers into them
+_libraries: dict[Path, ctypes.CDLL] = {}  # never unloaded: the runtime holds pointers into them
 
 
 def _load(folder: Path, note: Note) -> None:
     from loma.backends import toolchain
 
-    _libraries.append(toolchain.load_kernels(folder))
+    _libraries[folder] = toolchain.load_kernels(folder)
     dtype = "float64" if note["dtype"] == "double" else "float32"
     _made.append(Made(note["function"], note["sizes"], dtype, note["seconds"]))
 
@@ -260,7 +382,6 @@ class _Worker:
         self.background = Background()
         self.busy = threading.Lock()
         self._stopped = False
-        self._reported = False
 
     def put(self, request: _Request) -> None:
         with self._changed:
@@ -319,17 +440,27 @@ class _Worker:
                 _load_known(request)
 
     def _report(self, request: _Request, error: Exception) -> None:
-        if self._stopped or self._reported:
-            return
-        self._reported = True
-        function = request.module.operators[request.operator]
-        with contextlib.suppress(Warning):  # where warnings are errors, nobody is there to catch it
-            warnings.warn(
-                f"loma: no kernel of '{function}' for sizes {request.slots} was made, the general "
-                f"one stays (further failures are not reported): {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        if not self._stopped:
+            _failed(request, error)
+
+
+_is_reported = False
+
+
+def _failed(request: _Request, error: Exception) -> None:
+    """Says once that a kernel could not be made."""
+    global _is_reported
+    if _is_reported:
+        return
+    _is_reported = True
+    function = request.module.operators[request.operator]
+    with contextlib.suppress(Warning):  # where warnings are errors, nobody is there to catch it
+        warnings.warn(
+            f"loma: no kernel of '{function}' for sizes {request.slots} was made, the general "
+            f"one stays (further failures are not reported): {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 _worker = _Worker()

@@ -32,6 +32,12 @@ class TensorTangents:
         active = frozenset(k for k, p in enumerate(primal.params) if carries_derivative(p.type))
         self._make(primal, name, active, every=True)
 
+    def instead(self, primal: Function, active: frozenset[int]) -> Function:
+        """The forward derivative in the arguments at those positions, with the primal's name."""
+        name = self._growing.names.fresh(f"_d_fwd_{primal.name}")
+        self._make(primal, name, active, every=True)
+        return replace(self._growing.find(name), name=primal.name)
+
     def plan(self, function: str, active: frozenset[int]) -> ForwardPlan:
         """The forward derivative of a function in the arguments at those positions."""
         key = (function, active)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.cpp import Expressions, element_type, scalar_type
@@ -52,7 +52,8 @@ class CppContext(FunctionContext):
 
     ``mutated``: tensors that are written in place somewhere. ``dense``: tensors whose elements are
     read or written one by one, and which are therefore contiguous from their definition on.
-    ``loops``: the functions that loops have become. ``looked_up``: in serial loops, the pointers to
+    ``loops``: the functions that loops have become; ``kernels``: what is known of those for another
+    device, as JSON values. ``looked_up``: in serial loops, the pointers to
     tensors' data. ``pointers``: in kernels, the tensors that are pointers, which are private or
     parts of others. ``steady``: in kernels, tensors of the outside, which keep their memory, and
     whether the kernel writes to them; ``taken``: the pointers to those that it uses, the tensor,
@@ -64,6 +65,7 @@ class CppContext(FunctionContext):
         super().__init__(function, module, machine)
         self.host: Expressions | None = None  # writes the host's expressions; set by its owner
         self.loops: list[str] = []
+        self.kernels: list[dict[str, Any]] = []
         self.looked_up: dict[str, tuple[str, Var]] | None = None
         self.pointers: frozenset[str] | None = None
         self.steady: dict[str, bool] = {}

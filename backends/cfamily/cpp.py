@@ -20,7 +20,7 @@ from loma.backends.schedule import ir as schedule
 from loma.backends.schedule.context import FunctionContext
 from loma.core.builtins import BUILTINS
 from loma.core.ir import (
-    FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, Function, Index,
+    FLOAT, INT, Binary, Builtin, Call, Element, Expr, FloatConst, FloatType, Function, Index,
     IntConst, MakeStruct, Member, NoDiff, Op, Reduce, Select, TensorType, Type,
     Unary, Var, ZeroPad, is_tensor_function,
 )  # fmt: skip
@@ -194,6 +194,8 @@ class Expressions(ABC):
             return c.call("int64_t", self.condition(expr))
         if op == "**":
             return self._power(expr)
+        if (fused := self.fused(expr)) is not None:
+            return fused
         a, b = self.value(left, expr.type), self.value(right, expr.type)
         if op in ("+", "-", "*") or (op == "/" and expr.type == FLOAT):
             if isinstance(left, IntConst) and isinstance(right, IntConst):
@@ -206,6 +208,21 @@ class Expressions(ABC):
         else:
             name = {"floordiv": "real_floordiv", "mod": "real_mod"}[name]
         return c.call(f"loma::{name}", a, b)
+
+    def fused(self, expr: Binary) -> c.Expression | None:
+        """A sum with a product that is rounded as one with it, where the text says so."""
+        if not self.context.machine.fused:
+            return None
+        match expr:
+            case Binary("+" | "-" as op, Binary("*", x, y, FloatType()), rest):
+                a, b, added = (self.value(each, FLOAT) for each in (x, y, rest))
+                added = c.Unary("-", added) if op == "-" else added
+            case Binary("+" | "-" as op, rest, Binary("*", x, y, FloatType())):
+                added, a, b = (self.value(each, FLOAT) for each in (rest, x, y))
+                a = c.Unary("-", a) if op == "-" else a
+            case _:
+                return None
+        return c.call("loma::fma<real>", a, b, added)
 
     def _nonzero(self, divisor: c.Expression, span: Span, *what: str) -> c.Expression:
         """A divisor that is checked."""

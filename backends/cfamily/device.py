@@ -9,6 +9,7 @@ from typing import TypeAlias
 from loma.backends.cfamily.context import HostWriter
 from loma.backends.kernels.ir import Step
 from loma.backends.kernels.sharing import Routine
+from loma.backends.schedule.choices import Choices
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import (
     Clear, Contract, Convolve, HostNode, Launch, Serial, Stream,
@@ -31,7 +32,8 @@ class Device:
     that a library computes as a whole. ``lower``: a function's steps to its tree. ``write`` writes
     a node that the device runs; what the host does besides is the same for all devices. Tensors are
     cleared by the device inside kernels and serial loops. ``launches``: the header of what the host
-    starts kernels with, on a device that has some of its own.
+    starts kernels with, on a device that has some of its own. ``choices`` says which way lowering
+    goes where there are several; None: the usual one.
     """
 
     machine: Target
@@ -41,6 +43,7 @@ class Device:
     lower: Callable[[FunctionContext, tuple[Step, ...]], tuple[HostNode, ...]]
     write: Callable[[HostWriter, DeviceNode], None]
     launches: str = ""
+    choices: Choices | None = None
 
     def library_call_of(self, stmt: IndexAssign) -> Library | None:
         return self.library_call(stmt, self.machine)

@@ -14,7 +14,7 @@ from loma.backends.schedule.ir import (
     Accumulator, Check, If, Kind, Lazy, Let, Loop, Narrow, Node, Note, Parallel, Store, Test,
     Variable, dtype_of,
 )  # fmt: skip
-from loma.core.ir import INT, POSITIONS, Builtin, Element, Expr, Index, Type, Var
+from loma.core.ir import INT, POSITIONS, Binary, Builtin, Element, Expr, Index, Type, Var
 
 _INITIAL = {
     "sum": "{t}(0)",
@@ -156,6 +156,9 @@ class LoopText(Expressions):
             take = c.Member(self.value(place), "take")
             return f"{c.text(c.Call(take, (value, self._int(store.position))))};"
         if isinstance(place, Var):
+            total = Binary("+", place, store.value, place.type)
+            if store.kind == "sum" and (fused := self.fused(total)) is not None:
+                return f"{c.text(c.Binary('=', self.value(place), fused))};"
             return updated(store.kind, self.value(place), value, scalar(place.type))
         return updated(store.kind, self._element(place), value, TYPES[dtype_of(place.tensor)])
 

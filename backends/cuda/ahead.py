@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loma import config
+from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.cuda import cubin, nvrtc
 from loma.backends.cuda.forms import Form, Kernel, forms, kernels, options
 from loma.errors import CompilationFailed
@@ -39,7 +40,9 @@ class Built:
     needs: cubin.Needs | None
 
 
-def tasks(path: str, function: str, source: str, architectures: Sequence[str]) -> Iterator[Task]:
+def tasks(
+    path: str, function: str, source: GeneratedSource, architectures: Sequence[str]
+) -> Iterator[Task]:
     """All forms of the kernels in a function's host code."""
     for kernel in kernels(source):
         for architecture in architectures:

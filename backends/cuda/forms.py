@@ -6,49 +6,34 @@ architecture and without a GPU, is a form of each kind that may be picked.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Start = Literal["statement", "fused", "serial"]
+from loma.backends.cfamily.source import GeneratedSource
 
-_KERNEL = re.compile(
-    r'^static loma::gpu::Kernel (\w+)\("\1", R"loma\(\n(.*?)\n\)loma"(, /\*contract=\*/false)?\);$',
-    re.DOTALL | re.MULTILINE,
-)
-_LAUNCH = re.compile(
-    r"loma::gpu::Launch launch_\((\w+), sizeof\(real\)\);.*?"
-    r"launch_\.(statement|fused|serial)\((.*?)\);$",
-    re.DOTALL | re.MULTILINE,
-)
-_SHARING = re.compile(r", (true|false), (\d+)$")  # across, and the sums that blocks may share
-_LINE = re.compile(r"^// line (\d+)", re.MULTILINE)
+How = Literal["statement", "fused", "serial"]
+
 _THREADS, _WARP, _LARGEST = 256, 32, 512
 _KNOWN = 64  # a number of kernels for known numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel as host code has it. ``line``: of the program, 0 where none is known. ``contract``:
-    a product and a sum may be rounded as one. ``across`` and ``splits`` are those of the launch."""
+    """A kernel of a function's host code, and how that launches it. ``line``: of the program, 0
+    where none is known. ``numbers``: how many it is given. ``shares``: threads share the steps of
+    an iteration, ``across`` or along memory; ``splits``: blocks may, too. ``private``: iterations
+    have memory of their own."""
 
     name: str
     text: str
-    contract: bool
     line: int
-    start: Start
+    how: How
+    numbers: int
+    shares: bool = False
     across: bool = False
     splits: bool = False
-
-    @property
-    def shares(self) -> bool:
-        """Whether threads share the steps of an iteration."""
-        return "part_.template all_reduce<" in self.text
-
-    @property
-    def numbers(self) -> int:
-        return self.text.count("LOMA_NUMBER_GIVEN(")
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +59,9 @@ class Form:
         return "_".join(parts)
 
 
-def kernels(source: str) -> list[Kernel]:
+def kernels(source: GeneratedSource) -> list[Kernel]:
     """The kernels of a function's host code, in order."""
-    launches = {name: (start, given) for name, start, given in _LAUNCH.findall(source)}
-    found = []
-    for name, text, exact in _KERNEL.findall(source):
-        start, given = launches[name]
-        told = _SHARING.search(given) if start == "statement" else None
-        across = told is not None and told[1] == "true"
-        splits = told is not None and told[2] != "0"
-        lines = _LINE.findall(text)
-        line = int(lines[0]) if lines else 0
-        found.append(Kernel(name, text, not exact, line, start, across, splits))
-    return found
+    return [Kernel(**record) for record in source.metadata["kernels"]]
 
 
 def forms(kernel: Kernel) -> list[Form]:
@@ -98,14 +73,14 @@ def forms(kernel: Kernel) -> list[Form]:
 
 
 def _forms(kernel: Kernel) -> Iterator[Form]:
-    if kernel.start == "serial":
+    if kernel.how == "serial":
         yield Form(1)
         return
     yield Form(_THREADS)
-    if kernel.start == "fused":
+    if kernel.how == "fused":
         teams = [Form(_THREADS, _WARP), Form(_THREADS, _THREADS)]
         yield from teams
-        if "memory_ + " in kernel.text:
+        if kernel.private:
             yield from (replace(form, shared=False) for form in [Form(_THREADS), *teams])
         return
     if not kernel.shares:
@@ -126,8 +101,6 @@ def options(kernel: Kernel, form: Form, real: str) -> list[str]:
         "STAGE": form.stage, "SHARED": int(form.shared),
     }  # fmt: skip
     found = [f"-DLOMA_{name}={value}" for name, value in told.items()]
-    if not kernel.contract:
-        found.append("--fmad=false")
     if form.known:
         found += ["-DLOMA_KNOWN", *(f"-DLOMA_KNOWN_{k}={_KNOWN}" for k in range(kernel.numbers))]
     return found

@@ -85,17 +85,20 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     for name, (type_, argument) in {**captured.params, **text.params}.items():
         launch.number(type_, name, argument)
     count = iterations(context, tree)
-    inner, across, sums = "1", "false", 0
+    inner, across, sums = "1", False, 0
+    reductions = sum(isinstance(node, AllReduce) for node in nodes(tree.body))
     if tree.team is not None:
         inner = c.item_text(context.ints(tree.team.extent))
-        across = _bool(tree.team.across)
-        reductions = sum(isinstance(node, AllReduce) for node in nodes(tree.body))
+        across = tree.team.across
         sums = reductions if tree.team.splits else 0
     with owner.writer.block():
         if total is not None:
             made = f"loma::empty({{1}}, loma::options<{number}>())"
             owner.writer.line(f"loma::Tensor parts_ = {made};")
-        launch.write(body, f"statement({c.item_text(count)}, {inner}, {across}, {sums})")
+        launch.write(
+            body, "statement", c.item_text(count), inner, _bool(across), str(sums),
+            shares=reductions > 0, across=across, splits=sums > 0,
+        )  # fmt: skip
         if total is not None:
             found = f"loma::item<{number}>(parts_)"
             if tree.needs or tree.count != _ONE:
@@ -147,7 +150,10 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         for name, (type_, argument) in captured.params.items():
             made.number(type_, name, argument)
         context.taken = {}
-        made.write(body, f"fused({c.item_text(count)}, {widest}, workspace_.bytes())")
+        made.write(
+            body, "fused", c.item_text(count), widest, "workspace_.bytes()",
+            private=bool(launch.buffers),
+        )  # fmt: skip
 
 
 def _write_iterations(owner: HostWriter, launch: Launch, size: str | None) -> None:

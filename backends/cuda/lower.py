@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loma.backends.cuda.teams import make_tree
 from loma.backends.kernels.ir import Step
-from loma.backends.openmp import lower as host
+from loma.backends.lowering import lower as host
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import HostNode
 

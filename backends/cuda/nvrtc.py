@@ -23,7 +23,8 @@ from loma.errors import CompilationFailed, ToolchainError
 _IMAGE_FILE = "kernel.cubin"
 _MAJORS = (13, 12)  # the versions of CUDA that are looked for by name
 _LINES = 40  # of a log, in a message
-_ALWAYS = ("-default-device", "--std=c++17")
+# A text says which products and sums are rounded as one: all forms of a kernel have one result.
+_ALWAYS = ("-default-device", "--std=c++17", "--fmad=false")
 
 
 def image(name: str, text: str, options: Sequence[str], architecture: str) -> bytes:

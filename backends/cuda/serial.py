@@ -59,7 +59,7 @@ def write_serial(
         for var in kept.values():
             made = f"loma::empty({{1}}, loma::options<{scalar_type(var.type, var.span)}>())"
             outer.line(f"loma::Tensor {context.variable(var)}_after_ = {made};")
-        launch.write(kernel, "serial()")
+        launch.write(kernel, "serial")
         for var in kept.values():
             name, type_ = context.variable(var), scalar_type(var.type, var.span)
             outer.line(f"{name} = loma::item<{type_}>({name}_after_);")

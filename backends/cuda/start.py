@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from loma.backends.cfamily.context import CppContext, HostWriter, data, statement_text
 from loma.backends.cfamily.cpp import ELEMENTS
 from loma.backends.cfamily.names import cpp_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda import texts
+from loma.backends.cuda.forms import How, Kernel
 from loma.backends.schedule.ir import dtype_of
 from loma.core import sizes
 from loma.core.ir import Stmt, TensorType, Var
+from loma.errors.spans import line_in_file
 
 
 class Start:
@@ -52,8 +55,9 @@ class Start:
             self._params.append(f"const {type_} {name}")
             self._given.append(f"launch_.template value<{type_}>({argument});")
 
-    def write(self, body: Writer, start: str) -> None:
-        """The kernel with that body goes to the context, its start to where the host stands."""
+    def write(self, body: Writer, how: How, *given: str, **facts: bool) -> None:
+        """The kernel with that body goes to the context, the launch, which is ``given`` sizes, to
+        where the host stands; ``facts`` are those of a :class:`Kernel`."""
         kernel = Writer()
         kernel.comment("\n".join(map(statement_text, self._source)))
         kernel.line(f"LOMA_KERNEL {self.name}(")
@@ -68,14 +72,18 @@ class Start:
         if "__scalar<" in text:
             text = f"{texts.VALUES}{self._context.helpers}\n\n{text}"
         context = self._context
-        contract = "" if context.machine.reciprocals else ", /*contract=*/false"
-        made = f'"{self.name}", R"loma(\n{text}\n)loma"{contract}'
+        line = next((s.span.line for s in self._source if s.span.line), 0)
+        line = line_in_file(line) if line else 0
+        context.kernels.append(
+            asdict(Kernel(self.name, text, line, how, len(self._numbers), **facts))
+        )
+        made = f'"{self.name}", R"loma(\n{text}\n)loma"'
         context.loops.append(f"static loma::gpu::Kernel {self.name}({made});")
         writer = self._owner.writer
         writer.declare(f"loma::gpu::Launch launch_({self.name}, sizeof(real));")
         writer.extend(self._given)
         writer.extend([f"launch_.number({argument});" for argument in self._numbers.values()])
-        writer.line(f"launch_.{start};")
+        writer.line(f"launch_.{how}({', '.join(given)});")
 
 
 def _is_number(context: CppContext, tensor: Var) -> bool:

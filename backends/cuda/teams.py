@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loma.backends.openmp.index_statements import COUNTER, longest, needs, written
-from loma.backends.openmp.plan import Plan, merged_loops
-from loma.backends.openmp.reductions import StatementNest
-from loma.backends.openmp.rows import elements, partial_sum
+from loma.backends.lowering.index_statements import COUNTER, longest, needs, written
+from loma.backends.lowering.plan import Plan, merged_loops
+from loma.backends.lowering.reductions import StatementNest
+from loma.backends.lowering.rows import elements, partial_sum
 from loma.backends.schedule.access import Access, Loop, score, steps
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.ir import (

@@ -1,1 +1,1 @@
-"""Loops for CPUs: statements and kernels to trees, and trees to C++ with vectors and threads."""
+"""Trees for CPUs as C++ with vectors and threads, and what that calls."""

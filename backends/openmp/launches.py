@@ -19,7 +19,7 @@ from loma.backends.cfamily.names import cpp_name, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.kernels.ir import Kernel
 from loma.backends.openmp.print import write_tree
-from loma.backends.openmp.serial import tensors_in
+from loma.backends.lowering.serial import tensors_in
 from loma.backends.schedule.host import Buffer, Bytes, Clear, Launch, Serial, Stream
 from loma.backends.schedule.ir import InPlace, Parallel, dtype_of
 from loma.core import sizes

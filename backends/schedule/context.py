@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from loma.backends.schedule.choices import Choices
 from loma.backends.schedule.marks import unmarked
 from loma.backends.schedule.target import Target
 from loma.core import sizes
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     from loma.backends.schedule.ir import InPlace, Parallel
 
 
+_O = TypeVar("_O", int, str)
+
+
 @dataclass(frozen=True, slots=True)
 class KernelScope:
     """The kernel that is lowered: its index, unless it has blocks, then their size; the dimension
     that private tensors lack; the registers of runs of statements
-    (:mod:`loma.backends.openmp.joined`). ``single``: the size of blocks that have one value."""
+    (:mod:`loma.backends.lowering.joined`). ``single``: the size of blocks that have one value."""
 
     index: str | None
     count: Var | None
@@ -52,6 +56,7 @@ class FunctionContext:
         self.function = function
         self.module = module
         self.machine = machine
+        self.choices: Choices | None = None  # None: no other ways are wanted than the usual ones
         # How index statements become loops, on machines where these are not rows and tiles.
         self.make_tree: Callable[..., Parallel | InPlace] | None = None
         self.kernel: KernelScope | None = None
@@ -66,6 +71,11 @@ class FunctionContext:
         self.sizes = set(size_variables(function))
         self._temporaries = 0
         self._slots: dict[str, tuple[str, int]] = {}  # sizes that tensors keep: tensor, dimension
+
+    def choose(self, kind: str, of: str, options: Sequence[_O], work: float = 1.0) -> _O:
+        """Which way to go: the first of the options, unless another one is wanted. ``of``: the name
+        of what is written; ``work``: see :mod:`loma.backends.schedule.choices`."""
+        return options[0] if self.choices is None else self.choices.take(kind, of, options, work)
 
     def temporary(self, stem: str) -> str:
         """A name of the generator's own, which no name of the program clashes with."""

@@ -2,7 +2,7 @@
 
 Nothing in them can fail, and those over the same elements can take turns at each element. So a
 function of nothing else may write its Out arguments where they lie, and a kernel runs them in one
-loop (:mod:`loma.backends.openmp.joined`).
+loop (:mod:`loma.backends.lowering.joined`).
 
 A call is an operator without side effects: it works on copies of its Out arguments, and their final
 values are written at the end, so that a call that fails changes nothing and autograd sees a

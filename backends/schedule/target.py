@@ -57,6 +57,9 @@ class Target:
 
     # Whether a quotient by what a loop does not change may be a product, and rounded otherwise.
     reciprocals: bool = True
+    # Whether the text says which products and sums are rounded as one. Elsewhere the compiler
+    # chooses, and not always alike for one statement: where a loop's count is known it may unroll.
+    fused: bool = False
 
     @property
     def lanes(self) -> int:
@@ -88,4 +91,5 @@ GPU = Target(
     chunk=1, grain=1,
     block_bytes=16384, block_least=32, block_most=256, rows=0, panel_bytes=64 << 20,
     product_bytes=64 << 20, panel_least=64,
+    fused=True,
 )  # fmt: skip

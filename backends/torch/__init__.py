@@ -119,7 +119,7 @@ def generate_specialised(
     return GeneratedSource(
         name=f"{stem}_{cache.digest([text])[:16]}",
         files=((f"{stem}.cpp", text),),
-        metadata={"prelude": _prelude(code)},
+        metadata={"prelude": _prelude(code), "kernels": code["launched"]},
         flags=() if contract else _NOT_CONTRACTED,
     )
 
@@ -148,8 +148,9 @@ def _code(module: Module, device: Device, probes: list[Probe] | None = None) -> 
     """What files with functions have in common; see :func:`codegen.lower_function`."""
     from loma.backends.torch import codegen
 
+    launched: list[dict[str, Any]] = []
     kernels = [  # first, because what cannot be lowered is found here
-        codegen.lower_function(function, module, device, probes)
+        codegen.lower_function(function, module, device, probes, launched)
         for function in module.functions
         if is_tensor_function(function)
     ]
@@ -162,12 +163,13 @@ def _code(module: Module, device: Device, probes: list[Probe] | None = None) -> 
         "includes": codegen.includes(module, device),
         "helpers": codegen.lower_scalars(module, device.machine),
         "kernels": kernels,
+        "launched": launched,
     }
 
 
 def _exact(device: Device) -> Device:
     """The device that rounds every operation by itself."""
-    return replace(device, machine=replace(device.machine, reciprocals=False))
+    return replace(device, machine=replace(device.machine, reciprocals=False, fused=False))
 
 
 def _prelude(code: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ Scalar functions become templates of their own.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loma import config, errors
 from loma.backends.cfamily.context import CppContext, signature
@@ -18,6 +18,7 @@ from loma.backends.cfamily.names import cpp_name, cpp_string
 from loma.backends.cfamily.writer import Writer
 from loma.backends.kernels.fuse import fuse
 from loma.backends.kernels.ir import Step, as_statement
+from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.host import HostNode
 from loma.backends.schedule.verify_host import verify_lowered
 from loma.backends.torch import libraries, ops
@@ -70,6 +71,10 @@ def steps_of(function: Function, device: Device) -> tuple[Step, ...]:
     """The function's body, fused unless LOMA_OPT leaves that out."""
     if "fusion" not in config.optimisations():
         return function.body
+    if device.choices is not None:
+        how = device.choices.take("statements", function.name, ("fused", "apart"), WHOLE)
+        if how == "apart":
+            return function.body
     return fuse(function, device.routine_of, device.machine.rows)
 
 
@@ -79,6 +84,7 @@ def tree_of(
     """The tree of a function's steps, and the context that it is spelled in."""
     function = replace(function, body=tuple(map(as_statement, steps)))
     context = CppContext(function, module, device.machine)
+    context.choices = device.choices
     tree = device.lower(context, steps)
     verify_lowered(function, tree)
     return context, tree
@@ -89,9 +95,10 @@ def lower_function(
     module: Module,
     device: Device,
     probes: list[Probe] | None = None,
+    kernels: list[dict[str, Any]] | None = None,
 ) -> str:
     """The C++ of a tensor function; see the module's docstring. With ``probes`` it times its
-    statements."""
+    statements. What is known of its kernels for another device is added to ``kernels``."""
     for type_, span in aggregates(function):
         raise errors.BackendLacksOperator(
             f"'{function.name}' works on tensors, and {print_type(type_)} belongs to scalar "
@@ -134,6 +141,8 @@ def lower_function(
         body=writer.text(),
         **_entry(function),
     )
+    if kernels is not None:
+        kernels += context.kernels
     return str(text).rstrip("\n")
 
 

@@ -17,7 +17,12 @@ from loma.frontend.expressions import expression as ex, stacks
 from loma.frontend.expressions.parts import RESULTS, Result
 from loma.frontend.expressions.places import check_root, place, result_variable, whole_value
 from loma.frontend.scope import Scope, Symbol, span_of
-from loma.frontend.statements.index_statement import Operation, free_indices, index_statement
+from loma.frontend.statements.index_statement import (
+    Operation,
+    declaration,
+    free_indices,
+    index_statement,
+)
 from loma.frontend.statements.several import assign_results
 from loma.frontend.statements.slice_targets import assign_slice, is_slice_target
 from loma.frontend.syntax.python_syntax import SYMBOLS
@@ -54,7 +59,7 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
             return [_assign_variable(scope, target, ex.expression(scope, node.value), span)]
         case ast.Subscript() if is_slice_target(scope, target):
             return [assign_slice(scope, target, "=", node.value, span)]
-        case ast.Subscript() if _tensor_of(scope, target) is not None:
+        case ast.Subscript() if _tensor_of(scope, target, node.value) is not None:
             return [index_statement(scope, target, "=", node.value, span)]
         case _:
             found = place(scope, target)
@@ -63,8 +68,11 @@ def assign(scope: Scope, node: ast.Assign) -> list[Stmt]:
             return [Assign(found, "=", value, span)]
 
 
-def _tensor_of(scope: Scope, target: ast.Subscript) -> Symbol | None:
+def _tensor_of(scope: Scope, target: ast.Subscript, value: ast.expr) -> Symbol | None:
     """The tensor whose element a target is; None for an array's. An unknown name is an error."""
+    if (type_ := declaration(scope, target, value)) is not None:
+        assert isinstance(target.value, ast.Name)
+        raise scope.undeclared(target.value.id, span_of(target.value), type_)
     symbol = scope.symbols[check_root(scope, target)]
     return symbol if isinstance(symbol.type, TensorType) else None
 
@@ -127,7 +135,7 @@ def augment(scope: Scope, node: ast.AugAssign) -> Stmt:
     span, target = span_of(node), node.target
     if isinstance(target, ast.Subscript) and is_slice_target(scope, target):
         return assign_slice(scope, target, op, node.value, span)
-    if isinstance(target, ast.Subscript) and _tensor_of(scope, target) is not None:
+    if isinstance(target, ast.Subscript) and _tensor_of(scope, target, node.value) is not None:
         return index_statement(scope, target, op, node.value, span)
     if isinstance(target, ast.Name):
         symbol_ = scope.check_writable(target.id, span_of(target))

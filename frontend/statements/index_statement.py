@@ -140,6 +140,35 @@ def _extent(scope: Scope, nodes: list[ast.expr], name: ast.Name) -> Expr:
     return first.size
 
 
+def declaration(scope: Scope, target: ast.Subscript, value: ast.expr) -> str | None:
+    """The type to declare for a target that is not declared, as far as the statement tells; None
+    where it is no element of a tensor that lacks a declaration."""
+    if not isinstance(target.value, ast.Name) or target.value.id in scope.symbols:
+        return None
+    if not scope.has_tensors():
+        return None
+    found = [_dimension(scope, item, value) for item in elts(target.slice)]
+    if all(size is None for size in found):
+        return "Tensor[...]"
+    return f"Tensor[{', '.join('...' if size is None else size for size in found)}]"
+
+
+def _dimension(scope: Scope, subscript: ast.expr, value: ast.expr) -> str | None:
+    """The size of a dimension that an index or a counter goes through."""
+    if not isinstance(subscript, ast.Name):
+        return None
+    symbol = scope.symbols.get(subscript.id)
+    if symbol is not None:
+        if symbol.extent is None or symbol.value is not None:
+            return None
+        return print_expr(symbol.extent)
+    try:
+        plain, padded = _ranges(scope, [value], subscript.id)
+    except errors.UserError:  # of the value, which is read when the target is right
+        return None
+    return next((print_expr(found.size) for found in [*plain, *padded]), None)
+
+
 Operation = Literal["=", "+=", "-=", "*=", "/="]
 
 

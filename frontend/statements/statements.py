@@ -11,6 +11,7 @@ from loma.core.ir import (
     FLOAT, INT, Assign, AtomicAdd, CallStmt, Declare, Expr, For, If, Index, Place, Return,
     StackType, Stmt, TensorType, Var, While, Zero,
 )  # fmt: skip
+from loma.core.printer import print_type
 from loma.core.unbounded import is_unbounded
 from loma.frontend.constants import whole_number
 from loma.frontend.expressions import calls, stacks, expression as ex
@@ -285,6 +286,8 @@ def _return(scope: Scope, node: ast.Return) -> list[Stmt]:
     results: list[Expr] = []
     for k, (item, type_) in enumerate(zip(nodes, header.results, strict=True), 1):
         what = "the result" if len(nodes) == 1 else f"result {k}"
+        if isinstance(item, ast.Name) and not scope.is_known(item.id):
+            raise scope.undeclared(item.id, span_of(item), print_type(type_))
         value = ex.expression(scope, item)
         results.append(ex.convert(value, type_, what, errors.ReturnTypeMismatch))
     return [Return(tuple(results), span_of(node))] if results else []

@@ -25,6 +25,7 @@ Work = Literal[
     "convolution_weight", "pooling", "view", "other", "defined",
 ]  # fmt: skip
 Linear = Literal["together", "each"]
+Batches = Literal["along", "first", "any"]
 AttrKind = Literal["int", "ints", "dim", "dims", "flag", "float", "word"]
 REQUIRED = None
 
@@ -70,6 +71,12 @@ class OpInfo:
     product a third one is added. ``constant`` names arguments of which only the shape matters, or
     which elements are 0: no derivative passes.
 
+    ``batches``: how a further dimension, of samples, passes. "along": it leads all tensors and the
+    result, if the attributes of dimensions count on from it and a shape begins with it. "first":
+    the samples may be in the first dimension of the first argument and of the result. "any": the
+    first argument and the result may have any leading dimensions. None: in no such way, or, where
+    the operator is elementwise, by broadcasting.
+
     ``shares``: the result may have the storage of the first argument. ``reduces``: which reduction
     of elements it is. ``fill``: the value of all elements."""
 
@@ -85,6 +92,7 @@ class OpInfo:
     differentiable: bool = True
     linear: Linear | None = None
     constant: tuple[str, ...] = ()
+    batches: Batches | None = None
     internal: bool = False
     infix: str | None = None
     divides: bool = False
@@ -158,28 +166,40 @@ def _reduction(
     name: str, kind: ReduceKind, doc: str, linear: Linear | None = None, any_element: bool = True
 ) -> OpInfo:
     return OpInfo(name, ("x",), _REDUCE, shapes.reduce, doc, "reduction", reduces=kind,
-                  linear=linear, any_element=any_element)  # fmt: skip
+                  linear=linear, batches="along", any_element=any_element)  # fmt: skip
 
 
 def _arg_extreme(name: str, doc: str) -> OpInfo:
-    return OpInfo(name, ("x",), _DIM, shapes.argmax, doc, "reduction",
+    return OpInfo(name, ("x",), _DIM, shapes.argmax, doc, "reduction", batches="along",
                   differentiable=False, any_element=True)  # fmt: skip
 
 
 def _along(name: str, doc: str) -> OpInfo:
-    return OpInfo(name, ("x",), _DIM, shapes.same, doc, "reduction", any_element=True)
+    return OpInfo(
+        name, ("x",), _DIM, shapes.same, doc, "reduction", batches="along", any_element=True
+    )
 
 
 def _moved(
     name: str, attrs: tuple[AttrInfo, ...], doc: str, shape: ShapeRule = shapes.same
 ) -> OpInfo:
     """Elements of one tensor at other places."""
-    return OpInfo(name, ("x",), attrs, shape, doc, "other", linear="together", any_element=True)
+    return OpInfo(
+        name,
+        ("x",),
+        attrs,
+        shape,
+        doc,
+        "other",
+        linear="together",
+        batches="along",
+        any_element=True,
+    )
 
 
 def _view(name: str, attrs: tuple[AttrInfo, ...], shape: ShapeRule, doc: str) -> OpInfo:
-    return OpInfo(name, ("x",), attrs, shape, doc, "view", linear="together", shares=True,
-                  any_element=True)  # fmt: skip
+    return OpInfo(name, ("x",), attrs, shape, doc, "view", linear="together", batches="along",
+                  shares=True, any_element=True)  # fmt: skip
 
 
 def _like(
@@ -201,10 +221,10 @@ def _convolution(
     return (
         OpInfo(name, ("x", "w", "b"), attrs, shapes.convolution,
                f"cross-correlation of x [N, C, {sizes}] with w [O, C/groups, {window}]",
-               "convolution", optional=1, linear=linear),
+               "convolution", optional=1, linear=linear, batches="first"),
         OpInfo(f"{name}_input", ("g", "w"), (*_SHAPE, *attrs), adjoint,
                f"adjoint of {name} in x, which has the given shape",
-               "convolution_input", linear=linear, internal=True),
+               "convolution_input", linear=linear, batches="first", internal=True),
         OpInfo(f"{name}_weight", ("g", "x"), (*_SHAPE, *attrs), adjoint,
                f"adjoint of {name} in w, which has the given shape",
                "convolution_weight", linear=linear, internal=True),
@@ -251,32 +271,37 @@ _ROWS: tuple[OpInfo, ...] = (
     _arg_extreme("argmin", "position of the first smallest element along dim"),
     OpInfo("argsort", ("x",), (_a("dim", "dim", -1), _a("descending", "flag", 0)), shapes.positions,
            "positions of the elements in order along dim; equal ones keep theirs, NaN is largest",
-           "other", differentiable=False, any_element=True),
+           "other", differentiable=False, batches="along", any_element=True),
     _along("cumsum", "sum of the elements up to each one along dim"),
     _along("cumprod", "product of the elements up to each one along dim"),
     OpInfo("scan", ("a", "b"), _DIM, adjoint_shapes.scan,
-           "y with y[t] = a[t] * y[t - 1] + b[t] along dim, y[0] = b[0]", "other", internal=True),
-    OpInfo("softmax", ("x",), _DIM, shapes.same, "exp(x) / sum(exp(x)) along dim", "softmax"),
-    OpInfo("log_softmax", ("x",), _DIM, shapes.same, "log of softmax along dim", "softmax"),
+           "y with y[t] = a[t] * y[t - 1] + b[t] along dim, y[0] = b[0]", "other", batches="along",
+           internal=True),
+    OpInfo("softmax", ("x",), _DIM, shapes.same, "exp(x) / sum(exp(x)) along dim", "softmax",
+           batches="along"),
+    OpInfo("log_softmax", ("x",), _DIM, shapes.same, "log of softmax along dim", "softmax",
+           batches="along"),
     # linear algebra and convolutions
     OpInfo("matmul", ("a", "b"), (), shapes.matmul, "matrix product, batched as in torch.matmul",
            "product", linear="each"),
     OpInfo("linear", ("x", "w", "b"), (), shapes.linear, "x @ w.T + b", "product", optional=1,
-           linear="each"),
+           linear="each", batches="any"),
     *_convolution(2, "H, W", "P, Q", "each"),
     *_convolution(3, "D, H, W", "P, Q, R"),
     OpInfo("conv_transpose2d", ("x", "w", "b"),
            (*_CONV[:2], _a("output_padding", "ints", (0, 0)), *_CONV[2:]), shapes.conv_transpose2d,
-           "the adjoint of conv2d in its input", "convolution_input", optional=1, linear="each"),
+           "the adjoint of conv2d in its input", "convolution_input", optional=1, linear="each",
+           batches="first"),
     # pooling
-    OpInfo("max_pool2d", ("x",), _POOL, shapes.pool2d, "largest element of each window", "pooling"),
+    OpInfo("max_pool2d", ("x",), _POOL, shapes.pool2d, "largest element of each window", "pooling",
+           batches="first"),
     OpInfo("max_pool2d_index", ("x",), _POOL, shapes.pool2d_index,
            "flat position in [H * W] of each window's first largest element",
-           "other", differentiable=False, internal=True),
+           "other", differentiable=False, batches="first", internal=True),
     OpInfo("avg_pool2d", ("x",), _POOL, shapes.pool2d, "mean of each window, padding counted",
-           "pooling", linear="together"),
+           "pooling", linear="together", batches="first"),
     OpInfo("avg_pool2d_input", ("g",), (*_SHAPE, *_POOL), adjoint_shapes.pool2d_adjoint,
-           "adjoint of avg_pool2d", "other", linear="together", internal=True),
+           "adjoint of avg_pool2d", "other", linear="together", batches="first", internal=True),
     # shape
     _view("reshape", _SHAPE, shapes.reshape,
           "the same elements in row-major order; one size may be -1"),
@@ -284,7 +309,7 @@ _ROWS: tuple[OpInfo, ...] = (
     _view("transpose", (_a("dim0", "dim"), _a("dim1", "dim")), shapes.transpose,
           "two dimensions exchanged"),
     OpInfo("cat", ("tensors",), (_a("dim", "dim", 0),), shapes.cat, "joined along dim", "other",
-           takes_list=True, linear="together", any_element=True),
+           takes_list=True, linear="together", batches="along", any_element=True),
     _moved("flip", (_a("dims", "dims"),), "dims in reverse order"),
     _moved("roll", (_a("shifts", "ints"), *_DIMS),
            "moved along dims, what leaves at the end comes in at the start (without dims: of all "
@@ -294,7 +319,7 @@ _ROWS: tuple[OpInfo, ...] = (
     _view("slice", _SLICE, shapes.slice_, "x[start:end:step] along dim"),
     OpInfo("slice_into", ("g",), (*_SHAPE, *_SLICE), adjoint_shapes.slice_into,
            "adjoint of slice: g inside zeros of the given shape", "other", linear="together",
-           internal=True, any_element=True),
+           batches="along", internal=True, any_element=True),
     _view("expand", _SHAPE, shapes.expand, "broadcast to the shape"),
     OpInfo("sum_to", ("x",), _SHAPE, adjoint_shapes.sum_to,
            "adjoint of expand: summed over what was broadcast", "reduction", linear="together",
@@ -311,17 +336,17 @@ _ROWS: tuple[OpInfo, ...] = (
           "x of rows = to_rows(x, dims), shaped as like", "other", _DIMS, any_element=False),
     OpInfo("moved", ("x",), (*_DIM, _a("ones", "flag", 0)), shapes.same,
            "each element at the next place along dim; zeros, or ones, come in at the start",
-           "other", internal=True),
+           "other", batches="along", internal=True),
     # selection and constants
     OpInfo("one_hot", ("index",), (_a("size", "int"),), shapes.one_hot,
            "1.0 at each position of an IntTensor, along a new last dimension", "other",
-           differentiable=False, ints=("index",)),
+           differentiable=False, batches="along", ints=("index",)),
     OpInfo("gather", ("x", "index"), _DIM, shapes.gather,
            "x taken at index along dim, as torch.gather", "other", linear="together",
-           ints=("index",), any_element=True),
+           batches="along", ints=("index",), any_element=True),
     OpInfo("scatter_add", ("g", "index"), (*_SHAPE, *_DIM), adjoint_shapes.scatter_add,
            "adjoint of gather: g added at index into zeros of the given shape", "reduction",
-           linear="together", internal=True, ints=("index",), any_element=True),
+           linear="together", batches="along", internal=True, ints=("index",), any_element=True),
     OpInfo("scatter_add_like", ("g", "index", "like"), _DIM, adjoint_shapes.scatter_add_like,
            "scatter_add into zeros shaped as like", "reduction", linear="together",
            constant=("like",), internal=True, ints=("index",), any_element=True),

@@ -143,6 +143,10 @@ class _Report(Exception):
 
     __str__ = to_string
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and notebooks show of it: the report, in colours."""
+        return self.render(color=True).splitlines()
+
 
 class UserError(_Report):
     """A mistake in a loma program.

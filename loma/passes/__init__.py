@@ -5,6 +5,7 @@ from __future__ import annotations
 from loma import config
 from loma.core.ir import Module
 from loma.passes.additions import additions as additions
+from loma.passes.batching import batched as batched
 from loma.passes.canonical import canonical_form as canonical_form
 from loma.passes.canonical import distribution as distribution
 from loma.passes.canonical import temporaries as temporaries

@@ -9,24 +9,30 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.syntax import Syntax
 
-from loma import cache as store, pipeline
+from loma import cache as store, config, pipeline
 from loma.core.ir import Function, Module, is_tensor_function
 from loma.core.names import module_names
 from loma.core.packing import shown_names
 from loma.core.printer import print_function
 from loma.core.saving import SAVES, Save
 from loma.errors.excerpts import one_line
-from loma.tools import cli_cuda, tuning as choices
-from loma.tools.cli_numbers import THREADS, Real, Whole
-from loma.tools.cli_point import FILE, named_size, point_arguments, point_options
+from loma.tools import cli_cuda, cli_tune
+from loma.tools.cli_numbers import AGE, BYTES, THREADS, Real, Whole
+from loma.tools.cli_point import (
+    FILE,
+    complete_functions,
+    named_size,
+    point_arguments,
+    point_options,
+    points_of,
+)
 from loma.tools.cli_reports import (
     Commands,
     Refused,
@@ -39,20 +45,17 @@ from loma.tools.cli_reports import (
     show_warnings,
 )
 
+if TYPE_CHECKING:
+    from loma.tools.check import GradientReport
+
 STAGES = (*pipeline.STAGES, "source")
-
-
-def _version() -> str:
-    try:
-        return metadata.version("loma-torch")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 @click.group(
     cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@click.version_option(_version(), prog_name="loma")
+@click.version_option(config.VERSION, prog_name="loma")
 def main() -> None:
     """Compiles .loma programs: tensor functions with generated derivatives.
 
@@ -61,6 +64,12 @@ def main() -> None:
     loma show --stage adjoint squash.loma d_squash
     loma check squash.loma squash --shapes "S=2,3,4"
     loma bench --explain squash.loma squash --shapes "S=100,1152,8"
+
+    For names of options, files and functions at the tab key, put this into ~/.bashrc (for zsh and
+    fish write zsh or fish for bash, and source it as they do):
+
+    \b
+    eval "$(_LOMA_COMPLETE=bash_source loma)"
     """
 
 
@@ -135,14 +144,12 @@ def _signatures(program: Module) -> dict[str, str]:
 
 @main.command()
 @click.argument("file", type=FILE)
-@click.argument("function", required=False)
+@click.argument("function", required=False, shell_complete=complete_functions)
 @click.option(
     "--stage",
     type=click.Choice(STAGES),
     default="parsed",
-    help="What the compiler has after that stage: loma text, fused loops, all loops, C++, or C. "
-    "Loops and C++ are those for any sizes; kernels for known sizes, made while a program runs, "
-    "differ. 'source' is 'cpp'.",
+    help="One of those above; 'source' is 'cpp'.",
 )
 @click.option(
     "--device",
@@ -172,7 +179,30 @@ def show(
     saved: bool,
     sizes: tuple[str, ...],
 ) -> None:
-    """Print FILE, or one FUNCTION of it, as it stands after a stage."""
+    """Print FILE, or one FUNCTION of it, as it stands after a stage of the compiler.
+
+    \b
+    parsed     as the compiler read it, in loma
+    adjoint    with the derivatives that it asks for, in loma. If it asks for
+               none, with all that it could ask for; a FUNCTION is followed
+               by its reverse derivative in any case
+    optimised  with what autograd runs, f__forward and f__backward, simplified
+    kernels    functions of tensors, with the loops that fusion made
+    schedule   all loops, checks, copies and library calls, as they run
+    cpp        the C++ of functions of tensors; with --device cuda the kernels
+               in CUDA C++, too
+    c          the scalar functions in C99
+
+    Loops and C++ are those for any sizes; kernels for known sizes, made while a program runs,
+    differ. d_f is the reverse derivative of f, whether or not the program asks for it.
+
+    \b
+    loma show --stage adjoint squash.loma squash
+    loma show --stage kernels squash.loma d_squash
+    loma show --stage optimised squash.loma squash__backward
+    loma show --stage schedule --device cuda squash.loma squash
+    loma show --saved --size B=100 --size N=1152 --size D=8 squash.loma squash
+    """
     program = _parse(file)
     show_warnings(program)
     if saved:
@@ -183,7 +213,9 @@ def show(
     except ValueError as error:  # there is no such function, or it has no such text
         raise click.UsageError(str(error)) from error
     if in_colour() and not as_json():
-        lexer = {"cpp": "cpp", "source": "cpp", "c": "c"}.get(stage, "python")
+        from loma.embedded.lexer import LomaLexer  # Pygments comes with rich
+
+        lexer = {"cpp": "cpp", "source": "cpp", "c": "c"}.get(stage) or LomaLexer()
         Console().print(Syntax(text, lexer, theme="ansi_dark", background_color="default"))
         return
     found = list(map(report_record, program.warnings))
@@ -207,47 +239,86 @@ def _show_saved(program: Module, function: str | None, save: Save, sizes: tuple[
 
 
 @main.command()
-@point_options
+@point_options(required=False)
 @click.option(
     "--tolerance", type=Real(0, 1, min_open=True), default=1e-6, help="Largest relative error."
 )
 @click.option("--max-elements", type=Whole(1, 10**9), default=200, help="Elements per argument.")
 @json_option
-def check(file: str, function: str, tolerance: float, max_elements: int, **point: Any) -> None:
+def check(
+    file: str, function: str | None, tolerance: float, max_elements: int, **point: Any
+) -> None:
     """Check the gradients of FUNCTION against float64 differences at a random point.
 
     FUNCTION has tensors among its arguments or results; for a function of the scalar layer, compare
-    what rev_diff and fwd_diff give. Sizes that neither --shapes nor --size gives are small and all
-    different.
+    what rev_diff and fwd_diff give. Without FUNCTION all such functions of FILE are checked, but
+    for the derivatives that it asks for; those that cannot be are listed with the reason. Sizes
+    that neither --shapes nor --size gives are small and all different.
+
+    \b
+    loma check squash.loma
+    loma check squash.loma squash --shapes "S=2,3,4"
     """
     program = _parse(file)
     show_warnings(program)
-    arguments = point_arguments(_function(program, function), **point)
-
-    from loma import compiler
-    from loma.tools.check import check_gradients
-
-    module = compiler.compile(Path(file))
-    with calling():
-        report = check_gradients(
-            getattr(module, function),
-            arguments,
-            tolerance=tolerance,
-            max_elements=max_elements,
-            seed=point["seed"],
-            raise_on_error=False,
-        )
+    options = {"tolerance": tolerance, "max_elements": max_elements, "seed": point["seed"]}
+    if function is None:
+        _check_all(program, point, options)
+        return
+    report = _checked(program, function, point_arguments(_function(program, function), **point),
+                      options)  # fmt: skip
     emit({"ok": report.ok, "path": file, **dataclasses.asdict(report)}, [report])
     click.get_current_context().exit(0 if report.ok else 1)
 
 
+def _checked(
+    program: Module, function: str, arguments: dict[str, object], options: dict[str, Any]
+) -> GradientReport:
+    from loma import compiler
+    from loma.tools.check import check_gradients
+
+    module = compiler.compile(Path(program.path))
+    with calling():
+        return check_gradients(
+            getattr(module, function), arguments, raise_on_error=False, **options
+        )
+
+
+def _check_all(program: Module, point: dict[str, Any], options: dict[str, Any]) -> None:
+    """Each function by itself; a FUNCTION's name on the command line would say why not."""
+    functions = [f for f in program.functions if f.derivative_of is None]
+    tensors = [f.name for f in functions if is_tensor_function(f)]
+    points = points_of([_function(program, name) for name in tensors], **point)
+    reports: list[GradientReport] = []
+    skipped = {f.name: "a scalar function" for f in functions if f.name not in tensors}
+    for name, arguments in points.items():
+        if isinstance(arguments, str):
+            skipped[name] = arguments
+            continue
+        try:
+            reports.append(_checked(program, name, arguments, options))
+        except Refused as error:
+            skipped[name] = str(error).removeprefix(f"{name}: ")
+    ok = all(report.ok for report in reports)
+    emit(
+        {
+            "ok": ok,
+            "path": program.path,
+            "functions": list(map(dataclasses.asdict, reports)),
+            "skipped": skipped,
+        },
+        [*reports, *(f"{name}: not checked: {why}" for name, why in skipped.items())],
+    )
+    click.get_current_context().exit(0 if ok else 1)
+
+
 @main.command()
-@point_options
+@point_options()
 @click.option(
     "--explain", is_flag=True, help="Say what the time goes into, statement by statement."
 )
 @click.option("--backward", is_flag=True, help="Measure forward and backward under autograd.")
-@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32")
+@click.option("--dtype", type=click.Choice(DTYPES), default="float32")
 @click.option(
     "--threads",
     type=THREADS,
@@ -297,6 +368,36 @@ def cache_info() -> None:
     emit(info, (f"{key:<8} {'nowhere' if value is None else value}" for key, value in info.items()))
 
 
+@cache.command("prune")
+@click.option(
+    "--older-than",
+    type=AGE,
+    metavar="30d",
+    help="What was not used for so long: seconds, or minutes, hours, days, weeks as 10m, 12h, "
+    "30d, 4w.",
+)
+@click.option(
+    "--below",
+    type=BYTES,
+    metavar="500M",
+    help="What is more than that, the least recently used first.  [default: LOMA_CACHE_LIMIT, "
+    "where --older-than is not given]",
+)
+@json_option
+def cache_prune(older_than: int | None, below: int | None) -> None:
+    """Delete what was not used for long. What was used in the last ten minutes stays.
+
+    \b
+    loma cache prune --older-than 30d
+    loma cache prune --below 500M
+    """
+    if older_than is None and below is None:
+        below = config.cache_limit()
+    removed, freed = store.prune(older_than, below)
+    text = f"removed {removed} objects with {freed / 2**20:,.1f} MiB"
+    emit({"removed": removed, "bytes": freed}, [text])
+
+
 @cache.command("clear")
 @json_option
 def cache_clear() -> None:
@@ -306,17 +407,61 @@ def cache_clear() -> None:
 
 
 @main.command()
-@click.option("--clear", is_flag=True, help="Forget the choices: each is measured again.")
+@point_options()
+@click.option(
+    "--seconds", type=Real(1, 86400), default=20, help="How long each kernel is searched for."
+)
+@click.option("--backward", is_flag=True, help="Tune forward and backward part, under autograd.")
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32")
+@click.option(
+    "--threads",
+    type=THREADS,
+    help="Threads of a call.  [default: torch's, as a rule all processors]",
+)
+@click.option("--plot", metavar="FILE", help="Write a picture of the search, as FILE.png or .svg.")
 @json_option
-def tuning(clear: bool) -> None:
-    """Show which form of a convolution was measured to be fastest, for which sizes."""
-    if clear:
-        removed = choices.clear()
-        emit({"removed": removed}, [f"removed {removed} choices"])
-        return
-    found = choices.choices()
-    records = [{**dataclasses.asdict(choice), "path": str(choice.path)} for choice in found]
-    emit({"choices": records}, found)
+def tune(
+    file: str,
+    function: str,
+    seconds: float,
+    backward: bool,
+    dtype: str,
+    threads: int | None,
+    plot: str | None,
+    **point: Any,
+) -> None:
+    """Look for the fastest kernel of FUNCTION for these sizes, and keep it.
+
+    Every size must be given, by --shapes or --size. Kernels that compute the same in other ways are
+    measured in turn; one is adopted where it is 3 % faster than the usual, twice. What is found
+    serves programs compiled with tune="auto", with as many threads. Ctrl-C ends a search without a
+    result.
+    """
+    program = _parse(file)
+    show_warnings(program)
+    arguments = point_arguments(_function(program, function), **point, complete=True)
+    cli_tune.tune(file, function, arguments, seconds, dtype, backward, threads, plot)
+
+
+main.add_command(cli_tune.tuning)
+
+
+@main.command("language-server")
+def language_server() -> None:
+    """Answer an editor, which starts this by itself: errors as one types, types, definitions.
+
+    It speaks the Language Server Protocol on the standard streams and ends with the editor; see
+    docs/editors.md for how an editor is told of it.
+    """
+    try:
+        from loma.tools.editor import server
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("loma"):
+            raise
+        raise Refused(
+            f"the language server needs {error.name}: pip install 'loma-torch[editor]'"
+        ) from None
+    server.serve()
 
 
 def _parse(file: str) -> Module:

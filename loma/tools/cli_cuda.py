@@ -13,7 +13,8 @@ import click
 from loma import pipeline
 from loma.core.ir import Module
 from loma.errors.excerpts import one_line
-from loma.tools.cli_reports import emit, progress, report_record
+from loma.reports import progress
+from loma.tools.cli_reports import emit, report_record
 
 if TYPE_CHECKING:
     from loma.backends.cuda.ahead import Built, Task
@@ -83,8 +84,8 @@ def tasks(program: Module, architectures: Sequence[str]) -> list[Task]:
     module = pipeline.generated(stage)
     found: list[Task] = []
     for function in pipeline.device_parts(module):
-        text = pipeline.device_part(stage, function, module.name).text
-        found += ahead.tasks(program.path, function, text, architectures)
+        source = pipeline.device_part(stage, function, module.name)
+        found += ahead.tasks(program.path, function, source, architectures)
     return found
 
 
@@ -107,7 +108,7 @@ def _kernel(built: Sequence[Built]) -> dict[str, Any]:
     needs = [one.needs for one in built if one.needs is not None]
     record: dict[str, Any] = {
         "name": task.kernel.name, "function": task.function, "line": task.kernel.line,
-        "kind": task.kernel.start, "forms": len(built),
+        "kind": task.kernel.how, "forms": len(built),
         "bytes": sum(len(one.image) for one in built),
     }  # fmt: skip
     for what in ("registers", "shared", "stack"):

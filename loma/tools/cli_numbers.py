@@ -4,11 +4,15 @@ with the option, what was found and what is allowed: also what is no number, NaN
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import click
 
+from loma import config
+
 _SHOWN = 40  # characters of what was found
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 class Whole(click.IntRange):
@@ -52,6 +56,30 @@ class Real(click.FloatRange):
         return number
 
 
+class Age(click.ParamType[int]):
+    """A time as "30d", in seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d{1,9})\s*([smhdw]?)", str(value).strip())
+        if found is None:
+            self.fail(f"{shown(value)} is no time such as 10m, 12h, 30d or 4w.", param, ctx)
+        return int(found[1]) * _SECONDS[found[2]]
+
+
+class Bytes(click.ParamType[int]):
+    """A size as "500M", in bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return config.parse_size(str(value))
+        except ValueError:
+            self.fail(f"{shown(value)} is no size such as 500M or 2G.", param, ctx)
+
+
 def shown(value: object) -> str:
     """What was found, in a message."""
     text = str(value)
@@ -75,3 +103,5 @@ def _is_whole(text: str) -> bool:
 THREADS = Whole(1, 1024)
 SEED = Whole(0, 2**63 - 1)
 SIZE = Whole(0, 2**63 - 1)
+AGE = Age()
+BYTES = Bytes()

@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import ast
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from loma.core.ir import Function
 from loma.tools.cli_numbers import SEED, SIZE, finite, shown
 
+if TYPE_CHECKING:
+    from loma.tools.samples import Given
+
 FILE = click.Path(exists=True, dir_okay=False, readable=True)
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
-def point_options(command: _Command) -> _Command:
+def complete_functions(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """The functions of the file that the command line names, for the tab key."""
+    try:
+        tree = ast.parse(Path(context.params["file"]).read_text(encoding="utf-8"))
+    except (KeyError, TypeError, OSError, ValueError, SyntaxError):
+        return []
+    names: list[str] = []
+    for node in tree.body:
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.Assign(targets=[ast.Name(id=name)], value=ast.Call())
+            ):
+                names.append(name)
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def point_options(required: bool = True) -> Callable[[_Command], _Command]:
     """A function of a file, and the point that it is called at."""
+    return lambda command: _with_point(command, required)
+
+
+def _with_point(command: _Command, required: bool) -> _Command:
     for option in (
         click.option(
             "--positive", is_flag=True, help="Draw values from [0.5, 1.5] (for log, sqrt, ...)."
         ),
         click.option("--seed", type=SEED, default=0, help="Seed of the random values."),
         click.option(
-            "--arg", "scalars", multiple=True, metavar="n=3", help="An int or float argument."
+            "--arg",
+            "--int",
+            "scalars",
+            multiple=True,
+            metavar="n=3",
+            help="An int or float argument.",
         ),
         click.option(
             "--size", "sizes", multiple=True, metavar="N=4", help="The value of a size variable."
@@ -31,7 +64,7 @@ def point_options(command: _Command) -> _Command:
         click.option(
             "--shapes", default="", show_default=False, help='Shapes of tensors: "x=2,3 w=4,3".'
         ),
-        click.argument("function"),
+        click.argument("function", required=required, shell_complete=complete_functions),
         click.argument("file", type=FILE),
     ):
         command = option(command)
@@ -50,20 +83,51 @@ def point_arguments(
 ) -> dict[str, object]:
     """What the options of :func:`point_options` say, by argument; ``complete``: no size may be made
     up. A usage error where it does not fit."""
-    given = (
+    from loma.tools.samples import SampleError, sample_arguments
+
+    given = _given(shapes, sizes, scalars)
+    try:
+        return sample_arguments(function, given, seed=seed, positive=positive, complete=complete)
+    except SampleError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def points_of(
+    functions: Sequence[Function],
+    *,
+    shapes: str,
+    sizes: tuple[str, ...],
+    scalars: tuple[str, ...],
+    seed: int,
+    positive: bool,
+) -> dict[str, dict[str, object] | str]:
+    """What the options say for each of several functions, by its name: the arguments, or why none
+    can be made up. A usage error for what fits none of them."""
+    from loma.tools.samples import SampleError, belonging, sample_arguments
+
+    given = _given(shapes, sizes, scalars)
+    try:
+        parts = belonging(functions, given)
+    except SampleError as error:
+        raise click.UsageError(str(error)) from error
+    found: dict[str, dict[str, object] | str] = {}
+    for function, part in zip(functions, parts, strict=True):
+        try:
+            made = sample_arguments(function, part, seed=seed, positive=positive)
+            found[function.name] = made
+        except SampleError as error:
+            found[function.name] = str(error).removeprefix(f"{function.name}: ")
+    return found
+
+
+def _given(shapes: str, sizes: tuple[str, ...], scalars: tuple[str, ...]) -> Given:
+    from loma.tools.samples import Given
+
+    return Given(
         dict(_shape(item) for item in shapes.split()),
         dict(map(named_size, sizes)),
         dict(map(_named_number, scalars)),
     )
-
-    from loma.tools.samples import Given, SampleError, sample_arguments
-
-    try:
-        return sample_arguments(
-            function, Given(*given), seed=seed, positive=positive, complete=complete
-        )
-    except SampleError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def named_size(item: str) -> tuple[str, int]:

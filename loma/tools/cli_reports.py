@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 import click
@@ -130,25 +130,6 @@ def emit(record: dict[str, Any], lines: Iterable[object]) -> None:
     """The result of a command: the record with ``--json``, else the lines."""
     for line in [json.dumps({"ok": True, **record})] if as_json() else lines:
         click.echo(line)
-
-
-@contextlib.contextmanager
-def progress(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Gives a function ``update(what, done, total)``: a bar on standard error, if that is a
-    terminal."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield lambda what, done, total: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn("{task.fields[what]}", style="dim", markup=False),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None, what="")
-        yield lambda what, done, total: bar.update(task, completed=done, total=total, what=what)
 
 
 def show_warnings(*programs: Module) -> None:

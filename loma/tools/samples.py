@@ -235,19 +235,41 @@ def _int_value(function: Function, param: Param, given: Given) -> int:
     return int(value)
 
 
+def belonging(functions: Sequence[Function], given: Given) -> list[Given]:
+    """What is given for each of several functions. SampleError for what fits none of them."""
+    parts = []
+    used: set[str] = set()
+    for function in functions:
+        params = [p for p in function.params if p.mode == "In" or function.primal is None]
+        known = _known(params, given)
+        parts.append(Given(*({n: v for n, v in values.items() if n in names}
+                             for _, values, names in known)))  # fmt: skip
+        used |= {name for _, values, names in known for name in values if name in names}
+    for name in (*given.shapes, *given.sizes, *given.scalars):
+        if name not in used:
+            raise SampleError(f"no function has an argument or a size '{name}'")
+    return parts
+
+
 def _refuse_unknown(function: Function, params: Sequence[Param], given: Given) -> None:
-    tensors = [p for p in params if isinstance(p.type, TensorType)]
-    scalars = [p for p in params if isinstance(p.type, IntType | FloatType)]
-    known: tuple[tuple[str, Mapping[str, object], list[str]], ...] = (
-        ("tensor argument", given.shapes, [p.name for p in tensors]),
-        ("size variable", given.sizes, list(bindings(params))),
-        ("int or float argument", given.scalars, [p.name for p in scalars]),
-    )
-    for kind, values, names in known:
+    for kind, values, names in _known(params, given):
         for name in values:
             if name not in names:
                 hint = suggest(name, names) or f"it has {', '.join(dict.fromkeys(names)) or 'none'}"
                 raise SampleError(f"{function.name} has no {kind} '{name}': {hint}")
+
+
+def _known(
+    params: Sequence[Param], given: Given
+) -> tuple[tuple[str, Mapping[str, Any], list[str]], ...]:
+    """Kinds of what may be given, with what is given of each, and what there is of it."""
+    tensors = [p for p in params if isinstance(p.type, TensorType)]
+    scalars = [p for p in params if isinstance(p.type, IntType | FloatType)]
+    return (
+        ("tensor argument", given.shapes, [p.name for p in tensors]),
+        ("size variable", given.sizes, list(bindings(params))),
+        ("int or float argument", given.scalars, [p.name for p in scalars]),
+    )
 
 
 def _joined(shape: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from loma import cache_roots
+from loma.cache import roots as cache_roots
 from loma.errors import CacheError
 
 _FIRST_LINE = "loma tuning 1"

@@ -16,12 +16,15 @@ from conftest import ROOT
 # Each may import itself and what stands before it. A module belongs to the longest name that it
 # begins with; the two packages themselves are what users import.
 LAYERS = (
-    "loma.errors", "loma.deep", "loma.config", "loma.cache_roots", "loma.cache",
+    "loma.errors", "loma.deep", "loma.config", "loma.cache.roots",
+    "loma.cache.pruning", "loma.cache",
     "loma.runtime_errors", "loma.core", "loma.arithmetic", "loma.passes", "loma.frontend",
     "loma.ad", "loma.packed_calls",
-    "loma.backends.kernels", "loma.backends.schedule", "loma.backends.cfamily",
-    "loma.backends.openmp", "loma.backends.cuda", "loma.backends.torch", "loma.backends",
-    "loma.pipeline", "loma", "loma.nn", "loma.optim", "loma.tools", "loma.__main__", "capsnet_loma",
+    "loma.backends.kernels", "loma.backends.schedule", "loma.backends.lowering",
+    "loma.backends.cfamily", "loma.backends.openmp", "loma.backends.cuda", "loma.backends.torch",
+    "loma.backends",
+    "loma.pipeline", "loma", "loma.nn", "loma.optim", "loma.tools", "loma.__main__",
+    "capsnet_loma",
     "capsnet_loma.__main__",
 )  # fmt: skip
 PUBLIC = {"loma": "loma.__main__", "capsnet_loma": "capsnet_loma.__main__"}

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from corpus import tensor_programs
 
 from loma import pipeline
+from loma.backends.cfamily.source import GeneratedSource
 from loma.backends.cuda import cubin, nvrtc
 from loma.backends.cuda.forms import Form, forms, kernels, options
 from loma.errors import CompilationFailed, ToolchainError
@@ -62,9 +63,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def part(function: str, contract: bool = True) -> str:
+def part(function: str) -> GeneratedSource:
     stage = pipeline.program(PROGRAM, every=True)
-    return pipeline.device_part(stage, function, "ns", contract=contract).text
+    return pipeline.device_part(stage, function, "ns")
 
 
 # -------------------------------------------------------------------------------- kernels, forms
@@ -76,13 +77,15 @@ def test_every_kernel_of_a_program_is_found() -> None:
         if not stage.tensor_functions:
             continue
         for function in pipeline.device_parts(pipeline.generated(stage)):
-            source = pipeline.device_part(stage, function, "ns").text
-            assert len(kernels(source)) == source.count("LOMA_KERNEL "), (name, function)
+            source = pipeline.device_part(stage, function, "ns")
+            found = kernels(source)
+            assert len(found) == source.text.count("LOMA_KERNEL "), (name, function)
+            assert all(kernel.text in source.text for kernel in found)
 
 
 def test_forms_are_of_each_kind() -> None:
     (sums,) = kernels(part("columns"))
-    assert (sums.start, sums.across, sums.splits, sums.line) == ("statement", True, True, 10)
+    assert (sums.how, sums.across, sums.splits, sums.line) == ("statement", True, True, 10)
     found = forms(sums)
     assert Form(256) in found
     assert Form(1024, 32, across=True) in found
@@ -92,14 +95,14 @@ def test_forms_are_of_each_kind() -> None:
 
 
 def test_options_are_those_of_a_launch() -> None:
-    (sums,) = kernels(part("columns", contract=False))
+    (sums,) = kernels(part("columns"))
     told = options(sums, Form(256, 8, across=True, known=True), "double")
     assert told[:6] == [
         "-DLOMA_REAL=double", "-DLOMA_THREADS=256", "-DLOMA_TEAM=8", "-DLOMA_ACROSS=1",
         "-DLOMA_STAGE=0", "-DLOMA_SHARED=1",
     ]  # fmt: skip
-    assert told[6:8] == ["--fmad=false", "-DLOMA_KNOWN"]
-    assert len(told) == 8 + sums.numbers
+    assert told[6] == "-DLOMA_KNOWN"
+    assert len(told) == 7 + sums.numbers
 
 
 # ---------------------------------------------------------------------------------- what is needed

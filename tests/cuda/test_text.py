@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -34,6 +35,19 @@ def normalised(x : In[Tensor[N, D]], g : In[Tensor[D]]) -> Tensor[N, D]:
     y[i, d] = x[i, d] * g[d] / sqrt(s[i] / int2float(D) + 1e-5)
     return y
 """
+# y reads of e what its iteration has written, z other elements.
+ELEMENTWISE = """
+def weighted(x : In[Tensor[N, D]], w : In[Tensor[D]]) -> tuple[Tensor[N, D], Tensor[N, D]]:
+    s : Tensor[N]
+    e : Tensor[N, D]
+    y : Tensor[N, D]
+    z : Tensor[N, D]
+    s[i] = sum(x[i, d] for d in D)
+    e[i, d] = exp(x[i, d] - s[i])
+    y[i, d] = e[i, d] * w[d]
+    z[i, d] = y[i, d] + e[i, D - 1 - d]
+    return y, z
+"""
 CASES = {
     "kernels": ("mixed", MIXED, "loma"),
     "schedule": ("normalised__backward", NORMALISED, "txt"),
@@ -46,6 +60,14 @@ def test_golden(stage: str, golden: Callable[[str, str], None]) -> None:
     function, text, ending = CASES[stage]
     shown = pipeline.stage_text(text, stage, function, "golden.loma", device="cuda")
     golden(f"cuda_{stage}.{ending}", shown)
+
+
+def test_statements_over_the_same_elements_share_a_loop() -> None:
+    shown = pipeline.stage_text(ELEMENTWISE, "schedule", "weighted", device="cuda")
+    loops = re.findall(r"parallel for d .*writes (.*)\n", shown)
+    assert loops == ["e, y", "z"]
+    on_the_cpu = pipeline.stage_text(ELEMENTWISE, "schedule", "weighted")
+    assert "writes e, y" not in on_the_cpu
 
 
 def test_source_is_every_function_that_a_call_may_need() -> None:

@@ -49,7 +49,7 @@ LOMA_KERNEL normalised__backward__kernel1(
     });
     // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
     team_.each(D, 1, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
-      _d_x_2_[d] = loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], _d_result_1_[d]) * g_data_[d] + _d_s[0] * (real(2.0) * x_5_[d]);
+      _d_x_2_[d] = loma::fma<real>(loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], _d_result_1_[d]), g_data_[d], _d_s[0] * (real(2.0) * x_5_[d]));
     });
   });
 }
@@ -71,7 +71,7 @@ LOMA_KERNEL normalised__backward__kernel2(
   loma::statement(grid_, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
     real acc1_ = real(0);
     loma::over(part_, 0, N, [&](const int64_t i) {
-      acc1_ += loma::mul_no_nan<real>(real(1.0) / _sqrt_data_[i], _d_result_data_[d + D * i]) * x_data_[d + D * i];
+      acc1_ = loma::fma<real>(loma::mul_no_nan<real>(real(1.0) / _sqrt_data_[i], _d_result_data_[d + D * i]), x_data_[d + D * i], acc1_);
     });
     part_.template all_reduce<loma::Sum, 0>(acc1_);
     if (part_.leads()) _d_g_data_[d] = acc1_;

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from loma import passes
-from loma.backends.openmp.index_statements import library_call
+from loma.backends.lowering.index_statements import library_call
 from loma.backends.schedule.host import Contract, Convolve
 from loma.backends.schedule.target import CPU
 from loma.core.ir import Declare, For, Function, IndexAssign, Op, Reduce

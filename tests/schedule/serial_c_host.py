@@ -22,7 +22,7 @@ from loma.backends.cfamily.context import statement_text
 from loma.backends.cfamily.names import local_name
 from loma.backends.interpreter.evaluate import evaluate
 from loma.backends.interpreter.frame import Frame
-from loma.backends.openmp.lower import lower
+from loma.backends.lowering.lower import lower
 from loma.backends.schedule import host, ir
 from loma.backends.schedule.context import FunctionContext
 from loma.core import sizes

@@ -27,7 +27,7 @@ from loma.backends.interpreter.frame import Frame
 from tree_host import LoweredInterpreter
 from tree_memory import Machine, TreeError
 from tree_loops import run_tree
-from loma.backends.openmp import index_statements
+from loma.backends.lowering import index_statements
 from loma.backends.schedule import host, ir
 from loma.core import builder
 from loma.core.ir import FLOAT, INT, Binary, Expr, Function, Index, IntConst, TensorType, Var

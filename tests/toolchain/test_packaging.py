@@ -114,13 +114,19 @@ def test_commands_exist(setup: dict[str, Any]) -> None:
 
 
 def test_everything_imported_is_declared(setup: dict[str, Any]) -> None:
-    """The compiler's packages by the distribution itself, the Capsule Network's by the extra."""
-    core, extra = (
+    """The compiler's packages by the distribution itself, the Capsule Network's and those that
+    editors, notebooks and pictures may have by extras."""
+    extras = setup["extras_require"]
+    core, extra, others = (
         {canonicalize_name(Requirement(text).name) for text in texts}
-        for texts in (setup["install_requires"], setup["extras_require"]["capsnet"])
+        for texts in (
+            setup["install_requires"],
+            extras["capsnet"],
+            [*extras["editor"], *extras["notebook"], *extras["plot"]],
+        )
     )
     compiler, network = _distributions("loma"), _distributions("capsnet_loma")
-    assert compiler <= core
+    assert compiler <= core | others
     assert network <= core | extra
     unused = (core - compiler) | (extra - network)
     assert not unused, f"declared, but never imported: {unused}"

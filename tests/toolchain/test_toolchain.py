@@ -135,7 +135,7 @@ def test_a_program_is_optimised_once(empty_cache: Path, monkeypatch: pytest.Monk
     """Its derivatives' derivatives and kernels for known sizes begin with what was kept."""
     program = Program(SQUARE, "<text>", "module")
     made, (pair,) = program.stage(), program.stage().pairs
-    again = replace(program, derived=(pair.backward,))
+    again = replace(program, made=(pipeline.Made("derivative", pair.backward),))
     assert again.stage() != made
     program.keep(made)
     with monkeypatch.context() as patch:

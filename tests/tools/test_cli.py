@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
+import loma
 from conftest import ROOT
+from loma import pipeline
 from loma.tools import cli
 from loma.tools.check import GradientReport, check_gradients
 
@@ -117,6 +122,72 @@ def test_show_one_function(run: Run, program: Path) -> None:
     assert record["text"].lstrip().startswith("def scale(")
 
 
+UNASKED = """\
+def inner(x : In[Tensor[N]]) -> Tensor[N]:
+    return tanh(x)
+
+def outer(x : In[Tensor[N]], d_inner : In[float]) -> Tensor[N]:
+    return d_inner * inner(x)
+
+def number(n : In[int]) -> int:
+    return 2 * n
+
+def started(x : In[float], y : Out[float]):
+    y = x * y
+"""
+
+
+def test_show_has_adjoints_that_the_program_does_not_ask_for(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "unasked.loma"
+    file.write_text(UNASKED, encoding="utf-8")
+
+    def heads(*arguments: object) -> list[str]:
+        result = run("show", *arguments)
+        assert result.exit_code == 0, result.output
+        return re.findall(r"^def (\w+)\(", result.output, re.M)
+
+    own = ["inner", "outer", "number", "started"]
+    assert heads(file) == own
+    # of what no other function calls, and has a derivative
+    called = ["inner__forward", "inner__backward"]
+    assert heads("--stage", "adjoint", file) == [*own, *called, "d_outer"]
+    assert heads("--stage", "adjoint", file, "inner") == ["inner", "d_inner"]
+    assert heads("--stage", "adjoint", file, "d_inner") == ["d_inner"]
+    assert heads("--stage", "adjoint", file, "number") == ["number"]
+    assert heads("--stage", "kernels", file, "d_outer") == ["d_outer"]
+    refused = run("show", "--stage", "adjoint", file, "started")
+    assert refused.exit_code == 1
+    assert "needs the value that its Out argument 'y' has on entry" in refused.stderr
+    early = run("show", file, "d_outer")
+    assert early.exit_code == 2
+    assert "write d_outer = rev_diff(outer) into it" in " ".join(early.stderr.split())
+
+
+def test_show_has_a_function_with_the_adjoint_that_the_program_names(
+    run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "named.loma"
+    file.write_text(
+        "class Pair:\n    a : Tensor[N]\n    b : Tensor[N]\n\n"
+        "def f(p : In[Pair]) -> Tensor[N]:\n    return p.a * p.b\n\n"
+        "def g(p : In[Pair]) -> Tensor[N]:\n    return p.a + p.b\n\nslope = rev_diff(f)\n"
+    )
+    text = run("show", "--stage", "adjoint", file, "f").output
+    assert re.findall(r"^def (\w+)\(", text, re.M) == ["f", "slope"]
+    text = run("show", "--stage", "adjoint", file, "g").output
+    assert re.findall(r"^def (\w+)\(", text, re.M) == ["g", "d_g"]
+    assert "d_g" not in run("show", "--stage", "adjoint", file).output
+
+
+def test_help_of_show_describes_every_stage(run: Run) -> None:
+    text = run("show", "--help").output
+    for stage in pipeline.STAGES:
+        assert re.search(rf"^ +{stage} +\w", text, re.M), stage
+    for example in re.findall(r"^ +loma show .*", text, re.M):
+        words = example.split()[2:]
+        cli.show.make_context("show", [__file__ if w == "squash.loma" else w for w in words])
+
+
 def test_show_of_an_unknown_function_names_the_nearest(run: Run, program: Path) -> None:
     result = run("show", program, "scala")
     assert result.exit_code == 2
@@ -146,6 +217,23 @@ def test_check_json(run: Run, program: Path) -> None:
     assert shapes["x"][0] == 5
 
 
+def test_check_without_a_function_checks_all(run: Run, program: Path) -> None:
+    result = run("check", program, "--size", "N=4", "--size", "M=5", "--int", "n=3")
+    assert result.exit_code == 0, result.output
+    reports = [line for line in result.output.splitlines() if not line.startswith(" ")]
+    assert reports == [
+        "scale: gradients agree with central differences (relative tolerance 1e-06)",
+        "shifted: gradients agree with central differences (relative tolerance 1e-06)",
+        "halve: not checked: a scalar function",
+    ]
+    record = json.loads(run("check", "--json", program, "--size", "M=2", "--size", "N=4").stdout)
+    assert [report["function"] for report in record["functions"]] == ["scale"]
+    assert record["skipped"].keys() == {"halve", "shifted"}  # M is too small for shifted
+    unknown = run("check", program, "--size", "Q=2")
+    assert unknown.exit_code == 2
+    assert "no function has an argument or a size 'Q'" in unknown.stderr
+
+
 def test_check_fails_with_exit_code_1(
     run: Run, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +247,7 @@ def test_check_fails_with_exit_code_1(
     assert result.exit_code == 1
     assert "FAIL x" in result.output
     assert json.loads(run("check", "--json", program, "scale").stdout)["ok"] is False
+    assert run("check", program, "--size", "M=6").exit_code == 1
 
 
 # ------------------------------------------------------------------------------------- mistakes
@@ -339,12 +428,29 @@ def test_colours_on_a_terminal_only_and_not_where_unwanted(program: Path, wrong:
     assert b"\x1b[1;31merror: \x1b[0m" in _in_terminal("show", str(wrong))
 
 
+def test_the_tab_key_completes_functions(program: Path, wrong: Path) -> None:
+    def completed(command: click.Command, *words: object, incomplete: str = "") -> list[str]:
+        found = ShellComplete(cli.main, {}, "loma", "_LOMA_COMPLETE").get_completions(
+            [str(command.name), *map(str, words)], incomplete
+        )
+        return [item.value for item in found]
+
+    for command in (cli.show, cli.check, cli.bench):
+        assert completed(command, program) == ["halve", "scale", "shifted", "d_scale"]
+        assert completed(command, program, incomplete="s") == ["scale", "shifted"]
+        assert completed(command, program.with_name("nowhere.loma")) == []
+    assert completed(cli.show, wrong) == ["f"]
+    assert "_LOMA_COMPLETE=bash_source loma" in CliRunner().invoke(cli.main, ["--help"]).output
+
+
 def test_help_is_quick_and_everywhere(run: Run) -> None:
     for command in ([], ["build"], ["show"], ["check"], ["cache"], ["cache", "info"]):
         result = run(*command, "--help")
         assert result.exit_code == 0
         assert result.output.startswith("Usage: ")
-    assert run("--version").exit_code == 0
+    version = run("--version")
+    assert version.exit_code == 0
+    assert version.output == f"loma, version {loma.__version__}\n"
 
 
 def test_the_backend_is_not_needed_to_show_a_derivative(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import loma
 
@@ -85,6 +88,12 @@ def test_adjoints_come_back_as_a_tuple(program: loma.LomaModule) -> None:
     assert da.item() == 12.0
 
 
+def _fake(device: str) -> torch.Tensor:
+    """A tensor of a device that need not be there."""
+    with FakeTensorMode():
+        return torch.empty(2, 2, device=device)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -98,24 +107,42 @@ def test_adjoints_come_back_as_a_tuple(program: loma.LomaModule) -> None:
         (lambda m: m.shift(X, W, 1.0, 2**70), ValueError, "'k' does not fit in 64 bits"),
         (lambda m: m.shift(X, W, "1", 2), TypeError, "'a' must be a number or a 0-dim"),
         (lambda m: m.shift(X, W, W, 2), ValueError, "'a' must be a number or a 0-dimensional"),
-        (lambda m: m.shift(X, W, torch.tensor(1), 2), TypeError, "'a' must be a floating-point"),
+        (lambda m: m.shift(X, W, torch.tensor(1), 2), TypeError, "'a' must be a floating-point "
+         "number, got a tensor of dtype Long; pass a.item() or a.float()"),
+        (lambda m: m.shift([[1.0]], W, 1.0, 2), TypeError, "'x' must be a tensor, got list; pass "
+         "torch.as_tensor(x)"),
+        (lambda m: m.shift(X.detach().numpy(), W, 1.0, 2), TypeError, "'x' must be a tensor, got "
+         "numpy.ndarray; pass torch.as_tensor(x)"),
         (lambda m: m.shift(X, W[:2], 1.0, 2), ValueError, "shift: size M is 3 in argument 'x' but "
          "2 in argument 'w' (dimension 0)"),
         (lambda m: m.shift(W, W, 1.0, 2), ValueError, "'x' must have 2 dimensions, got 1"),
         (lambda m: m.shift(X, W.double(), 1.0, 2), TypeError, "'w' is float64, but the call's "
          "dtype is float32"),
         (lambda m: m.shift(X.long(), W, 1.0, 2), TypeError, "'x' must be a float32, float64, "
-         "bfloat16 or float16 tensor, got int64"),
-        (lambda m: m.shift(X.to_sparse(), W, 1.0, 2), ValueError, "'x' must be a dense tensor"),
+         "bfloat16 or float16 tensor, got int64; pass x.float()"),
+        (lambda m: m.shift(X.int(), W, 1.0, 2), TypeError, "tensor, got int32; pass x.float()"),
+        (lambda m: m.shift(X.to(torch.complex64), W, 1.0, 2), TypeError, "tensor, got complex64; "
+         "loma computes with real numbers: pass x.real and x.imag as two arguments"),
+        (lambda m: m.shift(X.to_sparse(), W, 1.0, 2), ValueError, "'x' must be a dense tensor, "
+         "got layout Sparse; pass x.to_dense()"),
         (lambda m: m.shift(X.to("meta"), W, 1.0, 2), ValueError, "'w' is on cpu, but argument 'x' "
          "is on meta"),
         (lambda m: m.pairs(torch.ones(2, 3), torch.arange(2)), ValueError, "pairs: argument 'x' "
          "has size 3 in dimension 1, expected 2"),
-        (lambda m: m.pairs(torch.ones(2, 2), W), TypeError, "'picked' must be an int64 tensor"),
-        (lambda m: m.single(W.double()), TypeError, "'x' must be a float32 tensor, got float64"),
+        (lambda m: m.pairs(torch.ones(2, 2), W), TypeError, "'picked' must be an int64 tensor "
+         "(or int32, int16, int8, uint8 or bool, which are widened), got float32; pass "
+         "picked.long()"),
+        (lambda m: m.single(W.double()), TypeError, "'x' must be a float32 tensor, got float64; "
+         "pass x.float()"),
         (lambda m: m.double(W, W), ValueError, "double: arguments 'x' and 'y' share memory"),
         (lambda m: m.halve("1"), TypeError, "halve: argument 'x' must be a number, got str"),
         (lambda m: m.shfit, AttributeError, "has no function 'shfit': did you mean 'shift'?"),
+        (lambda m: m.d_pairs, AttributeError, "has no function 'd_pairs': ask for it in the "
+         "program: d_pairs = rev_diff(pairs)"),
+        (lambda m: m.pairs_jvp, AttributeError, "ask for it in the program: pairs_jvp = "
+         "fwd_diff(pairs)"),
+        (lambda m: m.pairs(_fake("cuda"), _fake("cuda")), ValueError, "pairs: argument 'x' is on "
+         "cuda:0, but this PyTorch is built without CUDA or finds no GPU; pass x.cpu()"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("grad", [False, True])
@@ -176,3 +203,37 @@ def test_the_module_describes_itself(program: loma.LomaModule) -> None:
 def test_the_same_text_is_the_same_module(program: loma.LomaModule) -> None:
     assert loma.compile(PROGRAM) is program
     assert pickle.loads(pickle.dumps(program)) is program
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("squash.lm", "did you mean 'squash.loma'?"),
+        ("squash", "did you mean 'squash.loma'?"),
+        ("sqaush.loma", "did you mean 'squash.loma'?"),
+        ("routing.loma", "is squash.loma"),
+        ("layers/squash.loma", "layers is no program"),
+    ],
+)
+def test_a_file_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "squash.loma").write_text("def f(x : In[float]) -> float:\n    return x\n")
+    for program in (name, Path(name)):
+        with pytest.raises(FileNotFoundError) as caught:
+            loma.compile(program)
+        assert message in str(caught.value)
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOENT, name)
+
+
+def test_what_is_no_program(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.loma"
+    latin.write_bytes(b"# caf\xe9\n")
+    with pytest.raises(ValueError, match=r"latin\.loma is not UTF-8 text: .* at byte 5"):
+        loma.compile(latin)
+    with pytest.raises(IsADirectoryError):
+        loma.compile(str(tmp_path))
+    for program in (None, b"def"):
+        with pytest.raises(TypeError, match=r"a program is the name of a \.loma file, a pathlib"):
+            loma.compile(program)  # type: ignore[arg-type]

@@ -261,9 +261,3 @@ def test_saved_arguments_that_change_are_noticed(
     values += 1.0
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
-
-
-def test_forward_mode_is_refused(program: loma.LomaModule, arguments: Arguments) -> None:
-    x, w, a = (value.detach() for value in arguments)
-    with pytest.raises(NotImplementedError, match="scale: forward-mode derivatives"):
-        torch.func.jvp(lambda x: program.scale(x, w, a, 1), (x,), (x,))

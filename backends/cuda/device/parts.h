@@ -83,7 +83,8 @@ struct Block {
 };
 
 // Threads of the same place in neighbouring teams are neighbours. ``inside``: whether the team has an
-// iteration of its own; else it goes along with another, as barriers are the block's.
+// iteration of its own; else it goes along with another, as barriers are the block's: what loops read
+// they have read at the first barrier of a reduction, before that one's result is written.
 struct Across {
   static int64_t rank() { return threadIdx.x / kTeams; }
   static int64_t first(int64_t low) { return low + rank(); }

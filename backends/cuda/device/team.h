@@ -12,8 +12,7 @@
 
 namespace loma {
 
-// The threads of an iteration. Each of the functions below that runs something ends with a barrier
-// of the team, so what one has written, the next reads.
+// The threads of an iteration.
 struct Team {
   static int rank() { return threadIdx.x % kTeam; }
 
@@ -26,7 +25,8 @@ struct Team {
   }
 
   // body(p, part) for p in range(count), where ``inner`` is the length of what a part shares. Not
-  // ``across``: that lies along memory, which the lanes of a warp read together where it is long.
+  // ``across``: that lies along memory, which the lanes of a warp read together where it is long. A
+  // barrier ends it, so what one call has written, the next reads.
   template <typename Body>
   static void each(int64_t count, int64_t inner, bool across, const Body& body) {
     constexpr int warps = kTeam / 32;
@@ -52,20 +52,6 @@ struct Team {
   template <typename Body>
   static void each(int64_t count, int64_t inner, const Body& body) {
     each(count, inner, true, body);
-  }
-
-  // body(part), once, with all threads: what it sets besides memory, it sets in each.
-  template <typename Body>
-  static void together(const Body& body) {
-    whole(body);
-    barrier();
-  }
-
-  // body(), in one thread.
-  template <typename Body>
-  static void alone(const Body& body) {
-    if (rank() == 0) body();
-    barrier();
   }
 
  private:

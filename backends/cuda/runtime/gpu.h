@@ -16,10 +16,10 @@ class Tensor;
 namespace loma::gpu {
 
 // A kernel of generated code, for all devices and launches of a process: its text is compiled when it
-// is first launched. Not `contract`: every product and every sum is rounded by itself.
+// is first launched.
 class Kernel {
  public:
-  Kernel(const char* name, const char* text, bool contract = true);
+  Kernel(const char* name, const char* text);
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 

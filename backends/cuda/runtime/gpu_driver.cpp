@@ -156,8 +156,8 @@ Function load(int device, const std::string& image, const char* name) {
   return function;
 }
 
-void allow_shared(Function function, int64_t bytes) {
-  const Driver& cuda = driver();
+void allow_shared(int device, Function function, int64_t bytes) {
+  const Driver& cuda = on_device(device);
   check(cuda, cuda.function_set(function, kMaxDynamicShared, static_cast<int>(bytes)),
         "cuFuncSetAttribute");
 }

@@ -15,7 +15,7 @@ using Stream = void*;    // a CUstream
 Function load(int device, const std::string& image, const char* name);
 
 // How much dynamic shared memory a function's blocks have at most.
-void allow_shared(Function function, int64_t bytes);
+void allow_shared(int device, Function function, int64_t bytes);
 
 void launch(Function function, const char* name, int device, int64_t blocks, int64_t slices,
             int threads, int64_t shared_bytes, void** arguments);

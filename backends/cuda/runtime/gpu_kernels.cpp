@@ -1,6 +1,5 @@
 #include "gpu_kernels.h"
 
-#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -30,8 +29,7 @@ bool Form::operator==(const Form& o) const {
          set == o.set;
 }
 
-Kernel::Kernel(const char* name, const char* text, bool contract)
-    : state_(new State(name, text, contract)) {}
+Kernel::Kernel(const char* name, const char* text) : state_(new State(name, text)) {}
 
 Request Kernel::State::request(const Form& form, const int64_t* numbers, int count) const {
   Request made{name, text, architecture(form.device), {}};
@@ -40,7 +38,6 @@ Request Kernel::State::request(const Form& form, const int64_t* numbers, int cou
              define("LOMA_THREADS", form.threads), define("LOMA_TEAM", form.team),
              define("LOMA_ACROSS", form.across),   define("LOMA_STAGE", form.stage),
              define("LOMA_SHARED", form.shared)};
-  if (!contract) options.emplace_back("--fmad=false");
   if (form.set != 0) {
     options.emplace_back("-DLOMA_KNOWN");
     for (int k = 0; k < count; ++k) {
@@ -81,12 +78,37 @@ int Kernel::State::set_of(const int64_t* numbers, int count, int most) {
   return found->set;
 }
 
+// Loads what a thread has made. Where the driver does not take it, a warning says so once, and the
+// kernel for all numbers stays. To be called under the lock.
+void Kernel::State::load_made(Compiled& entry) {
+  const std::string image = std::move(entry.image);
+  entry.image.clear();
+  try {
+    entry.function = load(entry.form.device, image, name.c_str());
+  } catch (const c10::Error& error) {
+    TORCH_WARN_ONCE("loma: the kernel '", name, "' could not be loaded for the numbers it is called "
+                    "with, the general one stays (further failures are not reported): ",
+                    error.what_without_backtrace());
+  }
+}
+
+// The entry's function, once its blocks may have so many bytes of private memory: a smaller launch of
+// another thread must not take back what a larger one has asked for. To be called under the lock.
+Function Kernel::State::with_shared(Compiled& entry, int64_t bytes) {
+  if (bytes > entry.most_shared) {
+    const int64_t most = std::max(bytes, kPlainShared + kOwnShared);
+    allow_shared(entry.form.device, entry.function, most);
+    entry.most_shared = most;
+  }
+  return entry.function;
+}
+
 // The kernel for known numbers, if it is there; asked for where it is time.
-Compiled* Kernel::State::known(const Form& general, const int64_t* numbers, int count) {
+Function Kernel::State::known(const Form& general, const int64_t* numbers, int count,
+                              int64_t shared) {
   const Compiler& own = *compiler();
   const int most = std::min<int>(own.known, kMostSeen - 1);
-  // What came when it was ready may round otherwise.
-  if (count == 0 || most == 0 || at::globalContext().deterministicAlgorithms()) return nullptr;
+  if (count == 0 || most == 0) return nullptr;
   Form form = general;
   Compiled* entry;
   {
@@ -96,10 +118,9 @@ Compiled* Kernel::State::known(const Form& general, const int64_t* numbers, int 
     entry = made(form);
     if (entry != nullptr) {
       if (entry->function == nullptr && !entry->image.empty() && !is_capturing(form.device)) {
-        entry->function = load(form.device, entry->image, name.c_str());
-        entry->image.clear();
+        load_made(*entry);
       }
-      return entry->function == nullptr ? nullptr : entry;
+      return entry->function == nullptr ? nullptr : with_shared(*entry, shared);
     }
     entry = compiled_.emplace_back(std::make_unique<Compiled>(Compiled{form})).get();
   }
@@ -110,23 +131,23 @@ Compiled* Kernel::State::known(const Form& general, const int64_t* numbers, int 
   return nullptr;
 }
 
-Compiled& Kernel::State::find(Form form, const int64_t* numbers, int count) {
+Function Kernel::State::find(Form form, const int64_t* numbers, int count, int64_t shared) {
   TORCH_CHECK(compiler() != nullptr, name, ": kernels for GPUs are compiled when they are first "
               "launched, which only a program in Python can do");
   if (form.stage != 2) {  // which is short
-    if (Compiled* found = known(form, numbers, count)) return *found;
+    if (Function found = known(form, numbers, count, shared)) return found;
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (Compiled* found = made(form)) return *found;
+    if (Compiled* found = made(form)) return with_shared(*found, shared);
   }
   const std::string image = compiler()->make(request(form, numbers, count));
   const Function function = load(form.device, image, name.c_str());
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (Compiled* found = made(form)) return *found;  // another thread's
+  if (Compiled* found = made(form)) return with_shared(*found, shared);  // another thread's
   auto& own = compiled_.emplace_back(std::make_unique<Compiled>(Compiled{form}));
   own->function = function;
-  return *own;
+  return with_shared(*own, shared);
 }
 
 }  // namespace loma::gpu

@@ -42,17 +42,17 @@ struct Form {
 
 struct Compiled {
   Form form;
-  Function function = nullptr;
-  std::string image;               // what a thread has made, until it is loaded
+  Function function = nullptr;  // null for good where the driver refused an image for known numbers
+  std::string image;            // what a thread has made, until it is loaded
   int64_t most_shared = kPlainShared - kOwnShared;  // how much its blocks may have, of private memory
 };
 
 struct Kernel::State {
   const std::string name, text;
-  const bool contract;
 
-  // The kernel in that form; `numbers` are those of this launch.
-  Compiled& find(Form form, const int64_t* numbers, int count);
+  // The kernel in that form, whose blocks may have `shared` bytes of private memory; `numbers` are
+  // those of this launch.
+  Function find(Form form, const int64_t* numbers, int count, int64_t shared);
 
  private:
   struct Seen {
@@ -62,8 +62,10 @@ struct Kernel::State {
   };
 
   int set_of(const int64_t* numbers, int count, int most);
-  Compiled* known(const Form& form, const int64_t* numbers, int count);
+  Function known(const Form& form, const int64_t* numbers, int count, int64_t shared);
   Compiled* made(const Form& form);
+  void load_made(Compiled& entry);
+  Function with_shared(Compiled& entry, int64_t bytes);
   Request request(const Form& form, const int64_t* numbers, int count) const;
 
   std::mutex mutex_;  // never held while something is compiled
@@ -73,8 +75,7 @@ struct Kernel::State {
   int sets_ = 0;
 
  public:
-  State(const char* name, const char* text, bool contract)
-      : name(name), text(text), contract(contract) {}
+  State(const char* name, const char* text) : name(name), text(text) {}
 };
 
 }  // namespace loma::gpu

@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
 #include <cstring>
 
 namespace loma::gpu {
@@ -48,13 +47,10 @@ class Launcher {
     Kernel::State& kernel = launch_.kernel_.state();
     const Form form{device_, launch_.real_bytes_, geometry.threads, geometry.team,
                     stage,   geometry.across,     geometry.shared};
-    Compiled& compiled = kernel.find(form, launch_.known_, launch_.numbers_);
-    if (geometry.shared_bytes > compiled.most_shared) {
-      compiled.most_shared = std::max(geometry.shared_bytes, kPlainShared + kOwnShared);
-      allow_shared(compiled.function, compiled.most_shared);
-    }
+    const Function function =
+        kernel.find(form, launch_.known_, launch_.numbers_, geometry.shared_bytes);
     launch_.starts_[launch_.arguments_] = &grid_;
-    launch(compiled.function, kernel.name.c_str(), device_, geometry.blocks,
+    launch(function, kernel.name.c_str(), device_, geometry.blocks,
            stage == 1 ? geometry.slices : 1, geometry.threads, geometry.shared_bytes,
            launch_.starts_);
   }

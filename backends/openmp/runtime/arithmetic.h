@@ -76,6 +76,12 @@ inline number min(number a, number b) {
   return b != b ? b : smaller;
 }
 
+// x * y + z, rounded once.
+template <typename real>
+inline real fma(real x, real y, real z) {
+  return std::fma(x, y, z);
+}
+
 // x * y, and 0 where y is 0, even if x is infinite or NaN.
 template <typename real>
 inline real mul_no_nan(real x, real y) {

@@ -1,6 +1,7 @@
 // Checking a call's arguments against the table, before anything runs.
 #include "operators.h"
 
+#include <ATen/Context.h>
 #include <c10/core/DefaultDtype.h>
 
 #include <new>
@@ -93,24 +94,37 @@ const char* dtype_name(at::ScalarType dtype) {
   }
 }
 
+// What to pass instead of a tensor of another kind of dtype; a copy of what is written is no help.
+std::string instead(const Parameter& p, at::ScalarType own) {
+  if (p.role == Role::Out) return "";
+  const std::string name = p.name;
+  if (c10::isComplexType(own) && is_float_tensor(p.kind)) {
+    return c10::str("; loma computes with real numbers: pass ", name, ".real and ", name,
+                    ".imag as two arguments");
+  }
+  if (p.kind == Kind::BoolTensor) return c10::str("; pass ", name, " != 0");
+  return c10::str("; pass ", name, p.kind == Kind::IntTensor ? ".long()" : ".float()");
+}
+
 void check_tensor(const Function& f, const Parameter& p, const at::Tensor& x, at::ScalarType dtype,
                   const Parameter*& first, const at::Tensor*& first_tensor) {
   TORCH_CHECK_TYPE(x.defined(), argument_text(f, p), " is an undefined tensor");
   const auto own = x.scalar_type();
   if (p.kind == Kind::BoolTensor) {
     TORCH_CHECK_TYPE(own == at::kBool, argument_text(f, p), " must be a bool tensor, got ",
-                     dtype_name(own));
+                     dtype_name(own), instead(p, own));
   } else if (p.kind == Kind::IntTensor) {
     TORCH_CHECK_TYPE(is_widened(own), argument_text(f, p), " must be an int64 tensor (or int32, "
-                     "int16, int8, uint8 or bool, which are widened), got ", dtype_name(own));
+                     "int16, int8, uint8 or bool, which are widened), got ", dtype_name(own),
+                     instead(p, own));
     // What is widened is a copy.
     TORCH_CHECK_TYPE(p.role != Role::Out || own == at::kLong, argument_text(f, p),
                      " is written, so it must be an int64 tensor, got ", dtype_name(own));
   } else {
     TORCH_CHECK_TYPE(is_supported(own), argument_text(f, p), " must be a ", kSupported,
-                     " tensor, got ", dtype_name(own));
+                     " tensor, got ", dtype_name(own), instead(p, own));
     TORCH_CHECK_TYPE(p.kind != Kind::Tensor32 || own == at::kFloat, argument_text(f, p),
-                     " must be a float32 tensor, got ", dtype_name(own));
+                     " must be a float32 tensor, got ", dtype_name(own), instead(p, own));
     TORCH_CHECK_TYPE(own == dtype, argument_text(f, p), " is ", dtype_name(own),
                      ", but the call's dtype is ", dtype_name(dtype),
                      "; all tensors of a call have the same dtype");
@@ -203,6 +217,17 @@ I to_int(const c10::IValue& value) {
 
 std::string argument_text(const Function& f, const Parameter& p) {
   return c10::str(f.display, ": argument '", p.name, "'");
+}
+
+void check_device(const Operator& op, Arguments arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
+    const at::Device own = arguments[i].toTensor().device();
+    const Parameter& p = op.parameter(i);
+    TORCH_CHECK_VALUE(!own.is_cuda() || at::hasCUDA(), argument_text(*op.function, p), " is on ",
+                      own, ", but this PyTorch is built without CUDA or finds no GPU; pass ", p.name,
+                      ".cpu(), or see docs/gpu.md for what GPUs need");
+  }
 }
 
 at::Device device_of_call(const Operator& op, Arguments arguments) {

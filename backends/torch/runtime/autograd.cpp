@@ -2,14 +2,18 @@
 // which also returns what the backward pass needs, and later f__backward, both through the
 // dispatcher, so that tracers (fake tensors, AOTAutograd) see them.
 //
-// A derivative of the backward pass itself is compiled when a program first asks for it. Then
-// f__backward is called under gradients as a function of arguments, saved values and result
-// adjoints; the saved values are recomputed from the arguments by f__forward under gradients, so
-// that ordinary autograd composes derivatives of any order.
+// A derivative of the backward pass itself (create_graph, and all of torch.func, which always asks
+// for a graph) is for many programs never taken. So f__backward runs as ever, and its results get a
+// node that is *late*: it keeps the arguments, and only when it is run itself the function's
+// derivative is compiled, and its forward part run. f__backward is a function of arguments, saved
+// values and result adjoints; the saved values are results of f__forward, whose node is late, too. So
+// ordinary autograd composes derivatives of any order.
 #include "memory.h"
 #include "operators.h"
+#include "transforms.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
@@ -37,9 +41,14 @@ NodePtr make_node(Arguments&&... arguments) {
 }
 
 struct SplitNode final : autograd::Node {
-  SplitNode(Operator* op, autograd::edge_list edges) : Node(std::move(edges)), op(op) {}
+  // `differentiable`: the parameters of the edges.
+  SplitNode(Operator* op, std::vector<int> differentiable, autograd::edge_list edges)
+      : Node(std::move(edges)), op(op), differentiable(std::move(differentiable)) {}
 
+  // Of a late node, the operator that has no derivative yet.
   Operator* op;
+  bool late = false;
+  std::vector<int> differentiable;
   std::vector<autograd::SavedVariable> arguments;  // by schema argument; empty where not needed
   std::vector<c10::IValue> ints;                   // by schema argument; None for tensors
   std::vector<autograd::SavedVariable> results;    // by result
@@ -66,9 +75,10 @@ struct SplitNode final : autograd::Node {
 
  private:
   c10::IValue source(const Source& from, const autograd::variable_list& grads,
-                     const Tensors& recomputed);
+                     const Stack& forward);
   at::Tensor entry(size_t value);
-  Tensors recompute();
+  Stack call_arguments();
+  Stack with_history();
   at::Tensor grad(int result, const autograd::variable_list& grads) const;
   bool wanted(int parameter) const;
   std::optional<size_t> adjoint_of(int parameter) const;
@@ -83,9 +93,9 @@ bool SplitNode::wanted(int parameter) const {
 
 // Which of the adjoints is that parameter's.
 std::optional<size_t> SplitNode::adjoint_of(int parameter) const {
-  const auto& all = op->function->split->differentiable;
-  const auto found = std::find(all.begin(), all.end(), parameter);
-  return found == all.end() ? std::nullopt : std::optional<size_t>(found - all.begin());
+  const auto found = std::find(differentiable.begin(), differentiable.end(), parameter);
+  if (found == differentiable.end()) return std::nullopt;
+  return found - differentiable.begin();
 }
 
 at::Tensor SplitNode::grad(int result, const autograd::variable_list& grads) const {
@@ -94,18 +104,21 @@ at::Tensor SplitNode::grad(int result, const autograd::variable_list& grads) con
   return at::zeros_symint(result_sizes[result], result_options[result]);
 }
 
+// `forward`: what the forward part gave, where it is not the node that keeps it.
 c10::IValue SplitNode::source(const Source& from, const autograd::variable_list& grads,
-                              const Tensors& recomputed) {
+                              const Stack& forward) {
   const int argument = from.kind == Source::Kind::Argument || from.kind == Source::Kind::Size
                            ? op->argument_of.at(from.index)
                            : -1;
+  const size_t count = op->function->results.size();
   switch (from.kind) {
     case Source::Kind::Argument:
       return ints[argument].isNone() ? c10::IValue(arguments[argument].unpack()) : ints[argument];
     case Source::Kind::Result:
-      return results[from.index].unpack(getptr());
+      return late ? forward[from.index] : c10::IValue(results[from.index].unpack(getptr()));
     case Source::Kind::Saved:
-      return recomputed.empty() ? saved[from.index].unpack() : recomputed[from.index];
+      return forward.empty() ? c10::IValue(saved[from.index].unpack())
+                             : forward[count + from.index];
     case Source::Kind::Grad:
       return grad(from.index, grads);
     case Source::Kind::Size:
@@ -119,7 +132,7 @@ c10::IValue SplitNode::source(const Source& from, const autograd::variable_list&
 
 // A saved value that is an Out argument's on entry, as a function of what that was computed from.
 at::Tensor SplitNode::entry(size_t value) {
-  at::Tensor result = saved[value].unpack().detach();
+  at::Tensor result = saved[value].unpack().variable_data();  // detached from this graph alone
   const auto k = adjoint_of(op->function->split->saved[value]);
   if (k && next_edge(*k).is_valid()) {
     const auto node = make_node<autograd::Identity>();  // hands gradients on as they are
@@ -129,10 +142,10 @@ at::Tensor SplitNode::entry(size_t value) {
   return result;
 }
 
-// The saved values as functions of the arguments, for a derivative of the backward pass.
-Tensors SplitNode::recompute() {
+// The call's arguments, as functions of what they were computed from.
+Stack SplitNode::call_arguments() {
   Stack stack;
-  const auto& entries = op->function->split->saved;
+  const List<int> entries = late ? List<int>() : op->function->split->saved;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const auto found = std::find(entries.begin(), entries.end(), op->parameter_of[i]);
     if (found != entries.end()) {
@@ -141,35 +154,58 @@ Tensors SplitNode::recompute() {
       stack.push_back(ints[i].isNone() ? c10::IValue(arguments[i].unpack()) : ints[i]);
     }
   }
-  op->forward->callBoxed(stack);
-  Tensors values;
-  for (size_t i = 0; i < saved.size(); ++i) {
-    values.push_back(stack[op->function->results.size() + i].toTensor());
+  return stack;
+}
+
+bool needs_gradient(const Operator& op, Arguments arguments);
+void run_late(Operator& op, Stack* stack, Stack given);
+
+// What the forward part gave, of which the saved values are functions of the arguments, for a
+// derivative of the backward pass. Nobody looks at the results, which have sizes alone.
+Stack SplitNode::with_history() {
+  Stack values;
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (size_t k = 0; k < op->function->results.size(); ++k) {
+      values.emplace_back(at::empty({}, result_options[k]).expand_symint(result_sizes[k]));
+    }
   }
-  return values;
+  for (const auto& value : saved) {
+    values.emplace_back(value.unpack().variable_data());  // detached from this graph alone
+  }
+  Stack stack = call_arguments();
+  if (!needs_gradient(*op->forward_operator, stack)) return values;
+  run_late(*op->forward_operator, &stack, std::move(values));
+  return stack;
 }
 
 autograd::variable_list SplitNode::apply(autograd::variable_list&& grads) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const PoolScope pool;
-  const SplitPair& split = *op->function->split;
-  autograd::variable_list adjoints(split.differentiable.size());
+  autograd::variable_list adjoints(differentiable.size());
   if (std::none_of(grads.begin(), grads.end(), [](const auto& g) { return g.defined(); })) {
     return adjoints;
   }
-  Tensors recomputed;
-  if (c10::GradMode::is_enabled() && !split.saved.empty()) {
-    recomputed = recompute();
+  Operator& with = late ? *made(*op, "derivative") : *op;
+  if (with.function->split == nullptr) return adjoints;  // no result depends on an argument
+  const SplitPair& split = *with.function->split;
+  Stack forward;
+  if (late) {
+    forward = call_arguments();
+    with.forward->callBoxed(forward);
+  } else if (c10::GradMode::is_enabled() && !split.saved.empty()) {
+    forward = with_history();
   }
   Stack stack;
   stack.reserve(split.sources.size());
   for (const Source& from : split.sources) {
-    stack.push_back(source(from, grads, recomputed));
+    stack.push_back(source(from, grads, forward));
   }
-  op->backward->callBoxed(stack);
-  for (size_t k = 0; k < adjoints.size(); ++k) {
-    if (task_should_compute_output(k)) {
-      adjoints[k] = std::move(stack[k]).toTensor();
+  with.backward->callBoxed(stack);
+  for (size_t k = 0; k < split.differentiable.size(); ++k) {
+    const auto own = adjoint_of(split.differentiable[k]);
+    if (own && task_should_compute_output(*own)) {
+      adjoints[*own] = std::move(stack[k]).toTensor();
     }
   }
   return adjoints;
@@ -178,9 +214,12 @@ autograd::variable_list SplitNode::apply(autograd::variable_list&& grads) {
 // What a node keeps of the arguments: those that the backward function reads and, where it reads
 // saved values, all of them, for `recompute`. An Out argument will hold another value, which the node
 // itself computes: the tensor is never kept, or both would hold each other for good.
+// A late node does not know yet what it will need, and keeps all.
 void keep_arguments(SplitNode& node, const Stack& arguments) {
-  const SplitPair& split = *node.op->function->split;
-  std::vector<bool> keep(arguments.size(), !split.saved.empty()), measure(arguments.size(), false);
+  const SplitPair nothing{};
+  const SplitPair& split = node.late ? nothing : *node.op->function->split;
+  std::vector<bool> keep(arguments.size(), node.late || !split.saved.empty());
+  std::vector<bool> measure(arguments.size(), node.late);
   for (const Source& from : split.sources) {
     const bool argument = from.kind == Source::Kind::Argument;
     if (argument || from.kind == Source::Kind::Size) {
@@ -215,16 +254,18 @@ void keep_results(SplitNode& node, const NodePtr& pointer, const Tensors& result
                   const Stack& forward) {
   const Function& f = *node.op->function;
   for (size_t i = 0; i < results.size(); ++i) {
-    const bool differentiable = !is_integer(f.results[i].kind);
+    const bool differentiable = !is_integer(f.results[i].kind) && results[i].defined();
     node.grad_of.push_back(-1);
     if (differentiable) {
       node.grad_of.back() = static_cast<int>(node.num_inputs());
       autograd::set_history(results[i], pointer);
     }
-    node.result_sizes.push_back(results[i].sym_sizes().vec());
-    node.result_options.push_back(results[i].options());
+    const bool defined = results[i].defined();
+    node.result_sizes.push_back(defined ? results[i].sym_sizes().vec() : std::vector<c10::SymInt>());
+    node.result_options.push_back(defined ? results[i].options() : at::TensorOptions());
   }
   node.results.resize(results.size());
+  if (node.late) return;
   for (const Source& from : f.split->sources) {
     if (from.kind == Source::Kind::Result) {
       node.results[from.index] = autograd::SavedVariable(results[from.index], /*is_output=*/true);
@@ -236,19 +277,33 @@ void keep_results(SplitNode& node, const NodePtr& pointer, const Tensors& result
   }
 }
 
-void run_split(Operator& op, Stack* stack) {
-  const SplitPair& split = *op.function->split;
-  const size_t count = op.parameter_of.size();
-  const Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+// A node for the call, with an edge for each of these parameters.
+NodePtr node_for(Operator& op, const Stack& arguments, std::vector<int> differentiable) {
   autograd::edge_list edges;
-  for (const int parameter : split.differentiable) {
+  for (const int parameter : differentiable) {
     const int argument = op.argument_of.at(parameter);  // -1: starts at zero, is no argument
     const at::Tensor value = argument < 0 ? at::Tensor() : arguments[argument].toTensor();
     edges.push_back(value.defined() && value.requires_grad()
                         ? autograd::impl::gradient_edge(value)
                         : autograd::Edge());
   }
-  const NodePtr pointer = make_node<SplitNode>(&op, std::move(edges));
+  return make_node<SplitNode>(&op, std::move(differentiable), std::move(edges));
+}
+
+Tensors results_of(const Operator& op, const Stack& given) {
+  Tensors results;
+  for (size_t i = 0; i < op.function->results.size(); ++i) {
+    results.push_back(given[i].toTensor());
+  }
+  return results;
+}
+
+void run_split(Operator& op, Stack* stack) {
+  const auto& differentiable = op.function->split->differentiable;
+  const size_t count = op.parameter_of.size();
+  const Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  const NodePtr pointer =
+      node_for(op, arguments, {differentiable.begin(), differentiable.end()});
   auto& node = static_cast<SplitNode&>(*pointer);
   keep_arguments(node, arguments);
 
@@ -257,32 +312,29 @@ void run_split(Operator& op, Stack* stack) {
     const at::AutoDispatchBelowADInplaceOrView below;
     op.forward->callBoxed(forward);
   }
-  Tensors results;
-  for (size_t i = 0; i < op.function->results.size(); ++i) {
-    results.push_back(forward[i].toTensor());
-  }
+  Tensors results = results_of(op, forward);
   keep_results(node, pointer, results, forward);
   give(stack, count, std::move(results));
 }
 
-// The operator of the same name in the module that holds its derivative.
-const c10::OperatorHandle& with_derivative(Operator& op) {
-  if (const auto* known = op.with_derivative.load()) return *known;
-  const auto& hook = op.module->derivative;
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      hook, op.function->display, ": the derivative of ", op.function->name,
-      " is not part of the compiled code. It is made and compiled when first needed, which only a "
-      "program in Python can do.");
-  // Not under the module's lock: the hook takes Python's. Two threads compile the same module only
-  // once; each may find the handle.
-  const std::string overload = hook(op.function->name);
-  const auto found = c10::Dispatcher::singleton().findSchemaOrThrow(
-      op.handle->schema().name().c_str(), overload.c_str());
-  const std::lock_guard<std::mutex> lock(op.module->mutex);
-  if (op.with_derivative.load() == nullptr) {
-    op.with_derivative = new c10::OperatorHandle(found);  // lives as long as the process
+// Gives what the function has computed a late node. The stack has the arguments, then the results.
+void run_late(Operator& op, Stack* stack, Stack given) {
+  const size_t count = op.parameter_of.size();
+  const Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  std::vector<int> differentiable;
+  const auto& parameters = op.function->parameters;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!is_integer(parameters[i].kind) && parameters[i].role != Role::Adjoint) {
+      differentiable.push_back(static_cast<int>(i));
+    }
   }
-  return *op.with_derivative.load();
+  const NodePtr pointer = node_for(op, arguments, std::move(differentiable));
+  auto& node = static_cast<SplitNode&>(*pointer);
+  node.late = true;
+  keep_arguments(node, arguments);
+  Tensors results = results_of(op, given);
+  keep_results(node, pointer, results, given);
+  give(stack, count, std::move(results));
 }
 
 bool needs_gradient(const Operator& op, Arguments arguments) {
@@ -304,18 +356,21 @@ bool needs_gradient(const Operator& op, Arguments arguments) {
 
 void run_autograd(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
   const Arguments arguments = torch::jit::last(*stack, op.parameter_of.size());
-  for (const auto& argument : arguments) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !argument.isTensor() || !autograd::isFwGradDefined(argument.toTensor()),
-        op.function->display, ": forward-mode derivatives through autograd are not available");
-  }
-  if (!needs_gradient(op, arguments)) {
+  check_device(op, arguments);
+  if (has_tangents(arguments)) {
+    run_tangents(op, stack);
+  } else if (!needs_gradient(op, arguments)) {
     const at::AutoDispatchBelowADInplaceOrView below;
     op.handle->redispatchBoxed(keys & c10::after_autograd_keyset, stack);
   } else if (op.function->split != nullptr) {
     run_split(op, stack);
   } else {
-    with_derivative(op).callBoxed(*stack);
+    Stack results(arguments.begin(), arguments.end());
+    {
+      const at::AutoDispatchBelowADInplaceOrView below;
+      op.handle->redispatchBoxed(keys & c10::after_autograd_keyset, &results);
+    }
+    run_late(op, stack, std::move(results));
   }
 }
 

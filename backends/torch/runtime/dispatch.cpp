@@ -4,6 +4,7 @@
 #include "call_device.h"
 #include "memory.h"
 #include "operators.h"
+#include "transforms.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/record_function.h>
@@ -18,6 +19,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 namespace loma {
@@ -299,13 +301,16 @@ void register_module(const Module& module) {
     }
     implement<run_on_meta>(state, op, c10::DispatchKey::Meta);
     implement<run_autograd>(state, op, c10::DispatchKey::Autograd);
+    implement<run_batched>(state, op, c10::DispatchKey::FuncTorchBatched);
   }
   for (auto& op : state.operators) {
     op.handle = find_operator(op.function->name, op.overload);
   }
   for (auto& op : state.operators) {
     if (op.function->split != nullptr) {
-      op.forward = operator_named(state, op.function->split->forward).handle;
+      Operator& forward = operator_named(state, op.function->split->forward);
+      op.forward = forward.handle;
+      op.forward_operator = &forward;
       op.backward = operator_named(state, op.function->split->backward).handle;
     }
   }
@@ -316,7 +321,10 @@ Real::Real(double value)
 
 namespace {
 
-bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
+bool may_overlap(const at::Tensor& first, const at::Tensor& second) {
+  const at::Tensor a = without_samples(first), b = without_samples(second);
+  const auto hidden = c10::DispatchKey::FuncTorchGradWrapper;  // which has no storage to look at
+  if (a.key_set().has(hidden) || b.key_set().has(hidden)) return a.is_same(b);
   return a.is_alias_of(b) && at::get_overlap_status(a, b) != at::MemOverlapStatus::No;
 }
 
@@ -396,6 +404,7 @@ Tensors call_and_write(Operator& op, Stack arguments) {
     }
   }
   if (!outs.empty()) {
+    check_written_is_batched(op, arguments);
     refuse_shared_out(op, arguments);
     if (may_write_in_place(op, arguments)) return call_in_place(op, arguments, outs);
   }

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -53,8 +54,10 @@ struct Operator {
   int returned = 0;               // how many results are returned values, not parameters' values
   bool has_float_result = false;
   std::optional<c10::OperatorHandle> handle, forward, backward;
-  // The same function in a module that also holds its derivative, once that is compiled.
-  std::atomic<const c10::OperatorHandle*> with_derivative{nullptr};
+  Operator* forward_operator = nullptr;
+  // What was made of the function so far, by kind and positions; see transforms.h. Under the
+  // module's mutex.
+  std::map<std::pair<std::string, std::vector<int>>, Operator*> made;
   Specialisations* specialisations = nullptr;
 
   const Parameter& parameter(size_t argument) const {
@@ -62,9 +65,10 @@ struct Operator {
   }
 };
 
-// Compiles the derivative of a function; returns the overload of the operator of the same name in the
-// module that holds it.
-using DerivativeHook = std::function<std::string(const std::string& function)>;
+// Compiles what is made of a function, and returns its operator, or null where there is none. That
+// is in another module, which has a runtime of its own, but of the same text.
+using MadeHook = std::function<Operator*(const std::string& kind, const std::string& function,
+                                         const std::vector<int>& positions)>;
 
 // Compiles the kernels of a function in one floating type, and loads them: the CPU's, or those that
 // are launched on GPUs.
@@ -74,7 +78,7 @@ struct ModuleState {
   const Module* module;
   std::unique_ptr<torch::Library> library;
   std::deque<Operator> operators;
-  DerivativeHook derivative;
+  MadeHook made;
   KernelHook kernels;
   // Which kernels for known sizes are made; null: none.
   std::atomic<const SpecialisationPolicy*> specialisation{nullptr};
@@ -109,6 +113,9 @@ at::ScalarType dtype_of_call(const Operator& op, Arguments arguments);
 
 // That of the tensors, which agree; that of the numbers where there are no tensors.
 at::Device device_of_call(const Operator& op, Arguments arguments);
+
+// Refuses tensors of a GPU that nothing can run on, as fake ones may be; with ValueError.
+void check_device(const Operator& op, Arguments arguments);
 
 // "f: argument 'x'", which messages begin with.
 std::string argument_text(const Function& f, const Parameter& p);

@@ -3,10 +3,12 @@
 #include "memory.h"
 #include "operators.h"
 #include "timing.h"
+#include "transforms.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/zeros_like.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -92,15 +94,24 @@ double as_double(PyObject* number) {
   return value;
 }
 
+// What to pass instead of numbers that are in no tensor.
+std::string as_tensor_text(const Parameter& p, PyObject* value) {
+  const bool is_data = PyList_Check(value) || PyTuple_Check(value) || is_number(value) ||
+                       PyObject_HasAttrString(value, "__array__") != 0;
+  return is_data ? c10::str("; pass torch.as_tensor(", p.name, ")") : "";
+}
+
 at::Tensor tensor_argument(const Operator& op, const Parameter& p, PyObject* value) {
   const Function& f = *op.function;
   TORCH_CHECK_TYPE(THPVariable_Check(value), argument_text(f, p), " must be a tensor, got ",
-                   type_name(value));
+                   type_name(value), as_tensor_text(p, value));
   const at::Tensor& tensor = THPVariable_Unpack(value);
   TORCH_CHECK_VALUE(is_served(tensor.device().type()) || tensor.is_meta(), argument_text(f, p),
-                    " is on ", tensor.device(), ", but must be on ", kServedNames);
+                    " is on ", tensor.device(), ", but must be on ", kServedNames, "; pass ", p.name,
+                    ".cpu()");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, argument_text(f, p),
-                    " must be a dense tensor, got layout ", tensor.layout());
+                    " must be a dense tensor, got layout ", tensor.layout(), "; pass ", p.name,
+                    ".to_dense()");
   return tensor;
 }
 
@@ -131,7 +142,7 @@ at::Tensor float_argument(const Operator& op, const Parameter& p, PyObject* valu
   const at::Tensor tensor = tensor_argument(op, p, value);
   TORCH_CHECK_TYPE(tensor.is_floating_point(), argument_text(f, p),
                    " must be a floating-point number, got a tensor of dtype ",
-                   tensor.scalar_type());
+                   tensor.scalar_type(), "; pass ", p.name, ".item() or ", p.name, ".float()");
   TORCH_CHECK_VALUE(tensor.dim() == 0, argument_text(f, p),
                     " must be a number or a 0-dimensional tensor, got shape ", tensor.sizes());
   return p.role == Role::In ? as_dtype(tensor, dtype) : tensor;
@@ -300,11 +311,11 @@ py::object zeros_like(py::handle tensor) {
 }
 
 // Calls a hook that compiles. It is never freed: a graph may outlive the interpreter's orderly end.
-template <class... Given>
-std::string call_hook(const py::object& hook, const Given&... given) {
+template <class Result, class... Given>
+Result call_hook(const py::object& hook, const Given&... given) {
   const py::gil_scoped_acquire gil;
   try {
-    return hook(given...).template cast<std::string>();
+    return hook(given...).template cast<Result>();
   } catch (py::error_already_set& error) {  // as torch's engine carries Python's errors
     error.restore();
     python_error carried;
@@ -313,16 +324,26 @@ std::string call_hook(const py::object& hook, const Given&... given) {
   }
 }
 
-void set_derivative_hook(ModuleState& state, py::object hook) {
+void set_made_hook(ModuleState& state, py::object hook) {
   auto* kept = new py::object(std::move(hook));
-  state.derivative = [kept](const std::string& function) { return call_hook(*kept, function); };
+  state.made = [kept](const std::string& kind, const std::string& function,
+                      const std::vector<int>& positions) {
+    return reinterpret_cast<Operator*>(call_hook<uintptr_t>(*kept, kind, function, positions));
+  };
 }
 
 void set_kernel_hook(ModuleState& state, py::object hook) {
   auto* kept = new py::object(std::move(hook));
   state.kernels = [kept](const std::string& function, bool is_double, bool on_gpu) {
-    call_hook(*kept, function, is_double, on_gpu);
+    call_hook<std::string>(*kept, function, is_double, on_gpu);
   };
+}
+
+int64_t current_level() {
+  const py::gil_scoped_acquire gil;
+  static const auto* ask =
+      new py::object(py::module_::import("torch._C._functorch").attr("maybe_current_level"));
+  return (*ask)().cast<int64_t>();
 }
 
 // What the probes have counted, in the order of loma.tools.bench.Unit's fields.
@@ -347,6 +368,7 @@ void reset_probes(const Module& module) {
 
 void bind_module(py::module_& python, const Module& module) {
   ModuleState* state = &state_of(module);
+  level_of_vmap = current_level;
   python.attr("namespace") = module.name_space;
   python.def("entry", [state](const std::string& name, py::object fallback) {
     return make_entry(*state, name, std::move(fallback));
@@ -359,8 +381,10 @@ void bind_module(py::module_& python, const Module& module) {
   bind_tuning(python);
   bind_specialise(python, *state);
   bind_gpu(python);
-  python.def("set_derivative_hook",
-             [state](py::object hook) { set_derivative_hook(*state, std::move(hook)); });
+  python.def("address", [state](const std::string& name) {
+    return reinterpret_cast<uintptr_t>(&operator_named(*state, name));
+  });
+  python.def("set_made_hook", [state](py::object hook) { set_made_hook(*state, std::move(hook)); });
   python.def("set_kernel_hook",
              [state](py::object hook) { set_kernel_hook(*state, std::move(hook)); });
   python.def("probes", [state] { return read_probes(*state->module); });

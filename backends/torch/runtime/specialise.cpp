@@ -2,6 +2,7 @@
 #include "specialise.h"
 
 #include <ATen/Context.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +12,9 @@ namespace loma {
 namespace {
 
 constexpr size_t kMostSeen = 64;  // slots of an operator whose times are kept
+
+// Where a library that this thread loads leaves its kernel, instead of adding it.
+thread_local Kernel* apart = nullptr;
 
 }  // namespace
 
@@ -42,8 +46,20 @@ bool register_device_kernels(const char* name, Kernels kernels) {
 
 bool register_specialisation(const char* name, std::vector<int64_t> slots, bool is_double,
                              Kernel kernel) {
-  specialisations_of(name).add(std::move(slots), is_double, kernel);
+  if (apart != nullptr) {
+    *apart = kernel;
+  } else {
+    specialisations_of(name).add(std::move(slots), is_double, kernel);
+  }
   return true;
+}
+
+Kernel load_apart(const std::string& library) {
+  Kernel found = nullptr;
+  apart = &found;
+  dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);  // never unloaded
+  apart = nullptr;
+  return found;
 }
 
 Kernel Specialisations::find(const std::vector<int64_t>& slots, bool is_double) const {
@@ -134,6 +150,16 @@ void Specialisations::note(const SpecialisationPolicy& policy, const std::vector
   policy.ask(name_, slots, is_double, false);
 }
 
+bool Specialisations::is_first(const std::vector<int64_t>& slots, bool is_double) {
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock || searched_.size() >= kMostSeen) return false;
+  for (const auto& [known, wide] : searched_) {
+    if (wide == is_double && known == slots) return false;
+  }
+  searched_.emplace_back(slots, is_double);
+  return true;
+}
+
 bool is_double(const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined() && at::isFloatingType(tensor.scalar_type())) {
@@ -157,6 +183,9 @@ Tensors run_specialised(Specialisations& own, const SpecialisationPolicy* policy
   // A kernel is made for what took long, comes when it is ready, and may round otherwise.
   if (at::globalContext().deterministicAlgorithms()) return call(general);
   const bool wide = is_double(tensors);
+  if (policy != nullptr && policy->search && !slots.empty() && own.is_first(slots, wide)) {
+    policy->search(own.name(), slots, wide, tensors, ints, results);
+  }
   Kernel kernel = own.find(slots, wide);
   // A full operator takes part no more, and one without sizes and ints is as special as it can be.
   const bool watched = policy != nullptr && !slots.empty() && !own.is_full();

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace loma {
@@ -29,12 +30,18 @@ struct SpecialisationPolicy {
   // cache, to load it `now`. Throws nothing.
   std::function<void(const std::string& name, const std::vector<int64_t>& slots, bool is_double,
                      bool now)> ask;
+  // Not empty where kernels are tuned: it hears of the first call with some slots before that runs,
+  // and may add kernels. Throws nothing.
+  std::function<void(const std::string& name, const std::vector<int64_t>& slots, bool is_double,
+                     const Tensors& tensors, const std::vector<int64_t>& ints, size_t results)>
+      search;
 };
 
 // Of one operator. Lives as long as the process; safe from several threads, and after a fork.
 class Specialisations {
  public:
   explicit Specialisations(std::string name) : name_(std::move(name)) {}
+  const std::string& name() const { return name_; }
 
   // The kernels for any sizes, for float and for double: of the CPU, and of GPUs.
   std::atomic<Kernel> general[2][2] = {{nullptr, nullptr}, {nullptr, nullptr}};
@@ -51,6 +58,8 @@ class Specialisations {
   // Hears that a call took so long, and asks for a kernel when it is time.
   void note(const SpecialisationPolicy& policy, const std::vector<int64_t>& slots, bool is_double,
             int64_t nanoseconds);
+  // Whether nobody has asked this before for those slots, nor will once they are many.
+  bool is_first(const std::vector<int64_t>& slots, bool is_double);
   // Whether there is nothing left to note.
   bool is_full() const { return full_.load(std::memory_order_relaxed); }
 
@@ -78,11 +87,16 @@ class Specialisations {
   // Only ever tried: another thread may have held it when this process was forked.
   std::mutex mutex_;
   std::vector<Seen> seen_;
+  std::vector<std::pair<std::vector<int64_t>, bool>> searched_;
   int asked_ = 0;
 };
 
 // Those of the operator "namespace::name".
 Specialisations& specialisations_of(const std::string& name);
+
+// Loads a library with a kernel for known sizes that takes no part in calls, but for a call of
+// call_kernel, until it is added. Null where the library had been loaded, or cannot be.
+Kernel load_apart(const std::string& library);
 
 // Runs the kernel for those slots if there is one, else `general`, on copies of Out arguments.
 // `policy` may be null.

@@ -3,6 +3,8 @@
 #include "operators.h"
 #include "specialise.h"
 
+#include <torch/csrc/autograd/python_variable.h>
+
 namespace loma {
 
 namespace py = pybind11;
@@ -16,15 +18,30 @@ py::tuple tuple_of(const std::vector<int64_t>& slots) {
   return made;
 }
 
-// Calls the hook; the call of the function that led here hears nothing of what goes wrong.
-void ask(const py::object& hook, const std::string& name, const std::vector<int64_t>& slots,
-         bool is_double, bool now) {
+std::vector<int64_t> numbers_of(const py::tuple& values) {
+  std::vector<int64_t> made;
+  for (const py::handle value : values) made.push_back(value.cast<int64_t>());
+  return made;
+}
+
+// None: a tensor that nobody wants.
+py::object object_of(const at::Tensor& tensor) {
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
+}
+
+at::Tensor tensor_of(py::handle value) {
+  return value.is_none() ? at::Tensor() : THPVariable_Unpack(value.ptr());
+}
+
+// Calls Python; the call of the function that led here hears nothing of what goes wrong.
+template <class F>
+void call_python(const F& call) {
   if (Py_IsInitialized() == 0) return;
   const py::gil_scoped_acquire gil;
   PyObject *type, *value, *trace;  // the caller's own error, should it be under way
   PyErr_Fetch(&type, &value, &trace);
   try {
-    hook(name, tuple_of(slots), is_double, now);
+    call();
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("loma's hook for kernels of known sizes");
   } catch (const std::exception&) {
@@ -35,29 +52,83 @@ void ask(const py::object& hook, const std::string& name, const std::vector<int6
 
 // There is a kernel for these slots in the cache.
 void add_known(const std::string& name, const py::tuple& slots, bool is_double) {
-  std::vector<int64_t> values;
-  for (const py::handle slot : slots) values.push_back(slot.cast<int64_t>());
-  specialisations_of(name).add_known(values, is_double);
+  specialisations_of(name).add_known(numbers_of(slots), is_double);
 }
 
+// `search` may be None.
 void set_hook(ModuleState& state, py::object hook, int limit, int calls, int64_t call_ns,
-              int64_t total_ns) {
+              int64_t total_ns, py::object search) {
   // Never freed: a graph may outlive the interpreter's orderly end, and a call the policy's change.
   auto* kept = new py::object(std::move(hook));
-  state.specialisation = new SpecialisationPolicy{
+  auto* policy = new SpecialisationPolicy{
       limit, calls, call_ns, total_ns,
-      [kept](const std::string& name, const std::vector<int64_t>& slots, bool is_double,
-             bool now) { ask(*kept, name, slots, is_double, now); }};
+      [kept](const std::string& name, const std::vector<int64_t>& slots, bool is_double, bool now) {
+        call_python([&] { (*kept)(name, tuple_of(slots), is_double, now); });
+      },
+      {}};
+  if (!search.is_none()) {
+    auto* searched = new py::object(std::move(search));
+    policy->search = [searched](const std::string& name, const std::vector<int64_t>& slots,
+                                bool is_double, const Tensors& tensors,
+                                const std::vector<int64_t>& ints, size_t results) {
+      call_python([&] {
+        py::tuple given(tensors.size());
+        for (size_t k = 0; k < tensors.size(); ++k) given[k] = object_of(tensors[k]);
+        (*searched)(name, tuple_of(slots), is_double, given, tuple_of(ints), results);
+      });
+    };
+  }
+  state.specialisation = policy;
+}
+
+// Kernels as Python has them. None: there is no such kernel.
+py::object capsule_of(Kernel kernel) {
+  if (kernel == nullptr) return py::none();
+  return py::capsule(reinterpret_cast<void*>(kernel), "loma kernel");
+}
+
+Kernel kernel_of(const py::capsule& capsule) {
+  return reinterpret_cast<Kernel>(capsule.get_pointer<void>());
+}
+
+// Runs a kernel, inside of a call that is searched for.
+py::tuple run_apart(const py::capsule& capsule, const py::tuple& tensors, const py::tuple& ints,
+                     size_t results) {
+  Tensors given;
+  for (const py::handle tensor : tensors) given.push_back(tensor_of(tensor));
+  const std::vector<int64_t> numbers = numbers_of(ints);
+  const Kernel kernel = kernel_of(capsule);
+  Tensors made;
+  {
+    const py::gil_scoped_release no_gil;
+    made = call_kernel(kernel, given, numbers, false, results);
+  }
+  py::tuple out(made.size());
+  for (size_t k = 0; k < made.size(); ++k) out[k] = object_of(made[k]);
+  return out;
 }
 
 }  // namespace
 
 void bind_specialise(py::module_& python, ModuleState& state) {
-  python.def("set_specialise_hook",
-             [&state](py::object hook, int limit, int calls, int64_t call_ns, int64_t total_ns) {
-               set_hook(state, std::move(hook), limit, calls, call_ns, total_ns);
-             });
+  python.def("set_specialise_hook", [&state](py::object hook, int limit, int calls, int64_t call_ns,
+                                             int64_t total_ns, py::object search) {
+    set_hook(state, std::move(hook), limit, calls, call_ns, total_ns, std::move(search));
+  });
   python.def("add_known_kernel", add_known);
+  // For the tuner: a kernel that is in use, one that is loaded without being used, a call of one,
+  // and what puts it to use.
+  python.def("find_kernel", [](const std::string& name, const py::tuple& slots, bool is_double) {
+    return capsule_of(specialisations_of(name).find(numbers_of(slots), is_double));
+  });
+  python.def("load_kernel", [](const std::string& library) {
+    return capsule_of(load_apart(library));
+  });
+  python.def("run_kernel", run_apart);
+  python.def("use_kernel", [](const std::string& name, const py::tuple& slots, bool is_double,
+                              const py::capsule& kernel) {
+    specialisations_of(name).add(numbers_of(slots), is_double, kernel_of(kernel));
+  });
 }
 
 }  // namespace loma

@@ -11,40 +11,27 @@ from collections.abc import Iterator
 
 from loma.core.effects import effects
 from loma.core.ir import (
-    FLOAT, INT, Assign, Call, Declare, FloatConst, For, Function, If, Index, IndexAssign,
-    IntConst, Op, Reduce, Stmt, Var, While, Zero,
+    Declare, FloatConst, For, Function, IndexAssign, IntConst, Reduce, Stmt, Var, While,
 )  # fmt: skip
 from loma.core.walk import (
     blocks, expressions, mentioned_names, own_names, root, statements, walk,
 )  # fmt: skip
 from loma.passes.liveness import Liveness
+from loma.passes.serial import is_serial
 
 _NONE: frozenset[str] = frozenset()
 
 
 def runs_alone(loop: Stmt, tensor_functions: frozenset[str]) -> bool:
-    """Whether a loop is one that only computes numbers and single elements of tensors, of which it
-    writes some."""
-    inside = list(statements((loop,)))
-    writes = any(isinstance(stmt, IndexAssign) for stmt in inside)
-    return isinstance(loop, For | While) and writes and all(map(_is_single, inside)) and not any(
-        isinstance(node, Op | Reduce)
-        or (isinstance(node, Call) and node.function in tensor_functions)
-        or (isinstance(node, Index) and not isinstance(node.base, Var))
-        for stmt in inside
-        for expr in expressions(stmt)
-        for node in walk(expr)
-    )  # fmt: skip
-
-
-def _is_single(stmt: Stmt) -> bool:
-    match stmt:
-        case IndexAssign(axes=axes):
-            return not axes
-        case Assign(target) | Zero(target):
-            return isinstance(target, Var) and target.type in (FLOAT, INT)
-        case _:
-            return isinstance(stmt, For | While | If)
+    """Whether a loop only computes numbers and single elements of tensors, of which it writes some,
+    without sums: these a library may compute."""
+    if not isinstance(loop, For | While) or not is_serial(loop, tensor_functions):
+        return False
+    return not any(
+        (isinstance(stmt, IndexAssign) and stmt.axes)
+        or any(isinstance(node, Reduce) for expr in expressions(stmt) for node in walk(expr))
+        for stmt in statements((loop,))
+    )
 
 
 def loops_alone(body: tuple[Stmt, ...], tensor_functions: frozenset[str]) -> Iterator[For | While]:

@@ -86,24 +86,24 @@ SOFTMAX = _kernel(
     "real* y_data_, int64_t* b_data_, real* c_data_, const real* __restrict x_data_",
     "D M offset0_",
     """  loma::iterations(grid_, [&](const int64_t i, const auto& team_, char* const memory_) {
+    real *const t = reinterpret_cast<real*>(memory_), *const m = t, *const s = t + 1;
     real* const e = reinterpret_cast<real*>(memory_ + offset0_);
-    real m = 0, s = 0;
-    team_.together([&](const auto& part_) {
+    team_.each(1, D, false, [&](const int64_t, const auto& part_) {
       real acc1_ = loma::lowest<real>();
       for (int64_t d = part_.first(0); d < part_.last(D); d += part_.step()) {
         acc1_ = loma::max<real>(acc1_, x_data_[D * i + d]);
       }
       part_.template all_reduce<loma::Max>(acc1_);
-      m = acc1_;
+      if (part_.leads()) *m = acc1_;
     });
     team_.each(D, 1, [&](const int64_t p_, const auto& part_) {
-      if (part_.leads()) e[p_] = std::exp(x_data_[D * i + p_] - m);
+      if (part_.leads()) e[p_] = std::exp(x_data_[D * i + p_] - *m);
     });
-    team_.together([&](const auto& part_) {
+    team_.each(1, D, false, [&](const int64_t, const auto& part_) {
       real acc1_ = real(0);
       for (int64_t d = part_.first(0); d < part_.last(D); d += part_.step()) acc1_ += e[d];
       part_.template all_reduce<loma::Sum>(acc1_);
-      s = acc1_;
+      if (part_.leads()) *s = acc1_;
       loma::Argmax<real> acc2_;
       for (int64_t d = part_.first(0); d < part_.last(D); d += part_.step()) acc2_.take(e[d], d);
       part_.all_reduce(acc2_);
@@ -117,10 +117,7 @@ SOFTMAX = _kernel(
       if (part_.leads()) c_data_[parts * i + p_] = acc1_;
     });
     team_.each(D, 1, [&](const int64_t p_, const auto& part_) {
-      if (part_.leads()) y_data_[D * i + p_] = e[p_] / s;
-    });
-    team_.alone([&] {
-      if (e[0] < 0) y_data_[D * i] = real(0);
+      if (part_.leads()) y_data_[D * i + p_] = e[p_] / *s;
     });
   });
 """,
@@ -135,7 +132,7 @@ REVERSED = _kernel(
     real* const e = reinterpret_cast<real*>(memory_);
     team_.each(D, 1, [&](const int64_t p_, const auto&) { e[p_] = x_data_[D * i + p_]; });
     team_.each(D, 1, [&](const int64_t p_, const auto&) { y_data_[D * i + p_] = e[D - 1 - p_]; });
-    team_.alone([&] { e[0] = e[D - 1] + real(1); });
+    team_.each(1, 1, [&](const int64_t, const auto&) { e[0] = e[D - 1] + real(1); });
     team_.each(D, 1, [&](const int64_t p_, const auto&) {
       z_data_[D * i + p_] = e[0] + x_data_[D * i + p_];
     });

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from loma import config
-from loma.backends.openmp.frames import may_throw
-from loma.backends.openmp.nest import Bounds, Keeper, Nest
+from loma.backends.lowering.frames import may_throw
+from loma.backends.lowering.nest import Bounds, Keeper, Nest
 from loma.backends.schedule.access import ZERO, Access, Loop, score
 from loma.backends.schedule.ir import If, Let, Node, Part, Store
 from loma.backends.schedule.marks import mark_of

@@ -3,12 +3,17 @@
 ``m[c] = sum(x[n, c] for n in N)`` and ``s[c] = sum(x[n, c] * y[n, c] for n in N)`` have the same
 loops. A tree of both has each loop once, with the running sums of both inside; what each of them
 computes, and in which order, stays as it was. So have statements along rows for which the same
-places are kept (:mod:`loma.backends.openmp.kept`): one tree of both keeps these once.
+places are kept (:mod:`loma.backends.lowering.kept`): one tree of both keeps these once.
+
+In a kernel whose iterations have teams, statements over the same elements run in one loop, too,
+where each reads of what the other writes but the element at hand: ``d[j] += r`` and
+``x[j] = e[j] * d[j]``. The thread that wrote it reads it, from a register, and no other is waited
+for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from loma.backends.schedule.host import Allocate, HostNode, Unit
@@ -22,7 +27,7 @@ from loma.backends.schedule.walk import (
 )  # fmt: skip
 from loma.core import sizes
 from loma.core.ir import INT, Binary, Expr, Index, Var
-from loma.core.walk import substitute
+from loma.core.walk import substitute, walk
 
 _LOOPS = Loop | Tiles | Blocks | If
 _IN_LANES = UpdateLanes | StoreLanes
@@ -33,13 +38,16 @@ class _Apart(Exception):
     """The loops differ."""
 
 
-def unit(first: HostNode, second: Sequence[HostNode], machine: Target) -> Unit | None:
-    """Two statements as one, if both are loops that may be the same; None if they are not."""
+def unit(first: HostNode, second: Sequence[HostNode], machine: Target, inside: bool) -> Unit | None:
+    """Two statements as one, if both are loops that may be the same; None if they are not.
+    ``inside``: they stand in a kernel."""
     if not (isinstance(first, Unit) and len(second) == 1 and isinstance(second[0], Unit)):
         return None
     other = second[0]
     one, two = _loop(first), _loop(other)
     made = None if one is None or two is None else tree(one, two, machine)
+    if made is None and one is not None and two is not None and inside and machine.teams:
+        made = _elementwise(one, two)
     if made is None:
         return None
     body = (*first.body[:-1], *other.body[:-1], made)
@@ -82,15 +90,24 @@ def tree(
     own = writes[0] & writes[1] if apart else set()
     if writes[0] & _used(second) - own or writes[1] & _used(first) - own:
         return None
+    body = _same_loops(first, second)
+    if body is None or (not in_lanes and _parts_in(body) > machine.accumulators):
+        return None  # what is kept shall stay in the first-level cache
+    return _joined(first, second, body)
+
+
+def _same_loops(first: Parallel, second: Parallel) -> Block | None:
+    """The bodies as one; None where the loops differ."""
     names: dict[str, Expr] = {second.counter.name: first.counter}
     if (first.count, first.needs) != (second.count, second.needs):
         return None
     try:
-        body = _Merging(first).block(first.body, second.body, names)
+        return _Merging(first).block(first.body, second.body, names)
     except _Apart:
         return None
-    if not in_lanes and _parts_in(body) > machine.accumulators:
-        return None  # what is kept shall stay in the first-level cache
+
+
+def _joined(first: Parallel, second: Parallel, body: Block) -> Parallel:
     return replace(
         first,
         work=sizes.total((first.work, second.work)),
@@ -98,6 +115,42 @@ def tree(
         writes=tuple(dict.fromkeys((*first.writes, *second.writes))),
         source=first.source if first.source == second.source else first.source + second.source,
     )
+
+
+def _elementwise(first: Parallel, second: Parallel) -> Parallel | None:
+    """One loop of two that have no loops inside, where the elements of a tensor that one writes and
+    the other uses are one and the same in an iteration."""
+    if first.checks or second.checks or first.team is not None or second.team is not None:
+        return None
+    body = _same_loops(first, second)
+    if body is None or not all(isinstance(node, Let | Store) for node in body):
+        return None
+    written = {var.name for var in (*first.writes, *second.writes)}
+    both = written & {name for node in first.body for name in mentioned(node)} & _used(second)
+    places: dict[str, set[tuple[Expr, ...]]] = {name: set() for name in both}
+    for node in body:
+        for read in _elements(node):
+            name = read.tensor.name
+            if isinstance(node, Let) and name in written:
+                return None  # it may be another value further down
+            if name in both:
+                places[name].add(read.subscripts)
+    if any(len(found) != 1 for found in places.values()):
+        return None
+    return _joined(first, second, body)
+
+
+def _elements(node: Node) -> Iterator[Index]:
+    """The elements that a node reads and writes."""
+    match node:
+        case Let(_, value):
+            found = [value]
+        case Store(place, _, value):
+            found = [place, value]
+        case _:
+            found = []
+    for expr in found:
+        yield from (each for each in walk(expr) if isinstance(each, Index))
 
 
 def _sums(block: Block) -> int:

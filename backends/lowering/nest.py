@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from loma.backends.openmp import quotients
-from loma.backends.openmp.frames import Frame, may_throw
+from loma.backends.lowering import quotients
+from loma.backends.lowering.frames import Frame, may_throw
 from loma.backends.schedule import marks
 from loma.backends.schedule.access import ZERO, Access, Subscript, analyse
 from loma.backends.schedule.ir import (

@@ -6,7 +6,7 @@ names, of the dimensions that the proof lacks; the runtime looks whether two are
 
 from __future__ import annotations
 
-from loma.backends.openmp.index_statements import index_statement
+from loma.backends.lowering.index_statements import index_statement
 from loma.backends.schedule.context import FunctionContext
 from loma.backends.schedule.host import CheckOnce, HostNode
 from loma.core import builder as b

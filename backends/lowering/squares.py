@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from loma import config
-from loma.backends.openmp.nest import Nest
+from loma.backends.lowering.nest import Nest
 from loma.backends.schedule.access import Access, Loop
 from loma.backends.schedule.ir import Let, Node, Transpose, dtype_of, element
 from loma.backends.schedule.ir import Loop as LoopNode

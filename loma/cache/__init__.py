@@ -1,7 +1,7 @@
 """The cache on disk: folders named by the hash of what they were made from.
 
 ``objects/KEY/`` holds files that a compiler made, ``index/KEY.json`` what a program's text led to,
-``notes/KEY/`` what was added to that later. :mod:`loma.cache_roots` says where they are.
+``notes/KEY/`` what was added to that later. :mod:`loma.cache.roots` says where they are.
 An entry appears by one rename, complete or not at all, so a process that is killed half way leaves
 only a temporary folder, and readers need no lock. A lock per key makes a second process wait for
 the first instead of compiling the same again.
@@ -26,7 +26,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from loma import cache_roots, config
+from loma import config
+from loma.cache import pruning, roots as cache_roots
+from loma.cache.pruning import delete, fresh
 from loma.errors import CacheError
 
 _ABANDONED_SECONDS = 24 * 3600.0
@@ -48,7 +50,7 @@ def digest(parts: Iterable[str | bytes]) -> str:
 @functools.cache
 def package_fingerprint() -> str:
     """A hash of loma's own code: what an older one made from a program's text is not reused."""
-    root = Path(__file__).resolve().parent
+    root = Path(__file__).resolve().parents[1]
     parts: list[str | bytes] = []
     for folder, folders, names in os.walk(root, followlinks=True):  # frontend and others are links
         folders.sort()
@@ -67,7 +69,8 @@ def find(key: object) -> Path | None:
     if not isinstance(key, str) or not re.fullmatch(r"\w+", key, re.ASCII):
         return None  # what may name something elsewhere
     for root in cache_roots.roots().read:
-        if _is_whole(folder := root / "objects" / key):
+        folder = root / "objects" / key
+        if _is_whole(folder) and pruning.note_use(folder):
             return folder
     return None
 
@@ -99,14 +102,15 @@ def obtain(key: str, build: Callable[[Path], None]) -> Path:
             if found is not None:
                 return found
             _remove_abandoned(root)
-            draft = root / "temporary" / _fresh(key)
+            draft = root / "temporary" / fresh(key)
             try:
                 draft.mkdir(0o755)
                 build(draft)
                 _seal(draft, key)
                 _put(draft, root / "objects" / key)
             finally:
-                _delete(draft)
+                delete(draft)
+        pruning.keep_below(root, config.cache_limit(), cache_roots.roots().read)
         return root / "objects" / key
 
 
@@ -131,9 +135,9 @@ def _put(draft: Path, target: Path) -> None:
         if _is_whole(target):  # of a process with another lock, as on some network file systems
             return
         # Not written over: another process may have loaded it, and keeps it as it was.
-        away = target.with_name(f"{_fresh(target.name)}.tmp")
+        away = target.with_name(f"{fresh(target.name)}.tmp")
         os.rename(target, away)
-        _delete(away)
+        delete(away)
         os.replace(draft, target)
     _sync(target.parent)
 
@@ -198,7 +202,7 @@ def _remove_abandoned(root: Path) -> None:
     for path in itertools.chain((root / "temporary").iterdir(), *found):
         try:
             if time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS:
-                _delete(path)
+                delete(path)
         except OSError:
             continue
 
@@ -254,6 +258,17 @@ def notes(key: str, fields: Iterable[str]) -> list[dict[str, Any]]:
     return [record for record in found if record is not None and record.keys() >= set(fields)]
 
 
+def remove_notes(key: str) -> int:
+    """Deletes what was noted under the key, where that can be written; returns how many."""
+    count = 0
+    for root in cache_roots.roots().read:
+        for path in (root / "notes" / key).glob("*.json"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+                count += 1
+    return count
+
+
 def _read(path: Path, key: str) -> dict[str, Any] | None:
     """The record in a file; None where there is none, or not the one that was written there."""
     try:
@@ -266,12 +281,12 @@ def _read(path: Path, key: str) -> dict[str, Any] | None:
 
 
 def _replace(path: Path, key: str, record: dict[str, Any]) -> None:
-    draft = path.with_name(f"{_fresh(path.name)}.tmp")
+    draft = path.with_name(f"{fresh(path.name)}.tmp")
     try:
         _write(draft, key, record)
         _put(draft, path)
     finally:
-        _delete(draft)
+        delete(draft)
 
 
 def _write(path: Path, key: str, record: dict[str, Any]) -> None:
@@ -303,10 +318,6 @@ def _storing() -> Iterator[Path]:
         raise cache_roots.failure(root, error) from error
 
 
-def _fresh(name: str) -> str:
-    return f"{name}.{os.urandom(8).hex()}"
-
-
 def _sync(path: Path) -> None:
     """Waits until the disk has it: a rename may get there before what is renamed."""
     handle = os.open(path, os.O_RDONLY)
@@ -316,28 +327,42 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
 # ------------------------------------------------------------------------------------ the whole
 
 
 def info() -> dict[str, object]:
-    """Where the cache is, where new entries go, and how many programs, folders and bytes it has."""
+    """Where the cache is, where new entries go, how many programs, folders and bytes it has, and
+    the bytes that it keeps itself below."""
     roots = cache_roots.roots()
-    files = [path for root in roots.read for path in root.rglob("*") if path.is_file()]
     return {
         "path": str(config.cache_dir()),
         "writes": None if roots.write is None else str(roots.write),
         "entries": sum(len(_names(root / "index")) for root in roots.read),
         "objects": sum(len(_names(root / "objects")) for root in roots.read),
-        "bytes": sum(path.stat().st_size for path in files),
+        "bytes": sum(_bytes(path) for root in roots.read for path in root.rglob("*")),
+        "limit": config.cache_limit(),
     }
+
+
+def _bytes(path: Path) -> int:
+    """Of a file; another process may have deleted it."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
+def prune(older_than: float | None = None, limit: int | None = None) -> tuple[int, int]:
+    """Deletes what was not used for that many seconds, and what is more than ``limit`` bytes, the
+    least recently used first, from the folder that is the user's; see :mod:`loma.cache.pruning`.
+
+    Returns how many objects that were, and their bytes.
+    """
+    roots = cache_roots.roots()
+    if roots.write is None or not (roots.write / "objects").is_dir():
+        return 0, 0
+    with _storing() as root:
+        return pruning.prune(root, older_than=older_than, limit=limit, others=roots.read)
 
 
 def clear() -> int:

@@ -11,13 +11,14 @@ from loma.backends.kernels.ir import (
     Kernel, Nested, Step, Panels, as_statement, panels_of, temporaries,
 )  # fmt: skip
 from loma.backends.kernels.lifetimes import lifetimes
-from loma.backends.openmp import joined, together
-from loma.backends.openmp.index_statements import index_statement, library_call
-from loma.backends.openmp.once import once_checks
-from loma.backends.openmp.serial import is_serial, tensors_in
+from loma.backends.lowering import joined, together
+from loma.backends.lowering.index_statements import index_statement, library_call
+from loma.backends.lowering.once import once_checks
+from loma.backends.lowering.serial import is_serial, tensors_in
 from loma.backends.schedule import storage
 from loma.backends.schedule.access import steps as steps_of
 from loma.backends.schedule.access import without_no_diff
+from loma.backends.schedule.choices import WHOLE
 from loma.backends.schedule.context import FunctionContext, KernelScope
 from loma.backends.schedule.host import (
     Allocate, Branch, Buffer, Bytes, Clear, Contract, Convolve, Count, HostNode, Later, Launch,
@@ -77,7 +78,8 @@ class Lowering:
                 position += len(run)
             else:
                 made = self._step(steps[position], block, position, fresh)
-                both = together.unit(out[-1], made, self._context.machine) if out else None
+                inside, machine = kernel is not None, self._context.machine
+                both = together.unit(out[-1], made, machine, inside) if out else None
                 out[len(out) - (both is not None) :] = made if both is None else [both]
                 position += 1
         self._outermost = before
@@ -337,11 +339,14 @@ class Lowering:
         with context.cut(pieces, panels.axis.extent), context.within(*_moving(panels)):
             body = (*reserved, *self.block(panels.body))
         self._lazy = lazy
+        usual = machine.product_bytes if _multiplies(body) else machine.panel_bytes
+        options = (usual, usual // 4, usual * 4, usual // 16)
+        cache = context.choose("panel", panels.axis.name, options, WHOLE)
         stream = Stream(
             panels,
             tuple(_bytes(var, count.name) for var in _held(panels) if count in _dims(var)),
             tuple(_bytes(var, "") for var in panels.streamed),
-            machine.product_bytes if _multiplies(body) else machine.panel_bytes,
+            cache,
             1 if any(isinstance(step, Panels) for step in panels.body) else machine.panel_least,
             pieces, context.end_panels(), body,
             not machine.teams and panels.writes <= {name for name, _ in panels.views},

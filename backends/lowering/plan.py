@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loma.backends.openmp import kept, registers, squares, tiles
-from loma.backends.openmp.nest import Nest
-from loma.backends.openmp.registers import Group
+from loma.backends.lowering import kept, registers, squares, tiles
+from loma.backends.lowering.nest import Nest
+from loma.backends.lowering.registers import Group
 from loma.backends.schedule.access import Access, Loop, analyse, joined_name, merge, reads, score
+from loma.backends.schedule.choices import steps_in
 from loma.backends.schedule.ir import Kind
 from loma.core import sizes
 from loma.core.distinct import names_once, told_apart
@@ -16,6 +17,9 @@ from loma.core.ir import (
     INT, POSITIONS, Axis, Binary, Builtin, Expr, Index, IndexAssign, IntConst, Reduce, Var,
 )  # fmt: skip
 from loma.core.walk import subscript_variables, used_as_value, walk
+
+
+_OFFERED = 4  # axes for the innermost loop, which may be tried
 
 
 @dataclass(slots=True)
@@ -223,7 +227,11 @@ def _in_strips(nest: Nest, loops: list[Loop], row: Loop, found: list[Access]) ->
     inside = [loop for k, loop in enumerate(loops) if k not in shared[:-1]]
     row_length = [loop.axis.extent for loop in (*loops[last + 1 :], row)]
     row_size = _at_least_one(sizes.product(tuple(row_length)))
-    length = _at_least_one(Binary("//", IntConst(nest.context.machine.strip), row_size, INT))
+    usual = nest.context.machine.strip
+    work = steps_in([loop.axis.extent for loop in (*loops, row)])
+    options = (usual, usual // 4, usual * 4, usual * 16)
+    strip = nest.context.choose("strip", row.name, options, work)
+    length = _at_least_one(Binary("//", IntConst(strip), row_size, INT))
     strips = _cut(nest, loops[last], length)
     return [*(loops[k] for k in shared[:-1]), strips, *inside]
 
@@ -298,14 +306,29 @@ def _innermost(
     best = max(map(value, rows), default=0)
     if refused or any(value(loop) > best for loop in computed):
         rows = []
-    best_row = _best(rows, value)
-    best_sum = _best(summed, lambda loop: score(loop.name, found))
-    if best_row is None or best_sum is None:
-        return best_row or best_sum
-    row, total = value(best_row), score(best_sum.name, found)
-    if row == total and _is_longer(best_sum.axis, best_row.axis):
-        return best_sum
-    return best_row if row >= total else best_sum
+
+    def total(loop: Loop) -> int:
+        return score(loop.name, found)
+
+    usual = _better(_best(rows, value), _best(summed, total), value, total)
+    if usual is None:
+        return None
+    ordered = [*sorted(rows, key=value, reverse=True), *sorted(summed, key=total, reverse=True)]
+    named = {loop.name: loop for loop in ordered[:_OFFERED]} | {usual.name: usual}
+    options = (usual.name, *named)
+    work = steps_in(extents)
+    return named[nest.context.choose("innermost", stmt.element.tensor.name, options, work)]
+
+
+def _better(
+    row: Loop | None, other: Loop | None, value: Callable[[Loop], int], total: Callable[[Loop], int]
+) -> Loop | None:
+    """The best of the target's axes, or the best of those that are summed over."""
+    if row is None or other is None:
+        return row or other
+    if value(row) == total(other) and _is_longer(other.axis, row.axis):
+        return other
+    return row if value(row) >= total(other) else other
 
 
 def _best(loops: list[Loop], value: Callable[[Loop], int]) -> Loop | None:

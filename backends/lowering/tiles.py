@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from loma.backends.openmp.frames import Frame, may_throw
-from loma.backends.openmp.nest import Bounds, Nest, own_pads, some
-from loma.backends.openmp.registers import Group
+from loma.backends.lowering.frames import Frame, may_throw
+from loma.backends.lowering.nest import Bounds, Nest, own_pads, some
+from loma.backends.lowering.registers import Group
 from loma.backends.schedule.access import ZERO
 from loma.backends.schedule.ir import (
     TILE, WHOLE, Compare, Each, Form, Groups, If, Kind, Lanes, Node, StoreLanes, Stretch, Test,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loma.backends.openmp import tiles
-from loma.backends.openmp.frames import Frame
-from loma.backends.openmp.nest import Nest
+from loma.backends.lowering import tiles
+from loma.backends.lowering.frames import Frame
+from loma.backends.lowering.nest import Nest
 from loma.backends.schedule.access import ZERO, reads, score
 from loma.backends.schedule.ir import (
     POSITION, Accumulator, If, Kind, Lazy, Node, Note, Store, builtin,

@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loma import config
-from loma.backends.openmp import together
-from loma.backends.openmp.frames import may_throw
-from loma.backends.openmp.interleaved import apart, written_out
-from loma.backends.openmp.nest import Bounds
-from loma.backends.openmp.packing import packed
-from loma.backends.openmp.plan import Plan, make_plan, target_axes
-from loma.backends.openmp.reductions import StatementNest
-from loma.backends.openmp.rows import elements, partial_sum, rows
+from loma.backends.lowering import together
+from loma.backends.lowering.frames import may_throw
+from loma.backends.lowering.interleaved import apart, written_out
+from loma.backends.lowering.nest import Bounds
+from loma.backends.lowering.packing import packed
+from loma.backends.lowering.plan import Plan, make_plan, target_axes
+from loma.backends.lowering.reductions import StatementNest
+from loma.backends.lowering.rows import elements, partial_sum, rows
 from loma.backends.schedule import contraction, convolution
 from loma.backends.schedule.access import (
     ZERO, Loop, analyse, ragged, reads, rename_axes, steps, without_no_diff,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from loma.backends.kernels.ir import Kernel
 from loma.backends.kernels.sharing import mentions
-from loma.backends.openmp.reductions import StatementNest
+from loma.backends.lowering.reductions import StatementNest
 from loma.backends.schedule import rewrites
 from loma.backends.schedule.access import steps, without_no_diff
 from loma.backends.schedule.context import FunctionContext

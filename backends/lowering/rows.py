@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loma.backends.openmp import kept, squares, tiles
-from loma.backends.openmp.nest import Bounds
-from loma.backends.openmp.plan import Plan
-from loma.backends.openmp.reductions import StatementNest
+from loma.backends.lowering import kept, squares, tiles
+from loma.backends.lowering.nest import Bounds
+from loma.backends.lowering.plan import Plan
+from loma.backends.lowering.reductions import StatementNest
 from loma.backends.schedule.access import ZERO
+from loma.backends.schedule.choices import steps_in
 from loma.backends.schedule.ir import (
     PARTS, STEPS_OF, Accumulator, Blocks, Compare, Fill, If, Kind, Lanes, Let, Node, Store, Tiles,
     UpdateLanes, builtin, dtype_of,
@@ -91,16 +92,21 @@ def _tiles(
 
     def inside() -> list[Node]:
         short = length is not None and length <= machine.short
-        if short or (total is not None and total <= machine.block):
+        usual, work = machine.block, steps_in([row.extent, *(axis.extent for axis in steps)])
+        options = (usual, usual * 4, usual // 4, usual * 16)
+        most = (
+            usual if short else nest.context.choose("block", plan.target.tensor.name, options, work)
+        )
+        if short or (total is not None and total <= most):
             sums = tuple(_sums(nest, plan, steps, starts, False))
             return [Tiles(low, high, dtype, sums, length, grouped)]
         count = nest.value(steps[0].extent)
         rest = sizes.product(tuple(axis.extent for axis in steps[1:]))
         before: list[Node] = []
-        size: IntConst | Var = IntConst(machine.block)
+        size: IntConst | Var = IntConst(most)
         if rest != IntConst(1):
             size = Var("@block_", INT)
-            before = [Let(size, builtin(STEPS_OF, IntConst(machine.block), nest.value(rest)))]
+            before = [Let(size, builtin(STEPS_OF, IntConst(most), nest.value(rest)))]
         nest.bounds[steps[0].name] = (FIRST, LAST)
         sums = tuple(_sums(nest, plan, steps, starts, True))
         del nest.bounds[steps[0].name]

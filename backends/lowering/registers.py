@@ -12,11 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loma import config
-from loma.backends.openmp.nest import Nest
+from loma.backends.lowering.nest import Nest
 from loma.backends.schedule.access import Access, Loop
+from loma.backends.schedule.choices import steps_in
 from loma.backends.schedule.target import Target
 from loma.core import sizes
 from loma.core.ir import Axis
+
+
+_COUNTS = (2, 3, 4, 6, 8, 12, 16)  # of values in a tile, which may be tried
+_OFFERED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,8 @@ def choose(nest: Nest, loops: Sequence[Loop], summed: Sequence[Loop], row: Axis)
         return None
     vectors = max(1, min(machine.tile, -(-length // machine.lanes)))
     alone = _loads(machine, operands, row.name, "", vectors, 1)
-    best, least = None, (machine.gain * alone, False)
+    limit = (machine.gain * alone, False)
+    best, least, found = None, limit, list[tuple[tuple[float, bool], Group]]()
     for loop in loops:
         having = [access for access in operands if loop.name in access.coefficients]
         ragged = any(sizes.mentions(extent, {loop.name}) for extent in extents)
@@ -57,13 +63,30 @@ def choose(nest: Nest, loops: Sequence[Loop], summed: Sequence[Loop], row: Axis)
             continue
         if any(_may_leave(nest, access, loop) for access in operands):
             continue
-        group = _group(machine, loop, vectors, loop.name in nest.bounds)
         in_order = any(sizes.constant(access.coefficient(loop.name)) == 1 for access in having)
-        loads = _loads(machine, operands, row.name, loop.name, vectors, group.many)
-        cost = (loads, not in_order)
-        if group.many > 1 and cost < least:
-            best, least = group, cost
-    return best
+        for k, group in enumerate(_groups(machine, loop, vectors, loop.name in nest.bounds)):
+            loads = _loads(machine, operands, row.name, loop.name, vectors, group.many)
+            cost = (loads, not in_order)
+            found.append((cost, group))
+            if k == 0 and cost < least:
+                best, least = group, cost
+    return _chosen(nest, loops, summed, row, best, sorted(found, key=lambda pair: pair[0]))
+
+
+def _chosen(
+    nest: Nest,
+    loops: Sequence[Loop],
+    summed: Sequence[Loop],
+    row: Axis,
+    usual: Group | None,
+    found: Sequence[tuple[tuple[float, bool], Group]],
+) -> Group | None:
+    """The usual group, or another one, those with the fewest loads first, or none."""
+    named = {f"{group.many} of {group.loop.name}": group for _, group in found}
+    first = "none" if usual is None else f"{usual.many} of {usual.loop.name}"
+    options = (first, *list(named)[:_OFFERED], "none")
+    work = steps_in([row.extent, *(loop.axis.extent for loop in (*loops, *summed))])
+    return named.get(nest.context.choose("registers", row.name, options, work))
 
 
 def _may_leave(nest: Nest, access: Access, loop: Loop) -> bool:
@@ -71,6 +94,17 @@ def _may_leave(nest: Nest, access: Access, loop: Loop) -> bool:
     if not access.padded:
         return False
     return any(sizes.mentions(s.expr, set(loop.parts)) for s in nest.may_leave(access))
+
+
+def _groups(machine: Target, loop: Loop, vectors: int, is_cut: bool) -> list[Group]:
+    """The usual group of values of a loop first, where that is more than one."""
+    usual = _group(machine, loop, vectors, is_cut)
+    if usual.many < 2:
+        return []
+    size = None if is_cut else sizes.constant(loop.axis.extent)
+    others = (many for many in _COUNTS if many <= machine.accumulators // vectors)
+    others = (many for many in others if many != usual.many and (size is None or many <= size))
+    return [usual, *(Group(loop, k, None if size is None else size % k) for k in others)]
 
 
 def _group(machine: Target, loop: Loop, vectors: int, is_cut: bool) -> Group:

@@ -440,7 +440,7 @@ def main() -> None:
     )
     parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("gpu_targets.py needs a CUDA device")
+        sys.exit("targets.py needs a CUDA device")
     torch.manual_seed(0)
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     triton = triton_module()

@@ -1,0 +1,1 @@
+"""Functions to loop trees, for the machine that a record (:class:`Target`) describes."""

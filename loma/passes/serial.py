@@ -1,0 +1,55 @@
+"""Loops whose statements write one element at a time, and leave threads nothing to share.
+
+for i in range(1, M):                    a recurrence: each round needs the one before
+    m : float = max(R[i - 1], c[i])
+    R[i] = m * x[i]
+"""
+
+from __future__ import annotations
+
+from loma.core.ir import (
+    Assign, Call, Expr, For, If, Index, IndexAssign, Member, Op, Reduce, Stmt, TensorType, Var,
+    While, Zero,
+)  # fmt: skip
+from loma.core.walk import expressions, statements, subscript_variables, walk
+
+
+def is_serial(loop: For | While, tensor_functions: frozenset[str]) -> bool:
+    """Whether all that the loop does is to write single elements, some at least, and scalars. Their
+    values may be sums."""
+    inside = list(statements(loop.body))
+    if isinstance(loop, While):
+        inside.append(loop)  # whose condition is computed in each round
+    return any(isinstance(stmt, IndexAssign) for stmt in inside) and all(
+        _is_single(stmt, tensor_functions) for stmt in inside
+    )
+
+
+def _is_single(stmt: Stmt, tensor_functions: frozenset[str]) -> bool:
+    match stmt:
+        case IndexAssign(Index(Var()) as target, axes=axes):
+            if subscript_variables(target) & {axis.name for axis in axes}:
+                return False
+        case Assign(Var() as target) if not isinstance(target.type, TensorType):
+            pass
+        case Zero(Var()) | For() | While() | If():
+            pass
+        case _:
+            return False
+    nodes = [node for expr in expressions(stmt) for node in walk(expr)]
+    # a reduction that is no index statement is a nest with temporaries of its own
+    alone = not isinstance(stmt, IndexAssign) and any(isinstance(n, Reduce) for n in nodes)
+    return not alone and not any(_is_whole(node, tensor_functions) for node in nodes)
+
+
+def _is_whole(node: Expr, tensor_functions: frozenset[str]) -> bool:
+    """Whether a value is made of whole tensors."""
+    match node:
+        case Op():
+            return True
+        case Index(base):
+            return not isinstance(base, Var | Index | Member)
+        case Call(name):
+            return name in tensor_functions
+        case _:
+            return False

@@ -1,0 +1,190 @@
+"""Tuning with the arguments of a call: candidates are compiled, compared with the usual kernel's
+results, measured by :mod:`loma.tuning.search`, and the winner is put to use and kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from loma import cache, config
+from loma.cache import roots
+from loma.backends import compilers, toolchain
+from loma.backends.cfamily.source import GeneratedSource
+from loma.backends.schedule.choices import Choices, Taken
+from loma.errors import CompilationFailed, UserError
+from loma.tuning import results, search
+from loma.tuning.results import Result
+from loma.tuning.search import Call, Found, Lowered, Progress
+
+# By how much results may differ, as a part of the largest element of the usual result: what sums in
+# another order differ by, and no more.
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a kernel is called with. ``results``: how many it has."""
+
+    tensors: tuple[torch.Tensor | None, ...]
+    ints: tuple[int, ...]
+    results: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What is tuned: a function of a program, for these sizes and that dtype. ``text``: a hash of
+    what it computes. ``place``: where the runtime has the kernels for such calls, operator, slots
+    and whether they are in double. ``lower`` makes its C++, ``keep`` notes what the winner is made
+    of, its folder in the cache, and the seconds it took; ``folder`` is the module's."""
+
+    program: str
+    function: str
+    sizes: dict[str, int]
+    dtype: str
+    text: str
+    place: tuple[str, tuple[int, ...], bool]
+    lower: Callable[[Choices], GeneratedSource]
+    keep: Callable[[Taken, Path, float], None]
+    folder: Path
+    toolchain: toolchain.Toolchain
+
+
+_searching = threading.Lock()  # two at once would measure each other
+_kernels: dict[Path, object] = {}  # loaded apart, by their folders: a library is loaded once
+
+
+@dataclass(slots=True)
+class _Maker:
+    """See :class:`loma.tuning.search.Maker`."""
+
+    kernel: Kernel
+    native: ModuleType
+    arguments: Arguments
+    in_use: Collection[Path]  # the folders of kernels that have been loaded to be used
+    sources: dict[str, GeneratedSource] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
+    expected: tuple[torch.Tensor | None, ...] | None = None
+
+    def lower(self, taken: Taken) -> Lowered | None:
+        choices = Choices(taken)
+        try:
+            source = self.kernel.lower(choices)
+        except UserError:  # a way that this function cannot go
+            return None
+        self.sources[_key(taken)] = source
+        return Lowered(source.text, choices.found)
+
+    def make(self, candidates: Sequence[Taken]) -> list[Call | None]:
+        tasks = [partial(self._build, _key(taken)) for taken in candidates]
+        return [self._checked(folder) for folder in compilers.in_parallel(*tasks)]
+
+    def _build(self, key: str) -> Path | None:
+        try:
+            folder = toolchain.build_specialisation(
+                self.sources[key], self.kernel.folder, self.kernel.toolchain
+            )
+        except CompilationFailed:
+            return None
+        self.folders[key] = folder
+        return folder
+
+    def _checked(self, folder: Path | None) -> Call | None:
+        kernel = None if folder is None else self._loaded(folder)
+        if kernel is None:
+            return None
+        arguments = self.arguments
+        call = partial(
+            self.native.run_kernel, kernel, arguments.tensors, arguments.ints, arguments.results
+        )
+        try:
+            given = call()
+        except Exception:  # the call that all this is about will tell
+            return None
+        if self.expected is None:
+            self.expected = given
+        elif not all(map(same, given, self.expected)):
+            return None
+        return call
+
+    def _loaded(self, folder: Path) -> object:
+        if folder not in _kernels:
+            kernel = self.native.load_kernel(str(folder / toolchain.KERNELS_FILE))
+            if kernel is None and folder in self.in_use:
+                kernel = self.native.find_kernel(*self.kernel.place)
+            if kernel is None:
+                return None
+            _kernels[folder] = kernel
+        return _kernels[folder]
+
+
+def _key(taken: Taken) -> str:
+    return repr(sorted(taken.items()))
+
+
+def same(given: torch.Tensor | None, wanted: torch.Tensor | None) -> bool:
+    """Whether two results differ by rounding at most. NaN and infinities stand where they stood."""
+    if given is None or wanted is None:
+        return given is wanted
+    if given.shape != wanted.shape or given.dtype != wanted.dtype:
+        return False
+    if not wanted.is_floating_point():
+        return torch.equal(given, wanted)
+    for kind in (torch.isnan, torch.isposinf, torch.isneginf):
+        if not torch.equal(kind(given), kind(wanted)):
+            return False
+    finite = torch.isfinite(wanted)
+    difference = (given[finite] - wanted[finite]).abs()
+    if difference.numel() == 0:
+        return True
+    return bool(difference.max() <= _TOLERANCE[wanted.dtype] * wanted[finite].abs().max())
+
+
+def tune(
+    kernel: Kernel,
+    native: ModuleType,
+    arguments: Arguments,
+    seconds: float,
+    progress: Progress,
+    in_use: Collection[Path],
+) -> Result | None:
+    """Searches for so many seconds, puts the winner to use and keeps it; None where the function
+    has no kernel for known sizes. ``in_use``: the folders of kernels that are loaded."""
+    from filelock import FileLock
+
+    with _searching, FileLock(roots.writable() / "locks" / "tuning.lock", mode=0o600):
+        begin = time.perf_counter()
+        maker = _Maker(kernel, native, arguments, in_use)
+        starts = nearest(kernel.text, kernel.sizes, kernel.dtype)
+        found = search.Search(maker, seconds, starts, config.jobs(), progress).run()
+        if found is None:
+            return None
+        folder = maker.folders[_key(found.taken)]
+        result = _result(kernel, found, time.perf_counter() - begin)
+        kernel.keep(found.taken, folder, result.spent)
+        native.use_kernel(*kernel.place, _kernels[folder])
+        results.store(result)
+        return result
+
+
+def _result(kernel: Kernel, found: Found, spent: float) -> Result:
+    return Result(
+        program=kernel.program, function=kernel.function, sizes=kernel.sizes, dtype=kernel.dtype,
+        choices=dict(found.taken), usual=found.usual, tuned=found.tuned, spent=spent,
+        threads=torch.get_num_threads(), processor=results.processor(),
+        compiler=results.compiler(), loma=cache.package_fingerprint(), text=kernel.text,
+        history=[[trial.seconds, trial.ratio, trial.best] for trial in found.trials],
+    )  # fmt: skip
+
+
+def nearest(text: str, sizes: dict[str, int], dtype: str) -> list[Taken]:
+    """What is best for these sizes as far as is known, and for the nearest others."""
+    known = [r for r in results.stored() if r.text == text and not r.foreign() and r.choices]
+    known.sort(key=lambda r: (r.dtype != dtype, r.distance(sizes)))
+    return [result.choices for result in known[:2]]

@@ -1,0 +1,290 @@
+"""A search among the ways that lowering could go: candidates, their order, and what decides.
+
+A candidate is what it takes other than the usual ways. The search goes from the best one so far to
+those that differ from it in one choice, first to where a :class:`Model` expects most. Measurement
+decides: a candidate is called in turn with the best one, given up when it is clearly slower, and
+takes the best one's place when it is faster. In the end the best has to be faster than the usual
+ways once more, in a run of their own.
+
+Nothing here knows what is chosen, nor what a candidate is made of.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from loma.backends.schedule.choices import Choice, Option, Taken
+
+Call: TypeAlias = Callable[[], object]
+
+ADOPTED = 0.97  # the part of the usual time that a winner may take at most
+_BETTER = 0.99  # that of the best time so far
+_GIVEN_UP = {0: 2.0, 1: 1.3, 3: 1.1, 5: 1.05}  # after which round a candidate above that is left
+_ROUNDS = 9
+_CALLS = 3  # of a sample, at least
+_CONFIRMING = 15
+_SAMPLE_SECONDS = 2e-3
+_LAST = 0.15, 2.0  # of the time, and seconds at most, that the end may take
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A candidate's code: ``text`` tells it from others, ``choices`` are those that came up."""
+
+    text: str
+    choices: Mapping[str, Choice]
+
+
+class Maker(Protocol):
+    """What makes candidates. Both give None for what cannot be made or is wrong, which then takes
+    no part."""
+
+    def lower(self, taken: Taken) -> Lowered | None: ...
+
+    def make(self, candidates: Sequence[Taken]) -> list[Call | None]:
+        """Compiled, and found to give what the first one made gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A measured candidate: ``seconds`` since the search began, its time and that of the best after
+    it, as parts of the usual one."""
+
+    taken: Taken
+    seconds: float
+    ratio: float
+    best: float
+
+
+@dataclass(slots=True)
+class Found:
+    """``taken``: the winner, nothing where no other way was faster than the usual ones; ``usual``
+    and ``tuned``: seconds of a call."""
+
+    taken: Taken
+    usual: float
+    tuned: float
+    trials: list[Trial] = field(default_factory=list)
+
+
+Progress: TypeAlias = Callable[[float, float], None]  # seconds gone, the best time of a call
+
+
+# ------------------------------------------------------------------------------------- the model
+
+
+class Model:
+    """By what part a choice is expected to change the time: as the logarithm of the ratio.
+
+    Before anything is known, what a rewrite lists first is expected to bring most, in proportion to
+    the work that it is about; what was measured takes the place of that, for choices of the same
+    kind wherever they come up.
+    """
+
+    _PRIOR = -0.05
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, Option], list[float]] = {}
+
+    def learn(self, kind: str, option: Option, share: float, ratio: float) -> None:
+        """``share``: the part of the work that the choice was about."""
+        effect = math.log(min(max(ratio, 0.1), 10.0)) / max(share, 0.1)
+        self._seen.setdefault((kind, option), []).append(effect)
+
+    def expected(self, kind: str, option: Option, rank: int, share: float) -> float:
+        seen = self._seen.get((kind, option), [])
+        return share * (self._PRIOR / rank + sum(seen)) / (1 + len(seen))
+
+
+def shares(choices: Mapping[str, Choice]) -> dict[str, float]:
+    """The part of the work that each choice is about."""
+    most = max((c.work for c in choices.values() if not math.isinf(c.work)), default=1.0)
+    return {name: min(1.0, c.work / most) for name, c in choices.items()}
+
+
+def neighbours(taken: Taken, choices: Mapping[str, Choice], model: Model) -> list[Taken]:
+    """What differs from a candidate in one choice, the most promising first."""
+    part = shares(choices)
+    found: list[tuple[float, Taken]] = []
+    for name, choice in choices.items():
+        current = taken.get(name, choice.options[0])
+        for rank, option in enumerate((o for o in choice.options if o != current), 1):
+            others = {n: o for n, o in taken.items() if n != name}
+            new = others if option == choice.options[0] else {**others, name: option}
+            found.append((model.expected(choice.kind, option, rank, part[name]), new))
+    return [new for _, new in sorted(found, key=lambda pair: pair[0])]
+
+
+# ------------------------------------------------------------------------------------ the search
+
+
+@dataclass(slots=True)
+class _Best:
+    taken: Taken
+    choices: Mapping[str, Choice]
+    call: Call
+    ratio: float = 1.0
+
+
+class Search:
+    """``starts``: candidates to begin with, such as what is best for other sizes; ``at_once``: how
+    many are compiled together, before they are measured one by one."""
+
+    def __init__(
+        self,
+        maker: Maker,
+        seconds: float,
+        starts: Iterable[Taken] = (),
+        at_once: int = 2,
+        progress: Progress = lambda gone, best: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._maker = maker
+        self._seconds = seconds
+        self._starts = [dict(start) for start in starts if start]
+        self._at_once = at_once
+        self._progress = progress
+        self._clock = clock
+        self._begin = clock()
+        self._tried: list[Taken] = []
+        self._texts: set[str] = set()
+        self._model = Model()
+        self.trials: list[Trial] = []
+
+    def run(self) -> Found | None:
+        """None where not even the usual ways can be made."""
+        usual = self._first()
+        if usual is None:
+            return None
+        seconds = min(self._sample(usual.call, self._repeats(usual.call)) for _ in range(3))
+        repeats, best = self._repeats(usual.call), usual
+        slowest = self._clock() - self._begin
+        last = min(self._seconds * _LAST[0], _LAST[1])
+        self._progress(self._gone(), seconds)
+        try:
+            while self._gone() + slowest < self._seconds - last:
+                started = self._clock()
+                batch = self._batch(best)
+                if not batch:
+                    break
+                for (taken, lowered), call in zip(
+                    batch, self._maker.make([taken for taken, _ in batch]), strict=True
+                ):
+                    if call is not None:
+                        best = self._measured(best, taken, lowered, call, repeats)
+                    self._progress(self._gone(), seconds * best.ratio)
+                slowest = max(0.5 * slowest, self._clock() - started)
+        except KeyboardInterrupt:  # what is found so far counts
+            self._progress(self._gone(), seconds * best.ratio)
+            raise
+        if best is usual:
+            return Found({}, seconds, seconds, self.trials)
+        ratio, usual_seconds = self._confirmed(best.call, usual.call, repeats)
+        if ratio > ADOPTED:
+            return Found({}, usual_seconds, usual_seconds, self.trials)
+        return Found(best.taken, usual_seconds, usual_seconds * ratio, self.trials)
+
+    def _first(self) -> _Best | None:
+        lowered = self._maker.lower({})
+        if lowered is None:
+            return None
+        (call,) = self._maker.make([{}])
+        if call is None:
+            return None
+        self._tried.append({})
+        self._texts.add(lowered.text)
+        call()
+        return _Best({}, lowered.choices, call)
+
+    def _gone(self) -> float:
+        return self._clock() - self._begin
+
+    def _batch(self, best: _Best) -> list[tuple[Taken, Lowered]]:
+        """The next candidates, whose code is new."""
+        batch: list[tuple[Taken, Lowered]] = []
+        for taken in self._candidates(best):
+            if len(batch) >= self._at_once or self._gone() > self._seconds:
+                break
+            if taken in self._tried:
+                continue
+            self._tried.append(taken)
+            lowered = self._maker.lower(taken)
+            if lowered is not None and lowered.text not in self._texts:
+                self._texts.add(lowered.text)
+                batch.append((taken, lowered))
+        return batch
+
+    def _candidates(self, best: _Best) -> Iterator[Taken]:
+        yield from self._starts
+        yield from neighbours(best.taken, best.choices, self._model)
+
+    def _measured(
+        self, best: _Best, taken: Taken, lowered: Lowered, call: Call, repeats: int
+    ) -> _Best:
+        ratio = self._ratio(call, best.call, repeats)
+        self._learn(best, taken, lowered, ratio)
+        if ratio < _BETTER:
+            best = _Best(taken, lowered.choices, call, best.ratio * ratio)
+            own = best.ratio
+        else:
+            own = best.ratio * ratio
+        self.trials.append(Trial(taken, self._gone(), own, best.ratio))
+        return best
+
+    def _learn(self, best: _Best, taken: Taken, lowered: Lowered, ratio: float) -> None:
+        changed = {n for n in {*taken, *best.taken} if taken.get(n) != best.taken.get(n)}
+        if len(changed) != 1:
+            return
+        name = changed.pop()
+        choice = best.choices.get(name) or lowered.choices.get(name)
+        if choice is not None:
+            option = taken.get(name, choice.options[0])
+            self._model.learn(choice.kind, option, shares(best.choices).get(name, 1.0), ratio)
+
+    # -------------------------------------------------------------------------------- measuring
+
+    def _repeats(self, call: Call) -> int:
+        """How many calls a sample has."""
+        return max(_CALLS, math.ceil(_SAMPLE_SECONDS / max(self._sample(call, _CALLS), 1e-7)))
+
+    def _sample(self, call: Call, repeats: int) -> float:
+        """The fastest of some calls: what else runs only ever makes them slower."""
+        best = math.inf
+        for _ in range(repeats):
+            start = self._clock()
+            call()
+            best = min(best, self._clock() - start)
+        return best
+
+    def _ratio(self, call: Call, other: Call, repeats: int) -> float:
+        """How many times the other's time a call takes, roughly where it is clearly slower."""
+        ratios: list[float] = []
+        own = theirs = math.inf
+        call()
+        for turn in range(_ROUNDS):
+            ratio, seconds = self._pair(call, other, repeats, turn)
+            ratios.append(ratio)
+            own, theirs = min(own, ratio * seconds), min(theirs, seconds)
+            if own / theirs > _GIVEN_UP.get(turn, math.inf):
+                break
+        return statistics.median(ratios)
+
+    def _confirmed(self, call: Call, other: Call, repeats: int) -> tuple[float, float]:
+        """The same in a run of its own, to the end; and the seconds of the other."""
+        pairs = [self._pair(call, other, repeats, turn) for turn in range(_CONFIRMING)]
+        return statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs)
+
+    def _pair(self, call: Call, other: Call, repeats: int, turn: int) -> tuple[float, float]:
+        """Both after each other, every other time in the opposite order: the ratio, the other's
+        seconds."""
+        if turn % 2:
+            theirs = self._sample(other, repeats)
+            return self._sample(call, repeats) / theirs, theirs
+        own = self._sample(call, repeats)
+        theirs = self._sample(other, repeats)
+        return own / theirs, theirs
