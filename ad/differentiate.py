@@ -102,5 +102,10 @@ def with_tangents(module: Module, name: str, active: frozenset[int]) -> Module:
     those positions, with a tangent of every float result."""
     worker = _Differentiator(module)
     made = worker.tangents.instead(worker.growing.find(name), active)
-    functions = tuple(made if f.name == name else f for f in worker.growing.module.functions)
+    # A derivative that the program gives is that of what stood in this place.
+    others = (
+        replace(f, derivative_of=None) if f.derivative_of == name else f
+        for f in worker.growing.module.functions
+    )
+    functions = tuple(made if f.name == name else f for f in others)
     return in_call_order(replace(worker.growing.module, functions=functions), module_names(module))

@@ -50,8 +50,8 @@ def _default_real() -> Real:
 @dataclass(frozen=True, slots=True)
 class Program:
     """What is compiled: a text, and what was asked for one after the other, each of a function of
-    what the one before gave. ``real`` is the floating type that is
-    compiled first. The rest is as :func:`compile` takes it."""
+    what the one before gave. ``real`` is the floating type that is compiled first. The rest is as
+    :func:`compile` takes it."""
 
     source: str
     path: str
@@ -187,17 +187,16 @@ def compile(
     """Compiles a ``.loma`` file, or a program given as text, and loads it.
 
     A string that is one line, and ends in ``.loma`` or can be no program, is a file's name.
-    ``path`` says where a text
-    would be as a file: beside it are the files that it imports. The same program gives the same
-    module object. ``save`` is what a function keeps for its backward part under autograd:
-    "all" that it needs, nothing but its "inputs" and results (the rest is computed again), or, by
-    default, "auto": what is cheap is computed again. Without ``contract`` every product and every
-    sum is rounded by itself, where the processor could round both as one: what an elementwise
-    function gives then depends on nothing but the numbers. ``timed``: the tensor functions measure
-    their statements, for :mod:`loma.tools.bench`. ``tune``: "auto" uses the kernels that were found
-    to be fastest for the sizes of a call, if any were looked for; a number of seconds looks for
-    them at the first call of each function with other sizes; "off" does neither, as without it
-    (:mod:`loma.tuning`; the module keeps to what was asked last).
+    ``path`` says where a text would be as a file: beside it are the files that it imports. The same
+    program gives the same module object. ``save`` is what a function keeps for its backward part
+    under autograd: "all" that it needs, nothing but its "inputs" and results (the rest is computed
+    again), or, by default, "auto": what is cheap is computed again. Without ``contract`` every
+    product and every sum is rounded by itself, where the processor could round both as one: what an
+    elementwise function gives then depends on nothing but the numbers. ``timed``: the tensor
+    functions measure their statements, for :mod:`loma.tools.bench`. ``tune``: "auto" uses the
+    kernels that were found to be fastest for the sizes of a call, if any were looked for; a number
+    of seconds looks for them at the first call of each function with other sizes; "off" does
+    neither, as without it (:mod:`loma.tuning`; the module keeps to what was asked last).
 
     Raises :class:`loma.errors.UserError` for a wrong program, ``FileNotFoundError``, and
     :class:`loma.errors.ToolchainError` when C++ cannot be compiled; warns with

@@ -20,7 +20,10 @@ from loma.reports import public
 if TYPE_CHECKING:
     from loma.functions import LomaModule
 
-_LANGUAGES = {"cpp": "cpp", "source": "cpp", "c": "c"}  # of stages; the others are loma's
+
+def language_of(stage: str) -> str:
+    """What a stage's text is written in."""
+    return {"cpp": "cpp", "source": "cpp", "c": "c"}.get(stage, "loma")
 
 
 class Listing(str):
@@ -30,7 +33,7 @@ class Listing(str):
 
     def __new__(cls, text: str, stage: str = "parsed") -> Self:
         made = super().__new__(cls, text)
-        made.language = _LANGUAGES.get(stage, "loma")
+        made.language = language_of(stage)
         return made
 
     def __repr__(self) -> str:
@@ -40,19 +43,24 @@ class Listing(str):
         return highlighted(self, self.language)
 
 
+def lexer(language: str) -> Any:
+    """Pygments' of a language, or loma's own."""
+    from pygments.lexers import get_lexer_by_name
+
+    from loma.embedded.lexer import LomaLexer
+
+    return LomaLexer() if language == "loma" else get_lexer_by_name(language)
+
+
 def highlighted(text: str, language: str = "loma") -> str:
     """The text as HTML, in the colours of Pygments if that is installed."""
     try:
         from pygments import highlight
         from pygments.formatters import HtmlFormatter
-        from pygments.lexers import get_lexer_by_name
-
-        from loma.embedded.lexer import LomaLexer
     except ImportError:
         return f"<pre>{html.escape(text)}</pre>"
     style = HtmlFormatter(noclasses=True, nobackground=True)
-    lexer = LomaLexer() if language == "loma" else get_lexer_by_name(language)
-    return str(highlight(text, lexer, style))
+    return str(highlight(text, lexer(language), style))
 
 
 def beside(module: LomaModule, functions: Iterable[str]) -> str:

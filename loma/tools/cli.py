@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.syntax import Syntax
 
-from loma import cache as store, config, pipeline
+from loma import cache as store, config, listings, pipeline
 from loma.core.ir import Function, Module, is_tensor_function
 from loma.core.names import module_names
 from loma.core.packing import shown_names
@@ -213,9 +213,7 @@ def show(
     except ValueError as error:  # there is no such function, or it has no such text
         raise click.UsageError(str(error)) from error
     if in_colour() and not as_json():
-        from loma.embedded.lexer import LomaLexer  # Pygments comes with rich
-
-        lexer = {"cpp": "cpp", "source": "cpp", "c": "c"}.get(stage) or LomaLexer()
+        lexer = listings.lexer(listings.language_of(stage))
         Console().print(Syntax(text, lexer, theme="ansi_dark", background_color="default"))
         return
     found = list(map(report_record, program.warnings))

@@ -61,6 +61,9 @@ def cube(x : In[Tensor[N]]) -> Tensor[N]:
     y[i] = x[i] ** 3
     return y
 
+def cubed(x : In[Tensor[N]]) -> Tensor[N]:
+    return x * x * x
+
 @derivative(cube)
 def d_of_cube(x : In[Tensor[N]], d_x : Out[Tensor[N]], d_y : In[Tensor[N]]):
     d_x[i] += 3.0 * x[i] * x[i] * d_y[i]
@@ -306,3 +309,41 @@ def test_compiled_graphs(program: loma.LomaModule) -> None:
 
     found = torch.compile(gradients, backend="aot_eager", fullgraph=True)(X)
     torch.testing.assert_close(found, gradients(X))
+
+
+def test_gradient_of_a_tangent_beside_a_derivative_of_ones_own(program: loma.LomaModule) -> None:
+    """That derivative is not one of what computes the tangent."""
+    x, v = torch.rand(4), torch.rand(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", loma.UserWarning)
+        found = grad(lambda x: jvp(program.cube, (x,), (v,))[1].sum())(x)
+    torch.testing.assert_close(found, 6.0 * x * v)
+
+
+def test_no_gradient_loses_its_tangent(program: loma.LomaModule) -> None:
+    """Of a dual tensor that needs a gradient: the tangent's own gradient is right behind the level;
+    a gradient inside of it, which would have no tangent, is refused."""
+    x = torch.rand(4, requires_grad=True)
+    with forward_ad.dual_level():
+        made = program.cubed(forward_ad.make_dual(x, torch.ones(4)))
+        tangent = forward_ad.unpack_dual(made).tangent
+        assert tangent is not None
+        torch.testing.assert_close(tangent, 3.0 * x * x)
+        with pytest.raises(NotImplementedError, match=r"use torch\.func"):
+            torch.autograd.grad(made.sum(), x, retain_graph=True)
+    (second,) = torch.autograd.grad(tangent.sum(), x, retain_graph=True)
+    torch.testing.assert_close(second, 6.0 * x)
+    torch.testing.assert_close(torch.autograd.grad(made.sum(), x)[0], 3.0 * x * x)
+
+    def total(x: Tensor) -> Any:
+        return program.cubed(x).sum()
+
+    def slope(x: Tensor) -> Any:
+        return jvp(total, (x,), (torch.ones(4),))[1]
+
+    third = jvp(grad(slope), (x,), (torch.ones(4),))[1]
+    torch.testing.assert_close(third, torch.full((4,), 6.0))
+    with pytest.raises(NotImplementedError, match=r"use torch\.func"):
+        torch.autograd.functional.hessian(
+            total, x.detach(), vectorize=True, outer_jacobian_strategy="forward-mode"
+        )

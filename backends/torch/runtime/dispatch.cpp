@@ -19,7 +19,6 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 namespace loma {

@@ -31,9 +31,10 @@ class Server(LanguageServer):
         analysis = Analysis(document.source, uris.to_fs_path(uri) or "<text>")
         if analysis.module is not None:
             self.sound[uri] = analysis
+        placed = [(d, self._location(d.place, document)) for d in analysis.diagnostics]
         found = [
             types.Diagnostic(
-                self._location(d.place, document).range,
+                location.range,
                 d.message,
                 severity=_SEVERITIES[d.severity],
                 source="loma",
@@ -42,8 +43,8 @@ class Server(LanguageServer):
                     for place, note in d.related
                 ],
             )
-            for d in analysis.diagnostics
-            if self._location(d.place, document).uri == uri
+            for d, location in placed
+            if location.uri == uri
         ]
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, found))
 

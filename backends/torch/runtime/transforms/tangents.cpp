@@ -2,8 +2,11 @@
 #include "transforms.h"
 
 #include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/forward_grad.h>
+#include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
+#include <memory>
 
 namespace loma {
 namespace {
@@ -29,6 +32,21 @@ bool in_vmap_of_autograd(Arguments tangents) {
     return tangent.isTensor() && tangent.toTensor().key_set().has(c10::DispatchKey::Batched);
   });
 }
+
+// Runs before a gradient goes through what had a tangent. What is saved there for gradients has none,
+// so one that is taken before the level of forward mode ends would lose its tangent.
+struct BehindTheLevel final : torch::autograd::FunctionPreHook {
+  explicit BehindTheLevel(const char* function) : function(function) {}
+  const char* const function;
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        torch::autograd::ForwardADLevel::try_get_by_idx(0) == nullptr, function,
+        ": a gradient inside of torch.autograd.forward_ad.dual_level() would have no tangent; take it "
+        "when the level has ended, or use torch.func (jvp of grad, hessian)");
+    return grads;
+  }
+};
 
 }  // namespace
 
@@ -68,6 +86,9 @@ void run_tangents(Operator& op, Stack* stack) {
   for (size_t k = 0; k < op.function->results.size(); ++k) {
     results.push_back((apart ? values[k] : given[next]).toTensor());
     ++next;
+    if (results.back().defined() && results.back().grad_fn() != nullptr) {
+      results.back().grad_fn()->add_pre_hook(std::make_unique<BehindTheLevel>(op.function->display));
+    }
     if (is_integer(op.function->results[k].kind)) continue;
     const at::Tensor& tangent = given[next++].toTensor();
     if (results.back().defined() && tangent.defined()) {
