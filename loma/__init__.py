@@ -90,9 +90,9 @@ class _TorchFinder:
         return spec
 
     def allow(self, serialization: Any) -> None:
-        from loma.functions import restored
+        from loma.functions import restored, restored_layer
 
-        serialization.add_safe_globals([restored])
+        serialization.add_safe_globals([restored, restored_layer])
 
 
 if _TorchFinder.NAME in sys.modules:

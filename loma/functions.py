@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -170,6 +171,12 @@ def restored(program: Record, function: str | None = None) -> Any:
     if "__record__" in module.__dict__:
         return getattr(module, function)
     return UnpickledFunction(module, function)
+
+
+def restored_layer() -> Any:
+    """What a pickle has for a loma.nn.Module, before it gets its state."""
+    layers = importlib.import_module("loma.nn")  # of torch, which may not be imported yet
+    return layers.Module.__new__(layers.Module)
 
 
 class UnpickledFunction:
