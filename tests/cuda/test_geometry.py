@@ -66,14 +66,15 @@ def test_every_fused_kernel_has_a_geometry_that_kernels_take(native: ModuleType)
 @pytest.mark.parametrize(
     ("count", "inner", "across", "expected"),
     [
-        (1 << 20, 1, False, (256, 1, 4096, 1)),  # one thread for each element
+        (1 << 20, 1, False, (256, 1, 1024, 1)),  # one thread for four elements, side by side
+        (1 << 18, 1, False, (256, 1, 1024, 1)),  # one for each where there are few
         (4096, 4096, False, (256, 32, 512, 1)),  # rows enough for a warp each
         (128, 32, False, (64, 32, 64, 1)),  # few rows: on many processors
         (64, 4096, False, (512, 512, 64, 4)),  # few rows: a block each, and slices
         (1, 1 << 24, False, (512, 512, 1, 256)),
         (1 << 20, 8, False, (256, 1, 4096, 1)),  # short rows, a thread for each
         (1 << 12, 8, False, (64, 4, 256, 1)),  # few of them
-        (1 << 20, 64, True, (256, 1, 4096, 1)),  # columns enough
+        (1 << 20, 64, True, (256, 1, 1024, 1)),  # columns enough, four beside each other
         (768, 65536, True, (1024, 32, 24, 6)),  # side by side, and slices
     ],
 )

@@ -252,6 +252,7 @@ def test_inputs_are_left_alone_and_results_are_new(program: loma.LomaModule) -> 
     assert y.is_contiguous()
 
 
+@pytest.mark.cpu
 def test_saved_arguments_that_change_are_noticed(
     program: loma.LomaModule, arguments: Arguments
 ) -> None:
