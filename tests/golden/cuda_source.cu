@@ -158,6 +158,6 @@ static void normalised__backward__run(const void* given_, [[maybe_unused]] const
 }
 
 const bool registered__ = loma::register_device_kernels(
-    "loma_golden_f7a44927ff5f514a::normalised__backward", loma::kernels_of<float>(normalised__backward__run<float>));
+    "loma_golden_ff1b0faa4cc192c9::normalised__backward", loma::kernels_of<float>(normalised__backward__run<float>));
 
 }  // namespace

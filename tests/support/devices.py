@@ -34,8 +34,8 @@ def use(device: str) -> None:
 
         autocast = "cuda"
         torch.backends.cudnn.allow_tf32 = False  # as in products: references are exact
-        calling = tensor_functions._calling
-        tensor_functions._calling = lambda record, native: _moved(calling(record, native), record)
+        entry = tensor_functions._entry
+        tensor_functions._entry = lambda record, *others: _moved(entry(record, *others), record)
 
 
 def _moved(call: Callable[..., Any], record: dict[str, Any]) -> Callable[..., Any]:

@@ -99,7 +99,7 @@ def test_one_dtype_is_kept_and_several_become_the_widest(
 ) -> None:
     x, w = (torch.randn(shape).to(d) for shape, d in zip(((3, 4), (4,)), dtypes, strict=True))
     expected = program.scale(x.to(widest), w.to(widest), 0.1, 1)
-    operator = getattr(torch.ops, program.__name__).scale
+    operator = program.scale.operator
     with autocast(dtype=FLOAT16 if FLOAT16 in dtypes else BFLOAT16):
         for y in (program.scale(x, w, 0.1, 1), operator(x, w, torch.tensor(0.1, dtype=FLOAT64), 1)):
             assert y.dtype == widest
