@@ -56,6 +56,7 @@ setup(
         "loma.tools",
         "loma.tools.editor",
         "loma.tuning",
+        "loma.nn",
         "loma.optim",
         "loma.arithmetic",
         "loma.passes",

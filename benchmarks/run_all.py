@@ -3,11 +3,11 @@
     python benchmarks/run_all.py                 everything: half an hour on two cores
     python benchmarks/run_all.py --only capsnet  measures that one anew, keeps the other results
     python benchmarks/run_all.py --same-forms    measures anew, but only what was fastest last time
-    python benchmarks/run_all.py --render        only writes tables and picture from the results
+    python benchmarks/run_all.py --render        only writes tables and pictures from the results
 
 The results go to benchmarks/results.json; from them the tables between the lines
 ``<!-- benchmarks -->`` and ``<!-- /benchmarks -->`` of README.md and docs/performance.md are
-written, and the picture docs/images/performance.png.
+written, and the pictures that benchmarks/reporting/pictures.py draws.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import report
+from reporting import pictures, report
 from forms import Settings
 from harness import settings_of, settings_parser
 
@@ -51,9 +51,9 @@ def run(name: str, settings: Settings, earlier: report.Record | None) -> report.
 
 
 def render(results: report.Record, root: Path) -> None:
-    """Writes the tables and the picture into a checkout."""
-    report.picture(results, root / report.PICTURE)
-    print(f"wrote {report.PICTURE}")
+    """Writes the tables and the pictures into a checkout."""
+    for path in pictures.write(results, root):
+        print(f"wrote {path}")
     blocks = {
         "README.md": report.readme_block(results),
         "docs/performance.md": report.page_block(results),

@@ -8,21 +8,21 @@ the price of two or three simulations; gradient descent does the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
 import loma
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
+from loma.tools.pictures import DPI, Theme, headed, plain, save_themes
 
 Vector = NDArray[np.float32]
 HERE = Path(__file__).resolve().parent
@@ -77,34 +77,50 @@ def progress(steps: int) -> Iterable[int]:
 # ------------------------------------------------------------------------------------------ picture
 
 
-def plot(m: Any, before: Vector, after: Vector, costs: list[float], dt: float, file: Path) -> None:
-    figure, axes = plt.subplots(1, 4, figsize=(15, 3.8), layout="constrained")
-    for panel, torque, title in (
-        (axes[0], before, "before"),
-        (axes[1], after, "after"),
-    ):
-        draw(panel, swing(m, torque, dt)[0], title)
+def plot(
+    m: Any, before: Vector, after: Vector, costs: list[float], dt: float, theme: Theme
+) -> Figure:
+    figure = Figure(figsize=(9.0, 6.4), dpi=DPI)
+    headed(
+        figure, "A motor too weak to lift the pendulum learns to swing it up",
+        f"the derivative of the end by the torque at each of {len(after)} instants, "
+        f"{len(costs)} steps of gradient descent",
+        theme,
+    )  # fmt: skip
+    for left, torque, title in ((0.05, before, "before"), (0.52, after, "after")):
+        panel = figure.add_axes((left, 0.42, 0.43, 0.45))
+        draw(panel, swing(m, torque, dt)[0], theme)
+        panel.set_title(title, fontsize=12, fontweight="bold")
+    angles = figure.add_axes((0.07, 0.09, 0.52, 0.25))
     time = dt * np.arange(len(after) + 1)
-    for torque, color, name in ((before, "#9aa5b1", "before"), (after, "#b5481b", "after")):
-        axes[2].plot(time, np.degrees(swing(m, torque, dt)[0]), color=color, label=name)
-    axes[2].plot(time[:-1], 10.0 * after, color="#3b6ea5", lw=0.8, label="torque, 0.1 Nm")
-    axes[2].axhline(180.0, color="black", lw=0.8, ls=":")
-    axes[2].set(title="angle in degrees", xlabel="seconds")
-    axes[2].legend()
-    axes[3].semilogy(costs, color="#b5481b")
-    axes[3].set(title="cost", xlabel="step")
-    figure.savefig(file, dpi=70)
-    plt.close(figure)
+    for torque, colour, name in ((before, theme.peers[1], "before"), (after, theme.loma, "after")):
+        angles.plot(
+            time, np.degrees(swing(m, torque, dt)[0]), color=colour, lw=2, label=f"angle {name}"
+        )
+    angles.plot(time[:-1], 10.0 * after, color=theme.peers[2], lw=1, label="torque, 0.1 Nm")
+    angles.axhline(180.0, color=theme.muted, lw=0.8, ls=":")
+    angles.set_title("angle in degrees", loc="left", fontsize=10)
+    angles.set_xlabel("seconds", labelpad=1)
+    angles.legend(frameon=False, fontsize=9)
+    cost = figure.add_axes((0.69, 0.09, 0.29, 0.25))
+    cost.semilogy(costs, color=theme.loma, lw=2)
+    cost.set_title("cost", loc="left", fontsize=10)
+    cost.set_xlabel("step", labelpad=1)
+    for axes in (angles, cost):
+        axes.grid(linewidth=0.8)
+        plain(axes)
+    return figure
 
 
-def draw(axes: Axes, angles: Vector, title: str) -> None:
-    """The pendulum at many instants, later ones darker."""
+def draw(axes: Axes, angles: Vector, theme: Theme) -> None:
+    """The pendulum at many instants, later ones stronger."""
+    fading = LinearSegmentedColormap.from_list("fading", [theme.page, theme.loma])
     for k, angle in enumerate(angles):
-        color = plt.colormaps["YlOrBr"](0.15 + 0.85 * k / len(angles))
+        colour = fading(0.1 + 0.9 * k / len(angles))
         x, y = np.sin(angle), -np.cos(angle)
-        axes.plot([0, x], [0, y], color=color, lw=0.8, zorder=k)
-        axes.plot(x, y, "o", color=color, markersize=5, zorder=k)
-    axes.set(title=title, xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
+        axes.plot([0, x], [0, y], color=colour, lw=1.2, zorder=k)
+        axes.plot(x, y, "o", color=colour, markersize=6, zorder=k)
+    axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal")
     axes.axis("off")
 
 
@@ -135,9 +151,9 @@ def main(
             f"{np.degrees(angles[-1]):.1f} degrees with {velocities[-1]:.2f} rad/s; "
             f"largest torque {np.abs(torque).max():.2f} Nm (lifting takes 9.81)"
         )
-    output.mkdir(parents=True, exist_ok=True)
-    plot(m, before, after, costs, dt, output / "pendulum.png")
-    print(f"written: {output / 'pendulum.png'}")
+    save_themes(partial(plot, m, before, after, costs, dt), output / "pendulum.png")
+    for file in ("pendulum.png", "pendulum-dark.png"):
+        print(f"written: {output / file}")
 
 
 if __name__ == "__main__":

@@ -7,18 +7,17 @@ on the reverse derivative. Both are printed side by side.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import loma
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from loma.tools.pictures import DPI, Theme, plain, save_themes
 
 Vector = NDArray[np.float64]
 HERE = Path(__file__).resolve().parent
@@ -76,28 +75,31 @@ def newton(m: Any, steps: int) -> Vector:
     return np.array(path)
 
 
-def plot(m: Any, down: Vector, fast: Vector, file: Path) -> None:
+def plot(m: Any, down: Vector, fast: Vector, theme: Theme) -> Figure:
     x, y = np.meshgrid(np.linspace(-1.6, 1.6, 120), np.linspace(-1.2, 1.7, 100))
     heights = [value(m, np.array(point)) for point in zip(x.flat, y.flat, strict=True)]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    figure = Figure(figsize=(9.0, 4.2), dpi=DPI, layout="constrained")
+    left, right = figure.subplots(1, 2)
     levels = np.geomspace(0.05, max(heights), 14)
-    left.contour(x, y, np.reshape(heights, x.shape), levels, colors="#b8c2cc", linewidths=0.8)
-    for path, color, name in (
-        (down, "#3b6ea5", "gradient descent"),
-        (fast, "#e07a2f", "Newton's method"),
+    left.contour(x, y, np.reshape(heights, x.shape), levels, colors=theme.peers[0], linewidths=0.8)
+    for path, colour, name in (
+        (down, theme.peers[2], "gradient descent"),
+        (fast, theme.loma, "Newton's method"),
     ):
-        left.plot(*path.T, "o-", color=color, markersize=3, label=f"{name}, {len(path) - 1} steps")
+        left.plot(*path.T, "o-", color=colour, markersize=3, label=f"{name}, {len(path) - 1} steps")
         right.loglog(
             np.arange(1, len(path) + 1),
             [max(float(np.linalg.norm(point - MINIMUM)), 1e-8) for point in path],
-            color=color,
-        )
-    left.plot(*MINIMUM, "k*", markersize=12)
-    left.legend(loc="upper center")
+            color=colour, linewidth=2,
+        )  # fmt: skip
+    left.plot(*MINIMUM, "*", color=theme.ink, markersize=12)
+    left.legend(loc="upper center", framealpha=0.85, facecolor=theme.page, edgecolor=theme.grid)
     left.set(title="the way down", xlabel="x", ylabel="y")
     right.set(title="distance to the minimum", xlabel="step")
-    figure.savefig(file, dpi=80)
-    plt.close(figure)
+    right.grid(linewidth=0.8)
+    for axes in (left, right):
+        plain(axes)
+    return figure
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -119,9 +121,9 @@ def main(steps: int, rate: float, output: Path) -> None:
         x, y = path[-1]
         print(f"{name}: ({x:.5f}, {y:.5f}) after {len(path) - 1} steps, "
               f"value {value(m, path[-1]):.3g}")  # fmt: skip
-    output.mkdir(parents=True, exist_ok=True)
-    plot(m, down, fast, output / "polynomial.png")
-    print(f"written: {output / 'polynomial.png'}")
+    save_themes(partial(plot, m, down, fast), output / "polynomial.png")
+    for file in ("polynomial.png", "polynomial-dark.png"):
+        print(f"written: {output / file}")
 
 
 if __name__ == "__main__":

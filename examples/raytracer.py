@@ -8,21 +8,21 @@ how the error changes with each pixel, it returns how the error changes with the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.image import imsave
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
 import loma
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from loma.tools.pictures import DPI, Theme, headed, plain, save_themes
 
 Picture = NDArray[np.float32]  # (height, width, 3)
 Numbers = NDArray[np.float64]  # what is looked for: three spheres of 7 numbers, then the light
@@ -104,21 +104,21 @@ def error_of_gradient(m: Any, found: Numbers, target: Picture) -> float:
     return float(abs(slope - difference) / abs(difference))
 
 
-def search(m: Any, target: Picture, steps: int, rate: float) -> tuple[Numbers, list[float]]:
-    """Gradient descent in the manner of Adam. Edges are blurred at first, so that a sphere is drawn
-    to where it belongs from further away."""
+def search(m: Any, target: Picture, steps: int, rate: float) -> list[Numbers]:
+    """Gradient descent in the manner of Adam: the scene before and after each step. Edges are
+    blurred at first, so that a sphere is drawn to where it belongs from further away."""
     found = numbers(START, START_LIGHT)
     mean, square = np.zeros_like(found), np.zeros_like(found)
-    errors = []
+    path = [found]
     for k in progress(steps):
         left = 1.0 - k / steps
-        error, slope = error_and_gradient(m, found, target, BLUR + 0.3 * max(0.0, left - 0.4))
+        _, slope = error_and_gradient(m, found, target, BLUR + 0.3 * max(0.0, left - 0.4))
         mean += 0.1 * (slope - mean)
         square += 0.01 * (slope * slope - square)
         change = (mean / (1 - 0.9**k)) / (np.sqrt(square / (1 - 0.99**k)) + 1e-12)
-        found -= rate * min(1.0, 2.0 * left) * change
-        errors.append(error)
-    return found, errors
+        found = found - rate * min(1.0, 2.0 * left) * change
+        path.append(found)
+    return path
 
 
 def progress(steps: int) -> Iterable[int]:
@@ -129,18 +129,31 @@ def progress(steps: int) -> Iterable[int]:
     )
 
 
-def plot(pictures: dict[str, Picture], errors: list[float], file: Path) -> None:
-    figure, axes = plt.subplots(
-        1, 4, figsize=(15, 3.1), layout="constrained", width_ratios=(4, 4, 4, 3)
-    )
-    for panel, (title, picture) in zip(axes, pictures.items(), strict=False):
+def plot(
+    pictures: dict[str, Picture], at: Sequence[int], errors: Sequence[float], theme: Theme
+) -> Figure:
+    """The pictures, and the error after each step with a mark at those that are shown."""
+    figure = Figure(figsize=(9.0, 7.1), dpi=DPI)
+    headed(
+        figure, "Gradient descent through a ray tracer finds the scene of a picture",
+        "each step changes 24 numbers: three spheres' places, sizes and colours, and the light",
+        theme,
+    )  # fmt: skip
+    width, height = 0.315, 0.30
+    for k, (title, picture) in enumerate(pictures.items()):
+        place = (0.012 + k % 3 * 0.3305, 0.58 - k // 3 * 0.343, width, height)
+        panel = figure.add_axes(place)
         panel.imshow(np.clip(picture, 0.0, 1.0))
-        panel.set_title(title)
+        panel.set_title(title, fontsize=11, fontweight="bold" if k == 0 else "normal")
         panel.axis("off")
-    axes[3].semilogy(errors, color="#b5481b")
-    axes[3].set(title="mean squared error", xlabel="step")
-    figure.savefig(file, dpi=70)
-    plt.close(figure)
+    axes = figure.add_axes((0.085, 0.065, 0.9, 0.115))
+    axes.semilogy(errors, color=theme.loma, linewidth=2)
+    axes.plot(at, [errors[k] for k in at], "o", color=theme.loma, markersize=6)
+    axes.set_xlabel("step", labelpad=1)
+    axes.set_title("mean squared error", fontsize=10, loc="left")
+    axes.grid(linewidth=0.8)
+    plain(axes)
+    return figure
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -158,18 +171,18 @@ def main(steps: int, rate: float, size: int, picture: int, output: Path) -> None
     output.mkdir(parents=True, exist_ok=True)
     true, start = numbers(TARGET, TARGET_LIGHT), numbers(START, START_LIGHT)
     shape, large = (size, size * 4 // 3), (picture, picture * 4 // 3)
-    sharp = np.clip(render(m, true, large, blur=0.01), 0.0, 1.0)
-    plt.imsave(output / "raytracer.png", sharp)
+    imsave(output / "raytracer.png", np.clip(render(m, true, large, blur=0.01), 0.0, 1.0))
     target = render(m, true, shape)
     print(f"gradient against differences: relative error {error_of_gradient(m, start, target):.1e}")
-    found, errors = search(m, target, steps, rate)
-    pictures = {
-        "target": target,
-        "start": render(m, start, shape),
-        "found": render(m, found, shape),
-    }
-    plot(pictures, errors, output / "raytracer-search.png")
-    first, last = (float(np.mean((pictures[p] - target) ** 2)) for p in ("start", "found"))
+    path = search(m, target, steps, rate)
+    errors = [float(np.mean((render(m, found, shape) - target) ** 2)) for found in path]
+    marks = [0, steps // 40, steps // 15, 2 * steps // 15, steps]
+    titles = ["start", *(f"after {k} steps" for k in marks[1:-1]), f"found, after {steps} steps"]
+    pictures = {"the picture that is given": render(m, true, large, blur=0.01)}
+    for title, k in zip(titles, marks, strict=True):
+        pictures[title] = render(m, path[k], large, blur=0.01)
+    save_themes(partial(plot, pictures, marks, errors), output / "raytracer-search.png")
+    found, first, last = path[-1], errors[0], errors[-1]
     print(f"mean squared error: {first:.2e} before, {last:.2e} after {steps} steps")
     for name, at in (("before", start), ("after", found)):
         off = np.abs(at - true)[:21].reshape(3, 7)
@@ -177,7 +190,7 @@ def main(steps: int, rate: float, size: int, picture: int, output: Path) -> None
             f"{name}: centers off by at most {off[:, :3].max():.3f}, "
             f"radii by {off[:, 3].max():.3f}, colours by {off[:, 4:].max():.3f}"
         )
-    for file in ("raytracer.png", "raytracer-search.png"):
+    for file in ("raytracer.png", "raytracer-search.png", "raytracer-search-dark.png"):
         print(f"written: {output / file}")
 
 

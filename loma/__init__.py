@@ -9,13 +9,14 @@ Public names are loaded when they are first used, so that ``import loma.core.ir`
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 from loma.config import VERSION
 
 if TYPE_CHECKING:
-    from loma import memory as memory, optim as optim, specialise as specialise
+    from loma import memory as memory, nn as nn, optim as optim, specialise as specialise
     from loma.compiler import compile as compile, compile_many as compile_many
     from loma.embedded.module import module as module
     from loma.embedded.words import names as names
@@ -35,6 +36,7 @@ _PUBLIC = {  # name: the module that has it, or that it is
     "memory": "loma.memory",
     "module": "loma.embedded.module",
     "names": "loma.embedded.words",
+    "nn": "loma.nn",
     "optim": "loma.optim",
     "specialise": "loma.specialise",
 }
@@ -63,3 +65,37 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_PUBLIC})
+
+
+class _TorchFinder:
+    """Finds torch.serialization as the others do, and has it allow what loma's pickles call once it
+    has run: ``torch.load(weights_only=True)`` takes modules and functions of programs, whichever is
+    imported first. Nothing of it compiles or runs anything."""
+
+    NAME = "torch.serialization"
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        if name != self.NAME:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_allow(module: Any) -> None:
+                run(module)
+                self.allow(module)
+
+            spec.loader.exec_module = run_and_allow  # type: ignore[method-assign]
+        return spec
+
+    def allow(self, serialization: Any) -> None:
+        from loma.functions import restored, restored_layer
+
+        serialization.add_safe_globals([restored, restored_layer])
+
+
+if _TorchFinder.NAME in sys.modules:
+    _TorchFinder().allow(sys.modules[_TorchFinder.NAME])
+else:
+    sys.meta_path.insert(0, _TorchFinder())

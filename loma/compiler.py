@@ -62,19 +62,70 @@ class Program:
     contract: bool = True
     real: Real = field(default_factory=_default_real)
 
+    def record(self) -> Record:
+        """For pickles, which other versions of loma read: plain values, by name."""
+        return {
+            "source": str(self.source), "imports": [list(pair) for pair in self.imports],
+            "path": self.path, "name": self.name, "save": self.save, "contract": self.contract,
+            "timed": self.timed,
+        }  # fmt: skip
+
+    @staticmethod
+    def of(record: Record) -> Program:
+        """From what :meth:`record` gave, or ValueError: a file may say anything."""
+        try:
+            fields = dict(record)
+            imports = [(path, text) for path, text in fields.pop("imports")]
+            program = Program(**fields)
+            texts = [program.source, program.path, program.name, *(t for i in imports for t in i)]
+            right = all(isinstance(text, str) for text in texts) and program.save in SAVES
+        except (TypeError, ValueError, KeyError) as error:
+            raise ValueError(
+                f"this is no program of loma, or one of a newer loma: {error}"
+            ) from None
+        if not right or {type(program.contract), type(program.timed)} != {bool} or program.made:
+            raise ValueError("this is no program of loma")
+        source = Text(program.source)
+        source.imports = imports
+        return replace(program, source=source)
+
+    def content(self) -> str:
+        """A hash of the program and its settings, whoever compiles it."""
+        files = [part for path, text in self.imports for part in (Path(path).name, text)]
+        settings = (self.name, self.save, str(self.contract), str(self.timed))
+        return cache.digest([*settings, self.source, *(asked.text for asked in self.made), *files])
+
     def key(self, part: str = "") -> str:
         """The entry of the cache's index."""
         from loma.backends import compilers
 
         compiler = (cache.package_fingerprint(), compilers.identity())
         passes = ",".join(sorted(config.optimisations()))
-        part += " timed" if self.timed else ""
-        part += "" if self.contract else " not contracted"
-        part += f" {self.real}"
-        imports = self.source.imports if isinstance(self.source, Text) else []
-        files = [part for path, text in imports for part in (Path(path).name, text)]
-        program = (self.name, self.source, *(asked.text for asked in self.made), *files)
-        return cache.digest([*compiler, passes, self.save, part, *program])
+        return cache.digest([*compiler, passes, part, self.real, self.content()])
+
+    def overload(self) -> str | None:
+        """The overload of its functions' operators, ``loma::NAME.OVERLOAD``: one for each text with
+        what it imports, and for settings that change what an operator computes or keeps. It is the
+        same for all versions of loma, so that exported programs find their operators. None for what
+        another version might not have: derivatives that were asked for."""
+        from loma.backends.torch import overload_of
+
+        if self.made:
+            return None
+        left_out = ",".join(sorted(config.OPTIMISATIONS.keys() - config.optimisations()))
+        settings = [
+            *([f"save {self.save}"] if self.save != "auto" else []),
+            *(["timed"] if self.timed else []),
+            *([] if self.contract else ["not contracted"]),
+            *([f"without {left_out}"] if left_out else []),
+        ]
+        files = [part for path, text in self.imports for part in (Path(path).name, _plain(text))]
+        return overload_of(cache.digest([_plain(self.source), *files, "", *settings]))
+
+    @property
+    def imports(self) -> list[tuple[str, str]]:
+        """The paths and texts of the files that the program imports."""
+        return self.source.imports if isinstance(self.source, Text) else []
 
     def stage(self, key: str = "") -> Optimised:
         """The program with what autograd runs; from the cache where that has it, which takes a
@@ -106,6 +157,11 @@ class Program:
         cache.obtain(_stage_key(self.key()), write)
 
 
+def _plain(text: str) -> str:
+    """A text without what editors and version control change, nor where it stands in a file."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").strip()
+
+
 def _stage_key(key: str) -> str:
     return cache.digest([key, _STAGE_FILE])
 
@@ -113,6 +169,7 @@ def _stage_key(key: str) -> str:
 _lock = threading.Lock()
 _locks: dict[str, threading.Lock] = {}
 _loaded: dict[str, LomaModule] = {}  # by key of the index
+_known: dict[str, LomaModule] = {}  # those, and what was unpickled, by content
 _loaded_scalars: dict[str, Functions] = {}
 _natives: dict[str, ModuleType] = {}  # by namespace of the operators
 
@@ -189,10 +246,48 @@ def warnings_of(module: LomaModule) -> list[UserWarning]:
 def load(program: Program) -> LomaModule:
     """The module of a program: loaded already, from the cache, or compiled now."""
     key = program.key()
-    with _lock_of(key):
+    with _lock_of(program.content()):
         if key not in _loaded:
-            _loaded[key] = _obtain(program, key)
+            module = _known.get(program.content())
+            if module is None or "__record__" in module.__dict__:
+                module = LomaModule(program, _load_unpickled)
+            _fill(module, key)
         return _loaded[key]
+
+
+def known(program: Program) -> LomaModule:
+    """The module of a program, which may not be loaded yet, for who unpickles it."""
+    with _lock:
+        return _known.setdefault(program.content(), LomaModule(program, _load_unpickled))
+
+
+def _load_unpickled(module: LomaModule) -> None:
+    if "__record__" in module.__dict__:
+        return
+    key = module.__program__.key()
+    with _lock_of(module.__program__.content()):
+        if "__record__" in module.__dict__:  # by another thread, meanwhile
+            return
+        if key in _loaded:
+            # What torch's default dtype makes first, or the environment says, was otherwise when it
+            # was unpickled.
+            module.__dict__.update(_loaded[key].__dict__)
+        else:
+            _fill(module, key)
+
+
+def _fill(module: LomaModule, key: str) -> None:
+    """Compiles the module's program, or finds it in the cache; under the lock of the program."""
+    program = module.__program__
+    folder, kept = cache.recall(key, _FIELDS, lambda: _build(program))
+    native = None if kept["operators"] is None else _native(program, key, kept, folder)
+    scalar_functions = public(partial(_scalar_functions, program, kept))
+    module.__fill__(kept, native, folder, scalar_functions)
+    if native is None:
+        module.__dict__.update(scalar_functions(module))
+    _loaded[key] = module
+    with _lock:
+        _known[program.content()] = module
 
 
 def _lock_of(key: str) -> threading.Lock:
@@ -260,16 +355,6 @@ def with_imports(text: str, path: str) -> str:
     return gather(text, path)
 
 
-def _obtain(program: Program, key: str) -> LomaModule:
-    folder, kept = cache.recall(key, _FIELDS, lambda: _build(program))
-    native = None if kept["operators"] is None else _native(program, key, kept, folder)
-    scalar_functions = public(partial(_scalar_functions, program, kept))
-    module = LomaModule(program.source, program.path, kept, native, folder, scalar_functions)
-    if native is None:
-        module.__dict__.update(scalar_functions(module))
-    return module
-
-
 # Of what _build returns.
 _FIELDS = (
     "name", "namespace", "operators", "parts", "functions", "structs", "tensor_structs", "texts",
@@ -288,7 +373,7 @@ def _build(program: Program) -> tuple[Path, Record]:
 
     stage = program.optimised()
     if stage.tensor_functions:
-        source = pipeline.generated(stage, program.timed, program.contract)
+        source = pipeline.generated(stage, program.timed, program.contract, program.overload())
         operators, parts = source.metadata["operators"], source.metadata["parts"]
         folder = toolchain.build(source, Parts.of(parts), program.real)
         program.keep(stage)
@@ -341,8 +426,19 @@ def _native(program: Program, key: str, kept: Record, folder: Path) -> ModuleTyp
             gpu.attach(native)
             if not program.timed:  # whose statements count all calls
                 specialise.attach(native, program, kept, folder)
+            _tell_torch_compile()
             _natives[namespace] = native
         return _natives[namespace]
+
+
+def _tell_torch_compile() -> None:
+    """What torch.compile keeps on the disk for a graph calls the halves of functions' split pairs,
+    which its key does not know, and which another version of loma may not have."""
+    from torch.compiler import config as settings
+
+    tag = f"loma {cache.package_fingerprint()}"
+    if hasattr(settings, "cache_key_tag") and tag not in settings.cache_key_tag:  # not in torch 2.6
+        settings.cache_key_tag += tag
 
 
 def _kernel_hook(program: Program, key: str) -> Callable[[str, bool, bool], str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from loma.core.ir import Function
-from loma.core.packing import Packing, Slot
+if TYPE_CHECKING:
+    from loma.core.ir import Function
+    from loma.core.packing import Packing, Slot
 
 Record = dict[str, Any]
 

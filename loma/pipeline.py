@@ -240,16 +240,19 @@ def _batched(base: Optimised, function: str, positions: tuple[int, ...]) -> Opti
     return Optimised(final, (), (function,), zeroed, base.save, (function,))
 
 
-def generated(stage: Optimised, timed: bool = False, contract: bool = True) -> GeneratedSource:
+def generated(
+    stage: Optimised, timed: bool = False, contract: bool = True, overload: str | None = None
+) -> GeneratedSource:
     """The tensor functions in C++, with the scalar functions that they call; ``timed``: the code
-    measures its statements; ``contract``: a product and a sum may be rounded as one."""
+    measures its statements; ``contract``: a product and a sum may be rounded as one; ``overload``:
+    see :func:`loma.backends.torch.generate`."""
     from loma.backends import registry
     from loma.backends import torch as libtorch
 
     with _located_in(stage.module):
         return libtorch.generate(
             stage.module, registry.CPU, stage.pairs, stage.names, stage.zeroed, timed, contract,
-            stage.first,
+            stage.first, overload,
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from loma import listings, runtime_errors
 from loma.backends.compilers import LIBRARY_FILE
 from loma.backends.scalar import TAKE_FAILURE, entry_name, extension
-from loma.functions import Record, described
+from loma.functions import Record, described, reduced
 
 if TYPE_CHECKING:
     from loma.functions import LomaModule
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def load(module: LomaModule, record: Record, folder: Path) -> dict[str, Callable[..., Any]]:
     """The scalar functions of the module's record, by name. Calls check their arguments."""
     native = extension()
-    copyreg.pickle(native.ScalarFunction, _reduced)
+    copyreg.pickle(native.ScalarFunction, reduced)
     types = native.Types()
     for name, members in record["structs"]:
         types.add_struct(name, getattr(module, name), members)
@@ -51,8 +51,3 @@ def _address(library: ctypes.CDLL, name: str) -> int:
     address = ctypes.cast(library[name], ctypes.c_void_p).value
     assert address is not None
     return address
-
-
-def _reduced(function: Any) -> tuple[Callable[..., Any], tuple[LomaModule, str]]:
-    """A function is pickled as an attribute of its module."""
-    return getattr, (function.__self__, function.__name__)

@@ -9,31 +9,84 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from loma.functions import described
+from loma.functions import described, reduced
 from loma.packed_calls import packed, positional, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from loma.functions import LomaModule
+
 Record = dict[str, Any]  # of a function; see loma.backends.torch.binding.record
 
 
-def tensor_function(
-    record: Record, native: ModuleType, structs: Mapping[str, Callable[[], Any]]
-) -> Callable[..., Any]:
-    """The function itself; one that libtorch cannot call raises TypeError with the reason.
-    ``structs`` are the classes of the module's structs.
+_is_compiling = torch.compiler.is_compiling
 
-    Where the runtime can call it over lists, it has the attribute ``each``.
+
+class TensorFunction:
+    """A tensor function of a compiled program; call it.
+
+    ``operator`` is its operator, ``torch.ops.loma.NAME.OVERLOAD``. Where the runtime can call it
+    over lists, it has the attribute ``each``. It is pickled as its name in the program.
     """
-    call = _refusing(record) if record["refusal"] else _calling(record, native)
-    call = _completed(record, call)
-    if not record["refusal"] and (each := native.each(record["operator"])) is not None:
-        call.each = _completed(record, each)  # type: ignore[attr-defined]
+
+    def __init__(
+        self, module: LomaModule, entry: Callable[..., Any], traced: Callable[..., Any]
+    ) -> None:
+        """``entry`` is called, ``traced`` while torch.compile or torch.export looks on."""
+        self.__self__ = module
+        self._entry = entry
+        self._traced = traced
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if _is_compiling():
+            return self._traced(*args, **kwargs)
+        return self._entry(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<loma function {self.__name__}>"  # type: ignore[attr-defined]
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Record, str]]:
+        return reduced(self)
+
+    def __copy__(self) -> TensorFunction:
+        return self
+
+    def __deepcopy__(self, memo: object) -> TensorFunction:
+        return self
+
+
+def tensor_function(
+    record: Record,
+    native: ModuleType,
+    structs: Mapping[str, Callable[[], Any]],
+    module: LomaModule,
+) -> TensorFunction:
+    """The function itself; one that libtorch cannot call raises TypeError with the reason.
+    ``structs`` are the classes of the module's structs."""
+    if record["refusal"]:
+        refusing = _refusing(record)
+        return _described(TensorFunction(module, refusing, refusing), shown(record), native)
+    operator = operator_of(native, record["operator"])
+    plain = _traced(record, operator)
+    traced = _completed(record, plain)
+    entry = _completed(record, _entry(record, native, plain))
+    members = {}
     if "packed" in record:
-        call = packed(record, call, structs)
-        record = shown(record)
-    return described(call, record, native.__name__)
+        # The runtime is called in both cases where torch does not look on.
+        flat = TensorFunction(module, entry, traced)
+        entry = traced = packed(record, flat, structs)
+        members = entry.__dict__
+    function = TensorFunction(module, entry, traced)
+    function.__dict__.update(members, operator=operator)
+    if (each := native.each(record["operator"])) is not None:
+        function.each = _completed(record, each)  # type: ignore[attr-defined]
+    return _described(function, shown(record), native)
+
+
+def _described(function: TensorFunction, record: Record, native: ModuleType) -> TensorFunction:
+    described(function, record, native.__name__)
+    return function
 
 
 def _completed(record: Record, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,23 +118,20 @@ def _refusing(record: Record) -> Callable[..., Any]:
     return call
 
 
-def _calling(record: Record, native: ModuleType) -> Callable[..., Any]:
-    """Outside torch.compile and torch.export a call goes straight to C++, which checks it."""
-    traced = _traced(record, native.__name__)
-    entry = native.entry(record["operator"], traced)
-    is_compiling = torch.compiler.is_compiling
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return traced(*args, **kwargs)
-        return entry(*args, **kwargs)
-
-    return call
+def _entry(record: Record, native: ModuleType, traced: Callable[..., Any]) -> Callable[..., Any]:
+    """The call that goes straight to C++, which checks it; ``traced`` takes over for subclasses of
+    tensors and under modes."""
+    entry: Callable[..., Any] = native.entry(record["operator"], traced)
+    return entry
 
 
-def _traced(record: Record, namespace: str) -> Callable[..., Any]:
+def operator_of(native: ModuleType, name: str) -> Any:
+    """The operator of a loaded module: ``torch.ops.loma.NAME.OVERLOAD``."""
+    return getattr(getattr(torch.ops.loma, name), native.overload(name))
+
+
+def _traced(record: Record, operator: Callable[..., Any]) -> Callable[..., Any]:
     """The call through torch.ops, in Python that Dynamo can trace."""
-    operator = getattr(getattr(torch.ops, namespace), record["operator"]).default
     params = record["params"]
     names = [param["name"] for param in params]
     floats = [at for at, param in enumerate(params) if param["kind"] == "Float"]

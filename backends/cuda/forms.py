@@ -39,7 +39,7 @@ class Kernel:
 @dataclass(frozen=True, slots=True)
 class Form:
     """What the headers of kernels are told, but for the type of numbers. ``known``: all numbers of
-    the kernel are constants."""
+    the kernel are constants, and its pointers aligned."""
 
     threads: int
     team: int = 1
@@ -102,5 +102,6 @@ def options(kernel: Kernel, form: Form, real: str) -> list[str]:
     }  # fmt: skip
     found = [f"-DLOMA_{name}={value}" for name, value in told.items()]
     if form.known:
-        found += ["-DLOMA_KNOWN", *(f"-DLOMA_KNOWN_{k}={_KNOWN}" for k in range(kernel.numbers))]
+        found += ["-DLOMA_ALIGNED", "-DLOMA_KNOWN"]
+        found += [f"-DLOMA_KNOWN_{k}={_KNOWN}" for k in range(kernel.numbers)]
     return found

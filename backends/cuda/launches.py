@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from loma.backends.cfamily import syntax as c
-from loma.backends.cfamily.context import Captured, HostWriter
+from loma.backends.cfamily.context import Captured, CppContext, HostWriter
 from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
 from loma.backends.cfamily.device import DeviceNode
 from loma.backends.cfamily.loops import iterations, write_check
@@ -21,18 +21,22 @@ from loma.backends.cfamily.writer import Writer
 from loma.backends.cuda.print import ThreadText
 from loma.backends.cuda.serial import write_in_place, write_serial
 from loma.backends.cuda.start import Start, dedented
+from loma.backends.lowering.index_statements import COUNTER
 from loma.backends.openmp import launches as host
 from loma.backends.schedule.host import (
     Branch, Clear, Count, HostNode, Launch, Repeat, Serial, Stream, Unit,
 )  # fmt: skip
-from loma.backends.schedule.ir import AllReduce, InPlace, Parallel, dtype_of
-from loma.backends.schedule.walk import nodes
+from loma.backends.schedule.ir import (
+    AllReduce, InPlace, Loop, Node, Parallel, Store, dtype_of,
+)  # fmt: skip
+from loma.backends.schedule.walk import expressions, nodes
 from loma.core import sizes
 from loma.core.effects import assigned, counters
 from loma.core.ir import INT, Builtin, Expr, Index, IntConst, Var
 from loma.core.walk import walk
 
 _ONE = IntConst(1)
+_ITERATION = "iteration_"  # of a kernel over several indices
 
 
 def write(owner: HostWriter, node: DeviceNode) -> None:
@@ -67,10 +71,12 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
     launch = Start(owner, "kernel", tree.source)
     body = Writer(1)
     body.line("[[maybe_unused]] loma::Outside outside_(grid_);")
-    head = f"[&](const int64_t {counter}, [[maybe_unused]] const auto& part_)"
-    with body.block(f"loma::statement(grid_, {head}", ");"):
-        body.extend(dedented(inside.lines))
     with context.capturing(Captured(frozenset())) as captured:
+        row = _row(context, tree)
+        head = f"[&](const {_kind(tree, row)} {counter}, [[maybe_unused]] const auto& part_)"
+        given = "grid_" if row is None else f"grid_, {c.item_text(row)}"
+        with body.block(f"loma::statement({given}, {head}", ");"):
+            body.extend(dedented(inside.lines))
         for check in tree.checks:
             write_check(body, context, check)
     total = tree.total
@@ -111,15 +117,16 @@ def _write_statement(owner: HostWriter, tree: Parallel) -> None:
 
 def _write_launch(owner: HostWriter, launch: Launch) -> None:
     context, writer, kernel = owner.context, owner.writer, launch.kernel
-    writer.comment(f"kernel over {kernel.axis.name}{host.lines_of(kernel.source)}")
+    over = ", ".join(axis.name for axis in kernel.axes)
+    writer.comment(f"kernel over {over}{host.lines_of(kernel.source)}")
     made = Start(owner, "kernel", kernel.source, shares=True)
-    own = {*assigned(kernel.body), *counters(kernel.body), kernel.axis.name}
+    own = {*assigned(kernel.body), *counters(kernel.body), *(axis.name for axis in kernel.axes)}
     own |= {var.name for var in (kernel.count, kernel.first, *launch.scalars) if var is not None}
     if kernel.blocks is not None:
         own.add(kernel.blocks.number.name)
     size = None if kernel.count is None else f"{cpp_name(kernel.count.name)}_size_"
     with writer.block():
-        count = context.ints(kernel.axis.extent)
+        count = context.ints(sizes.product(tuple(axis.extent for axis in kernel.axes)))
         if kernel.count is not None and size is not None:
             whole = "1" if launch.single else None
             if kernel.blocks is not None:
@@ -160,8 +167,16 @@ def _write_iterations(owner: HostWriter, launch: Launch, size: str | None) -> No
     """What a team does that has an iteration of a kernel."""
     context, writer, kernel = owner.context, owner.writer, launch.kernel
     step = cpp_name(kernel.axis.name) if kernel.count is None else host.block_of(kernel)
+    step = _ITERATION if kernel.inner else step
     params = f"const int64_t {step}, const auto& team_, [[maybe_unused]] char* const memory_"
     with writer.block(f"loma::iterations(grid_, [&]({params})", ");"):
+        rest = step
+        for axis in reversed(kernel.inner):
+            name, extent = cpp_name(axis.name), c.item_text(context.ints(axis.extent))
+            writer.line(f"const int64_t {name} = loma::remainder({rest}, {extent});")
+            rest = f"loma::quotient({rest}, {extent})"
+        if kernel.inner:
+            writer.line(f"const int64_t {cpp_name(kernel.axis.name)} = {rest};")
         for slot, buffer in enumerate(launch.buffers):
             element, name = ELEMENTS[dtype_of(buffer.var)], context.variable(buffer.var)
             memory = f"reinterpret_cast<{element}*>(memory_ + offset{slot}_)"
@@ -237,18 +252,50 @@ def _write_in_team(owner: HostWriter, tree: Parallel) -> None:
     counter = text.local(tree.counter)
     inside = Writer()
     text.nodes(inside, tree.body)
-    count = iterations(context, tree)
+    count, row = iterations(context, tree), _row(context, tree)
     inner = c.number(1) if tree.team is None else context.ints(tree.team.extent)
-    head = f"[&](const int64_t {counter}, [[maybe_unused]] const auto& part_)"
-    given = c.list_text((count, inner))
+    head = f"[&](const {_kind(tree, row)} {counter}, [[maybe_unused]] const auto& part_)"
+    given = c.list_text((count, inner if row is None else row))
     if tree.team is not None:
         given += f", /*across=*/{_bool(tree.team.across)}"
     if tree.checks:
         owner.writer.declare("loma::Outside outside_(grid_);")
-    with owner.writer.block(f"team_.each({given}, {head}", ");"):
+    how = "each" if row is None else "beside"
+    with owner.writer.block(f"team_.{how}({given}, {head}", ");"):
         owner.writer.extend(inside.lines)
     for check in tree.checks:
         write_check(owner.writer, context, check)
+
+
+def _row(context: CppContext, tree: Parallel) -> c.Expression | None:
+    """The length of the axis along which iterations are in order, if a thread is to take some of
+    them side by side: where each is a few steps without a loop, which would read other places in
+    turn. What an iteration changes the compiler does not read for several at once; then
+    neighbouring threads are better."""
+    inside = list(nodes(tree.body))
+    if tree.row is None or any(isinstance(node, Loop | AllReduce) for node in inside):
+        return None
+    return None if _changes(inside) else context.ints(tree.row)
+
+
+def _changes(inside: Sequence[Node]) -> bool:
+    """Whether nodes read what was in a tensor before they write it."""
+    written: set[str] = set()
+    read: set[str] = set()
+    for node in inside:
+        place = node.place if isinstance(node, Store) else None
+        parts = (part for expr in expressions(node) if expr is not place for part in walk(expr))
+        read |= {part.tensor.name for part in parts if isinstance(part, Index)} - written
+        if isinstance(node, Store) and isinstance(place, Index):
+            written.add(place.tensor.name)
+            if node.kind != "set" or place.tensor.name in read:
+                return True
+    return False
+
+
+def _kind(tree: Parallel, row: c.Expression | None) -> str:
+    """The type of a counter: from one of several axes a neighbour's values follow sooner."""
+    return "int64_t" if row is None or tree.counter != COUNTER else "auto"
 
 
 def _write_zeros(owner: HostWriter, var: Var) -> None:

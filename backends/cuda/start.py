@@ -29,11 +29,14 @@ class Start:
         number = len(self._context.loops) + 1
         self.name = f"{cpp_name(self._context.function.name)}__{stem}{number}"
         self._params: list[str] = []
+        self._pointers: list[str] = []
+        self._exchanged: list[str] = []  # pointers to what other threads write between barriers
         self._given: list[str] = []
         self._numbers: dict[str, str] = {}  # which a kernel has last
 
     def pointer(self, param: str, argument: str) -> None:
         self._params.append(param)
+        self._pointers.append(param.rsplit(" ", 1)[1])
         self._given.append(f"launch_.pointer({argument});")
 
     def tensor(self, tensor: Var, name: str, written: bool) -> None:
@@ -44,9 +47,9 @@ class Start:
             self._given.append(f"launch_.template element<{element}>({context.variable(tensor)});")
             return
         type_, argument = data(context, tensor, written)
-        # What other threads write between barriers may not be kept.
-        alone = "" if written and self._shares else " __restrict"
-        self.pointer(f"{type_}{alone} {name}", argument)
+        self.pointer(f"{type_} __restrict {name}", argument)
+        if written and self._shares:
+            self._exchanged.append(name)
 
     def number(self, type_: str, name: str, argument: str) -> None:
         if type_ == "int64_t":
@@ -66,6 +69,8 @@ class Start:
         kernel.line(f"    {params}) {{")
         for k, name in enumerate(self._numbers):
             kernel.line(f"  LOMA_NUMBER({k}, {name});")
+        kernel.extend([f"  LOMA_POINTER({name});" for name in self._pointers])
+        kernel.extend([f"  LOMA_EXCHANGED({name});" for name in self._exchanged])
         kernel.extend(body.lines)
         kernel.line("}")
         text = kernel.text()

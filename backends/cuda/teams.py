@@ -69,6 +69,7 @@ def make_tree(
         (*before, *inside), written(stmt.target), (source,),
         tuple(dict.fromkeys(name for loop in flat for name in loop.parts)), needs(context, stmt),
         stmt.target if isinstance(stmt.target, Var) else None, tuple(nest.checks), team,
+        flat[-1].axis.extent if flat and isinstance(stmt.target, Index) else None,
     )  # fmt: skip
 
 

@@ -8,34 +8,38 @@ loop is not enough, the run goes through panels of the index; see
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from loma import config
 from loma.backends.kernels.beside import beside
 from loma.backends.kernels.ir import Kernel, Nested, Step, Panels
 from loma.backends.kernels.parts import worth_it
-from loma.backends.kernels.private import make_kernel, make_kernel_with_sums
+from loma.backends.kernels.private import make_kernel, make_kernel_with_sums, with_inner
 from loma.backends.kernels.runs import Run, Runs
 from loma.backends.kernels.sharing import (
     OUTERMOST, Around, Library, Shared, is_last, is_row,
 )  # fmt: skip
 from loma.backends.kernels.panels import InPanels, in_panels
-from loma.core.ir import For, Function, If, Stmt, Var, While, replace
+from loma.core.ir import Declare, For, Function, If, Stmt, Var, While, replace
 from loma.core.names import Names, names_of
 from loma.core.walk import numbered
 from loma.passes.canonical.recurrences.scans import scans
 from loma.passes.peeling import peeled
 
 
-def fuse(function: Function, library: Library, elements: int = 0) -> tuple[Step, ...]:
+def fuse(
+    function: Function, library: Library, elements: int = 0, flat: bool = False
+) -> tuple[Step, ...]:
     """The function's body with kernels and panels; ``library`` tells which statements a backend
     hands to a library as a whole. ``elements``: so many are in the tensors that a block of rows
-    goes through, where kernels have sums over their index, 0 if they have none."""
+    goes through, where kernels have sums over their index, 0 if they have none. ``flat``: an
+    iteration has one value of all indices that its statements share, as there are many threads."""
     if "scans" in config.optimisations():
         function = peeled(scans(function, ("sum",)))
     names = Names(names_of(function))
     function = replace(function, body=numbered(beside(function).body))
-    return _Fusion(function, library, names, elements=elements).run()
+    return _Fusion(function, library, names, elements=elements, flat=flat).run()
 
 
 class _Fusion:
@@ -50,13 +54,16 @@ class _Fusion:
         count: Var | None = None,
         around: Around = OUTERMOST,
         elements: int = 0,
+        flat: bool = False,
     ) -> None:
+        self._flat = flat
         self._function = function
         self._library = library
         self._names = names
         self._around = around
         wide = Runs(function, library, parts=True) if elements else None
-        self._kernels = _Kernels(Runs(function, library), names, count, wide, elements)
+        runs = Runs(function, library)
+        self._kernels = _Kernels(runs, names, count, wide, elements, self._runs if flat else None)
 
     def run(self) -> tuple[Step, ...]:
         runs = Runs(self._function, self._library, True, self._around)
@@ -87,7 +94,11 @@ class _Fusion:
         """The steps of a panel."""
         function = replace(self._function, body=numbered(body))
         around = Around(self._around.counts | {count.name}, blank)
-        return _Fusion(function, self._library, self._names, count, around).run()
+        return _Fusion(function, self._library, self._names, count, around, flat=self._flat).run()
+
+    def _runs(self, body: tuple[Stmt, ...]) -> Runs:
+        """Those of other statements of the function."""
+        return Runs(replace(self._function, body=body), self._library)
 
 
 @dataclass(slots=True)
@@ -97,6 +108,7 @@ class _Kernels:
     count: Var | None = None  # the extent of the axis that panels around have cut
     wide: Runs | None = None  # with sums over the index
     elements: int = 0
+    inside: Callable[[tuple[Stmt, ...]], Runs] | None = None  # where kernels have inner indices
 
     def block(self, block: tuple[Stmt, ...], loop: bool = False) -> tuple[Step, ...]:
         """The steps of a block; ``loop``: it may run more than once."""
@@ -117,9 +129,26 @@ class _Kernels:
                 position += 1
                 continue
             private = self.runs.temporaries(run.statements, shared, loop)
-            out += [*run.before, make_kernel(run.statements, shared, private, self.names)]
+            kernel = make_kernel(run.statements, shared, private, self.names)
+            out += [*run.before, self._flattened(kernel)]
             position = run.end
         return tuple(out)
+
+    def _flattened(self, kernel: Kernel) -> Kernel:
+        """The kernel with all indices that its statements share; where loops should run along one,
+        that stays."""
+        if self.inside is None or kernel.count is not None:
+            return kernel
+        body = (*(Declare(var, None) for var in kernel.private), *kernel.body)
+        runs = self.inside(body)
+        run = runs.longest(body, 0)
+        shared = None if run is None or run.statements != kernel.body else _best(run, None)
+        if run is None or shared is None or is_row(kernel.body, shared):
+            return kernel
+        private = runs.temporaries(kernel.body, shared)
+        if private.keys() != {var.name for var in kernel.private}:
+            return kernel
+        return self._flattened(with_inner(kernel, shared, private, self.names))
 
     def _summed(
         self, run: Run | None, block: tuple[Stmt, ...], position: int, loop: bool

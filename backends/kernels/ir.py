@@ -31,6 +31,8 @@ class Kernel:
 
     With ``blocks`` it is they who say how many values an iteration has, for in each of ``parts``
     every iteration writes its own row, which is added up behind the kernel.
+
+    ``inner``: on machines with many threads an iteration has one value of each of these axes, too.
     """
 
     axis: Axis
@@ -41,10 +43,15 @@ class Kernel:
     count: Var | None = None
     first: Var | None = None
     views: tuple[tuple[str, int], ...] = ()
-    dropped: tuple[tuple[str, int], ...] = ()  # which dimension private tensors lack
+    dropped: tuple[tuple[str, tuple[int, ...]], ...] = ()  # which dimensions private tensors lack
     rows: bool = False
     blocks: Blocks | None = None
     parts: tuple[Var, ...] = ()
+    inner: tuple[Axis, ...] = ()
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (self.axis, *self.inner)
 
 
 @dataclass(frozen=True, slots=True)

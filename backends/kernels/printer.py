@@ -70,9 +70,9 @@ class _Printer:
 
     def _kernel(self, kernel: Kernel, indent: str) -> list[str]:
         inner = indent + _INDENT
-        axis = kernel.axis
-        extent = print_expr(axis.extent)
-        lines = [f"{indent}parallel {axis.name} in range({extent}){_from(kernel)}:"]
+        over = ", ".join(axis.name for axis in kernel.axes)
+        spans = ", ".join(f"range({print_expr(axis.extent)})" for axis in kernel.axes)
+        lines = [f"{indent}parallel {over} in {spans}{_from(kernel)}:"]
         alive = lifetimes(kernel)
         for var in sorted(kernel.private, key=lambda var: (alive[var.name][0], var.name)):
             first, last = alive[var.name]

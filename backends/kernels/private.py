@@ -24,6 +24,32 @@ def make_kernel(
     assert shared.extent is not None
     if is_last(group, shared):
         return _blocked(group, shared, private, names)[0]
+    return _single(group, shared, private, names)
+
+
+def with_inner(kernel: Kernel, shared: Shared, private: dict[str, Var], names: Names) -> Kernel:
+    """The kernel with iterations of one value of a second index, which its statements share."""
+    inside = _single(kernel.body, shared, private, names)
+    before, own = dict(kernel.dropped), dict(inside.dropped)
+    dropped = tuple((name, _in_order(before[name], own[name])) for name in sorted(own))
+    return replace(
+        inside, axis=kernel.axis, inner=(*kernel.inner, inside.axis), source=kernel.source,
+        dropped=dropped,
+    )  # fmt: skip
+
+
+def _in_order(before: tuple[int, ...], own: tuple[int, ...]) -> tuple[int, ...]:
+    """Dimensions of a tensor, of which ``own`` are counted without those ``before``."""
+    (dim,) = own
+    for other in before:
+        dim += dim >= other
+    return tuple(sorted((*before, dim)))
+
+
+def _single(
+    group: tuple[Stmt, ...], shared: Shared, private: dict[str, Var], names: Names
+) -> Kernel:
+    assert shared.extent is not None
     dims = dict(shared.dims)
     small = {name: Var(name, _without(var, dims[name])) for name, var in private.items()}
     index = Var(_index_name(group, shared, names), INT)
@@ -31,7 +57,7 @@ def make_kernel(
     body = tuple(map(rewriting.statement, group))
     _, live = Liveness(()).block(body, frozenset(dims.keys() - small.keys()))
     used = tuple(small[name] for name in sorted(small))
-    dropped = tuple((var.name, dims[var.name]) for var in used)
+    dropped = tuple((var.name, (dims[var.name],)) for var in used)
     axis = Axis(index.name, shared.extent)
     return Kernel(axis, used, live & small.keys(), body, group, dropped=dropped)
 

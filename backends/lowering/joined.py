@@ -99,7 +99,8 @@ def loop(
     if not context.machine.teams:
         tree = rewrites.split(tree, rewrites.loops(tree)[0], context.machine.chunk)
     work = IntConst(context.machine.chunk * sum(steps(stmt.value) for stmt in source))
-    return rewrites.bind(tree, rewrites.loops(tree)[0], work, source, (axis.name,))
+    bound = rewrites.bind(tree, rewrites.loops(tree)[0], work, source, (axis.name,))
+    return replace(bound, row=axis.extent) if context.machine.teams else bound
 
 
 def _store(nest: StatementNest, stmt: IndexAssign) -> Store:

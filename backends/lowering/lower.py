@@ -295,10 +295,14 @@ class Lowering:
             del private[name]
         tensors = tensors_in(kernel.source)
         pieces = tuple(self._piece(tensors[name], dim) for name, dim in kernel.views)
-        index = kernel.axis.name if kernel.count is None else None
+        indices = {axis.name for axis in kernel.axes} if kernel.count is None else ()
         one = context.machine.teams and kernel.rows and kernel.blocks is None
         context.kernel = KernelScope(
-            index, kernel.count, dict(kernel.dropped), registers, kernel.count if one else None
+            frozenset(indices),
+            kernel.count,
+            dict(kernel.dropped),
+            registers,
+            kernel.count if one else None,
         )
         count = "" if kernel.count is None else kernel.count.name
         context.counts |= {var.name for var in (kernel.count, kernel.first) if var is not None}
@@ -372,7 +376,7 @@ def _moving(step: Kernel | Panels) -> list[Axis]:
     """What differs between the iterations of a kernel or panels: the index, or the first value and
     the number of a block."""
     if step.first is None or step.count is None:
-        return [step.axis]
+        return list(step.axes) if isinstance(step, Kernel) else [step.axis]
     last = Binary("-", step.axis.extent, step.count, INT)
     found = [Axis(step.first.name, Binary("+", last, IntConst(1), INT))]
     if isinstance(step, Kernel) and step.blocks is not None:

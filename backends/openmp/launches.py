@@ -15,7 +15,7 @@ from loma.backends.cfamily import syntax as c
 from loma.backends.cfamily.context import CppContext, HostWriter, data
 from loma.backends.cfamily.cpp import ELEMENTS, scalar_type
 from loma.backends.cfamily.device import DeviceNode
-from loma.backends.cfamily.names import cpp_name, local_name
+from loma.backends.cfamily.names import cpp_name, cpp_string, local_name
 from loma.backends.cfamily.writer import Writer
 from loma.backends.kernels.ir import Kernel
 from loma.backends.openmp.print import write_tree
@@ -97,7 +97,7 @@ def _write_launch(owner: HostWriter, launch: Launch) -> None:
         ]
         buffers = [buffer for buffer in launch.buffers if buffer.var not in local]
         write_workspace(owner, buffers)
-        given = c.list_text((count, context.ints(launch.work)))
+        given = c.list_text((range_name(owner, kernel.source), count, context.ints(launch.work)))
         lambda_ = "[&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_)"
         context.taken, outer, owner.writer = {}, writer, Writer()
         with owner.writer.block(f"loma::kernel({given}, workspace_, {lambda_}", ");"):
@@ -194,7 +194,8 @@ def write_stream(owner: HostWriter, stream: Stream) -> None:
         owner.nodes(stream.before)
         run = "loma::panels_apart" if stream.apart else "loma::panels"
         shared = (bytes_, cache) if stream.apart else ()
-        given = c.list_text((extent, c.Token(size), *shared))
+        name = range_name(owner, panels.source)
+        given = c.list_text((name, extent, c.Token(size), *shared))
         head = f"{run}({given}, [&](int64_t {first}, int64_t {count})"
         with writer.block(head, ");"):
             for piece in stream.pieces:
@@ -211,6 +212,11 @@ def bytes_of(context: CppContext, parts: Sequence[Bytes]) -> c.Expression:
         for dtype, count in parts
     ]
     return c.chain("+", terms or [c.number(0)])
+
+
+def range_name(owner: HostWriter, source: tuple[Stmt, ...]) -> c.Expression:
+    """What torch.profiler calls it."""
+    return c.Token(cpp_string(f"loma::{owner.context.function.name}{lines_of(source)}"))
 
 
 def lines_of(source: tuple[Stmt, ...]) -> str:

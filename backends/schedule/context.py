@@ -29,13 +29,13 @@ _O = TypeVar("_O", int, str)
 
 @dataclass(frozen=True, slots=True)
 class KernelScope:
-    """The kernel that is lowered: its index, unless it has blocks, then their size; the dimension
-    that private tensors lack; the registers of runs of statements
+    """The kernel that is lowered: its indices, unless it has blocks, then their size; which
+    dimensions private tensors lack; the registers of runs of statements
     (:mod:`loma.backends.lowering.joined`). ``single``: the size of blocks that have one value."""
 
-    index: str | None
+    indices: frozenset[str]
     count: Var | None
-    dropped: dict[str, int]
+    dropped: dict[str, tuple[int, ...]]
     registers: dict[tuple[Stmt, ...], frozenset[str]]
     single: Var | None = None
 
@@ -205,9 +205,10 @@ class FunctionContext:
         return packings.shown.get(name, name) if packings else name
 
     def dimension(self, tensor: str, dim: int) -> int:
-        """A dimension as the program counts it: private tensors may have one less."""
-        dropped = self.kernel.dropped.get(tensor) if self.kernel is not None else None
-        return dim if dropped is None or dim < dropped else dim + 1
+        """A dimension as the program counts it: private tensors may have less."""
+        for dropped in self.kernel.dropped.get(tensor, ()) if self.kernel is not None else ():
+            dim += dim >= dropped
+        return dim
 
     def _function_at(self, line: int) -> str:
         """The function whose text the line is in: another one where a call was inlined."""

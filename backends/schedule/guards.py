@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def marked(root: Expr, axes: tuple[Axis, ...], context: FunctionContext) -> Expr:
     """An index statement's value or target with its subscripts marked; ``axes`` are the
     statement's."""
-    kernel = context.kernel.index if context.kernel is not None else None
-    runs_over = {axis.name for axis in axes} | {kernel}
+    shared = context.kernel.indices if context.kernel is not None else frozenset()
+    runs_over = {axis.name for axis in axes} | shared
 
     def mark(subscript: Expr, dim: Expr, guards: tuple[Expr, ...], scope: tuple[Axis, ...]) -> Expr:
         if isinstance(subscript, Var) and subscript.name in runs_over:

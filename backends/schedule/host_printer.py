@@ -189,8 +189,8 @@ def _pieces(pieces: Sequence[Piece]) -> list[str]:
 
 def _launch(node: Launch) -> list[str]:
     kernel = node.kernel
-    span = f"range({text(kernel.axis.extent)})"
-    head = f"kernel for {kernel.axis.name} in {span}:"
+    span = ", ".join(f"range({text(axis.extent)})" for axis in kernel.axes)
+    head = f"kernel for {', '.join(axis.name for axis in kernel.axes)} in {span}:"
     facts = [f"{text(node.work)} steps each"]
     if kernel.count is not None:
         head = f"kernel for blocks of {kernel.count.name} values of {kernel.axis.name} in {span}:"

@@ -339,7 +339,8 @@ class Parallel:
     which, if one of them is 0, nothing runs. ``total``: the scalar to which the parts of all
     iterations are added, in order. ``writes``: the tensors that are written. ``source``: the
     statements that it runs. ``over``: the axes of theirs whose values threads share. ``team``: the
-    threads of an iteration, where that may have several.
+    threads of an iteration, where that may have several. ``row``: the extent of the axis whose
+    values are in order, where a thread may take several iterations side by side.
     """
 
     counter: Var
@@ -353,6 +354,7 @@ class Parallel:
     total: Var | None = None
     checks: tuple[Check, ...] = ()
     team: Team | None = None
+    row: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

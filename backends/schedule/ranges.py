@@ -15,7 +15,7 @@ from loma.backends.schedule.access import Access, Subscript
 from loma.backends.schedule.host import CheckRange
 from loma.backends.schedule.marks import mark_of
 from loma.core import bounds, sizes
-from loma.core.ir import INT, Axis, Expr, IndexAssign, Select, Var
+from loma.core.ir import Axis, Expr, IndexAssign, Select, Var
 
 if TYPE_CHECKING:
     from loma.backends.schedule.context import FunctionContext
@@ -68,7 +68,7 @@ def _check(
     if subscript.parts is None:  # each element is checked, but there must be one to read
         return check
     kernel = context.kernel
-    if kernel is not None and kernel.index is not None and expr == Var(kernel.index, INT):
+    if kernel is not None and isinstance(expr, Var) and expr.name in kernel.indices:
         return None  # fusion has proved it
     view = context.views.get(access.base.name)
     if view is not None and subscript.dim in view.whole:

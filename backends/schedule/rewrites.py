@@ -172,6 +172,8 @@ def _inside(block: Block, loop: Loop, changed: set[str]) -> Block:
         return (*before, *loop.body)
     if isinstance(last, If) and not last.other:
         _require(not free_variables(last.condition) & changed, last, "the loop changes it")
+        if last.then[-1:] == (loop,) and last.condition == Binary("<", loop.low, loop.high, INT):
+            return (*before, *last.then[:-1], *loop.body)  # so it is where an iteration runs
         return (*before, replace(last, then=_inside(last.then, loop, changed)))
     raise Refused(_text(loop, "it is not the outermost loop"))
 

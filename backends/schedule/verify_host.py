@@ -231,7 +231,7 @@ class _Verifier:
     def launch(self, node: Launch) -> None:
         self.alone()
         kernel = node.kernel
-        self.ints(kernel.axis.extent)
+        self.ints(*(axis.extent for axis in kernel.axes))
         number = None if kernel.blocks is None else kernel.blocks.number
         part = [var.name for var in (kernel.count, kernel.first, number) if var is not None]
         with self.inner(*part):
@@ -242,7 +242,7 @@ class _Verifier:
         with self.inner():
             for var in node.scalars:  # the variables of the function, private here
                 self.known(var)
-            with self.inner(*(part or [kernel.axis.name])):
+            with self.inner(*(part or [axis.name for axis in kernel.axes])):
                 for buffer in node.buffers:
                     self.require(0 <= buffer.first <= buffer.last, "a life that ends before it")
                     self.declare(buffer.var)

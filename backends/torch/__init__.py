@@ -30,6 +30,7 @@ def generate(
     timed: bool = False,
     contract: bool = True,
     first: Sequence[str] | None = None,
+    overload: str | None = None,
 ) -> GeneratedSource:
     """The module as C++.
 
@@ -37,7 +38,9 @@ def generate(
     ``pairs`` describe what autograd runs for them. ``zeroed`` gives, by function, the positions of
     parameters that callers leave out because they start at zero. ``timed``: the code measures its
     statements. ``contract``: a product and a sum may be rounded as one. ``first``: the functions
-    that are compiled at once, all by default (:mod:`loma.backends.torch.parts`). Errors are those
+    that are compiled at once, all by default (:mod:`loma.backends.torch.parts`). ``overload`` tells
+    the operators of functions that a program may call from others of that name; by default it is a
+    hash of the code. Errors are those
     of the code generator: an operator that the backend lacks is named, with the program's line.
     """
     from loma.backends.schedule.elementwise import writes_in_place
@@ -61,9 +64,16 @@ def generate(
         "alias": f"loma_{stem}",
         "contract": contract,
     }
-    # The name is a hash of the text: operators of different programs never meet in one process.
-    draft = _render(context, "draft")
-    namespace = f"loma_{stem}_{cache.digest(draft)[:16]}"
+    # The name is a hash of the text: no other code has it.
+    context |= {"overload": overload or "", "halves_overload": ""}
+    digest = cache.digest(_render(context, "draft"))
+    namespace = f"loma_{stem}_{digest[:16]}"
+    # A graph that torch.compile has kept may call the halves of another version's pairs: with what
+    # these take, give and save their name changes.
+    context["overload"] = overload or overload_of(digest)
+    context["halves_overload"] = overload_of(
+        cache.digest([context["overload"], *binding.interface(rows)])
+    )
     source, header = _render(context, namespace)
     return GeneratedSource(
         name=namespace,
@@ -76,6 +86,11 @@ def generate(
         },
         flags=flags,
     )
+
+
+def overload_of(digest: str) -> str:
+    """A hash as the name of an operator's overload, which begins with a letter."""
+    return f"h{digest[:16]}"
 
 
 def generate_specialised(

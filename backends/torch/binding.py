@@ -116,6 +116,16 @@ def function_rows(
     return tuple(rows)
 
 
+def interface(rows: Sequence[FunctionRow]) -> list[str]:
+    """What a graph depends on that has operators of split pairs in it, as text."""
+    parts: list[str] = []
+    for row in rows:
+        shapes = [dim for name, dims in row.dims for dim in (name, *dims)]
+        entries = map(str, row.pair.entries) if row.pair else ()
+        parts += [row.name, row.schema, *shapes, *row.results, *row.sources, *entries]
+    return parts
+
+
 def _needs(pair: SplitPair | None) -> dict[int, int]:
     """Of a backward function: result position → position of the int that asks for it."""
     if pair is None:
@@ -243,6 +253,7 @@ class FunctionRow:
 
     @property
     def schema(self) -> str:
+        """Of the operator, behind its name."""
         simple = {p.name for p in self.passed if p.name.isascii() and p.name not in _RESERVED}
         names = Names(simple)
         arguments = []
@@ -251,7 +262,7 @@ class FunctionRow:
             arguments.append(f"{'SymInt' if param.type == INT else 'Tensor'} {label}")
         count = len(self.result_types)
         returned = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-        return f"{self.name}({', '.join(arguments)}) -> {returned}"
+        return f"({', '.join(arguments)}) -> {returned}"
 
     @property
     def returned(self) -> int:

@@ -75,7 +75,8 @@ def steps_of(function: Function, device: Device) -> tuple[Step, ...]:
         how = device.choices.take("statements", function.name, ("fused", "apart"), WHOLE)
         if how == "apart":
             return function.body
-    return fuse(function, device.routine_of, device.machine.rows)
+    machine = device.machine
+    return fuse(function, device.routine_of, machine.rows, flat=machine.teams)
 
 
 def tree_of(

@@ -104,7 +104,7 @@ class Statements:
                     self.device.write(self, node)
             case Launch(kernel=kernel):  # one unit, which moves nothing of its private tensors
                 private = frozenset(var.name for var in kernel.private)
-                title = f"kernel over {kernel.axis.name}"
+                title = f"kernel over {', '.join(axis.name for axis in kernel.axes)}"
                 with self._timed(kernel.source, private=private, title=title):
                     self.device.write(self, node)
             case Stream(panels=panels):  # the steps are timed one by one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,13 @@ from capsnet_loma.commands.options import BATCH, FOLDER, RUN, Option, json_optio
 from loma.tools.cli_numbers import THREADS, Whole
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from capsnet_loma.data import Dataset
     from capsnet_loma.evaluation.evaluate import Evaluation
     from capsnet_loma.evaluation.model import Model
     from capsnet_loma.training.settings import Engine
+    from loma.tools.pictures import Theme
 
 
 def _network_options(engine: str | None) -> Option:
@@ -74,7 +77,7 @@ def evaluate_command(
     files: list[Path] = []
     if output is not None:
         from capsnet_loma.evaluation.confusion import confusion_figure
-        from capsnet_loma.evaluation.style import save
+        from loma.tools.pictures import save
 
         picture, numbers = output / "confusion.png", output / "evaluation.json"
         save(confusion_figure(result, f"{images.name}: {file}"), picture)
@@ -109,6 +112,10 @@ def evaluate_command(
     "--output", type=FOLDER,
     help="Folder for the pictures.  [default: 'figures' in the first RUN]",
 )  # fmt: skip
+@click.option(
+    "--theme", type=click.Choice(["light", "dark", "both"]), default="light",
+    help="For light pages, for dark ones, as NAME-dark.png, or both.",
+)  # fmt: skip
 @guarded
 def figures_command(
     runs: tuple[Path, ...],
@@ -119,6 +126,7 @@ def figures_command(
     batch: int,
     digits: tuple[int, ...],
     output: Path | None,
+    theme: str,
     as_json: bool,
 ) -> int:
     """Draw curves, reconstructions, perturbed capsules and the confusion matrix.
@@ -126,14 +134,15 @@ def figures_command(
     RUN is the folder of a run of `capsnet-loma train`. The curves of several runs go into one
     picture, to compare them; everything else is about the best checkpoint of the first.
 
-    The perturbed capsules are figure 4 of the paper: each value of a digit's capsule is changed by
-    -0.25 to 0.25 in steps of 0.05, and decoded.
+    The perturbed capsules are figure 4 of the paper: each value of a digit's capsule is changed and
+    decoded. It is changed by 8 of its standard deviations over the digit's images, and by 0.25 at
+    least, as in the paper; colours show what that does to the strokes.
     """
     from capsnet_loma.evaluation.confusion import confusion_figure
     from capsnet_loma.evaluation.curves import curves_figure, read_curves
     from capsnet_loma.evaluation.perturbations import perturbation_figure
     from capsnet_loma.evaluation.reconstructions import reconstruction_figure
-    from capsnet_loma.evaluation.style import save
+    from loma.tools.pictures import DARK, LIGHT, save_themes
     from capsnet_loma.training.run import Run
 
     out = Output(quiet=as_json)
@@ -150,22 +159,22 @@ def figures_command(
             raise click.UsageError(f"--digit {label}: the classes are 0 to {images.classes - 1}")
     result = _evaluate(out, model, images, batch)
     folder = output or folders[0] / "figures"
+    tested = f"Test images of {images.name}"
     name = "perturbations" + "".join(f"-{label}" for label in digits)
     with out.progress("drawing"):
-        figures = {
-            "curves": curves_figure(curves, f"CapsNet, trained on {images.name}"),
-            "reconstructions": reconstruction_figure(
-                model, images.test, result.predictions, f"Test images of {images.name}"
+        evaluated = model, images.test, result.predictions
+        figures: dict[str, Callable[[Theme], Figure]] = {
+            "curves": lambda theme: curves_figure(curves, f"CapsNet on {images.name}", theme),
+            "reconstructions": lambda theme: reconstruction_figure(*evaluated, tested, theme=theme),
+            name: lambda theme: perturbation_figure(
+                *evaluated, labels, "What a digit capsule's values mean", theme=theme
             ),
-            name: perturbation_figure(
-                model, images.test, result.predictions, labels, "What a digit capsule's values mean"
-            ),
-            "confusion": confusion_figure(result, f"Test images of {images.name}"),
+            "confusion": lambda theme: confusion_figure(result, tested, theme),
         }
+        themes = {"light": (LIGHT,), "dark": (DARK,), "both": (LIGHT, DARK)}[theme]
         files = []
-        for title, figure in figures.items():
-            files.append(folder / f"{title}.png")
-            save(figure, files[-1])
+        for title, draw in figures.items():
+            files += save_themes(draw, folder / f"{title}.png", themes)
     if as_json:
         report = {"accuracy": result.accuracy, "files": [str(file) for file in files]}
         click.echo(json.dumps(report, indent=2))

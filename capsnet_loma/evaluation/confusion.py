@@ -7,10 +7,10 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from capsnet_loma.evaluation.evaluate import Evaluation
-from capsnet_loma.evaluation.style import DPI, MUTED, RIGHT, WRONG
+from loma.tools.pictures import DPI, LIGHT, Theme
 
 
-def confusion_figure(evaluation: Evaluation, title: str) -> Figure:
+def confusion_figure(evaluation: Evaluation, title: str, theme: Theme = LIGHT) -> Figure:
     """Counts in a grid: a row is a true class, a column what it was taken for.
 
     Green are right answers, by their share of the class; red are wrong ones, by how many they are
@@ -23,7 +23,9 @@ def confusion_figure(evaluation: Evaluation, title: str) -> Figure:
     mistakes = numpy.where(diagonal, 0, counts)
     strength = numpy.where(diagonal, shares, mistakes / max(1, mistakes.max()))
     colours = numpy.where(
-        diagonal[..., None], _from_white(RIGHT)(0.9 * strength), _from_white(WRONG)(0.8 * strength)
+        diagonal[..., None],
+        _from_page(theme.right, theme)(0.9 * strength),
+        _from_page(theme.wrong, theme)(0.8 * strength),
     )
     figure = Figure(figsize=(6.6, 6.6), dpi=DPI, layout="constrained")
     axes = figure.subplots()
@@ -31,16 +33,16 @@ def confusion_figure(evaluation: Evaluation, title: str) -> Figure:
     for row in range(classes):
         for column in range(classes):
             if counts[row, column] or row == column:
-                light = strength[row, column] > 0.5
+                strong = strength[row, column] > 0.5
                 axes.text(
                     column, row, f"{counts[row, column]:,}", ha="center", va="center",
-                    fontsize=10, color="white" if light else "#222222",
+                    fontsize=10, color=theme.page if strong else theme.ink,
                 )  # fmt: skip
     axes.set_xticks(range(classes))
     axes.set_yticks(range(classes))
     axes.set_xticks(numpy.arange(classes + 1) - 0.5, minor=True)
     axes.set_yticks(numpy.arange(classes + 1) - 0.5, minor=True)
-    axes.grid(which="minor", color="#e4e7ea", linewidth=1)
+    axes.grid(which="minor", color=theme.grid, linewidth=1)
     axes.tick_params(which="both", length=0)
     axes.spines[:].set_visible(False)
     axes.set_xlabel("taken for")
@@ -48,10 +50,10 @@ def confusion_figure(evaluation: Evaluation, title: str) -> Figure:
     axes.set_title(
         f"{title}\n{evaluation.right:,} of {evaluation.images:,} right, {evaluation.accuracy:.2%}",
         fontsize=11,
-        color=MUTED,
+        color=theme.muted,
     )
     return figure
 
 
-def _from_white(colour: str) -> LinearSegmentedColormap:
-    return LinearSegmentedColormap.from_list(colour, ["white", colour])
+def _from_page(colour: str, theme: Theme) -> LinearSegmentedColormap:
+    return LinearSegmentedColormap.from_list(colour, [theme.page, colour])

@@ -1,8 +1,9 @@
-"""Curves of training: loss and accuracy of every epoch, for one or several runs."""
+"""Curves of training: loss, accuracy and speed of every epoch, for one or several runs."""
 
 from __future__ import annotations
 
 import csv
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from capsnet_loma.evaluation import EvaluationError
-from capsnet_loma.evaluation.style import DPI, MUTED, RUNS, plain
+from loma.tools.pictures import DPI, LIGHT, Theme, headed, plain
 
-COLUMNS = ("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
+COLUMNS = (
+    "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "images_per_second",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,12 @@ class Curves:
     train_accuracy: list[float]
     test_loss: list[float]
     test_accuracy: list[float]
+    images_per_second: list[float]
+
+    @property
+    def speed(self) -> float:
+        """Images a second: the median of the epochs."""
+        return statistics.median(self.images_per_second)
 
 
 def read_curves(path: Path, name: str) -> Curves:
@@ -70,12 +79,15 @@ def _damaged(path: Path, what: str) -> EvaluationError:
     )
 
 
-def curves_figure(runs: Sequence[Curves], title: str) -> Figure:
-    """Loss and accuracy over the epochs: a colour for each run, dashed lines for training."""
-    figure = Figure(figsize=(11.0, 4.4), dpi=DPI, layout="constrained")
-    loss, accuracy = figure.subplots(1, 2)
+def curves_figure(runs: Sequence[Curves], title: str, theme: Theme = LIGHT) -> Figure:
+    """Loss and accuracy over the epochs, and images a second: a colour for each run, dashed lines
+    for training."""
+    figure = Figure(figsize=(9.0, 4.2), dpi=DPI)
+    loss = figure.add_axes((0.06, 0.115, 0.29, 0.66))
+    accuracy = figure.add_axes((0.405, 0.115, 0.29, 0.66))
+    speed = figure.add_axes((0.74, 0.115, 0.245, 0.66))
     for number, run in enumerate(runs):
-        colour = RUNS[number % len(RUNS)]
+        colour = theme.runs[number % len(theme.runs)]
         mark = "o" if len(run.epoch) == 1 else ""
         for axes, train, test in (
             (loss, run.train_loss, run.test_loss),
@@ -97,14 +109,38 @@ def curves_figure(runs: Sequence[Curves], title: str) -> Figure:
     accuracy.set_title("accuracy, %", fontsize=11)
     accuracy.set_ylim(_lowest(runs), 100.4)
     for axes in (loss, accuracy):
-        axes.set_xlabel("epoch")
+        axes.set_xlabel("epoch", labelpad=1)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(color="#e4e7ea", linewidth=0.8)
+        axes.grid(linewidth=0.8)
         axes.set_axisbelow(True)
         plain(axes)
-    _legend(accuracy, runs)
-    figure.suptitle(title, fontsize=12)
+    _legend(accuracy, runs, theme)
+    _speeds(speed, runs, theme)
+    headed(figure, _message(runs, title), "speed: the median of the epochs' steps", theme)
     return figure
+
+
+def _message(runs: Sequence[Curves], title: str) -> str:
+    """The title, and how far the speeds of several runs are apart."""
+    fastest, slowest = max(runs, key=lambda r: r.speed), min(runs, key=lambda r: r.speed)
+    if fastest.speed <= slowest.speed:
+        return title
+    ratio = fastest.speed / slowest.speed
+    return f"{title}: {fastest.name} is {ratio:.1f} times as fast as {slowest.name}"
+
+
+def _speeds(axes: Axes, runs: Sequence[Curves], theme: Theme) -> None:
+    """Bars, with the runs' names and images a second above them."""
+    colours = [theme.runs[number % len(theme.runs)] for number in range(len(runs))]
+    axes.barh(range(len(runs)), [run.speed for run in runs], 0.4, color=colours)
+    for number, run in enumerate(runs):
+        axes.annotate(
+            f"{run.name}: {run.speed:,.0f}", (0.0, number - 0.24), xytext=(0, 3),
+            textcoords="offset points", fontsize=10,
+        )  # fmt: skip
+    axes.set_title("images per second", fontsize=11)
+    axes.set_ylim(max(len(runs), 2) - 0.5, -0.7)
+    axes.set_axis_off()
 
 
 def _width(runs: Sequence[Curves], number: int) -> float:
@@ -126,16 +162,17 @@ def _lowest(runs: Sequence[Curves]) -> float:
     return 0.0
 
 
-def _legend(axes: Axes, runs: Sequence[Curves]) -> None:
+def _legend(axes: Axes, runs: Sequence[Curves], theme: Theme) -> None:
     entries = [
         Line2D(
-            [], [], color=RUNS[number % len(RUNS)], linewidth=_width(runs, number), label=run.name
+            [], [], color=theme.runs[number % len(theme.runs)], linewidth=_width(runs, number),
+            label=run.name,
         )
         for number, run in enumerate(runs)
         if len(runs) > 1
-    ]
+    ]  # fmt: skip
     entries += [
-        Line2D([], [], color=MUTED, linewidth=1.8, label="test"),
-        Line2D([], [], color=MUTED, linewidth=1.2, linestyle="--", label="training"),
+        Line2D([], [], color=theme.muted, linewidth=1.8, label="test"),
+        Line2D([], [], color=theme.muted, linewidth=1.2, linestyle="--", label="training"),
     ]
-    axes.legend(handles=entries, frameon=False, loc="lower right")
+    axes.legend(handles=entries, frameon=False, loc="lower right", fontsize=9.5)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from capsnet_loma.data import ImageSet
 from capsnet_loma.evaluation.model import Model, capsules_of
-from capsnet_loma.evaluation.style import MUTED, RIGHT, WRONG, Page, Pixels, column_left, sheet
+from capsnet_loma.evaluation.sheets import Page, Pixels, column_left, sheet
+from loma.tools.pictures import LIGHT, Theme
 
 GAP = 3
 
@@ -38,7 +39,12 @@ def reconstructions(model: Model, images: Tensor, predictions: Tensor) -> Tensor
 
 
 def reconstruction_figure(
-    model: Model, data: ImageSet, predictions: Tensor, title: str, columns: int = 6
+    model: Model,
+    data: ImageSet,
+    predictions: Tensor,
+    title: str,
+    columns: int = 6,
+    theme: Theme = LIGHT,
 ) -> Figure:
     """A row for each class: pairs of an image and its reconstruction.
 
@@ -65,17 +71,17 @@ def reconstruction_figure(
     axes = page.picture(left, top, pixels, scale)
     for r, row in enumerate(chosen):
         y = GAP + r * (size + GAP)
-        axes.text(-6, y + size / 2, str(r), ha="right", va="center", fontsize=13, color=MUTED)
+        axes.text(-6, y + size / 2, str(r), ha="right", va="center", fontsize=13, color=theme.muted)
         for c, i in enumerate(row):
             x = column_left(2 * c, GAP, size, pairs)
-            _mark(axes, x, y, size, None if predictions[i] == r else int(predictions[i]))
+            _mark(axes, x, y, size, None if predictions[i] == r else int(predictions[i]), theme)
     page.text(left + scale * GAP, 14, title, 11)
     note = "left the image, right its reconstruction; red: taken for another class, which is named"
-    page.text(left + scale * GAP, 40, note, 9, MUTED)
+    page.text(left + scale * GAP, 40, note, 9, theme.muted)
     return page.figure
 
 
-def _mark(axes: Axes, x: int, y: int, size: int, mistaken_for: int | None) -> None:
+def _mark(axes: Axes, x: int, y: int, size: int, mistaken_for: int | None, theme: Theme) -> None:
     """A frame around a pair, and the class that it was taken for."""
     wrong = mistaken_for is not None
     width = 2 * size + GAP
@@ -84,7 +90,7 @@ def _mark(axes: Axes, x: int, y: int, size: int, mistaken_for: int | None) -> No
         width + 2,
         size + 2,
         fill=False,
-        edgecolor=WRONG if wrong else RIGHT,
+        edgecolor=theme.wrong if wrong else theme.right,
         linewidth=2.2 if wrong else 1.0,
     )
     axes.add_patch(frame)

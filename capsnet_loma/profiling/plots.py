@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
-from capsnet_loma.evaluation.style import DPI, plain, save
 from capsnet_loma.profiling.profile import Measurement, Profile
+from loma.tools.pictures import DPI, LIGHT, plain, save
 
-TORCH_COLOR, LOMA_COLOR, NATIVE_COLOR = "#9aa5b1", "#e07a2f", "#b5481b"
+TORCH_COLOR, LOMA_COLOR, NATIVE_COLOR = LIGHT.peers[0], "#e07a2f", LIGHT.loma
 
 
 def plot_profile(profile: Profile, path: Path) -> None:

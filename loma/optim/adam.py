@@ -67,8 +67,9 @@ class Adam(Optimizer):
                 own = self.state.get(param)
                 if own and not isinstance(own["step"], Tensor):  # as old versions of torch kept it
                     own["step"] = torch.tensor(float(own["step"]), dtype=_step_dtype())
-                elif own:  # some of torch's optimisers have a GPU count, which would be waited for
-                    own["step"] = own["step"].cpu()
+                elif own:  # some of torch's optimisers have a GPU count, which would be waited for;
+                    # others give out the very tensor that they count in
+                    own["step"] = own["step"].to("cpu", copy=True)
 
     def update(self, group: dict[str, Any]) -> None:
         params, grads = self.with_gradients(group)

@@ -18,6 +18,8 @@ from loma.tuning.results import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from loma.tools.pictures import Theme
+
 
 def tune(
     file: str,
@@ -70,20 +72,39 @@ def _check_plot(plot: str) -> None:
 
 def picture(found: Sequence[Result]) -> Figure:
     """The searches: each candidate's time, and that of the best so far, in the course of time."""
+    from loma.tools.pictures import LIGHT, drawn
+
+    return drawn(lambda theme: _searches(found, theme), LIGHT)
+
+
+def _searches(found: Sequence[Result], theme: Theme) -> Figure:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 3.2 * len(found)), layout="constrained")
+    from loma.tools.pictures import DPI, plain
+
+    figure = Figure(figsize=(9.0, 3.4 * len(found)), dpi=DPI, layout="constrained")
     for result, axes in zip(found, figure.subplots(len(found), squeeze=False)[:, 0], strict=True):
         begin: list[list[float]] = [[0.0, 1.0, 1.0]]
         times, candidates, best = zip(*(begin + result.history), strict=True)
-        axes.plot(times[1:], candidates[1:], "o", markersize=3, label="candidates")
-        axes.step([*times, result.spent], [*best, best[-1]], where="post", label="best so far")
-        axes.axhline(result.tuned / result.usual, linestyle=":", color="0.4", label="adopted")
+        axes.plot(
+            times[1:], candidates[1:], "o", color=theme.peers[1], markersize=4, label="candidates"
+        )
+        axes.step(
+            [*times, result.spent], [*best, best[-1]], where="post", color=theme.loma, linewidth=2,
+            label="best so far",
+        )  # fmt: skip
+        adopted = result.tuned / result.usual
+        axes.axhline(adopted, linestyle=":", color=theme.ink, label="adopted")
         axes.set_ylim(0.0, 2.0)  # what is slower than that is not measured to the end
-        axes.set_title(f"{result.program}.{result.function} {result.dtype}", fontsize="medium")
-        axes.set_xlabel("seconds")
+        axes.set_title(
+            f"{result.program}.{result.function} {result.dtype}: {adopted:.2f} of the usual time",
+            loc="left", fontsize=12, fontweight="bold",
+        )  # fmt: skip
+        axes.set_xlabel("seconds of the search")
         axes.set_ylabel("part of the usual time")
-        axes.legend(fontsize="small")
+        axes.grid(linewidth=0.8)
+        axes.legend(frameon=False, fontsize=10, ncols=3, loc="upper right")
+        plain(axes)
     return figure
 
 

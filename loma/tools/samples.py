@@ -18,8 +18,8 @@ import torch
 from loma.arithmetic.grids import INT_BINARY
 from loma.core.distinct import unproved
 from loma.core.ir import (
-    Binary, Expr, FloatType, Function, Index, IndexAssign, IntConst, IntType, Param, TensorType,
-    Unary, Var,
+    INT, Binary, Expr, FloatType, Function, Index, IndexAssign, IntConst, IntType, Param,
+    TensorType, Unary, Var,
 )  # fmt: skip
 from loma.core.ops import INFIX
 from loma.core.printer import print_type
@@ -161,6 +161,29 @@ def bind_sizes(
         least = _least(name, params)
         sizes[name] = next(n for n in itertools.count(least) if n not in sizes.values())
     return sizes
+
+
+def check_shapes(
+    function: Function, shapes: Mapping[str, Sequence[int]], scalars: Mapping[str, float]
+) -> None:
+    """SampleError where the shapes of some arguments, with the values of some numbers, contradict
+    their types or one another."""
+    params = [param for param in function.params if param.name in shapes]
+    ints = {p.name: int(scalars.get(p.name, 0)) for p in function.params if p.type == INT}
+    sizes = bind_sizes(function, params, Given(shapes=shapes), ints)
+    known = sizes | {name: value for name, value in ints.items() if name in scalars}
+    for param in params:
+        shape = shapes[param.name]
+        if not isinstance(param.type, TensorType) and shape:
+            raise SampleError(f"{function.name}: '{param.name}' is a number, got {_joined(shape)}")
+        for position, dim in enumerate(dims_of(param)):
+            if not {node.name for node in walk(dim) if isinstance(node, Var)} <= known.keys():
+                continue
+            if (size := _evaluate(function, dim, known)) != shape[position]:
+                raise SampleError(
+                    f"{function.name}: '{param.name}' is {print_type(param.type)}, so its "
+                    f"dimension {position} is {size}, not {shape[position]}"
+                )
 
 
 def _least(name: str, params: Sequence[Param]) -> int:

@@ -12,11 +12,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loma import cache, config
-from loma.backends.schedule.choices import Option
 from loma.errors import CacheError
+
+if TYPE_CHECKING:
+    from loma.backends.schedule.choices import Option
 
 _KEY = cache.digest(["results of tuning"])
 _FORMAT = "loma tuning 1"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from loma.backends.schedule.choices import Taken
 from loma.tuning import results
-from loma.tuning.results import Result
+
+if TYPE_CHECKING:
+    from loma.backends.schedule.choices import Taken
+    from loma.tuning.results import Result
 
 Tune: TypeAlias = Literal["auto", "off"] | float  # see loma.compile
 

@@ -121,23 +121,30 @@ def test_figures(run: Path, expected: Evaluation) -> None:
         name: matplotlib.image.imread(run / "figures" / f"{name}.png").shape[:2] for name in names
     }
     assert {path.stem for path in (run / "figures").iterdir()} == set(names)
-    # Five panels of 11 images beside each other, two of 16 above each other, of 29 pixels each.
+    # Five panels of 7 images beside each other, two of 16 above each other, of 29 pixels each.
     assert sizes["perturbations"][0] > 2 * 16 * 29
-    assert sizes["perturbations"][1] > 5 * 11 * 29
+    assert sizes["perturbations"][1] > 5 * 7 * 29
 
 
 def test_figures_of_one_digit(run: Path, tmp_path: Path) -> None:
     output = tmp_path / "pictures"
-    done = _run("figures", run, "--digit", 4, "--output", output, "--json", "--engine", "pytorch")
+    done = _run(
+        "figures", run, "--digit", 4, "--output", output, "--json", "--engine", "pytorch",
+        "--theme", "both",
+    )  # fmt: skip
     assert done.exit_code == 0, done.output
     files = json.loads(done.stdout)["files"]
     assert files == [
-        str(output / f"{name}.png")
+        str(output / f"{name}{theme}.png")
         for name in ("curves", "reconstructions", "perturbations-4", "confusion")
+        for theme in ("", "-dark")
     ]
+    corners = [matplotlib.image.imread(file)[0, 0, :3].tolist() for file in files]
+    assert all(light == [1.0, 1.0, 1.0] for light in corners[::2])
+    assert all(max(dark) < 0.1 for dark in corners[1::2])
     height, width = matplotlib.image.imread(output / "perturbations-4.png").shape[:2]
-    assert 2 * 16 * 29 < height < 2 * 16 * 29 + 200
-    assert 2 * 11 * 29 < width < 2 * 11 * 29 + 100
+    assert 2 * 8 * 29 < height < 2 * 8 * 29 + 200
+    assert 2 * 2 * 7 * 29 < width < 2 * 2 * 7 * 29 + 200
 
 
 # ------------------------------------------------------------------------------------- mistakes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 
 import matplotlib.image
@@ -22,9 +23,17 @@ from capsnet_loma.evaluation.confusion import confusion_figure
 from capsnet_loma.evaluation.curves import curves_figure, read_curves
 from capsnet_loma.evaluation.evaluate import evaluate
 from capsnet_loma.evaluation.model import Model
-from capsnet_loma.evaluation.perturbations import STEPS, perturbation_figure, perturbed
+from capsnet_loma.evaluation.perturbations import (
+    GAINED,
+    LOST,
+    STEPS,
+    coloured,
+    perturbation_figure,
+    perturbed,
+    reaches,
+)
 from capsnet_loma.evaluation.reconstructions import choose, reconstruction_figure
-from capsnet_loma.evaluation.style import RIGHT, RUNS, WRONG, save
+from loma.tools.pictures import DARK, LIGHT, Theme, drawn, save
 
 CONFIG = CapsNetConfig(
     image_size=14,
@@ -98,7 +107,7 @@ def _legend(axes: Axes) -> list[str]:
 
 def _shown(figure: Figure, axes: Axes, png: NDArray[numpy.float32]) -> NDArray[numpy.float32]:
     """The values of a picture's axes as the PNG shows them, from the middle of each square."""
-    height, width = _picture(axes).shape
+    height, width = axes.images[0].get_size()
     columns, rows = numpy.meshgrid(numpy.arange(width) + 0.5, numpy.arange(height) + 0.5)
     places = _at(figure, axes, numpy.stack([columns, rows], axis=-1))
     return png[places[..., 0], places[..., 1]]
@@ -151,7 +160,7 @@ def test_reconstructions_are_the_networks(
                 numpy.testing.assert_allclose(seen[clear], wanted[clear], atol=0.008)
                 tiles[top : top + SIZE, x : x + SIZE] = True
             colour = frames[left, top].get_edgecolor()[:3]
-            assert colour == to_rgb(RIGHT if right else WRONG)
+            assert colour == to_rgb(LIGHT.right if right else LIGHT.wrong)
             assert frames[left, top].get_width() == 2 * SIZE + 3 + 2
     assert numpy.array_equal(numpy.isnan(picture), ~tiles)
     assert len(frames) == 24
@@ -185,20 +194,26 @@ def capsules(model: Model, data: ImageSet) -> torch.Tensor:
     return capsules
 
 
-def test_steps_are_those_of_the_paper() -> None:
-    assert STEPS == (-0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
+REACH = torch.linspace(0.3, 0.9, 16)  # one for each value of a capsule
+
+
+def test_values_are_changed_by_what_they_span_and_at_least_as_in_the_paper() -> None:
+    capsules = torch.tensor([[0.1, 0.2, -0.3], [0.3, 0.2, -0.3], [0.2, 0.2, -0.6]])
+    expected = [8 * math.sqrt(2 / 3) * 0.1, 0.25, 8 * math.sqrt(2) * 0.1]
+    torch.testing.assert_close(reaches(capsules), torch.tensor(expected))
+    torch.testing.assert_close(reaches(capsules[:1]), torch.full((3,), 0.25))
 
 
 def test_perturbed_capsules_decoded_one_by_one(model: Model, capsules: torch.Tensor) -> None:
-    images = perturbed(model, capsules, 2)
-    assert images.shape == (16, 11, SIZE, SIZE)
+    images = perturbed(model, capsules, 2, REACH)
+    assert images.shape == (16, 7, SIZE, SIZE)
     n = model.network
     weights = [getattr(n, f"fc{k}") for k in (1, 2, 3)]
     mask = torch.tensor([[0.0, 0.0, 1.0, 0.0]])
     for value in range(16):
         for step, change in enumerate(STEPS):
             changed = capsules.clone()
-            changed[2, value] += change
+            changed[2, value] += change * REACH[value]
             expected = reference.decoder(
                 changed[None], mask, *(p for w in weights for p in (w.weight, w.bias))
             )
@@ -207,45 +222,73 @@ def test_perturbed_capsules_decoded_one_by_one(model: Model, capsules: torch.Ten
 
 
 def test_nothing_is_changed_in_the_middle(model: Model, capsules: torch.Tensor) -> None:
-    images = perturbed(model, capsules, 1)
+    assert STEPS[3] == 0.0
+    images = perturbed(model, capsules, 1, REACH)
     plain = model.decode(capsules[None], torch.tensor([[0.0, 1.0, 0.0, 0.0]]))[0, 0].detach()
-    for row in images[:, 5]:
+    for row in images[:, 3]:
         torch.testing.assert_close(row, plain)
 
 
+def test_colours_are_what_is_gained_and_lost() -> None:
+    images = torch.tensor([[[0.5, 0.5, 0.1, 1.0]]])
+    plain = torch.tensor([[0.5, 0.4, 0.3, 0.0]])
+    both, gained, lost, much = coloured(images, plain)[0, 0]
+    assert both == pytest.approx([0.5, 0.5, 0.5, 1.0])
+    assert gained[:3] == pytest.approx([0.4 + 0.2 * c for c in to_rgb(GAINED)])
+    assert lost[:3] == pytest.approx([0.1 + 0.4 * c for c in to_rgb(LOST)])
+    assert much[:3] == pytest.approx([min(1.0, 2.0 * c) for c in to_rgb(GAINED)])
+
+
 @pytest.mark.parametrize(("labels", "scale"), [((0, 1, 2, 3), 1), ((2,), 2)])
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_panels_show_the_perturbed_capsules(
-    model: Model, data: ImageSet, labels: tuple[int, ...], scale: int, tmp_path: Path
+    model: Model,
+    data: ImageSet,
+    labels: tuple[int, ...],
+    scale: int,
+    theme: Theme,
+    tmp_path: Path,
 ) -> None:
     predicted = data.labels.clone()
     predicted[2] = 0  # the first image of class 2 is wrong, so the next one is drawn
-    figure = perturbation_figure(model, data, predicted, labels, "title")
+    figure = drawn(
+        lambda theme: perturbation_figure(model, data, predicted, labels, "title", theme=theme),
+        theme,
+    )
     png = _png(figure, tmp_path)
-    assert len(figure.axes) == len(labels)
-    for axes, label in zip(figure.axes, labels, strict=True):
-        first = {0: 0, 1: 1, 2: 3, 3: 4}[label]
+    rows = 16 // scale  # one class has two panels
+    assert len(figure.axes) == scale * len(labels)
+    for number, axes in enumerate(figure.axes):
+        label, first = labels[number // scale], number % scale * rows
+        example = {0: 0, 1: 1, 2: 3, 3: 4}[label]
         with torch.no_grad():
-            own = model.network(data.images[first : first + 1, None].float() / 255)[0][0]
-        expected = perturbed(model, own, label).numpy()
-        assert expected.min() < 0.2
-        assert expected.max() > 0.8
-        picture = _picture(axes)
-        assert picture.shape == (16 * 15 + 1, 11 * 15 + 1)
+            own = model.network(data.images[example : example + 1, None].float() / 255)[0][0]
+            every = model.network(data.images[data.labels == label, None].float() / 255)[0]
+        reach = reaches(every[:, label])
+        images = perturbed(model, own, label, reach)
+        expected = coloured(images, images[0, 3])[first : first + rows]
+        assert expected[..., :3].min() < 0.3
+        assert expected[..., :3].max() > 0.8
+        picture = numpy.asarray(axes.images[0].get_array())
+        assert picture.shape == (rows * 15 + 1, 7 * 15 + 1, 4)
         shown = _shown(figure, axes, png)
-        for row in range(16):
-            for column in range(11):
+        for row in range(rows):
+            for column in range(7):
                 top, left = 1 + 15 * row, 1 + 15 * column
                 numpy.testing.assert_allclose(
                     _tile(picture, top, left), expected[row, column], atol=1e-5
                 )
-        known = ~numpy.isnan(picture)
-        assert known.sum() == 176 * SIZE * SIZE
-        numpy.testing.assert_allclose(shown[known][:, 0], picture[known], atol=0.008)
-        assert (shown[~known] == 1.0).all()
+        known = picture[..., 3] == 1.0
+        assert known.sum() == rows * 7 * SIZE * SIZE
+        numpy.testing.assert_allclose(shown[known], picture[known][:, :3], atol=0.008)
+        numpy.testing.assert_allclose(
+            shown[~known], numpy.broadcast_to(to_rgb(theme.page), shown[~known].shape), atol=0.008
+        )
         width = axes.get_window_extent().width
         assert width == pytest.approx(scale * picture.shape[1])
         texts = [t.get_text() for t in axes.texts]
-        assert texts[:4] == [str(label), "-0.25", "0", "+0.25"]
+        assert texts[0] == f"{first + 1}  ±{reach[first]:.2f}"
+        assert texts[rows:] == ([] if first else [str(label)])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -285,11 +328,11 @@ COLUMNS = (
 )
 
 
-def _metrics(folder: Path, *rows: tuple[float, ...]) -> Path:
+def _metrics(folder: Path, *rows: tuple[float, ...], speed: float = 99.5) -> Path:
     file = folder / "metrics.csv"
     folder.mkdir(exist_ok=True)
     lines = [
-        f"{epoch},{25 * epoch},{3.5 * epoch},0.001,{','.join(map(str, values))},99.5"
+        f"{epoch},{25 * epoch},{3.5 * epoch},0.001,{','.join(map(str, values))},{speed}"
         for epoch, values in enumerate(rows, start=1)
     ]
     file.write_text("\n".join([COLUMNS, *lines]) + "\n", encoding="utf-8")
@@ -302,7 +345,7 @@ def metrics(tmp_path: Path) -> list[Path]:
         _metrics(
             tmp_path / "loma", (0.5, 0.4, 0.2, 0.8), (0.2, 0.9, 0.1, 0.95), (0.1, 1, 0.05, 0.98)
         ),
-        _metrics(tmp_path / "pytorch", (0.6, 0.3, 0.3, 0.7), (0.3, 0.92, 0.08, 0.96)),
+        _metrics(tmp_path / "pytorch", (0.6, 0.3, 0.3, 0.7), (0.3, 0.92, 0.08, 0.96), speed=45.0),
     ]
 
 
@@ -310,7 +353,7 @@ def test_curves_are_the_metrics(metrics: list[Path], tmp_path: Path) -> None:
     runs = [read_curves(file, file.parent.name) for file in metrics]
     figure = curves_figure(runs, "title")
     png = _png(figure, tmp_path)
-    loss, accuracy = figure.axes
+    loss, accuracy, speed = figure.axes
     assert len(loss.lines) == len(accuracy.lines) == 4
     for number, file in enumerate(metrics):
         with file.open(newline="") as text:
@@ -323,23 +366,28 @@ def test_curves_are_the_metrics(metrics: list[Path], tmp_path: Path) -> None:
                 ]
                 expected = [factor * float(row[column]) for row in rows]
                 assert numpy.asarray(line.get_ydata()).tolist() == expected
-                assert to_rgb(line.get_color()) == to_rgb(RUNS[number])
+                assert to_rgb(line.get_color()) == to_rgb(LIGHT.runs[number])
             assert (train.get_linestyle(), test.get_linestyle()) == ("--", "-")
             # The line is where the PNG has its colour: at its last point.
             last = numpy.stack([test.get_xdata(), test.get_ydata()])[:, -1]
             row, column = _at(figure, axes, last)
             near = png[row - 2 : row + 3, column - 3 : column + 1].reshape(-1, 3)
-            assert numpy.abs(near - to_rgb(RUNS[number])).max(axis=1).min() < 0.1
+            assert numpy.abs(near - to_rgb(LIGHT.runs[number])).max(axis=1).min() < 0.1
     low, high = accuracy.get_ylim()
     assert low < 92
     assert high > 100
     assert _legend(accuracy) == ["loma", "pytorch", "test", "training"]
+    bars = [bar.get_width() for bar in speed.patches if isinstance(bar, Rectangle)]
+    assert bars == [99.5, 45.0]
+    assert [text.get_text() for text in speed.texts] == ["loma: 100", "pytorch: 45"]
+    assert "title: loma is 2.2 times as fast as pytorch" in [t.get_text() for t in figure.texts]
 
 
 def test_one_epoch_is_a_point(tmp_path: Path) -> None:
     run = read_curves(_metrics(tmp_path, (0.5, 0.4, 0.2, 0.8)), "run")
     figure = curves_figure([run], "title")
     assert {line.get_marker() for axes in figure.axes for line in axes.lines} == {"o"}
+    assert "title" in [text.get_text() for text in figure.texts]
     assert len(_legend(figure.axes[1])) == 2
     _png(figure, tmp_path)
 

@@ -23,7 +23,8 @@ LAYERS = (
     "loma.backends.kernels", "loma.backends.schedule", "loma.backends.lowering",
     "loma.backends.cfamily", "loma.backends.openmp", "loma.backends.cuda", "loma.backends.torch",
     "loma.backends",
-    "loma.pipeline", "loma", "loma.optim", "loma.tools", "loma.__main__", "capsnet_loma",
+    "loma.pipeline", "loma", "loma.tools", "loma.nn", "loma.optim", "loma.__main__",
+    "capsnet_loma",
     "capsnet_loma.__main__",
 )  # fmt: skip
 PUBLIC = {"loma": "loma.__main__", "capsnet_loma": "capsnet_loma.__main__"}

@@ -101,8 +101,8 @@ def test_options_are_those_of_a_launch() -> None:
         "-DLOMA_REAL=double", "-DLOMA_THREADS=256", "-DLOMA_TEAM=8", "-DLOMA_ACROSS=1",
         "-DLOMA_STAGE=0", "-DLOMA_SHARED=1",
     ]  # fmt: skip
-    assert told[6] == "-DLOMA_KNOWN"
-    assert len(told) == 7 + sums.numbers
+    assert told[6:8] == ["-DLOMA_ALIGNED", "-DLOMA_KNOWN"]
+    assert len(told) == 8 + sums.numbers
 
 
 # ---------------------------------------------------------------------------------- what is needed

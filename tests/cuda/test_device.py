@@ -123,6 +123,35 @@ def test_two_reductions_of_columns(layout: tuple[int, int, bool], real: str) -> 
             assert y.tobytes() == again.tobytes()
 
 
+@pytest.mark.parametrize("beside", [1, 4])
+@pytest.mark.parametrize("real", REALS)
+def test_elements_side_by_side(beside: int, real: str) -> None:
+    for n, d in ((3, 16), (5, 6), (7, 1), (1, 4), (300, 8), (2, 0)):
+        form = Form(64, real=real, beside=beside)
+        x = values((n, d), real)
+        y = written((n, d), x.dtype)
+        Kernel(texts.PLACES).launch(form, (y, x, n, d), n * d)
+        places = 1000 * np.arange(n)[:, None] + np.arange(d)
+        np.testing.assert_array_equal(y, x + places.astype(x.dtype))
+
+
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout[2]], ids=str)
+@pytest.mark.parametrize("real", REALS)
+def test_columns_of_parts(layout: tuple[int, int, bool], real: str) -> None:
+    """Few columns have several threads each, as many have one, and some threads have none."""
+    form = Form(*layout, blocks=2, real=real)
+    for r, d in ((40, 3), (9, 1), (200, 12), (33, 100), (64, 160), (8, 5), (100, 0), (2, 300)):
+        n = 3
+        x: Array = np.random.default_rng(r * d).integers(-9, 9, (n, r, d)).astype(REALS[real])
+        y, s = written((n, r, d), x.dtype), written((n, d), x.dtype)
+        b = written((n, d), np.int64)
+        Kernel(texts.COLUMNS_OF_PARTS).launch(form, (y, s, b, x, r, d), n)
+        places = (10 * np.arange(r)[:, None] + np.arange(d)).astype(x.dtype)
+        np.testing.assert_array_equal(y, x + places)
+        np.testing.assert_array_equal(s, y.sum(1))
+        np.testing.assert_array_equal(b, x.argmax(1) if x.size else b)
+
+
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if not layout[2]], ids=str)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("real", REALS)

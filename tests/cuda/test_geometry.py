@@ -66,7 +66,8 @@ def test_every_fused_kernel_has_a_geometry_that_kernels_take(native: ModuleType)
 @pytest.mark.parametrize(
     ("count", "inner", "across", "expected"),
     [
-        (1 << 20, 1, False, (256, 1, 4096, 1)),  # one thread for each element
+        (1 << 20, 1, False, (256, 1, 1024, 1)),  # one thread for four elements, side by side
+        (1 << 18, 1, False, (256, 1, 1024, 1)),  # one for each where there are few
         (4096, 4096, False, (256, 32, 512, 1)),  # rows enough for a warp each
         (128, 32, False, (64, 32, 64, 1)),  # few rows: on many processors
         (64, 4096, False, (512, 512, 64, 4)),  # few rows: a block each, and slices

@@ -70,6 +70,30 @@ def test_statements_over_the_same_elements_share_a_loop() -> None:
     assert "writes e, y" not in on_the_cpu
 
 
+def test_an_iteration_has_one_value_of_all_indices_that_statements_share() -> None:
+    text = """
+def squash(s : In[Tensor[B, H, N, D]]) -> Tensor[B, H, N, D]:
+    q : Tensor[B, H, N]
+    v : Tensor[B, H, N, D]
+    q[b, h, n] += s[b, h, n, d] * s[b, h, n, d]
+    v[b, h, n, d] = s[b, h, n, d] * (sqrt(q[b, h, n]) / (1.0 + q[b, h, n]))
+    return v
+
+def among(s : In[Tensor[B, N, D]]) -> Tensor[B, N, D]:
+    q : Tensor[B, N]
+    v : Tensor[B, N, D]
+    q[b, n] += s[b, n, d] * s[b, n, d]
+    v[b, n, d] = s[b, n, d] * q[b, N - 1 - n]
+    return v
+"""
+    shown = pipeline.stage_text(text, "kernels", "squash", device="cuda")
+    assert "parallel b, h, n in range(B), range(H), range(N):" in shown
+    assert "private q : Tensor[()]" in shown
+    others = pipeline.stage_text(text, "kernels", "among", device="cuda")
+    assert "parallel b in range(B):" in others
+    assert "parallel b in range(B):" in pipeline.stage_text(text, "kernels", "squash")
+
+
 def test_source_is_every_function_that_a_call_may_need() -> None:
     shown = pipeline.stage_text(NORMALISED, "source", device="cuda")
     for name in ("normalised", "normalised__forward", "normalised__backward"):

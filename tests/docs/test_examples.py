@@ -50,6 +50,7 @@ def test_polynomial(tmp_path: Path) -> None:
     assert (x, y) == (1.0, 1.0)
     assert steps < 15
     assert is_picture(tmp_path / "polynomial.png")
+    assert is_picture(tmp_path / "polynomial-dark.png")
 
 
 def test_pendulum(tmp_path: Path) -> None:
@@ -59,6 +60,7 @@ def test_pendulum(tmp_path: Path) -> None:
     assert after < 0.1 * before
     assert numbers("after: cost #, ends at # degrees", out)[1] > 130.0
     assert is_picture(tmp_path / "pendulum.png")
+    assert is_picture(tmp_path / "pendulum-dark.png")
 
 
 def test_raytracer(tmp_path: Path) -> None:
@@ -68,6 +70,7 @@ def test_raytracer(tmp_path: Path) -> None:
     assert after < 0.2 * before
     assert is_picture(tmp_path / "raytracer.png")
     assert is_picture(tmp_path / "raytracer-search.png")
+    assert is_picture(tmp_path / "raytracer-search-dark.png")
 
 
 def test_ctypes_host(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ static loma::Tensor squash__body(const loma::Tensor& S_in_) {
     workspace_.place();
     const real* const S_data_ = S.template const_data_ptr<real>();
     real* const V_data_ = V.template mutable_data_ptr<real>();
-    loma::kernel(B, 9 * D * N, workspace_, [&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_) {
+    loma::kernel("loma::squash, lines 7 to 8", B, 9 * D * N, workspace_, [&](std::byte* memory_, bool nested_, int64_t begin_, int64_t end_) {
       real* const Q = reinterpret_cast<real*>(memory_ + workspace_.offset(0));
       for (int64_t b = begin_; b < end_; ++b) {
         std::fill_n(Q, N, real(0));

@@ -11,7 +11,7 @@ static loma::gpu::Kernel normalised__backward__kernel1("normalised__backward__ke
 // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
 LOMA_KERNEL normalised__backward__kernel1(
     const real* __restrict _d_result_data_,
-    real* _d_x_data_,
+    real* __restrict _d_x_data_,
     const real* __restrict _sqrt_data_,
     const real* __restrict s_data_,
     const real* __restrict x_data_,
@@ -23,6 +23,13 @@ LOMA_KERNEL normalised__backward__kernel1(
   LOMA_NUMBER(0, offset0_);
   LOMA_NUMBER(1, offset1_);
   LOMA_NUMBER(2, D);
+  LOMA_POINTER(_d_result_data_);
+  LOMA_POINTER(_d_x_data_);
+  LOMA_POINTER(_sqrt_data_);
+  LOMA_POINTER(s_data_);
+  LOMA_POINTER(x_data_);
+  LOMA_POINTER(g_data_);
+  LOMA_EXCHANGED(_d_x_data_);
   [[maybe_unused]] loma::Outside outside_(grid_);
   loma::iterations(grid_, [&](const int64_t block_, const auto& team_, [[maybe_unused]] char* const memory_) {
     real* const _d_s = reinterpret_cast<real*>(memory_ + offset0_);
@@ -48,7 +55,7 @@ LOMA_KERNEL normalised__backward__kernel1(
       _d_s[0] = loma::mul_no_nan<real>(real(1.0) / static_cast<real>(D), s_4_[0] / static_cast<real>(D) + real(1e-05) != real(0.0) ? loma::mul_no_nan<real>(real(0.5) / _sqrt_3_[0], -loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], _r[0]))) : real(0.0));
     });
     // line 5: _d_x[i, d] = mul_no_nan(1.0 / _sqrt[i], _d_result[i, d]) * g[d] + _d_s[i] * (2.0 * x[i, d])
-    team_.each(D, 1, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
+    team_.beside(D, D, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
       _d_x_2_[d] = loma::fma<real>(loma::mul_no_nan<real>(real(1.0) / _sqrt_3_[0], _d_result_1_[d]), g_data_[d], _d_s[0] * (real(2.0) * x_5_[d]));
     });
   });
@@ -67,6 +74,10 @@ LOMA_KERNEL normalised__backward__kernel2(
     const loma::Grid grid_) {
   LOMA_NUMBER(0, N);
   LOMA_NUMBER(1, D);
+  LOMA_POINTER(_d_g_data_);
+  LOMA_POINTER(_sqrt_data_);
+  LOMA_POINTER(_d_result_data_);
+  LOMA_POINTER(x_data_);
   [[maybe_unused]] loma::Outside outside_(grid_);
   loma::statement(grid_, [&](const int64_t d, [[maybe_unused]] const auto& part_) {
     real acc1_ = real(0);
@@ -147,6 +158,6 @@ static void normalised__backward__run(const void* given_, [[maybe_unused]] const
 }
 
 const bool registered__ = loma::register_device_kernels(
-    "loma_golden_f7a44927ff5f514a::normalised__backward", loma::kernels_of<float>(normalised__backward__run<float>));
+    "loma_golden_ff1b0faa4cc192c9::normalised__backward", loma::kernels_of<float>(normalised__backward__run<float>));
 
 }  // namespace

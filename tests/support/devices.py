@@ -12,8 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 
+autocast = "cpu"  # the type of device whose calls are cast
+
+
 def use(device: str) -> None:
     """Lets the tests of this process run there."""
+    global autocast
     if device == "shim":
         import shim
 
@@ -24,10 +28,14 @@ def use(device: str) -> None:
         os.environ["LOMA_CUDA_DRIVER"] = str(shim.driver())
         images.use(shim.image)
     elif device == "cuda":
+        import torch
+
         from loma import tensor_functions
 
-        calling = tensor_functions._calling
-        tensor_functions._calling = lambda record, native: _moved(calling(record, native), record)
+        autocast = "cuda"
+        torch.backends.cudnn.allow_tf32 = False  # as in products: references are exact
+        entry = tensor_functions._entry
+        tensor_functions._entry = lambda record, *others: _moved(entry(record, *others), record)
 
 
 def _moved(call: Callable[..., Any], record: dict[str, Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from conftest import ROOT
 
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = (
-    "docs/tutorial.md", "docs/tensors.md", "docs/language.md", "docs/compat.md",
+    "README.md", "docs/tutorial.md", "docs/tensors.md", "docs/language.md", "docs/compat.md",
     "docs/python.md", "docs/gpu.md", "docs/performance.md", "docs/capsnet.md",
 )  # fmt: skip
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+import devices
 import pytest
 import torch
 from torch import Tensor, nn
@@ -47,8 +51,13 @@ def mixed() -> tuple[Tensor, Tensor, Tensor]:
     return x, w, a
 
 
-def autocast(enabled: bool = True) -> torch.autocast:
-    return torch.autocast("cpu", dtype=BFLOAT16, enabled=enabled)
+@contextlib.contextmanager
+def autocast(enabled: bool = True, dtype: torch.dtype = BFLOAT16) -> Iterator[None]:
+    """Of torch's layers on the CPU, and of calls where they run."""
+    with contextlib.ExitStack() as stack:
+        for kind in {"cpu", devices.autocast}:
+            stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
+        yield
 
 
 # ---------------------------------------------------------------------------------- functions
@@ -90,8 +99,8 @@ def test_one_dtype_is_kept_and_several_become_the_widest(
 ) -> None:
     x, w = (torch.randn(shape).to(d) for shape, d in zip(((3, 4), (4,)), dtypes, strict=True))
     expected = program.scale(x.to(widest), w.to(widest), 0.1, 1)
-    operator = getattr(torch.ops, program.__name__).scale
-    with torch.autocast("cpu", dtype=FLOAT16 if FLOAT16 in dtypes else BFLOAT16):
+    operator = program.scale.operator
+    with autocast(dtype=FLOAT16 if FLOAT16 in dtypes else BFLOAT16):
         for y in (program.scale(x, w, 0.1, 1), operator(x, w, torch.tensor(0.1, dtype=FLOAT64), 1)):
             assert y.dtype == widest
             assert torch.equal(y, expected)
@@ -251,13 +260,14 @@ def test_a_network_of_both_trains() -> None:
     assert_near(gradients_of(loss, net), gradients_of(expected, net))
 
 
+@pytest.mark.cpu
 def test_a_compiled_network_of_both_trains() -> None:
     torch.compiler.reset()
     net, data = Mixed(SMALL), batch()
     compiled = torch.compile(loss_of, fullgraph=True, backend="aot_eager")
 
     def inside(net: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        with autocast():
+        with torch.autocast("cpu", dtype=BFLOAT16):
             return loss_of(net, images, targets)
 
     expected = inside(net, *data)

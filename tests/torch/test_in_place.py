@@ -104,6 +104,7 @@ def test_results_beside_out_arguments(program: Any) -> None:
     assert x.tolist() == [0.0] * 5
 
 
+@pytest.mark.cpu
 def test_an_out_argument_shares_memory_with_no_other(program: Any) -> None:
     x = torch.ones(8)
     with pytest.raises(ValueError, match="share memory, and 'x' is written"):

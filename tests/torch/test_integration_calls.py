@@ -146,6 +146,7 @@ def _fake(device: str) -> torch.Tensor:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.cpu
 def test_wrong_calls(
     program: loma.LomaModule,
     call: Callable[[Any], object],

@@ -161,6 +161,7 @@ def _wrong_calls(module: Any) -> list[tuple[Callable[[], Any], type[Exception], 
     ]
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("case", range(6))
 def test_wrong_calls_show_few_frames(case: int) -> None:
     call, kind, inside = _wrong_calls(loma.compile(RIGHT))[case]

@@ -182,6 +182,7 @@ def test_any_rank_runs_for_one_sample_after_the_other(program: loma.LomaModule) 
         vmap(program.rectified)(X[:0])
 
 
+@pytest.mark.cpu
 def test_written_arguments(program: loma.LomaModule) -> None:
     def add(x: Tensor, y: Tensor) -> Tensor:
         y = y.clone()
@@ -207,6 +208,7 @@ def test_what_is_wrong_about_a_sample(program: loma.LomaModule) -> None:
 # ---------------------------------------------------------------------------------------- tangents
 
 
+@pytest.mark.cpu
 def test_tangents(program: loma.LomaModule) -> None:
     a = torch.tensor(A)
 

@@ -5,6 +5,7 @@
 //   LOMA_ACROSS   1: neighbours are threads of neighbouring teams (statements only)
 //   LOMA_STAGE    0, or 1 and 2 for a reduction in two stages (statements only)
 //   LOMA_SHARED   1: private memory is shared memory, 0: it is the workspace (iterations only)
+//   LOMA_ALIGNED  if all pointers are multiples of 16 bytes
 //   LOMA_KNOWN    and LOMA_KNOWN_0, ...: the ints that this kernel is for
 #pragma once
 
@@ -17,6 +18,9 @@
 #endif
 #endif
 
+// The same of what a thread takes side by side.
+#define LOMA_UNROLL_BESIDE (LOMA_UNROLL / 4)
+
 #include "arithmetic.h"
 #include "checks.h"
 #include "grid.h"
@@ -28,6 +32,17 @@
 using real = LOMA_REAL;
 
 #define LOMA_KERNEL extern "C" __global__ void __launch_bounds__(LOMA_THREADS)
+
+#ifdef LOMA_ALIGNED
+#define LOMA_POINTER(name) static_cast<void>(__builtin_assume_aligned(name, 16))
+#else
+#define LOMA_POINTER(name) static_cast<void>(name)
+#endif
+
+// What other threads write between barriers may not be kept: the pointer is known elsewhere, too.
+#ifndef LOMA_EXCHANGED
+#define LOMA_EXCHANGED(name) asm volatile("" : : "l"(name) : "memory")
+#endif
 
 #define LOMA_NUMBER_GIVEN(name) [[maybe_unused]] const int64_t name##_given_
 #ifdef LOMA_KNOWN

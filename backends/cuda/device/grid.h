@@ -13,6 +13,19 @@ inline int64_t remainder(int64_t a, int64_t b) {
   return ((a | b) >> 32) == 0 ? int64_t(uint32_t(a) % uint32_t(b)) : a % b;
 }
 
+// One of the iterations that a thread takes side by side. They have the same values of all axes but
+// the last, whose length is a multiple of their number.
+struct Neighbour {
+  int64_t first;
+  int offset;
+
+  operator int64_t() const { return first + offset; }
+};
+inline int64_t quotient(const Neighbour& p, int64_t b) { return quotient(p.first, b); }
+inline int64_t remainder(const Neighbour& p, int64_t b) {
+  return p.first - quotient(p.first, b) * b + p.offset;
+}
+
 struct Report;
 
 struct Grid {
@@ -22,6 +35,7 @@ struct Grid {
   char* workspace;  // private memory of iterations, where it is not shared memory
   int64_t bytes;    // of an iteration, a multiple of 16
   Report* report;   // where checks that fail are told
+  int64_t beside;   // iterations that a thread may take side by side
 };
 
 // A float argument: an element on the device, or a value where there is no pointer.

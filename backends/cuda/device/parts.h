@@ -2,7 +2,8 @@
 //   first(low), last(high), step(): for (d = first(low); d < last(high); d += step()) in each thread
 //     passes range(low, high) once in all of them together;
 //   all_reduce<Kind>(acc): what all have, joined, in all; called by all or none of them;
-//   leads(): one of them, which writes the result.
+//   leads(): one of them, which writes the result;
+//   kAlong: whether they are neighbours, which read along memory.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,9 @@ static_assert(kTeam <= kThreads, "a team is in one block");
 static_assert(!LOMA_ACROSS || kTeam == 1 || (kTeam <= 32 && kTeams % 32 == 0),
               "LOMA_ACROSS: at most 32 threads a team, a multiple of 32 teams");
 
+// How many numbers a thread reads or writes at once, where they lie side by side: 16 bytes.
+constexpr int kBeside = 16 / sizeof(LOMA_REAL);
+
 // Memory in which the threads of a block exchange what they have, of 16 bytes at most each. With
 // LOMA_ACROSS it is a row for each rank, one number longer than the teams, so that a team's numbers
 // are in different banks; then the totals.
@@ -35,15 +39,31 @@ constexpr int kEntries = LOMA_ACROSS ? kTeam * kRow + kTeams : 2 * (kThreads / 3
   return memory_;
 }
 
+inline void team_barrier() {
+  if constexpr (kTeam > 32) {
+    __syncthreads();
+  } else if constexpr (kTeam > 1) {
+    __syncwarp(lanes_mask<kTeam>());
+  }
+}
+
 // A thread by itself.
 struct Alone {
   static int64_t first(int64_t low) { return low; }
   static int64_t last(int64_t high) { return high; }
   static constexpr int64_t step() { return 1; }
+  static constexpr bool kAlong = false;
   template <typename Kind = Best, int slot = 0, typename number>
   static void all_reduce(number&) {}
   static constexpr bool leads() { return true; }
 };
+
+// Iterations side by side, the group p of them.
+template <typename Body>
+inline void side_by_side(int64_t p, const Body& body) {
+#pragma unroll
+  for (int offset = 0; offset < kBeside; ++offset) body(Neighbour{p * kBeside, offset}, Alone());
+}
 
 // Neighbours in a warp. Other such groups of it may be elsewhere in the program meanwhile.
 template <int width>
@@ -52,6 +72,7 @@ struct Lanes {
   static int64_t first(int64_t low) { return low + rank(); }
   static int64_t last(int64_t high) { return high; }
   static constexpr int64_t step() { return width; }
+  static constexpr bool kAlong = true;
   template <typename Kind = Best, int slot = 0, typename number>
   static void all_reduce(number& acc) {
     acc = over_lanes<Kind, width>(lanes_mask<width>(), acc);
@@ -65,6 +86,7 @@ struct Block {
   static int64_t first(int64_t low) { return low + threadIdx.x; }
   static int64_t last(int64_t high) { return high; }
   static constexpr int64_t step() { return kThreads; }
+  static constexpr bool kAlong = true;
   template <typename Kind = Best, int slot = 0, typename number>
   void all_reduce(number& acc) const {
     static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
@@ -90,6 +112,7 @@ struct Across {
   static int64_t first(int64_t low) { return low + rank(); }
   static int64_t last(int64_t high) { return high; }
   static constexpr int64_t step() { return kTeam; }
+  static constexpr bool kAlong = false;
 
   // The numbers change places, so that a team's lie side by side: one barrier before its lanes join
   // them, one before all read the total. Each also keeps apart what two calls write and read.
@@ -111,13 +134,58 @@ struct Across {
   bool inside;
 };
 
-// body(d) for a part's share of range(low, high). Rounds that all threads take part in stand first,
-// their number being the same for all, so that several are under way at a time; where it is known,
-// threads may keep what they read of memory that nobody writes from one loop to the next.
+// Threads of a team of which ``count`` neighbours have an iteration each, ``ranks`` times, so that
+// they read along memory. Those that are left over go along, as barriers are the team's.
+struct Columns {
+  int64_t first(int64_t low) const { return low + rank; }
+  int64_t last(int64_t high) const { return inside ? high : 0; }
+  int64_t step() const { return ranks; }
+  static constexpr bool kAlong = false;
+
+  template <typename Kind = Best, int slot = 0, typename number>
+  void all_reduce(number& acc) const {
+    number* const all = columns<number>() + threadIdx.x / kTeam * kTeam;
+    all[threadIdx.x % kTeam] = acc;
+    team_barrier();
+    number total = all[column];
+    for (int k = 1; k < ranks; ++k) total = Kind::join(total, all[k * count + column]);
+    team_barrier();  // before the next one writes
+    acc = total;
+  }
+  bool leads() const { return inside && rank == 0; }
+
+  int count, ranks, column, rank;
+  bool inside;
+
+ private:
+  template <typename number>
+  static number* columns() {
+    static_assert(sizeof(number) <= kEntry, "an accumulator of more than 16 bytes");
+    __shared__ __align__(16) char memory_[kThreads * sizeof(number)];
+    return reinterpret_cast<number*>(memory_);
+  }
+};
+
+// body(d) for a part's share of range(low, high). Where its threads are neighbours, each takes
+// numbers side by side as long as there are such for all. Rounds that all threads take part in stand
+// first, their number being the same for all, so that several are under way at a time; where it is
+// known, threads may keep what they read of memory that nobody writes from one loop to the next.
 template <typename Part, typename Body>
 inline void over(const Part& part, int64_t low, int64_t high, const Body& body) {
   int64_t d = part.first(low);
-  const int64_t end = part.last(high), step = part.step(), rounds = (end - low) / step;
+  const int64_t end = part.last(high), step = part.step();
+  if constexpr (Part::kAlong) {
+    const int64_t rounds = (end - low) / (step * kBeside);
+    int64_t first = low + (d - low) * kBeside;
+#pragma unroll LOMA_UNROLL_BESIDE
+    for (int64_t k = 0; k < rounds; ++k, first += step * kBeside) {
+#pragma unroll
+      for (int offset = 0; offset < kBeside; ++offset) body(first + offset);
+    }
+    d += rounds * step * kBeside;
+    low += rounds * step * kBeside;
+  }
+  const int64_t rounds = (end - low) / step;
 #pragma unroll LOMA_UNROLL
   for (int64_t k = 0; k < rounds; ++k, d += step) body(d);
   if (d < end) body(d);

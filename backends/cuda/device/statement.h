@@ -18,8 +18,10 @@ inline void staged(const Grid& grid, const Body& body, int64_t p, const Part& pa
   }
 }
 
+// ``row``: the length of the axis along which iterations are in order, 1 where they are not to be
+// taken side by side.
 template <typename Body>
-inline void statement(const Grid& grid, const Body& body) {
+inline void statement(const Grid& grid, int64_t row, const Body& body) {
   const int64_t count = grid.count;
   if constexpr (LOMA_STAGE == 2) {
     const int64_t all = int64_t(gridDim.x) * kThreads;
@@ -38,14 +40,21 @@ inline void statement(const Grid& grid, const Body& body) {
     }
   } else {
     const int64_t all = int64_t(gridDim.x) * kTeams;
-    for (int64_t p = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam; p < count; p += all) {
-      if constexpr (kTeam == 1) {
-        staged(grid, body, p, Alone());
-      } else {
-        staged(grid, body, p, Lanes<kTeam>());
-      }
+    int64_t p = int64_t(blockIdx.x) * kTeams + threadIdx.x / kTeam;
+    if constexpr (kTeam > 1) {
+      for (; p < count; p += all) staged(grid, body, p, Lanes<kTeam>());
+    } else if (LOMA_STAGE == 0 && grid.beside > 1 && row % kBeside == 0) {
+      for (; p < count / kBeside; p += all) side_by_side(p, body);
+    } else {
+#pragma unroll 4
+      for (; p < count; p += all) staged(grid, body, p, Alone());
     }
   }
+}
+
+template <typename Body>
+inline void statement(const Grid& grid, const Body& body) {
+  statement(grid, 1, body);
 }
 
 }  // namespace loma

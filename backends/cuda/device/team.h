@@ -16,14 +16,6 @@ namespace loma {
 struct Team {
   static int rank() { return threadIdx.x % kTeam; }
 
-  static void barrier() {
-    if constexpr (kTeam > 32) {
-      __syncthreads();
-    } else if constexpr (kTeam > 1) {
-      __syncwarp(lanes_mask<kTeam>());
-    }
-  }
-
   // body(p, part) for p in range(count), where ``inner`` is the length of what a part shares. Not
   // ``across``: that lies along memory, which the lanes of a warp read together where it is long. A
   // barrier ends it, so what one call has written, the next reads.
@@ -31,12 +23,19 @@ struct Team {
   static void each(int64_t count, int64_t inner, bool across, const Body& body) {
     constexpr int warps = kTeam / 32;
     const bool along = !across && inner >= 32;
-    if (kTeam == 1 || inner < 8 || (count >= kTeam && !along)) {
+    if (kTeam == 1 || inner < 8 || (2 * count > kTeam && !along)) {
       int64_t p = rank();
       const int64_t rounds = count / kTeam;
 #pragma unroll LOMA_UNROLL
       for (int64_t k = 0; k < rounds; ++k, p += kTeam) body(p, Alone());
       if (p < count) body(p, Alone());
+    } else if (across) {
+      if (kTeam > 1 && count > 0) {
+        const int own = static_cast<int>(count);
+        const int ranks = static_cast<int>(std::min<int64_t>(kTeam / own, inner / 4));
+        const int thread = static_cast<int>(rank()), column = thread % own, r = thread / own;
+        body(column, Columns{own, ranks, column, r, r < ranks});
+      }
     } else if (warps > 1 && count >= warps) {
       if constexpr (warps > 1) {
         for (int64_t p = threadIdx.x / 32; p < count; p += warps) body(p, Lanes<32>());
@@ -46,12 +45,24 @@ struct Team {
         for (int64_t p = 0; p < count; ++p) body(p, part);
       });
     }
-    barrier();
+    team_barrier();
   }
 
   template <typename Body>
   static void each(int64_t count, int64_t inner, const Body& body) {
     each(count, inner, true, body);
+  }
+
+  // The same without anything shared, for iterations in order along an axis of length ``row``.
+  template <typename Body>
+  static void beside(int64_t count, int64_t row, const Body& body) {
+    if (row % kBeside != 0 || count < kTeam * kBeside) return each(count, 1, body);
+    const int64_t groups = count / kBeside, rounds = groups / kTeam;
+    int64_t p = rank();
+#pragma unroll LOMA_UNROLL_BESIDE
+    for (int64_t k = 0; k < rounds; ++k, p += kTeam) side_by_side(p, body);
+    if (p < groups) side_by_side(p, body);
+    team_barrier();
   }
 
  private:
@@ -70,12 +81,12 @@ struct Team {
 
 // An iteration's private memory.
 inline char* private_memory(const Grid& grid) {
-  const int64_t team = threadIdx.x / kTeam;
+  const int64_t team = threadIdx.x / kTeam, bytes = grid.bytes / 16 * 16;  // so it says in the text
   if constexpr (LOMA_SHARED) {
     LOMA_DYNAMIC_SHARED(shared);
-    return shared + team * grid.bytes;
+    return shared + team * bytes;
   } else {
-    return grid.workspace + (int64_t(blockIdx.x) * kTeams + team) * grid.bytes;
+    return grid.workspace + (int64_t(blockIdx.x) * kTeams + team) * bytes;
   }
 }
 

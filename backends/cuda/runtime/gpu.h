@@ -90,6 +90,7 @@ class Launch {
   Kernel& kernel_;
   const size_t real_bytes_;
   int slots_ = 0, arguments_ = 0, numbers_ = 0;
+  bool aligned_ = true;
   uint64_t bits_[kMost];
   void* starts_[kMost];  // of each argument among the bits
   int64_t known_[kMost];

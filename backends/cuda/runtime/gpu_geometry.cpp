@@ -59,7 +59,7 @@ int64_t teams_beside(int64_t count, int64_t team) {
 
 }  // namespace
 
-Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits) {
+Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside) {
   Geometry g;
   g.threads = kBlock;
   if (inner > 1) {
@@ -73,7 +73,8 @@ Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool spli
       g.threads = g.team * static_cast<int>(teams_beside(count, g.team));
     }
   }
-  g.blocks = blocks_for(count, g.threads / g.team, kMostBlocks);
+  if (inner <= 1 && count >= beside * kFull) g.beside = beside;
+  g.blocks = blocks_for(count, g.threads / g.team * g.beside, kMostBlocks);
   const int64_t threads = count * g.team;
   if (splits && threads < kFew) {
     const int64_t wanted = (kFull + threads - 1) / std::max<int64_t>(threads, 1);
@@ -92,12 +93,13 @@ Geometry joining_geometry(int64_t count) {
 Geometry fused_geometry(int64_t count, int64_t inner, int64_t bytes, int64_t most_shared) {
   Geometry g;
   const int64_t whole = power_below(std::max<int64_t>(inner, 1));
-  int64_t team = std::min<int64_t>(whole, kWarp);
+  // Of a few steps a thread has all where iterations fill the GPU.
+  int64_t team = inner < kWarp && count >= kFull ? 1 : std::min<int64_t>(whole, kWarp);
   const auto larger = [&] {
     const bool worth = 2 * team <= std::min<int64_t>(inner / 4, kMostTeam);
     return 2 * team <= kMostThreads && 2 * team <= whole && count * team < (worth ? 4 : 1) * kFull;
   };
-  while (larger()) team *= 2;
+  while (team > 1 && larger()) team *= 2;
   // Where few teams' memory fits beside each other, each has more threads.
   while (team < std::min<int64_t>(whole, kBlock) && bytes * (kBlock / team) > kPlain) team *= 2;
   int64_t teams = team > kWarp ? 1 : teams_beside(count, team);

@@ -7,23 +7,25 @@
 
 namespace loma::gpu {
 
+constexpr uintptr_t kWide = 16;         // bytes that a thread reads or writes at once
 constexpr int64_t kPlainShared = 48 << 10;  // bytes of shared memory that any block may have
 // What reductions have of them, at most, beside an iteration's private memory.
-constexpr int64_t kOwnShared = 4 << 10;
+constexpr int64_t kOwnShared = 18 << 10;
 
 // A block has `threads`, of which each `team` shares an iteration. `across`: neighbours are threads of
 // the same rank in neighbouring teams. So many `blocks` take the iterations in turns. With `slices`
 // above 1 the steps of a reduction are cut, blocks for each slice, and a second launch joins them.
-// Private memory, `shared_bytes` of a block, is shared memory if `shared`, else it is in
+// A team of one may take `beside` iterations side by side. Private memory, `shared_bytes` of a block, is shared memory if `shared`, else it is in
 // workspaces of `workspace_bytes` for all blocks.
 struct Geometry {
-  int threads = 1, team = 1;
+  int threads = 1, team = 1, beside = 1;
   bool across = false, shared = true;
   int64_t blocks = 1, slices = 1;
   int64_t shared_bytes = 0, workspace_bytes = 0;
 };
 
-Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits);
+// `beside`: how many numbers a thread reads at once.
+Geometry statement_geometry(int64_t count, int64_t inner, bool across, bool splits, int beside);
 // The second launch of a reduction in slices.
 Geometry joining_geometry(int64_t count);
 // `most_shared`: the bytes of shared memory that a block can have at most on that device.

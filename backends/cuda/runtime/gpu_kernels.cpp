@@ -26,7 +26,7 @@ void set_compiler(Compiler given) { compiler() = new Compiler(std::move(given));
 bool Form::operator==(const Form& o) const {
   return device == o.device && real_bytes == o.real_bytes && threads == o.threads &&
          team == o.team && stage == o.stage && across == o.across && shared == o.shared &&
-         set == o.set;
+         set == o.set && aligned == o.aligned;
 }
 
 Kernel::Kernel(const char* name, const char* text) : state_(new State(name, text)) {}
@@ -39,6 +39,7 @@ Request Kernel::State::request(const Form& form, const int64_t* numbers, int cou
              define("LOMA_ACROSS", form.across),   define("LOMA_STAGE", form.stage),
              define("LOMA_SHARED", form.shared)};
   if (form.set != 0) {
+    if (form.aligned) options.emplace_back("-DLOMA_ALIGNED");
     options.emplace_back("-DLOMA_KNOWN");
     for (int k = 0; k < count; ++k) {
       options.push_back(define(("LOMA_KNOWN_" + std::to_string(k)).c_str(), numbers[k]));
@@ -105,7 +106,7 @@ Function Kernel::State::with_shared(Compiled& entry, int64_t bytes) {
 
 // The kernel for known numbers, if it is there; asked for where it is time.
 Function Kernel::State::known(const Form& general, const int64_t* numbers, int count,
-                              int64_t shared) {
+                              bool aligned, int64_t shared) {
   const Compiler& own = *compiler();
   const int most = std::min<int>(own.known, kMostSeen - 1);
   if (count == 0 || most == 0) return nullptr;
@@ -115,6 +116,7 @@ Function Kernel::State::known(const Form& general, const int64_t* numbers, int c
     const std::lock_guard<std::mutex> lock(mutex_);
     form.set = set_of(numbers, count, most);
     if (form.set == 0) return nullptr;
+    form.aligned = aligned;
     entry = made(form);
     if (entry != nullptr) {
       if (entry->function == nullptr && !entry->image.empty() && !is_capturing(form.device)) {
@@ -131,11 +133,12 @@ Function Kernel::State::known(const Form& general, const int64_t* numbers, int c
   return nullptr;
 }
 
-Function Kernel::State::find(Form form, const int64_t* numbers, int count, int64_t shared) {
+Function Kernel::State::find(Form form, const int64_t* numbers, int count, bool aligned,
+                             int64_t shared) {
   TORCH_CHECK(compiler() != nullptr, name, ": kernels for GPUs are compiled when they are first "
               "launched, which only a program in Python can do");
   if (form.stage != 2) {  // which is short
-    if (Function found = known(form, numbers, count, shared)) return found;
+    if (Function found = known(form, numbers, count, aligned, shared)) return found;
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);

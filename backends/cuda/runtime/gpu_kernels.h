@@ -35,7 +35,8 @@ struct Form {
   size_t real_bytes;
   int threads, team, stage;
   bool across, shared;
-  int set = 0;  // of known numbers, from 1 on
+  int set = 0;           // of known numbers, from 1 on
+  bool aligned = false;  // pointers, to kWide; only with known numbers
 
   bool operator==(const Form& other) const;
 };
@@ -51,8 +52,8 @@ struct Kernel::State {
   const std::string name, text;
 
   // The kernel in that form, whose blocks may have `shared` bytes of private memory; `numbers` are
-  // those of this launch.
-  Function find(Form form, const int64_t* numbers, int count, int64_t shared);
+  // those of this launch, and `aligned` are its pointers.
+  Function find(Form form, const int64_t* numbers, int count, bool aligned, int64_t shared);
 
  private:
   struct Seen {
@@ -62,7 +63,7 @@ struct Kernel::State {
   };
 
   int set_of(const int64_t* numbers, int count, int most);
-  Function known(const Form& form, const int64_t* numbers, int count, int64_t shared);
+  Function known(const Form& form, const int64_t* numbers, int count, bool aligned, int64_t shared);
   Compiled* made(const Form& form);
   void load_made(Compiled& entry);
   Function with_shared(Compiled& entry, int64_t bytes);

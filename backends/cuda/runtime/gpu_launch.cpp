@@ -19,6 +19,7 @@ struct Grid {
   char* workspace;   // private memory that is not shared memory
   int64_t bytes;     // of it, for each iteration
   Report* report;
+  int64_t beside;    // iterations that a thread may take side by side
 };
 
 namespace {
@@ -48,7 +49,8 @@ class Launcher {
     const Form form{device_, launch_.real_bytes_, geometry.threads, geometry.team,
                     stage,   geometry.across,     geometry.shared};
     const Function function =
-        kernel.find(form, launch_.known_, launch_.numbers_, geometry.shared_bytes);
+        kernel.find(form, launch_.known_, launch_.numbers_, launch_.aligned_, geometry.shared_bytes);
+    grid_.beside = geometry.beside;
     launch_.starts_[launch_.arguments_] = &grid_;
     launch(function, kernel.name.c_str(), device_, geometry.blocks,
            stage == 1 ? geometry.slices : 1, geometry.threads, geometry.shared_bytes,
@@ -74,7 +76,11 @@ void Launch::add(uint64_t bits, uint64_t behind, int slots) {
   slots_ += slots;
 }
 
-void Launch::pointer(const void* address) { add(reinterpret_cast<uintptr_t>(address)); }
+void Launch::pointer(const void* address) {
+  const auto bits = reinterpret_cast<uintptr_t>(address);
+  aligned_ &= bits % kWide == 0;
+  add(bits);
+}
 
 void Launch::element_of(const at::Tensor& tensor, size_t bytes) {
   TORCH_CHECK(tensor.element_size() == static_cast<int64_t>(bytes) && tensor.is_floating_point(),
@@ -94,7 +100,7 @@ void Launch::number(int64_t given) {
 
 void Launch::statement(int64_t count, int64_t inner, bool across, int sums) {
   if (count <= 0) return;
-  const Geometry geometry = statement_geometry(count, inner, across, sums > 0);
+  const Geometry geometry = statement_geometry(count, inner, across, sums > 0, kWide / real_bytes_);
   Launcher launcher(*this);
   launcher.grid_.count = count;
   launcher.grid_.slices = geometry.slices;

@@ -108,7 +108,7 @@ void bind_gpu(py::module_& python) {
     raising([&] { throw_check(kind, texts, numbers); });
   });
   python.def("statement_geometry", [](int64_t count, int64_t inner, bool across, bool splits) {
-    return as_dict(gpu::statement_geometry(count, inner, across, splits));
+    return as_dict(gpu::statement_geometry(count, inner, across, splits, 4));
   });
   python.def("fused_geometry", [](int64_t count, int64_t inner, int64_t bytes, int64_t most) {
     return as_dict(gpu::fused_geometry(count, inner, bytes, most));

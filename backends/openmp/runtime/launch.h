@@ -57,13 +57,15 @@ int64_t shared_panel(int64_t extent, int64_t bytes, int64_t operands, int64_t ca
 
 using Panel = Callback<int64_t, int64_t>;
 
-// body(first, count) for panels of ``size`` of ``extent`` values, one after the other.
-void panels(int64_t extent, int64_t size, Panel body);
+// body(first, count) for panels of ``size`` of ``extent`` values, one after the other. ``name`` is
+// that of a range in profiles, here and below.
+void panels(const char* name, int64_t extent, int64_t size, Panel body);
 
 // The same for panels that do not meet: in parallel, each on one thread, where there are at least as
 // many as threads, and those that run at once, of ``bytes`` for each value, are about what the cache
 // holds. What runs inside, operators of ATen too, is as it is on the calling thread.
-void panels_apart(int64_t extent, int64_t size, int64_t bytes, int64_t cache, Panel body);
+void panels_apart(const char* name, int64_t extent, int64_t size, int64_t bytes, int64_t cache,
+                  Panel body);
 
 // How many values of an axis make a block: so many that private tensors, of ``bytes`` for each value,
 // stay in the first-level cache; ``least`` or a multiple of that, as whole vectors are.
@@ -73,7 +75,8 @@ using Iterations = Callback<std::byte*, bool, int64_t, int64_t>;
 
 // Runs ``body(workspace, nested, begin, end)`` over range(count), each thread with a workspace of
 // its own. ``work`` is about the number of steps in one iteration.
-void kernel(int64_t count, int64_t work, const WorkspacePlan& plan, Iterations body);
+void kernel(const char* name, int64_t count, int64_t work, const WorkspacePlan& plan,
+            Iterations body);
 
 }  // namespace loma
 

@@ -199,9 +199,17 @@ void run_on_meta(Operator& op, c10::DispatchKeySet, Stack* stack) {
   give(stack, count, std::move(results));
 }
 
-void fill(Operator& op, ModuleState& state, const Function& function) {
+constexpr const char* kNamespace = "loma";
+
+std::optional<c10::OperatorHandle> find_operator(const char* name, const std::string& overload) {
+  const std::string full = std::string(kNamespace) + "::" + name;
+  return c10::Dispatcher::singleton().findSchema({full, overload});
+}
+
+void fill(Operator& op, ModuleState& state, const Function& function, bool is_taken) {
   op.module = &state;
   op.function = &function;
+  op.overload = is_taken ? state.module->name_space : function.overload;
   op.specialisations =
       &specialisations_of(std::string(state.module->name_space) + "::" + function.name);
   int parameter_results = 0;
@@ -234,7 +242,7 @@ struct BoxedKernel final : c10::OperatorKernel {
 
 template <Run run>
 void implement(ModuleState& state, Operator& op, c10::DispatchKey key) {
-  state.library->impl(op.function->name,
+  state.library->impl((op.function->name + ("." + op.overload)).c_str(),
                       torch::dispatch(key, torch::CppFunction::makeFromBoxedFunctor(
                                                std::make_unique<BoxedKernel<run>>(&op))));
 }
@@ -275,12 +283,17 @@ void register_module(const Module& module) {
   slot = std::make_unique<ModuleState>();
   ModuleState& state = *slot;
   state.module = &module;
-  state.library = std::make_unique<torch::Library>(torch::Library::DEF, module.name_space,
+  state.library = std::make_unique<torch::Library>(torch::Library::FRAGMENT, kNamespace,
                                                    std::nullopt, __FILE__, __LINE__);
+  const bool is_taken =
+      std::any_of(module.functions.begin(), module.functions.end(), [](const Function& f) {
+        return find_operator(f.name, f.overload).has_value();
+      });
   for (const Function& function : module.functions) {
     Operator& op = state.operators.emplace_back();
-    fill(op, state, function);
-    state.library->def(function.schema, {at::Tag::pt2_compliant_tag});
+    fill(op, state, function, is_taken);
+    const std::string schema = function.name + ("." + op.overload) + function.schema;
+    state.library->def(schema.c_str(), {at::Tag::pt2_compliant_tag});
     for (const Served& device : kServed) {
       implement<run_on_device>(state, op, device.key);
       implement<run_autocast>(state, op, device.autocast_key);
@@ -289,16 +302,15 @@ void register_module(const Module& module) {
     implement<run_autograd>(state, op, c10::DispatchKey::Autograd);
     implement<run_batched>(state, op, c10::DispatchKey::FuncTorchBatched);
   }
-  const auto handle = [&](const char* name) {
-    const std::string full = std::string(module.name_space) + "::" + name;
-    return c10::Dispatcher::singleton().findSchemaOrThrow(full.c_str(), "");
-  };
   for (auto& op : state.operators) {
-    op.handle = handle(op.function->name);
+    op.handle = find_operator(op.function->name, op.overload);
+  }
+  for (auto& op : state.operators) {
     if (op.function->split != nullptr) {
-      op.forward = handle(op.function->split->forward);
-      op.forward_operator = &operator_named(state, op.function->split->forward);
-      op.backward = handle(op.function->split->backward);
+      Operator& forward = operator_named(state, op.function->split->forward);
+      op.forward = forward.handle;
+      op.forward_operator = &forward;
+      op.backward = operator_named(state, op.function->split->backward).handle;
     }
   }
 }

@@ -48,6 +48,7 @@ constexpr const char* kSupported = "float32, float64, bfloat16 or float16";
 struct Operator {
   ModuleState* module;
   const Function* function;
+  std::string overload;
   std::vector<int> argument_of;   // parameter position → schema argument, or -1 (Adjoint)
   std::vector<int> parameter_of;  // schema argument → parameter position
   int returned = 0;               // how many results are returned values, not parameters' values

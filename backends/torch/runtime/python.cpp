@@ -374,6 +374,9 @@ void bind_module(py::module_& python, const Module& module) {
     return make_entry(*state, name, std::move(fallback));
   });
   python.def("each", [state](const std::string& name) { return make_each(*state, name); });
+  python.def("overload", [state](const std::string& name) {
+    return operator_named(*state, name).overload;
+  });
   python.def("zeros_like", zeros_like);
   bind_tuning(python);
   bind_specialise(python, *state);

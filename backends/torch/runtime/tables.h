@@ -177,8 +177,9 @@ struct SplitPair {
 
 struct Function {
   const char* name;     // operator name; never a keyword of the schema language
+  const char* overload;  // which of the operators of that name it is; see loma.compiler.Program
   const char* display;  // as the program writes it, for messages
-  const char* schema;
+  const char* schema;  // arguments and results
   int sizes;  // number of size variables
   List<const char*> size_names;
   List<Parameter> parameters;
@@ -190,14 +191,16 @@ struct Function {
 struct Probe;  // timing.h
 
 struct Module {
-  const char* name_space;
+  const char* name_space;  // of the generated code: no other code has it; kernels are known by it
   c10::DeviceType device;  // where its kernels work
   List<Function> functions;
   Probe* probes = nullptr;  // of a module that measures itself
   size_t probe_count = 0;
 };
 
-// Registers every function as an operator of the dispatcher. Called once, when a module is loaded.
+// Registers every function as an operator of the dispatcher, loma::NAME.OVERLOAD. Called once, when
+// a module is loaded. Where other code has such an operator already (of the same program elsewhere in
+// a file, say, whose messages name other lines), the overload is the module's namespace.
 void register_module(const Module& module);
 
 struct Registrar {

@@ -22,7 +22,7 @@ def tensor_programs() -> list[tuple[str, str]]:
     """Names and texts. Those of the documentation have scalar functions, too."""
     found = [(c.name, c.text) for c in (*INDEX_CASES, *TRAPS, *CONTROL)]
     found += [(case.name, case.text) for case in OPERATOR_CASES]
-    pages = [(page, text) for page in (*PAGES, "README.md") for text in programs(page)]
+    pages = [(page, text) for page in PAGES for text in programs(page)]
     found += [(page, text) for page, text in pages if not IMPORTS.search(text)]
     for folder in ("capsnet_loma", "loma/optim", "examples"):
         found += [(path.name, path.read_text("utf-8")) for path in (ROOT / folder).rglob("*.loma")]

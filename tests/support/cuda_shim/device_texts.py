@@ -184,3 +184,42 @@ SERIAL = _kernel(
   }
 """,
 )
+
+# Each element with where it is, as a statement whose threads take some side by side.
+PLACES = _kernel(
+    "real* __restrict y_data_, const real* __restrict x_data_",
+    "N D",
+    """  loma::statement(grid_, D, [&](const auto p_, const auto& part_) {
+    const int64_t d = loma::remainder(p_, D);
+    const int64_t i = loma::quotient(p_, D);
+    y_data_[D * i + d] = x_data_[D * i + d] + 1000 * i + d;
+  });
+""",
+)
+
+# The same of the rows of x[i], in fused iterations, then sums over them, of columns side by side.
+COLUMNS_OF_PARTS = _kernel(
+    "real* __restrict y_data_, real* __restrict s_data_, int64_t* __restrict b_data_, "
+    "const real* __restrict x_data_",
+    "R D",
+    """  loma::iterations(grid_, [&](const int64_t i, const auto& team_, char*) {
+    team_.beside(R * D, D, [&](const auto p_, const auto& part_) {
+      const int64_t d = loma::remainder(p_, D);
+      const int64_t r = loma::quotient(p_, D);
+      y_data_[R * D * i + D * r + d] = x_data_[R * D * i + D * r + d] + 10 * r + d;
+    });
+    team_.each(D, R, true, [&](const int64_t d, const auto& part_) {
+      real acc1_ = 0;
+      loma::Argmax<real> acc2_;
+      loma::over(part_, 0, R, [&](const int64_t r) {
+        acc1_ += y_data_[R * D * i + D * r + d];
+        acc2_.take(x_data_[R * D * i + D * r + d], r);
+      });
+      part_.template all_reduce<loma::Sum, 0>(acc1_);
+      if (part_.leads()) s_data_[D * i + d] = acc1_;
+      part_.all_reduce(acc2_);
+      if (part_.leads()) b_data_[D * i + d] = acc2_.position;
+    });
+  });
+""",
+)

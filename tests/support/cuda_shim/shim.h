@@ -43,6 +43,7 @@ void free(void*);
 #define blockIdx (loma_shim_threads.block)
 #define blockDim (loma_shim_threads.block_size)
 #define gridDim (loma_shim_threads.grid_size)
+#define LOMA_EXCHANGED(name) asm volatile("" : : "r"(name) : "memory")
 #define LOMA_DYNAMIC_SHARED(name) char* const name = loma_shim_threads.shared
 
 inline void __syncthreads() { loma_shim_threads.barrier(); }

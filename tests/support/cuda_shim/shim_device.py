@@ -26,6 +26,7 @@ class Grid(ctypes.Structure):
     _fields_ = (
         ("count", ctypes.c_int64), ("slices", ctypes.c_int64), ("parts", ctypes.c_void_p),
         ("workspace", ctypes.c_void_p), ("bytes", ctypes.c_int64), ("report", ctypes.c_void_p),
+        ("beside", ctypes.c_int64),
     )  # fmt: skip
 
 
@@ -68,6 +69,7 @@ class Form:
     blocks: int = 3
     real: str = "float"
     known: tuple[int, ...] = ()
+    beside: int = 1
 
     def options(self, stage: int) -> list[str]:
         known = [f"-DLOMA_KNOWN_{k}={value}" for k, value in enumerate(self.known)]
@@ -92,7 +94,7 @@ class Kernel:
     ) -> None:
         """All stages. Arrays are passed as pointers, ints as int64_t, others as they are."""
         self.report = Report()
-        grid = Grid(count=count, slices=form.slices, bytes=private_bytes)
+        grid = Grid(count=count, slices=form.slices, bytes=private_bytes, beside=form.beside)
         grid.report = ctypes.addressof(self.report)
         parts = np.full((form.slices * max(count, 1) * _ENTRY,), 255, np.uint8)
         grid.parts = parts.ctypes.data

@@ -1,4 +1,4 @@
-"""Results of all benchmarks as tables for README.md and docs/performance.md, and as a picture."""
+"""Results of all benchmarks as tables for README.md and docs/performance.md."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import platform
 import re
 import statistics
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from forms import COMPILE, EAGER, LOMA
+from forms import COMPILE, EAGER, KEEPING, LOMA
 
 from capsnet_loma.profiling.processes import allocators
 from loma.backends import compilers
@@ -22,7 +22,7 @@ from loma.tools.measure import machine
 Record: TypeAlias = dict[str, Any]
 
 BLOCK = re.compile(r"(<!-- benchmarks -->\n).*?(<!-- /benchmarks -->)", re.DOTALL)
-PICTURE = "docs/images/performance.png"
+PEERS = (EAGER, KEEPING, COMPILE)
 # Benchmarks of so many rows that the README gets their summary, and what a row of them is.
 COMPILE_TIME = "compile_time"  # which has no peers
 MANY = {
@@ -30,7 +30,6 @@ MANY = {
     "index_statements": "index statements",
     "spellings": "layers in their slowest spelling",
 }
-_COLOURS = {EAGER: "#9aa5b1", COMPILE: "#4c6a92"}
 
 
 # ------------------------------------------------------------------------- what it was measured on
@@ -100,11 +99,20 @@ def figures(results: Record) -> list[Record]:
     ]
 
 
-def _ms(group: Mapping[str, Any] | None) -> str:
-    if group is None:
-        return ""
-    value = 1e3 * group["seconds"]
+def ms(seconds: float) -> str:
+    """A time in a table or picture."""
+    value = 1e3 * seconds
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
+
+
+def _time(row: Record, group: str) -> str:
+    found = row["groups"].get(group)
+    return "" if found is None else ms(found["seconds"])
+
+
+def ahead(row: Record) -> float | None:
+    """How many times as fast as its fastest peer loma is; None where it has none."""
+    return min((float(row["ratios"][p]) for p in PEERS if p in row["ratios"]), default=None)
 
 
 def _ratio(row: Record, group: str, goal: bool = False) -> str:
@@ -129,7 +137,7 @@ def times_table(rows: Sequence[Record], goals: bool = False) -> str:
         [
             (
                 row["title"],
-                *(_ms(row["groups"].get(group)) for group in (EAGER, COMPILE, LOMA)),
+                *(_time(row, group) for group in (EAGER, COMPILE, LOMA)),
                 *(_ratio(row, group, goals) for group in (EAGER, COMPILE)),
             )
             for row in rows
@@ -155,7 +163,7 @@ def spellings_table(rows: Sequence[Record]) -> str:
     names = "layer, eager PyTorch, fastest, slowest / fastest, slowest / eager, the slowest"
     body = [
         (
-            row["title"], _ms(row["groups"][EAGER]), _ms(row["fastest"]), f"{row['spread']:.2f}",
+            row["title"], _time(row, EAGER), ms(row["fastest"]["seconds"]), f"{row['spread']:.2f}",
             f"{1.0 / row['ratios'][EAGER]:.2f}", row["groups"][LOMA]["form"].replace("_", " "),
         )
         for row in rows
@@ -172,41 +180,48 @@ def memory_table(rows: Sequence[Record]) -> str:
                 faults, peak = f"{found['minor_faults']:,.0f}", found["peak_memory"] / 2**20
                 form, times = found.get("form", ""), _ratio(row, group)
                 title = row["title"] if group == next(iter(row["groups"])) else ""
-                numbers = (_ms(found), times, faults, f"{peak:,.0f} MiB")
+                numbers = (ms(found["seconds"]), times, faults, f"{peak:,.0f} MiB")
                 body.append((title, group, form, *numbers))
     names = "work, peer, fastest form, time, loma against it, page faults, peak memory"
     return markdown(names.split(", "), body, texts=3)
 
 
-def summaries(results: Record) -> list[tuple[str, str, str]]:
-    """Benchmarks of many rows: (what, against eager, against torch.compile)."""
-    out = []
+def best_table(results: Record) -> str:
+    """Each peer's time, and how many times as fast as the fastest of them loma is; of benchmarks
+    with many rows that alone."""
+    body = []
+    for row in figures(results):
+        times = (_time(row, group) for group in (*PEERS, LOMA))
+        body.append((row["title"], *times, f"{ahead(row) or 0.0:.2f}x"))
     for name, what in MANY.items():
         rows = results["benchmarks"].get(name, {}).get("rows", [])
-        texts = []
-        for group in (EAGER, COMPILE):
-            ratios = [row["ratios"][group] for row in rows if group in row["ratios"]]
-            if ratios:
-                middle = statistics.median(ratios)
-                texts.append(f"{min(ratios):.2f}x to {max(ratios):.1f}x, median {middle:.2f}x")
-            else:
-                texts.append("")
-        if rows:
-            out.append((f"{len(rows)} {what}, one by one", texts[0], texts[1]))
-    return out
+        ratios = [ratio for row in rows if (ratio := ahead(row)) is not None]
+        if ratios:
+            text = (
+                f"{min(ratios):.2f}x to {max(ratios):.1f}x, median {statistics.median(ratios):.2f}x"
+            )
+            body.append((f"{len(rows)} {what}, one by one", "", "", "", "", text))
+    return markdown(("work", *PEERS, LOMA, "against the fastest peer"), body)
+
+
+def shown(path: str, alternative: str) -> str:
+    """A picture with one form for light and one for dark pages, as GitHub and MkDocs take it."""
+    dark = path.replace(".png", "-dark.png")
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img src="{path}" alt="{alternative}"></picture>'
+    )
 
 
 def readme_block(results: Record) -> str:
-    table = times_table(figures(results))
-    more = [f"| {what} | | | | {eager} | {other} |" for what, eager, other in summaries(results)]
-    picture = f"![how many times as fast as PyTorch loma is]({PICTURE})"
-    return "\n".join([table, *more, "", picture, "", stated(results)])
+    picture = shown("docs/images/performance.png", "how long each version takes")
+    return "\n".join([best_table(results), "", picture, "", stated(results)])
 
 
 def page_block(results: Record) -> str:
     """For docs/performance.md: goals, memory, and every row."""
     rows = figures(results)
-    bars = f"![how many times as fast as PyTorch loma is]({Path(PICTURE).relative_to('docs')})"
+    bars = shown("images/performance.png", "how long each version takes")
     goals, memory = times_table(rows, goals=True), memory_table(rows)
     parts = [bars, "", stated(results), "", goals, "", memory]
     for name, benchmark in results["benchmarks"].items():
@@ -231,60 +246,3 @@ def rewrite(page: Path, block: str) -> bool:
     new = BLOCK.sub(lambda found: f"{found[1]}{block}\n{found[2]}", text)
     page.write_text(new, encoding="utf-8")
     return True
-
-
-# ------------------------------------------------------------------------------------------ picture
-
-
-def picture(results: Record, path: Path) -> None:
-    """Bars: how many times as fast loma is; a bar's tick is its goal, the line is PyTorch."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    rows = figures(results)
-    figure, axes = plt.subplots(figsize=(9.5, 0.9 * len(rows) + 1.6), layout="constrained")
-    height = 0.36
-    for k, row in enumerate(rows):
-        for place, group in enumerate((EAGER, COMPILE)):
-            if group not in row["ratios"]:
-                continue
-            y, ratio = k + (place - 0.5) * height, row["ratios"][group]
-            axes.barh(
-                y, ratio, height, color=_COLOURS[group],
-                label=f"against {group}" if k == 0 else None,
-            )  # fmt: skip
-            axes.annotate(
-                f"{ratio:.1f}x", (ratio, y), xytext=(5, 0), textcoords="offset points",
-                va="center", fontsize=9,
-            )  # fmt: skip
-            goal = row["goals"].get(group)
-            if goal:
-                axes.plot([goal, goal], [y - height / 2, y + height / 2], color="#c0392b", lw=2)
-    axes.axvline(1.0, color="#333333", lw=1)
-    axes.set_yticks(range(len(rows)), [_wrapped(row["title"]) for row in rows], fontsize=9)
-    axes.invert_yaxis()
-    shown = [v for row in rows for kind in ("ratios", "goals") for v in row[kind].values()]
-    axes.set_xlim(0, 1.12 * max([1.0, *shown]))
-    axes.set_xlabel("times as fast as PyTorch, which is 1 (red: goal)")
-    axes.legend(loc="lower right", frameon=False)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    e = results["environment"]
-    axes.set_title(
-        f"{e['processor']}, {results['settings']['threads']} threads, float32, "
-        f"torch {e['versions']['torch']}", fontsize=10,
-    )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-
-
-def _wrapped(title: str, width: int = 34) -> str:
-    lines = [""]
-    for word in title.split():
-        if lines[-1] and len(lines[-1]) + len(word) >= width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)

@@ -1,47 +1,34 @@
-"""How the figures look, and how they are written."""
+"""Figures that are laid out in pixels: sheets of images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-RIGHT, WRONG, MUTED = "#2f7d4f", "#c8442c", "#5b6570"
-# One for each run, told apart also without colours by their order of lightness.
-RUNS = ("#b5481b", "#2b6ca3", "#6a8f3c", "#7a4f9a", "#c79a2b", "#4b4b4b")
-DPI = 120
+from loma.tools.pictures import DPI
 
 Pixels = NDArray[numpy.float32]
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Writes a PNG at the figure's own resolution; its folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=figure.dpi)
-
-
-def plain(axes: Axes) -> None:
-    """Axes with lines on the left and below only."""
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
 
 
 def sheet(
     tiles: Sequence[Sequence[Pixels | None]], gap: int, size: int, wide_after: Sequence[int] = ()
 ) -> NDArray[numpy.float32]:
-    """Images [size, size] of 0..1 in rows and columns, with a gap around each, as one picture.
+    """Images [size, size] of 0..1 in rows and columns, with a gap around each, as one picture; or
+    images [size, size, 4] of red, green, blue and opacity.
 
     After the columns in ``wide_after`` the gap is three times as wide. Gaps, and places without an
-    image, are NaN.
+    image, are NaN, or transparent.
     """
+    of_one = next(tile.shape[2:] for row in tiles for tile in row if tile is not None)
     columns = max(len(row) for row in tiles)
     left = [column_left(column, gap, size, wide_after) for column in range(columns + 1)]
     height = len(tiles) * (size + gap) + gap
-    picture = numpy.full((height, left[-1]), numpy.nan, dtype=numpy.float32)
+    empty = 0.0 if of_one else numpy.nan
+    picture = numpy.full((height, left[-1], *of_one), empty, dtype=numpy.float32)
     for r, row in enumerate(tiles):
         for c, tile in enumerate(row):
             if tile is not None:
@@ -62,17 +49,17 @@ class Page:
         self.width, self.height = width, height
         self.figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
 
-    def text(self, left: int, top: int, text: str, size: float, colour: str = "black") -> None:
-        self.figure.text(
-            left / self.width, 1 - top / self.height, text, va="top", fontsize=size, color=colour
-        )
+    def text(self, left: int, top: int, text: str, size: float, colour: str | None = None) -> None:
+        at = left / self.width, 1 - top / self.height
+        self.figure.text(*at, text, va="top", fontsize=size, color=colour)
 
     def picture(self, left: int, top: int, pixels: Pixels, scale: int) -> Axes:
         """Axes with a picture of values in 0..1, each a square of ``scale`` pixels.
 
-        White on black, as MNIST is shown; NaN is the page. Data coordinates count the values.
+        White on black, as MNIST is shown, if they have no colours; NaN is the page. Data
+        coordinates count the values.
         """
-        height, width = pixels.shape
+        height, width = pixels.shape[:2]
         axes = self.figure.add_axes(
             (
                 left / self.width,

@@ -1,0 +1,1 @@
+"""What is written from the results: tables and pictures."""
