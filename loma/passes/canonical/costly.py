@@ -30,7 +30,7 @@ from loma.core.ir import (
 from loma.core.sizes import constant
 from loma.core.walk import (
     free_variables, map_guarded, map_tensor_functions, substitute,
-    variables, walk,
+    variables,
 )  # fmt: skip
 from loma.passes.canonical.hoisting import InBlocks
 from loma.passes.liveness import covers
@@ -131,7 +131,7 @@ class _Costly(InBlocks):
         part, names = self._part(expr, scope)
         held = self._held.get(part)
         if held is None or held.version != self._written[held.tensor.name]:
-            axes = _as_read(expr, tuple(axis for axis in scope.values() if axis.name in names))
+            axes = tuple(axis for axis in scope.values() if axis.name in names)
             lacks = any(
                 constant(axis.extent) != 1 for axis in scope.values() if axis.name not in names
             )
@@ -195,20 +195,6 @@ class _Costly(InBlocks):
 
 def _axes(axes: tuple[Axis, ...]) -> Scope:
     return {axis.name: axis for axis in axes}
-
-
-def _as_read(expr: Expr, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """The axes in the order in which a tensor that has all of them is read along them, if none of
-    their ranges depends on another one."""
-    names = {axis.name: axis for axis in axes}
-    if any(free_variables(axis.extent) & names.keys() for axis in axes):
-        return axes
-    for node in walk(expr):
-        if isinstance(node, Index):
-            places = [s.name for s in node.subscripts if isinstance(s, Var) and s.name in names]
-            if len(places) == len(axes) and set(places) == names.keys():
-                return tuple(names[name] for name in places)
-    return axes
 
 
 def _is_costly(expr: Expr) -> bool:
