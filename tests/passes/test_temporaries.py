@@ -110,6 +110,11 @@ for i in range(N):
 )  # fmt: skip
 
 KEPT: tuple[tuple[str, str, str, str, tuple[tuple[int, ...], ...]], ...] = (
+    ("as_often_as_an_index", X, "N", """
+c : Tensor[N, M]
+c[i, j] = x[i, 0]
+y[i] += c[i, j]
+""", ((3, 2),)),
     ("costly_in_a_running_sum", X, "N, M", """
 c : Tensor[N, M]
 c[i, j] = tanh(x[i, j])

@@ -171,7 +171,10 @@ class _Temporaries:
                 if found.sums and not self._takes_sum(stmt, found, summed):
                     raise _Kept
                 value = self._product(value, frozenset(summed), found, inner)
-                return replace(stmt, value=_joined(self._expr(value, found, inner)))
+                value = _joined(self._expr(value, found, inner))
+                if not free_variables(value) >= {a.name for a in axes} - places:
+                    raise _Kept  # the same for all values of an index: it is as often in the sum
+                return replace(stmt, value=value)
             case Assign(Var(), _, value) if not found.sums:
                 return replace(stmt, value=self._expr(value, found, around))
             case For(_, size) | If(size) if name not in free_variables(size):
