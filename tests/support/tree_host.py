@@ -6,6 +6,7 @@ lifetimes of their private tensors share, and may touch no element that another 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -305,8 +306,10 @@ class _Host:
         extent, before = self.whole(kernel.axis.extent), dict(self.env)
         watched, machine.watched = machine.watched, machine.watched | node.writes
         if kernel.count is None:
-            for value in machine.shuffled(range(extent)):
-                self.env[kernel.axis.name] = value
+            shape = [max(self.whole(axis.extent), 0) for axis in kernel.axes]
+            for number in machine.shuffled(range(math.prod(shape))):
+                place = map(int, np.unravel_index(number, shape))
+                self.env |= zip([axis.name for axis in kernel.axes], place, strict=True)
                 self.iteration(node)
         else:
             most = 1 if node.single else MOST
