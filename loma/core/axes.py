@@ -158,3 +158,17 @@ def target_axes(stmt: IndexAssign) -> tuple[Axis, ...]:
     """The axes that the target mentions, not those that are summed over."""
     own = free_variables(stmt.target)
     return tuple(axis for axis in stmt.axes if axis.name in own)
+
+
+def without_idle_axes(stmt: Stmt) -> Stmt:
+    """Axes that are summed over and that the value has no more, as where a condition was decided,
+    stand in a sum of their own: each axis of a statement is one of a subscript."""
+    if not isinstance(stmt, IndexAssign):
+        return stmt
+    mentioned = (stmt.target, stmt.value, *(axis.extent for axis in stmt.axes))
+    used = {name for expr in mentioned for name in free_variables(expr)}
+    idle = tuple(axis for axis in stmt.axes if axis.name not in used)
+    if not idle:
+        return stmt
+    value = Reduce("sum", stmt.value, idle, stmt.value.type, stmt.value.span)
+    return replace(stmt, value=value, axes=tuple(a for a in stmt.axes if a not in idle))

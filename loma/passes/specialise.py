@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from loma.core.axes import without_idle_axes
 from loma.core.effects import counters, written
 from loma.core.ir import (
-    Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Reduce, Stmt,
-    Type, Var, While, replace,
+    Assign, Axis, Declare, Expr, For, Function, If, IndexAssign, IntConst, IntType, Stmt, Type,
+    Var, While, replace,
 )  # fmt: skip
 from loma.core.names import axis_names
 from loma.core.walk import (
-    free_variables, map_blocks, map_expressions, nodes, reads_of_type, substitute_type,
+    map_blocks, map_expressions, nodes, reads_of_type, substitute_type,
     substitute_typed,
 )  # fmt: skip
 from loma.passes.fold import folded, folded_type, size
@@ -70,20 +71,6 @@ def _simple_extents(stmt: Stmt) -> Stmt:
     return map_blocks(stmt, lambda block: tuple(map(_simple_extents, block)))
 
 
-def _without_idle_axes(stmt: Stmt) -> Stmt:
-    """Axes that are summed over and that the value has no more, as where a condition was decided,
-    stand in a sum of their own: each axis of a statement is one of a subscript."""
-    if not isinstance(stmt, IndexAssign):
-        return stmt
-    mentioned = (stmt.target, stmt.value, *(axis.extent for axis in stmt.axes))
-    used = {name for expr in mentioned for name in free_variables(expr)}
-    idle = tuple(axis for axis in stmt.axes if axis.name not in used)
-    if not idle:
-        return stmt
-    value = Reduce("sum", stmt.value, idle, stmt.value.type, stmt.value.span)
-    return replace(stmt, value=value, axes=tuple(a for a in stmt.axes if a not in idle))
-
-
 def _sizes_of_variables(body: tuple[Stmt, ...]) -> set[str]:
     """Variables in the types of others: those keep the size that they were declared with."""
     return set().union(*(reads_of_type(node.type) for node in nodes(body)))
@@ -132,7 +119,7 @@ class _Propagation:
                 if isinstance(stmt, Assign) and stmt.op == "=":
                     stmt = replace(stmt, value=folded(substitute_typed(stmt.value, known)))
                 stmt = map_expressions(stmt, lambda e: folded(substitute_typed(e, readable)))
-                stmt = _without_idle_axes(stmt)
+                stmt = without_idle_axes(stmt)
                 for name in changed:
                     known.pop(name, None)
                 self._learn(stmt, known)

@@ -34,6 +34,7 @@ SHORTER = [
     ("y[i, j] = x[i, j] if 0.5 > (1.0 if j <= i else 0.0) else 2.0", "x[i, j] if j > i else 2.0"),
     ("y[i, j] = 2.0 if (-1.0 if i == j and x[i, j] > 0.0 else 3.0) < 0.0 else 1.0",
      "2.0 if i == j and x[i, j] > 0.0 else 1.0"),
+    ("y[i, j] += x[i, j] if i < N else w[p]", "sum(x[i, j] for p in range(3))"),
     ("y[i, j] = 2.0 if (1.0 if x[i, j] > 0.0 else 0.0) == 0.0 else x[i, j]",
      "2.0 if not x[i, j] > 0.0 else x[i, j]"),  # of NaN neither holds
 ]  # fmt: skip
@@ -58,7 +59,7 @@ def value(statement: str) -> str:
     printed = print_function(module.function("f"))
     assert parse(printed).functions == module.functions
     (line,) = (line for line in printed.split("\n") if "=" in line and "->" not in line)
-    return line.split(" = ", 1)[1]
+    return line.split("= ", 1)[1]
 
 
 @pytest.mark.parametrize(("statement", "expected"), SHORTER)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loma.core import builder as b, sizes
+from loma.core.axes import without_idle_axes
 from loma.core.bounds import conjuncts, counted, facts, is_never_negative, room_of, unsaid_of
 from loma.arithmetic.integers import COMPARISONS
 from loma.core.ir import (
@@ -54,7 +55,7 @@ class _Conditions:
                 own = {**ranges, **{axis.name: axis.extent for axis in axes}}
                 counters = frozenset(ranges) - {axis.name for axis in axes}
                 point = _Point(own, counters, self._sizes.__contains__)
-                return replace(stmt, value=point.value(value))
+                return without_idle_axes(replace(stmt, value=point.value(value)))
             case For():
                 ranges = counted(stmt, ranges, self._sizes.__contains__)
             case _:

@@ -22,7 +22,7 @@ from loma.core.ir import (
 )  # fmt: skip
 from loma.core.sizes import IsSize, arith
 from loma.core.walk import (
-    free_variables, map_expressions, own_names, statements, substitute,
+    free_variables, map_blocks, own_names, statements, substitute,
 )  # fmt: skip
 from loma.passes.canonical.copies import without_constant_conditions
 from loma.passes.canonical.triangles import decided
@@ -83,9 +83,12 @@ def _guarded(
     """The beginning of the round with that number, if there is such a round; none if it does
     nothing."""
 
-    def value(expr: Expr) -> Expr:
-        return folded(decided(substitute(expr, {loop.counter: place}), ranges, is_size))
+    def at_place(stmt: Stmt) -> Stmt:  # whose number only conditions mention
+        if isinstance(stmt, If):
+            cond = substitute(stmt.cond, {loop.counter: place})
+            stmt = replace(stmt, cond=folded(decided(cond, ranges, is_size)))
+        return map_blocks(stmt, lambda block: tuple(map(at_place, block)))
 
-    body = without_constant_conditions(tuple(map_expressions(stmt, value) for stmt in head))
+    body = without_constant_conditions(tuple(map(at_place, head)))
     exists = b.binary("<", place, loop.extent)
     return (If(exists, body, (), head[0].span),) if body else ()
